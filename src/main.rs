@@ -1,0 +1,3 @@
+//! pipeops-agent: the program.
+
+fn main() {}

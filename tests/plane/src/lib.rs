@@ -1,0 +1,1 @@
+//! The reference control plane of pipeops-agent.
