@@ -1,0 +1,185 @@
+//! Conditions: what is wrong now, as one list that everything reports into and everything shows.
+//!
+//! A condition is a level, not an event: reporting the same sentence again changes nothing, and what is no longer true is cleared.
+
+use std::collections::BTreeMap;
+
+use crate::core::time::Wall;
+
+/// How much a condition matters.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Severity {
+    /// Worth knowing; nothing is broken.
+    Note,
+    /// Something is degraded, or will break.
+    Warning,
+    /// A promise is broken; a person must act, or the agent is waiting for something it cannot do without.
+    Critical,
+}
+
+impl Severity {
+    /// The word in the API, the log and the tests.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Condition {
+    /// Stable name, `room.what`: `link.refused`, `store.full`.
+    pub id: &'static str,
+    /// How much it matters.
+    pub severity: Severity,
+    /// When it began, by the wall clock of that moment.
+    pub since: Wall,
+    /// What is wrong and why, in one sentence without a full stop.
+    pub sentence: String,
+    /// What a person can do; `None` where nothing needs doing.
+    pub fix: Option<String>,
+}
+
+/// What happened to the list by a report.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// It was not there before.
+    Began,
+    /// Its sentence, severity or fix changed.
+    Changed,
+    /// Nothing changed.
+    Same,
+}
+
+/// The list. At most one condition an id.
+#[derive(Debug, Default)]
+pub struct Conditions {
+    list: BTreeMap<&'static str, Condition>,
+    generation: u64,
+}
+
+impl Conditions {
+    /// An empty list: all is well.
+    pub const fn new() -> Self {
+        Self {
+            list: BTreeMap::new(),
+            generation: 0,
+        }
+    }
+
+    /// Says that a condition holds. A condition that already holds keeps its `since`.
+    pub fn report(&mut self, mut condition: Condition) -> Change {
+        let change = match self.list.get(condition.id) {
+            None => Change::Began,
+            Some(old) => {
+                condition.since = old.since;
+                if *old == condition {
+                    Change::Same
+                } else {
+                    Change::Changed
+                }
+            }
+        };
+        if change != Change::Same {
+            self.generation += 1;
+            self.list.insert(condition.id, condition);
+        }
+        change
+    }
+
+    /// Says that a condition no longer holds; returns it where it did.
+    pub fn clear(&mut self, id: &str) -> Option<Condition> {
+        let ended = self.list.remove(id);
+        self.generation += u64::from(ended.is_some());
+        ended
+    }
+
+    /// The condition of that id, where it holds.
+    pub fn get(&self, id: &str) -> Option<&Condition> {
+        self.list.get(id)
+    }
+
+    /// All that hold, the worst first, then by id.
+    pub fn worst_first(&self) -> Vec<&Condition> {
+        let mut all: Vec<_> = self.list.values().collect();
+        all.sort_by_key(|condition| std::cmp::Reverse(condition.severity));
+        all
+    }
+
+    /// Grows with every change, so that a viewer can tell whether it has seen this list.
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(severity: Severity, since: i64, sentence: &str) -> Condition {
+        Condition {
+            id: "link.down",
+            severity,
+            since: Wall::from_millis(since),
+            sentence: sentence.to_owned(),
+            fix: None,
+        }
+    }
+
+    #[test]
+    fn a_condition_keeps_the_time_it_began() {
+        let mut list = Conditions::new();
+        assert_eq!(
+            list.report(condition(Severity::Warning, 1, "no answer")),
+            Change::Began
+        );
+        assert_eq!(
+            list.report(condition(Severity::Critical, 2, "no answer for an hour")),
+            Change::Changed
+        );
+        assert_eq!(
+            list.get("link.down").map(|c| c.since),
+            Some(Wall::from_millis(1))
+        );
+    }
+
+    #[test]
+    fn the_same_report_again_changes_nothing() {
+        let mut list = Conditions::new();
+        list.report(condition(Severity::Warning, 1, "no answer"));
+        let generation = list.generation();
+        assert_eq!(
+            list.report(condition(Severity::Warning, 9, "no answer")),
+            Change::Same
+        );
+        assert_eq!(list.generation(), generation);
+    }
+
+    #[test]
+    fn what_is_cleared_begins_anew() {
+        let mut list = Conditions::new();
+        list.report(condition(Severity::Warning, 1, "no answer"));
+        assert!(list.clear("link.down").is_some());
+        assert!(list.clear("link.down").is_none());
+        list.report(condition(Severity::Warning, 5, "no answer"));
+        assert_eq!(
+            list.get("link.down").map(|c| c.since),
+            Some(Wall::from_millis(5))
+        );
+    }
+
+    #[test]
+    fn the_worst_is_first() {
+        let mut list = Conditions::new();
+        list.report(condition(Severity::Note, 1, "a"));
+        list.report(Condition {
+            id: "zoo.fire",
+            ..condition(Severity::Critical, 1, "b")
+        });
+        let ids: Vec<_> = list.worst_first().iter().map(|c| c.id).collect();
+        assert_eq!(ids, ["zoo.fire", "link.down"]);
+    }
+}

@@ -1,0 +1,6 @@
+//! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of their own.
+
+pub mod backoff;
+pub mod health;
+pub mod lanes;
+pub mod time;

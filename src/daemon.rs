@@ -1,0 +1,1 @@
+//! Start order, wiring, supervision, stop order.

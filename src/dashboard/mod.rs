@@ -1,0 +1,1 @@
+//! The party local viewer: HTTP on the Unix socket that the command line speaks to.

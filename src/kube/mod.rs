@@ -1,0 +1,1 @@
+//! The party Kubernetes API: client, watches, streams, services. The only room that holds a Kubernetes credential.

@@ -1,0 +1,3 @@
+//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), pump, outlet.
+
+pub mod outlet;

@@ -1,0 +1,1 @@
+//! The logger: journald priorities, timestamps on a terminal, or JSON lines.

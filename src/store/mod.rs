@@ -1,0 +1,1 @@
+//! The party disk: `state.db`, one thread, typed calls. No SQL outside this room.

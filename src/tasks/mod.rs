@@ -1,0 +1,1 @@
+//! Introductions: short loops that introduce a machine of `core` to one or more parties.

@@ -1,0 +1,1 @@
+//! Shapes that cross a border. Conversions live here, so that the types of `core` are never serialisable.
