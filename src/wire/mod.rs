@@ -1,1 +1,3 @@
 //! Shapes that cross a border. Conversions live here, so that the types of `core` are never serialisable.
+
+pub mod api;

@@ -1,0 +1,304 @@
+//! The shapes of the local API: what `GET /api/v1/status` answers and what the command line reads back.
+//!
+//! Names are `snake_case` with the unit last and stay as they are: a field may be added, none changes its meaning. A value that
+//! is not known is `null`, never an invented number. Readers accept absent fields, so that a command line of another version can
+//! ask a running agent. Words for states and severities are text, not closed enums, for the same reason.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{health, time::Wall};
+
+/// Where the answer to "how is it?" is found.
+pub const STATUS_PATH: &str = "/api/v1/status";
+/// Where the answer to "does the process work?" is found.
+pub const HEALTH_PATH: &str = "/healthz";
+
+/// Everything that `pipeops-agent status` and the overview page show.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Status {
+    /// The state of everything in one sentence without a full stop; see [`summary`].
+    pub summary: String,
+    /// The version of the running agent.
+    pub version: String,
+    /// The agent's id, as the control plane knows it.
+    pub agent_id: Option<String>,
+    /// The cluster's id, given by the control plane with the first registration.
+    pub cluster_id: Option<String>,
+    /// The cluster's name from the settings.
+    pub cluster_name: Option<String>,
+    /// When the agent started: RFC 3339 in UTC, by the wall clock of that moment.
+    pub started: String,
+    /// How long the agent has been running, by the clock that does not jump.
+    pub uptime_s: u64,
+    /// The kernel's id of this boot.
+    pub boot_id: Option<String>,
+    /// The link to the control plane.
+    pub link: Link,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The machine.
+    pub host: Host,
+    /// What the control plane may do here.
+    pub access: Access,
+    /// What goes through the agent now.
+    pub load: Load,
+    /// What is wrong now, the worst first.
+    pub conditions: Vec<Condition>,
+}
+
+/// The link to the control plane.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Link {
+    /// The word of the session machine's state, as in the log.
+    pub state: String,
+    /// Since when it is in that state: RFC 3339 in UTC.
+    pub since: Option<String>,
+    /// Why it is in that state, in words.
+    pub why: Option<String>,
+    /// The address that the link uses or tries next, without credentials.
+    pub endpoint: Option<String>,
+    /// Seconds until the next attempt, where one is planned.
+    pub next_attempt_s: Option<f64>,
+    /// When the last heartbeat went out: RFC 3339 in UTC.
+    pub last_heartbeat: Option<String>,
+    /// Round trip of the last answered ping.
+    pub rtt_ms: Option<f64>,
+    /// Sessions that were lost since the agent started.
+    pub outages: u64,
+    /// Why the last session was lost, in words.
+    pub last_outage_why: Option<String>,
+    /// Bytes of frames that came in since the agent started.
+    pub received_bytes: u64,
+    /// Bytes of frames that went out since the agent started.
+    pub sent_bytes: u64,
+}
+
+/// The cluster, as far as the Kubernetes API says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Cluster {
+    /// One word: `none`, `connecting`, `ready`, `unreachable`.
+    pub state: String,
+    /// The address of the API server.
+    pub server: Option<String>,
+    /// The version of the API server.
+    pub version: Option<String>,
+    /// All nodes.
+    pub nodes: Option<u64>,
+    /// Nodes that are ready.
+    pub nodes_ready: Option<u64>,
+    /// All pods.
+    pub pods: Option<u64>,
+    /// Why it is in that state, in words.
+    pub why: Option<String>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Host {
+    /// The host's name.
+    pub hostname: Option<String>,
+    /// The distribution, as people call it.
+    pub os: Option<String>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+    /// The machine's architecture, as the kernel calls it.
+    pub architecture: Option<String>,
+    /// Processor cores that are on line.
+    pub cores: Option<u64>,
+    /// Memory in all.
+    pub memory_bytes: Option<u64>,
+    /// Memory that is in use and cannot be had back at once.
+    pub memory_percent: Option<f64>,
+    /// Share of all cores that was busy between the last two readings.
+    pub cpu_percent: Option<f64>,
+    /// Size of the file system at `/`.
+    pub disk_bytes: Option<u64>,
+    /// Share of it that is in use.
+    pub disk_percent: Option<f64>,
+    /// Time since the machine booted.
+    pub uptime_s: Option<u64>,
+    /// The address that the link uses, or would use.
+    pub address: Option<String>,
+}
+
+/// What the control plane may do here.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Access {
+    /// `full`, `managed`, `read-only` or `off`.
+    pub level: String,
+}
+
+/// What goes through the agent now.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Load {
+    /// Proxied requests under way.
+    pub exchanges: u64,
+    /// Proxied requests that wait for their turn.
+    pub waiting: u64,
+    /// Open lanes of the link.
+    pub lanes: u64,
+    /// Bytes that wait in them.
+    pub queued_bytes: u64,
+    /// Open streams (exec, application WebSockets).
+    pub streams: u64,
+    /// Bytes of large answers that wait on disk.
+    pub spooled_bytes: u64,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Condition {
+    /// Stable name, `room.what`.
+    pub id: String,
+    /// `note`, `warning` or `critical`.
+    pub severity: String,
+    /// When it began: RFC 3339 in UTC.
+    pub since: String,
+    /// What is wrong and why.
+    pub sentence: String,
+    /// What a person can do.
+    pub fix: Option<String>,
+}
+
+impl From<&health::Condition> for Condition {
+    fn from(condition: &health::Condition) -> Self {
+        Self {
+            id: condition.id.to_owned(),
+            severity: condition.severity.word().to_owned(),
+            since: stamp(condition.since),
+            sentence: condition.sentence.clone(),
+            fix: condition.fix.clone(),
+        }
+    }
+}
+
+/// A list of conditions as it is shown: the worst first.
+pub fn conditions(list: &health::Conditions) -> Vec<Condition> {
+    list.worst_first()
+        .into_iter()
+        .map(Condition::from)
+        .collect()
+}
+
+/// The sentence on top: the worst that is wrong, or that nothing is. Notes are not wrong.
+pub fn summary(list: &health::Conditions) -> String {
+    let mut wrong = list
+        .worst_first()
+        .into_iter()
+        .filter(|condition| condition.severity > health::Severity::Note);
+    let Some(worst) = wrong.next() else {
+        return "everything works".to_owned();
+    };
+    match wrong.count() {
+        0 => worst.sentence.clone(),
+        1 => format!("{}; and one more condition", worst.sentence),
+        more => format!("{}; and {more} more conditions", worst.sentence),
+    }
+}
+
+/// A stamp as the API writes it.
+pub fn stamp(wall: Wall) -> String {
+    wall.rfc3339()
+}
+
+/// A share as the API writes it: percent with one decimal, between 0 and 100. `None` where it is not a number.
+pub fn percent(share: f64) -> Option<f64> {
+    share
+        .is_finite()
+        .then(|| (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0)
+}
+
+/// What the server answers where it does not answer what was asked: the body of every 4xx and 5xx.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Refusal {
+    /// What is wrong with the request, or with the agent.
+    pub error: String,
+    /// What the caller can do.
+    pub fix: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::health::{Conditions, Severity};
+
+    fn condition(id: &'static str, severity: Severity) -> health::Condition {
+        health::Condition {
+            id,
+            severity,
+            since: Wall::from_millis(0),
+            sentence: format!("{id} is wrong"),
+            fix: None,
+        }
+    }
+
+    #[test]
+    fn the_summary_names_the_worst_and_counts_the_rest() {
+        let mut list = Conditions::new();
+        list.report(condition("store.copied", Severity::Note));
+        assert_eq!(summary(&list), "everything works");
+        list.report(condition("cluster.none", Severity::Warning));
+        assert_eq!(summary(&list), "cluster.none is wrong");
+        list.report(condition("link.refused", Severity::Critical));
+        assert_eq!(
+            summary(&list),
+            "link.refused is wrong; and one more condition"
+        );
+        list.report(condition("store.full", Severity::Warning));
+        assert_eq!(
+            summary(&list),
+            "link.refused is wrong; and 2 more conditions"
+        );
+        let ids: Vec<_> = conditions(&list).into_iter().map(|c| c.id).collect();
+        assert_eq!(
+            ids,
+            ["link.refused", "cluster.none", "store.full", "store.copied"]
+        );
+    }
+
+    #[test]
+    fn a_reader_of_another_version_understands_what_it_knows() {
+        let newer = r#"{"version":"9.9.9","agent_id":"agent-1","link":{"state":"ready","colour":"green"},"weather":[1]}"#;
+        let status: Status = serde_json::from_str(newer).unwrap();
+        assert_eq!(status.version, "9.9.9");
+        assert_eq!(status.link.state, "ready");
+        assert_eq!(status.host.cpu_percent, None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_null_and_what_is_known_comes_back() {
+        let status = Status {
+            version: "1.0.0".to_owned(),
+            host: Host {
+                cpu_percent: percent(0.1234),
+                ..Host::default()
+            },
+            ..Status::default()
+        };
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(text.contains(r#""memory_percent":null"#), "{text}");
+        assert!(text.contains(r#""cpu_percent":12.3"#), "{text}");
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+    }
+
+    #[test]
+    fn a_share_stays_between_nothing_and_all() {
+        for (share, shown) in [
+            (0.0, Some(0.0)),
+            (0.001, Some(0.1)),
+            (1.7, Some(100.0)),
+            (-0.1, Some(0.0)),
+            (f64::NAN, None),
+        ] {
+            assert_eq!(percent(share), shown);
+        }
+    }
+}
