@@ -3,4 +3,5 @@
 pub mod backoff;
 pub mod health;
 pub mod lanes;
+pub mod proxy;
 pub mod time;

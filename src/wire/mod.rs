@@ -1,3 +1,4 @@
 //! Shapes that cross a border. Conversions live here, so that the types of `core` are never serialisable.
 
 pub mod api;
+pub mod control;

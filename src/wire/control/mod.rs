@@ -1,0 +1,27 @@
+//! The control messages, both ways: one JSON object in one WebSocket message, and the two binary layouts beside it.
+//!
+//! Reading is lenient where the protocol is (a value of the wrong type is an absent value) and strict where memory is at stake: no
+//! tree is built, unknown fields are skipped, every list and string that is kept has a cap. What to do about a message is not
+//! decided here.
+
+mod fields;
+mod inbound;
+mod outbound;
+mod proxied;
+
+pub use inbound::{GatewayHello, Inbound, RegisterSuccess, Undecodable, decode};
+pub use outbound::{
+    Encoding, Features, Heartbeat, Registration, ResponseParts, SUPPORTED_TYPES, ServerSpecs,
+    TunnelPorts, app_socket_data, backpressure, binary_response_head, gateway_hello_ack,
+    header_object, heartbeat, kube_socket_data, pong, protocol_fallback, proxy_error,
+    proxy_response, proxy_response_abort, proxy_response_chunk, proxy_response_end,
+    proxy_response_header, register, socket_close, stream_error, tcp_tunnel_close,
+};
+pub use proxied::{
+    Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
+};
+
+/// The longest request id or stream id that is kept, in bytes: with it a chunk message stays within one frame of 32 KiB.
+pub const ID_BYTES_MAX: usize = 512;
+/// The largest request body in one message, decoded, in bytes.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
