@@ -3,5 +3,6 @@
 pub mod backoff;
 pub mod health;
 pub mod lanes;
+pub mod link;
 pub mod proxy;
 pub mod time;

@@ -1,0 +1,921 @@
+//! The control-plane session as a machine: when to dial whom, what to say, when to give a peer up.
+//!
+//! It knows neither WebSockets nor TLS nor the clock, and it keeps no identity: what it must remember across restarts it asks its
+//! owner to persist. Sources: protocol.md sections 1 to 4, with the defects listed there mended: a refused token never erases the
+//! cluster id (D3, D5), a lost gateway leads back to the controller (D4), every controller socket registers (D65), a server that accepts
+//! and drops is met with a growing wait (D23), and a refusal of the registration ends the wait for it at once (D16).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::core::{
+    backoff::Backoff,
+    time::{Mono, Now, Wall, in_words},
+};
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+/// A first retry comes fast, since most losses are short (protocol.md 4.1).
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
+/// A refused token seldom becomes valid in seconds, and asking all the time looks like an attack.
+const REFUSED_FIRST: Duration = Duration::from_secs(10);
+const REFUSED_LONGEST: Duration = Duration::from_secs(300);
+/// A longer `Retry-After` is a mistake or an attack: nobody wants a box to be away for a week.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
+/// DNS, TCP, TLS and upgrade together (protocol.md 4.1).
+const DIAL_DEADLINE: Duration = Duration::from_secs(30);
+/// How long the answer to `register` may take (protocol.md 1.2).
+const REGISTER_WAIT: Duration = Duration::from_secs(30);
+/// How long it may take when the control plane says that it is working on it.
+const REGISTER_WAIT_LONGEST: Duration = Duration::from_secs(120);
+/// A session that lasted so long was a good one: the next loss starts with a short wait again.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// So many dials of a gateway in a row may fail before the controller is asked for a new one.
+const GATEWAY_FAILURES_MAX: u32 = 3;
+/// Distinct unknown message types that are answered on one connection; more are only counted.
+const UNKNOWN_TYPES_MAX: usize = 64;
+/// Outages that are remembered for the status.
+const OUTAGES_MAX: usize = 32;
+/// Output requests that wait at most. They are drained after every input, so a handful is normal.
+const OUTPUTS_MAX: usize = 512;
+
+/// What may be changed by settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Goes into the id of a registration.
+    pub agent_id: String,
+    /// Between two heartbeats of a ready link.
+    pub heartbeat_every: Duration,
+    /// Between two WebSocket pings of a ready link.
+    pub ping_every: Duration,
+    /// A peer that was not heard for so long is dead. With 50 s and a ping each 10 s, five of them stayed unanswered.
+    pub dead_after: Duration,
+}
+
+impl Settings {
+    /// The intervals of the protocol.
+    pub fn new(agent_id: impl Into<String>) -> Self {
+        Self {
+            agent_id: agent_id.into(),
+            heartbeat_every: Duration::from_secs(30),
+            ping_every: Duration::from_secs(10),
+            dead_after: Duration::from_secs(50),
+        }
+    }
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Endpoint {
+    /// The API host: registration happens there.
+    Controller,
+    /// The host that a registration named.
+    Gateway(Membership),
+}
+
+impl Endpoint {
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Controller => "controller",
+            Self::Gateway(_) => "gateway",
+        }
+    }
+}
+
+/// What the control plane knows this cluster by. Worth keeping across restarts.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Membership {
+    /// Names the cluster in heartbeats and REST calls.
+    pub cluster_id: String,
+    /// Names it at the gateway; the same as `cluster_id` unless the control plane said otherwise.
+    pub cluster_uuid: String,
+    /// The gateway's address; `None` where the controller's socket is all there is.
+    pub gateway_url: Option<String>,
+}
+
+/// Why a dial failed, as far as it matters here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DialFailure {
+    /// HTTP 401 or 403: the token is not accepted (now).
+    Refused,
+    /// Any other HTTP status, with its `Retry-After` where it gave one.
+    Status(u16, Option<Duration>),
+    /// DNS, TCP, proxy, TLS or a broken answer.
+    Network,
+}
+
+/// What can happen to a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Input {
+    /// The dial that was asked for succeeded: the WebSocket is open.
+    Connected,
+    /// The dial that was asked for failed; the text says why.
+    DialFailed(DialFailure, String),
+    /// The open socket ended; the text says why.
+    Lost(String),
+    /// Anything was received, be it a pong: the peer lives.
+    Heard,
+    /// `register_success`. Without membership it lacked the cluster id.
+    RegisterSuccess {
+        /// As received.
+        request_id: Option<String>,
+        /// What it says about the cluster.
+        membership: Option<Membership>,
+    },
+    /// `register_in_progress`.
+    RegisterInProgress,
+    /// `error`.
+    Refusal {
+        /// As received.
+        request_id: Option<String>,
+        /// Free text.
+        text: String,
+    },
+    /// Application-level `ping`.
+    Ping {
+        /// To be echoed.
+        request_id: Option<String>,
+    },
+    /// A message of a type that nobody here knows.
+    Unknown {
+        /// As received.
+        message_type: String,
+        /// As received.
+        request_id: Option<String>,
+    },
+    /// The token is another one now.
+    TokenChanged,
+    /// No link is wanted for now, because of this.
+    Hold(String),
+    /// The reason of [`Input::Hold`] is gone.
+    Release,
+    /// The end: say good-bye and stay closed.
+    Stop,
+}
+
+/// What the machine wants said.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Message {
+    /// `register`.
+    Register {
+        /// Awaited in the answer.
+        request_id: String,
+        /// The id that is being registered again; `None` for a fresh registration.
+        cluster_id: Option<String>,
+    },
+    /// `heartbeat` for this cluster id.
+    Heartbeat {
+        /// The current cluster id.
+        cluster_id: String,
+    },
+    /// `pong`.
+    Pong {
+        /// As in the ping.
+        request_id: Option<String>,
+    },
+    /// `protocol_fallback`.
+    Fallback {
+        /// The type that is not known.
+        unknown_type: String,
+        /// The id of the message that had it.
+        request_id: Option<String>,
+    },
+}
+
+/// What the machine asks its owner for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Output {
+    /// Open a WebSocket; answer with [`Input::Connected`] or [`Input::DialFailed`].
+    Dial(Endpoint),
+    /// Send on the open socket.
+    Send(Message),
+    /// Send an empty WebSocket ping.
+    Ping,
+    /// Keep this on disk.
+    Persist(Membership),
+    /// Close the socket (or stop dialling) and forget it; no [`Input::Lost`] is expected for it.
+    Close {
+        /// WebSocket close code.
+        code: u16,
+        /// Short text for the peer's log.
+        reason: &'static str,
+    },
+    /// A line for the log, once for each transition.
+    Log(String),
+    /// Nothing until then, and what is waited for.
+    Wait(Mono, &'static str),
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Nothing is open; the next dial is due at `until`.
+    Waiting { until: Mono },
+    /// The token was refused; the next dial is due at `until`.
+    Refused { until: Mono },
+    /// A dial is under way.
+    Dialing { endpoint: Endpoint, until: Mono },
+    /// On a controller socket, the answer to `register` is awaited.
+    Registering {
+        request_id: String,
+        is_fresh: bool,
+        began: Mono,
+        until: Mono,
+    },
+    /// All is well.
+    Ready(Ready),
+    /// Another agent has the link.
+    Held,
+    /// Stopped.
+    Closed,
+}
+
+#[derive(Clone, Debug)]
+struct Ready {
+    endpoint: Endpoint,
+    cluster_id: String,
+    since: Mono,
+    heard: Mono,
+    next_ping: Mono,
+    next_heartbeat: Mono,
+}
+
+/// A time without a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outage {
+    /// When it began.
+    pub began: Wall,
+    /// How long it lasted; `None` while it lasts.
+    pub length: Option<Duration>,
+    /// Why it began.
+    pub why: String,
+}
+
+/// How the link is, for people.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Standing {
+    /// The word of the state.
+    pub state: &'static str,
+    /// Since when the link is up, or down.
+    pub since: Wall,
+    /// Why it is not up; empty where it is.
+    pub why: String,
+    /// Which socket is open or dialled: `controller`, `gateway`, or empty.
+    pub endpoint: &'static str,
+    /// Time to the next attempt.
+    pub next_attempt: Option<Duration>,
+    /// Dials that failed since the link was last up.
+    pub failures: u32,
+    /// Whether a refused token is the reason.
+    pub is_refused: bool,
+}
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct Link {
+    settings: Settings,
+    state: State,
+    membership: Option<Membership>,
+    /// Whether the next dial goes to the gateway of `membership`.
+    prefers_gateway: bool,
+    gateway_failures: u32,
+    backoff: Backoff,
+    refused: Backoff,
+    failures: u32,
+    why: String,
+    unknown_types: BTreeSet<String>,
+    outages: VecDeque<Outage>,
+    outage_began: Mono,
+    up_since: Wall,
+    registrations: u32,
+    outputs: VecDeque<Output>,
+    random: fastrand::Rng,
+}
+
+impl Link {
+    /// A link that dials at its first poll: the gateway where a membership with one is known (protocol.md 2.3), else the controller.
+    pub fn new(settings: Settings, membership: Option<Membership>, seed: u64, now: Now) -> Self {
+        let prefers_gateway = membership
+            .as_ref()
+            .is_some_and(|known| known.gateway_url.is_some());
+        let outage = Outage {
+            began: now.wall,
+            length: None,
+            why: "not connected yet".to_owned(),
+        };
+        Self {
+            settings,
+            state: State::Waiting { until: now.mono },
+            membership,
+            prefers_gateway,
+            gateway_failures: 0,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+            refused: Backoff::new(REFUSED_FIRST, REFUSED_LONGEST),
+            failures: 0,
+            why: outage.why.clone(),
+            unknown_types: BTreeSet::new(),
+            outages: VecDeque::from([outage]),
+            outage_began: now.mono,
+            up_since: now.wall,
+            registrations: 0,
+            outputs: VecDeque::new(),
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// The word of the state: in logs, on the dashboard, in STATUS= and in tests.
+    pub const fn state(&self) -> &'static str {
+        match self.state {
+            State::Waiting { .. } => "waiting",
+            State::Refused { .. } => "refused",
+            State::Dialing { .. } => "dialing",
+            State::Registering { .. } => "registering",
+            State::Ready(_) => "ready",
+            State::Held => "standing by",
+            State::Closed => "closed",
+        }
+    }
+
+    /// Whether requests can be answered.
+    pub const fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
+
+    /// What the control plane knows this cluster by, as far as it is known.
+    pub const fn membership(&self) -> Option<&Membership> {
+        self.membership.as_ref()
+    }
+
+    /// The last outages, the newest last.
+    pub const fn outages(&self) -> &VecDeque<Outage> {
+        &self.outages
+    }
+
+    /// How the link is, for people.
+    pub fn standing(&self, now: Now) -> Standing {
+        let (endpoint, until) = match &self.state {
+            State::Waiting { until } | State::Refused { until } => ("", Some(*until)),
+            State::Dialing { endpoint, .. } => (endpoint.word(), None),
+            State::Registering { .. } => ("controller", None),
+            State::Ready(ready) => (ready.endpoint.word(), None),
+            State::Held | State::Closed => ("", None),
+        };
+        let since = match self.outages.back() {
+            Some(outage) if outage.length.is_none() => outage.began,
+            Some(_) | None => self.up_since,
+        };
+        Standing {
+            state: self.state(),
+            since,
+            why: if self.is_ready() {
+                String::new()
+            } else {
+                self.why.clone()
+            },
+            endpoint,
+            next_attempt: until.map(|until| until.since(now.mono)),
+            failures: self.failures,
+            is_refused: self.refused.failures() > 0,
+        }
+    }
+
+    /// Takes what happened. What follows from it is asked for by the next calls of [`Link::poll`].
+    pub fn handle(&mut self, input: Input, now: Now) {
+        if matches!(self.state, State::Closed) {
+            return;
+        }
+        match input {
+            Input::Connected => self.connected(now),
+            Input::DialFailed(failure, why) => self.dial_failed(failure, why, now),
+            Input::Lost(why) => self.lost(why, now),
+            Input::Heard => self.heard(now),
+            Input::RegisterSuccess {
+                request_id,
+                membership,
+            } => {
+                self.register_success(request_id.as_deref(), membership, now);
+            }
+            Input::RegisterInProgress => self.register_in_progress(now),
+            Input::Refusal { request_id, text } => self.refusal(request_id.as_deref(), &text, now),
+            Input::Ping { request_id } => {
+                self.heard(now);
+                self.send(Message::Pong { request_id });
+            }
+            Input::Unknown {
+                message_type,
+                request_id,
+            } => self.unknown(message_type, request_id, now),
+            Input::TokenChanged => self.token_changed(now),
+            Input::Hold(why) => self.hold(why, now),
+            Input::Release => self.release(now),
+            Input::Stop => self.stop(),
+        }
+    }
+
+    /// What is to be done now; call until it says [`Output::Wait`].
+    pub fn poll(&mut self, now: Now) -> Output {
+        if self.outputs.is_empty() {
+            self.time_passed(now);
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return output;
+        }
+        let (until, what) = match &self.state {
+            State::Waiting { until } => (*until, "the next attempt"),
+            State::Refused { until } => (*until, "the next attempt with a refused token"),
+            State::Dialing { until, .. } => (*until, "the end of the dial"),
+            State::Registering { until, .. } => (*until, "the answer to the registration"),
+            State::Ready(ready) => {
+                let dead = ready.heard.after(self.settings.dead_after);
+                (
+                    ready.next_ping.min(ready.next_heartbeat).min(dead),
+                    "the next ping or heartbeat",
+                )
+            }
+            State::Held => (
+                now.mono.after(Duration::from_secs(3600)),
+                "the end of the hold",
+            ),
+            State::Closed => (now.mono.after(Duration::from_secs(3600)), "nothing: closed"),
+        };
+        Output::Wait(until, what)
+    }
+
+    fn time_passed(&mut self, now: Now) {
+        match &mut self.state {
+            State::Waiting { until } | State::Refused { until } if now.mono >= *until => {
+                self.dial(now)
+            }
+            State::Dialing { until, .. } if now.mono >= *until => {
+                self.push(Output::Close {
+                    code: 1001,
+                    reason: "dial took too long",
+                });
+                let why = format!("no connection within {}", in_words(DIAL_DEADLINE));
+                self.dial_failed(DialFailure::Network, why, now);
+            }
+            State::Registering { until, began, .. } if now.mono >= *until => {
+                let why = format!(
+                    "no answer to the registration for {}",
+                    in_words(now.mono.since(*began))
+                );
+                self.give_up("no answer to register", why, now);
+            }
+            State::Ready(ready) => {
+                let silence = now.mono.since(ready.heard);
+                if silence >= self.settings.dead_after {
+                    let why = format!("nothing heard for {}", in_words(silence));
+                    self.give_up("peer is silent", why, now);
+                    return;
+                }
+                let (is_ping_due, is_beat_due) = (
+                    now.mono >= ready.next_ping,
+                    now.mono >= ready.next_heartbeat,
+                );
+                // From now, not from when it was due: after a suspend one ping is enough.
+                if is_ping_due {
+                    ready.next_ping = now.mono.after(self.settings.ping_every);
+                }
+                if is_beat_due {
+                    ready.next_heartbeat = now.mono.after(self.settings.heartbeat_every);
+                }
+                let cluster_id = ready.cluster_id.clone();
+                if is_ping_due {
+                    self.push(Output::Ping);
+                }
+                if is_beat_due {
+                    self.send(Message::Heartbeat { cluster_id });
+                }
+            }
+            State::Waiting { .. }
+            | State::Refused { .. }
+            | State::Dialing { .. }
+            | State::Registering { .. }
+            | State::Held
+            | State::Closed => {}
+        }
+    }
+
+    fn dial(&mut self, now: Now) {
+        let gateway = self
+            .membership
+            .as_ref()
+            .filter(|known| known.gateway_url.is_some());
+        let endpoint = match gateway {
+            Some(known) if self.prefers_gateway => Endpoint::Gateway(known.clone()),
+            Some(_) | None => Endpoint::Controller,
+        };
+        self.push(Output::Dial(endpoint.clone()));
+        self.become_state(
+            State::Dialing {
+                endpoint,
+                until: now.mono.after(DIAL_DEADLINE),
+            },
+            "",
+        );
+    }
+
+    fn connected(&mut self, now: Now) {
+        let State::Dialing { endpoint, .. } = &self.state else {
+            return;
+        };
+        self.unknown_types.clear();
+        match endpoint.clone() {
+            Endpoint::Controller => self.register(now, Freshness::Known),
+            Endpoint::Gateway(known) => {
+                self.ready(Endpoint::Gateway(known.clone()), known.cluster_id, now)
+            }
+        }
+    }
+
+    fn register(&mut self, now: Now, freshness: Freshness) {
+        self.registrations = self.registrations.wrapping_add(1);
+        // The shape of protocol.md 0.3, with a counter for the nanoseconds that the stamp does not have.
+        let number = u64::from(self.registrations % 1_000_000);
+        let request_id = format!(
+            "req_{}{number:06}_{}",
+            now.wall.millis(),
+            self.settings.agent_id
+        );
+        let cluster_id = match freshness {
+            Freshness::Known => self
+                .membership
+                .as_ref()
+                .map(|known| known.cluster_id.clone()),
+            Freshness::Fresh => None,
+        };
+        let is_fresh = cluster_id.is_none();
+        self.send(Message::Register {
+            request_id: request_id.clone(),
+            cluster_id,
+        });
+        let until = now.mono.after(REGISTER_WAIT);
+        self.become_state(
+            State::Registering {
+                request_id,
+                is_fresh,
+                began: now.mono,
+                until,
+            },
+            "",
+        );
+    }
+
+    fn register_success(
+        &mut self,
+        request_id: Option<&str>,
+        membership: Option<Membership>,
+        now: Now,
+    ) {
+        self.heard(now);
+        let State::Registering {
+            request_id: awaited,
+            ..
+        } = &self.state
+        else {
+            return;
+        };
+        if request_id != Some(awaited.as_str()) {
+            return;
+        }
+        let Some(membership) = membership.filter(|new| !new.cluster_id.is_empty()) else {
+            let why = "the answer to the registration names no cluster".to_owned();
+            return self.give_up("no cluster_id", why, now);
+        };
+        if self.membership.as_ref() != Some(&membership) {
+            self.push(Output::Persist(membership.clone()));
+            self.membership = Some(membership.clone());
+        }
+        if membership.gateway_url.is_some() {
+            self.prefers_gateway = true;
+            self.gateway_failures = 0;
+            self.push(Output::Close {
+                code: 1000,
+                reason: "",
+            });
+            self.dial(now);
+        } else {
+            self.prefers_gateway = false;
+            self.ready(Endpoint::Controller, membership.cluster_id, now);
+        }
+    }
+
+    fn register_in_progress(&mut self, now: Now) {
+        self.heard(now);
+        if let State::Registering { began, until, .. } = &mut self.state {
+            *until = now
+                .mono
+                .after(REGISTER_WAIT)
+                .min(began.after(REGISTER_WAIT_LONGEST));
+        }
+    }
+
+    fn refusal(&mut self, request_id: Option<&str>, text: &str, now: Now) {
+        self.heard(now);
+        let lower = text.to_lowercase();
+        // The two phrases of protocol.md 1.7: there is no code to go by.
+        let is_unknown_cluster =
+            lower.contains("not registered") || lower.contains("cluster not found");
+        let said = excerpt(text);
+        match &self.state {
+            State::Registering {
+                is_fresh: false, ..
+            } if is_unknown_cluster => {
+                // The id stays on disk until a success brings another: free text must not be able to erase it.
+                self.log(format!("link: the control plane does not know this cluster ({said}); registering afresh"));
+                self.register(now, Freshness::Fresh);
+            }
+            State::Registering {
+                request_id: awaited,
+                ..
+            } if is_unknown_cluster || request_id == Some(awaited.as_str()) => {
+                self.give_up(
+                    "registration refused",
+                    format!("the registration was refused: {said}"),
+                    now,
+                );
+            }
+            State::Ready(ready) if is_unknown_cluster => match ready.endpoint {
+                Endpoint::Controller => self.register(now, Freshness::Known),
+                Endpoint::Gateway(_) => {
+                    self.prefers_gateway = false;
+                    self.give_up("register again", format!("the gateway says: {said}"), now);
+                }
+            },
+            State::Waiting { .. }
+            | State::Refused { .. }
+            | State::Dialing { .. }
+            | State::Registering { .. }
+            | State::Ready(_)
+            | State::Held
+            | State::Closed => self.log(format!("link: the control plane says: {said}")),
+        }
+    }
+
+    fn unknown(&mut self, message_type: String, request_id: Option<String>, now: Now) {
+        self.heard(now);
+        if self.unknown_types.len() >= UNKNOWN_TYPES_MAX
+            || !self.unknown_types.insert(message_type.clone())
+        {
+            return;
+        }
+        self.send(Message::Fallback {
+            unknown_type: message_type,
+            request_id,
+        });
+    }
+
+    fn heard(&mut self, now: Now) {
+        let State::Ready(ready) = &mut self.state else {
+            return;
+        };
+        ready.heard = now.mono;
+        if now.mono.since(ready.since) >= STABLE_AFTER {
+            self.backoff.reset();
+        }
+    }
+
+    fn ready(&mut self, endpoint: Endpoint, cluster_id: String, now: Now) {
+        let word = endpoint.word();
+        self.gateway_failures = 0;
+        self.failures = 0;
+        self.refused.reset();
+        let length = now.mono.since(self.outage_began);
+        if let Some(outage) = self
+            .outages
+            .back_mut()
+            .filter(|outage| outage.length.is_none())
+        {
+            outage.length = Some(length);
+        }
+        self.up_since = now.wall;
+        let ready = Ready {
+            endpoint,
+            cluster_id: cluster_id.clone(),
+            since: now.mono,
+            heard: now.mono,
+            next_ping: now.mono.after(self.settings.ping_every),
+            next_heartbeat: now.mono.after(self.settings.heartbeat_every),
+        };
+        self.become_state(
+            State::Ready(ready),
+            &format!("on the {word}, after {}", in_words(length)),
+        );
+        self.send(Message::Heartbeat { cluster_id });
+    }
+
+    fn dial_failed(&mut self, failure: DialFailure, why: String, now: Now) {
+        let State::Dialing { endpoint, .. } = &self.state else {
+            return;
+        };
+        let was_gateway = matches!(endpoint, Endpoint::Gateway(_));
+        self.failures = self.failures.saturating_add(1);
+        self.why = why;
+        if was_gateway {
+            self.gateway_failures = self.gateway_failures.saturating_add(1);
+        }
+        match failure {
+            DialFailure::Refused if was_gateway => {
+                // The gateway may only have lost sight of us: the controller decides whether the token is good.
+                self.prefers_gateway = false;
+                let wait = self.retry_wait();
+                self.wait(wait, now);
+            }
+            DialFailure::Refused => {
+                let wait = self.refused.next(self.random.u16(..));
+                self.wait_refused(wait, now);
+            }
+            DialFailure::Status(_, retry_after) => {
+                self.turn_to_other_endpoint(was_gateway);
+                let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+                let wait = self.retry_wait().max(asked);
+                self.wait(wait, now);
+            }
+            DialFailure::Network => {
+                self.turn_to_other_endpoint(was_gateway);
+                let wait = self.retry_wait();
+                self.wait(wait, now);
+            }
+        }
+    }
+
+    /// A gateway that fails again and again may have moved; a controller that fails says nothing about the gateway.
+    fn turn_to_other_endpoint(&mut self, was_gateway: bool) {
+        if was_gateway && self.gateway_failures >= GATEWAY_FAILURES_MAX {
+            self.prefers_gateway = false;
+            self.gateway_failures = 0;
+        } else if !was_gateway {
+            self.prefers_gateway = true;
+        }
+    }
+
+    fn lost(&mut self, why: String, now: Now) {
+        match self.state {
+            State::Registering { .. } | State::Ready(_) => {
+                self.down(why, now);
+                let wait = self.retry_wait();
+                self.wait(wait, now);
+            }
+            State::Waiting { .. }
+            | State::Refused { .. }
+            | State::Dialing { .. }
+            | State::Held
+            | State::Closed => {}
+        }
+    }
+
+    /// Ends the open socket from our side and tries again later.
+    fn give_up(&mut self, reason: &'static str, why: String, now: Now) {
+        self.push(Output::Close { code: 1001, reason });
+        self.lost(why, now);
+    }
+
+    /// Notes that the link is down, where it was up.
+    fn down(&mut self, why: String, now: Now) {
+        self.why = why;
+        if !self.is_ready() {
+            self.failures = self.failures.saturating_add(1);
+            return;
+        }
+        if self.outages.len() >= OUTAGES_MAX {
+            self.outages.pop_front();
+        }
+        self.outage_began = now.mono;
+        self.outages.push_back(Outage {
+            began: now.wall,
+            length: None,
+            why: self.why.clone(),
+        });
+    }
+
+    fn retry_wait(&mut self) -> Duration {
+        self.backoff.next(self.random.u16(..))
+    }
+
+    fn wait(&mut self, wait: Duration, now: Now) {
+        let why = format!("{}; next attempt in {}", self.why, in_words(wait));
+        self.become_state(
+            State::Waiting {
+                until: now.mono.after(wait),
+            },
+            &why,
+        );
+    }
+
+    fn wait_refused(&mut self, wait: Duration, now: Now) {
+        let why = format!("{}; next attempt in {}", self.why, in_words(wait));
+        self.become_state(
+            State::Refused {
+                until: now.mono.after(wait),
+            },
+            &why,
+        );
+    }
+
+    fn token_changed(&mut self, now: Now) {
+        match &mut self.state {
+            State::Refused { until } | State::Waiting { until } => {
+                *until = now.mono;
+                self.refused.reset();
+            }
+            // A link that is up was let in with the old token and stays; the new one is used from the next dial on.
+            State::Dialing { .. }
+            | State::Registering { .. }
+            | State::Ready(_)
+            | State::Held
+            | State::Closed => {}
+        }
+    }
+
+    fn hold(&mut self, why: String, now: Now) {
+        if matches!(self.state, State::Held) {
+            self.why = why;
+            return;
+        }
+        self.end_socket("standing by");
+        self.down(why, now);
+        let why = self.why.clone();
+        self.become_state(State::Held, &why);
+    }
+
+    fn release(&mut self, now: Now) {
+        if matches!(self.state, State::Held) {
+            self.become_state(State::Waiting { until: now.mono }, "the link is ours");
+        }
+    }
+
+    fn stop(&mut self) {
+        self.end_socket("agent stops");
+        self.become_state(State::Closed, "stopped");
+    }
+
+    fn end_socket(&mut self, reason: &'static str) {
+        match self.state {
+            State::Dialing { .. } | State::Registering { .. } | State::Ready(_) => {
+                self.push(Output::Close { code: 1000, reason });
+            }
+            State::Waiting { .. } | State::Refused { .. } | State::Held | State::Closed => {}
+        }
+    }
+
+    fn send(&mut self, message: Message) {
+        match self.state {
+            State::Registering { .. } | State::Ready(_) => self.push(Output::Send(message)),
+            // The registration is sent while the state is still that of the dial which just ended.
+            State::Dialing { .. } if matches!(message, Message::Register { .. }) => {
+                self.push(Output::Send(message))
+            }
+            State::Waiting { .. }
+            | State::Refused { .. }
+            | State::Dialing { .. }
+            | State::Held
+            | State::Closed => {}
+        }
+    }
+
+    fn become_state(&mut self, state: State, why: &str) {
+        let from = self.state();
+        self.state = state;
+        let to = self.state();
+        if from != to {
+            let why = if why.is_empty() {
+                String::new()
+            } else {
+                format!(" ({why})")
+            };
+            self.log(format!("link: {from} -> {to}{why}"));
+        }
+    }
+
+    fn log(&mut self, line: String) {
+        self.push(Output::Log(line));
+    }
+
+    fn push(&mut self, output: Output) {
+        debug_assert!(
+            self.outputs.len() < OUTPUTS_MAX,
+            "the owner polls after every input"
+        );
+        if self.outputs.len() < OUTPUTS_MAX {
+            self.outputs.push_back(output);
+        }
+    }
+}
+
+/// Whether a registration says which cluster this was.
+#[derive(Clone, Copy, Debug)]
+enum Freshness {
+    Known,
+    Fresh,
+}
+
+/// Foreign text for a log line: one line, at most 200 characters.
+fn excerpt(text: &str) -> String {
+    text.chars()
+        .take(200)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
