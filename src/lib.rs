@@ -6,6 +6,7 @@ pub mod core;
 pub mod daemon;
 pub mod dashboard;
 pub mod error;
+pub mod files;
 pub mod host;
 pub mod kube;
 pub mod link;

@@ -2,7 +2,9 @@
 
 pub mod backoff;
 pub mod health;
+pub mod identity;
 pub mod lanes;
 pub mod link;
 pub mod proxy;
+pub mod rates;
 pub mod time;

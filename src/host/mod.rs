@@ -1,1 +1,9 @@
 //! The party Linux: clock, randomness, /proc and /sys, files, processes, signals, the service manager.
+
+pub use crate::files;
+
+pub mod clock;
+pub mod facts;
+pub mod notify;
+pub mod random;
+pub mod signals;

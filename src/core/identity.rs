@@ -1,0 +1,401 @@
+//! Who this agent is: decided from what is on disk, in the settings, in the cluster and about the machine.
+//!
+//! It reads nothing itself: the store keeps the answer, tasks bring the evidence. Deciding again with the same evidence gives the
+//! same answer.
+
+use crate::core::health::Severity;
+
+/// The longest text that is believed from outside. Ids are below 64 characters, addresses below 300.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// What tells this machine from a copy of its disk. Each part is a hash; `None` where it cannot be read.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Fingerprint {
+    /// Of the machine id, which belongs to the installed system.
+    pub machine: Option<String>,
+    /// Of the board's serial number, which belongs to the hardware.
+    pub board: Option<String>,
+}
+
+impl Fingerprint {
+    /// Whether the two are surely not of the same machine. A part that one of them does not know says nothing: the agent reads
+    /// more as root than as an ordinary user.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let differ = |one: &Option<String>, other: &Option<String>| {
+            one.is_some() && other.is_some() && one != other
+        };
+        differ(&self.machine, &other.machine) || differ(&self.board, &other.board)
+    }
+
+    /// These parts, and those of `older` where this does not know them.
+    fn or(&self, older: &Self) -> Self {
+        Self {
+            machine: self.machine.clone().or_else(|| older.machine.clone()),
+            board: self.board.clone().or_else(|| older.board.clone()),
+        }
+    }
+}
+
+/// Who this agent is.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Identity {
+    /// Grows with every change: of two copies on disk the higher one is the newer one.
+    pub generation: u64,
+    /// The id that the agent gives itself.
+    pub agent_id: String,
+    /// The id that the control plane gave this cluster.
+    pub cluster_id: Option<String>,
+    /// The cluster's id at the gateway; mostly the same.
+    pub cluster_uuid: Option<String>,
+    /// Where the control plane sent the agent.
+    pub gateway_ws_url: Option<String>,
+    /// The machine that this identity belongs to.
+    pub fingerprint: Fingerprint,
+    /// Who the machine was that this disk was copied from.
+    pub left_behind: Option<LeftBehind>,
+}
+
+/// An identity that belongs to another machine. The copied cluster still has it in its state, so it must be known for good.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct LeftBehind {
+    /// The other machine's agent id.
+    pub agent_id: String,
+    /// The other machine's cluster id.
+    pub cluster_id: Option<String>,
+}
+
+/// What a registration, or the gateway, told.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Registration {
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// The cluster's id at the gateway, where it was told.
+    pub cluster_uuid: Option<String>,
+    /// Where the agent was sent, if anywhere.
+    pub gateway_ws_url: Option<String>,
+}
+
+impl Identity {
+    /// This identity after a registration; `None` where nothing changed. An identity is never taken back: a refusal of the control
+    /// plane does not come here.
+    pub fn registered(&self, registration: &Registration) -> Option<Self> {
+        let registered = Self {
+            generation: self.generation,
+            cluster_id: clean(&registration.cluster_id).or_else(|| self.cluster_id.clone()),
+            cluster_uuid: registration.cluster_uuid.as_deref().and_then(clean),
+            gateway_ws_url: registration.gateway_ws_url.as_deref().and_then(clean),
+            ..self.clone()
+        };
+        (registered != *self).then(|| Self {
+            generation: self.generation.saturating_add(1),
+            ..registered
+        })
+    }
+}
+
+/// What another installation keeps in the ConfigMap `pipeops-agent-state` of the cluster.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ClusterState {
+    /// Its key `agent_id`; empty is none.
+    pub agent_id: String,
+    /// Its key `cluster_id`; empty is none.
+    pub cluster_id: String,
+    /// Its key `gateway_ws_url`; empty is none.
+    pub gateway_ws_url: String,
+}
+
+/// What is known about an earlier installation in the cluster.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Installed {
+    /// There is no cluster, or nobody is waiting for it any more.
+    #[default]
+    NoCluster,
+    /// There is a cluster that has not answered yet.
+    NotAsked,
+    /// The cluster has no state of an earlier installation.
+    Nothing,
+    /// An earlier installation left its state.
+    State(ClusterState),
+    /// The Go agent runs in the cluster now.
+    GoAgentRuns,
+}
+
+/// Everything that the decision rests on.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// The identity in the database.
+    pub database: Option<Identity>,
+    /// The identity in the small file beside it.
+    pub file: Option<Identity>,
+    /// The agent id in the settings.
+    pub configured_id: Option<String>,
+    /// The machine now. Empty where the machine is not the agent's own: in a pod, which may move.
+    pub fingerprint: Fingerprint,
+    /// What is in the cluster.
+    pub installed: Installed,
+    /// A new random id, in case one is needed: see [`random_id`].
+    pub fresh_id: String,
+}
+
+/// Whether the agent may link as this identity now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Linking {
+    /// It may.
+    Free,
+    /// Not before the cluster answered: registering now could make a second cluster out of one that is known.
+    AfterCluster,
+    /// Not while the Go agent runs: two links of one cluster take it from each other.
+    Held,
+}
+
+/// Something that people should know about the identity.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Remark {
+    /// A new id was made.
+    Created,
+    /// One of the two copies on disk is missing, damaged or older, and is written anew.
+    CopyRepaired,
+    /// The settings give another id than the one on disk.
+    Renamed {
+        /// The id before.
+        from: String,
+    },
+    /// An earlier installation's identity goes on here.
+    TakenOver {
+        /// The cluster id that goes on.
+        cluster_id: Option<String>,
+    },
+    /// The disk is a copy of another machine's.
+    Copied {
+        /// The id of the machine that it was copied from.
+        from: String,
+        /// Whether the settings still give that machine's id to this one too.
+        is_id_shared: bool,
+    },
+    /// The Go agent still runs.
+    GoAgentRuns,
+}
+
+impl Remark {
+    /// The condition's id and severity, for what stays true until somebody acts; `None` for what is said once, in the log.
+    pub const fn condition(&self) -> Option<(&'static str, Severity)> {
+        match self {
+            Self::Copied {
+                is_id_shared: true, ..
+            } => Some(("identity.shared", Severity::Critical)),
+            Self::Copied {
+                is_id_shared: false,
+                ..
+            } => Some(("identity.copied", Severity::Warning)),
+            Self::GoAgentRuns => Some(("identity.go-agent-runs", Severity::Critical)),
+            Self::Created | Self::CopyRepaired | Self::Renamed { .. } | Self::TakenOver { .. } => {
+                None
+            }
+        }
+    }
+
+    /// The sentence, as seen by the agent that is now called `agent_id`.
+    pub fn sentence(&self, agent_id: &str) -> String {
+        match self {
+            Self::Created => format!("this agent is new and is called {agent_id}"),
+            Self::CopyRepaired => {
+                "one copy of the identity on disk was missing or old and is written anew".to_owned()
+            }
+            Self::Renamed { from } => {
+                format!("this agent is called {agent_id} by its settings; before it was {from}")
+            }
+            Self::TakenOver { cluster_id } => match cluster_id {
+                Some(cluster_id) => format!(
+                    "the installation found in the cluster goes on here as {agent_id}, cluster {cluster_id}"
+                ),
+                None => format!("the installation found in the cluster goes on here as {agent_id}"),
+            },
+            Self::Copied {
+                from,
+                is_id_shared: false,
+            } => format!(
+                "this disk is a copy of the machine that is called {from}, so this one is now {agent_id} and registers anew"
+            ),
+            Self::Copied {
+                from,
+                is_id_shared: true,
+            } => format!(
+                "this disk is a copy of the machine that is called {from}, and the settings give that id to this machine too"
+            ),
+            Self::GoAgentRuns => {
+                "the Go agent still runs in this cluster, so this agent does not link".to_owned()
+            }
+        }
+    }
+
+    /// What a person can do.
+    pub const fn fix(&self) -> Option<&'static str> {
+        match self {
+            Self::Copied {
+                is_id_shared: true, ..
+            } => Some("remove agent.id (PIPEOPS_AGENT_ID) from the settings of one of the two"),
+            Self::Copied {
+                is_id_shared: false,
+                ..
+            } => Some(
+                "none needed if this is a new machine; if its board was replaced, remove the old cluster in the control plane",
+            ),
+            Self::GoAgentRuns => Some(
+                "kubectl -n pipeops-system scale deployment pipeops-agent --replicas=0; this agent then takes over by itself",
+            ),
+            Self::Created | Self::CopyRepaired | Self::Renamed { .. } | Self::TakenOver { .. } => {
+                None
+            }
+        }
+    }
+}
+
+/// What was decided.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Decision {
+    /// Who the agent is.
+    pub identity: Identity,
+    /// Whether the disk does not say so yet.
+    pub is_changed: bool,
+    /// Whether the agent may link.
+    pub linking: Linking,
+    /// What to say.
+    pub remarks: Vec<Remark>,
+}
+
+/// Decides who this agent is.
+pub fn decide(evidence: &Evidence) -> Decision {
+    let mut remarks = Vec::new();
+    let stored = newest(evidence);
+    let mut identity = match stored {
+        None => created(evidence, &mut remarks),
+        Some(stored) if stored.fingerprint.contradicts(&evidence.fingerprint) => {
+            parted(stored, &evidence.fresh_id)
+        }
+        Some(stored) => stored.clone(),
+    };
+    take_over(&mut identity, &evidence.installed, &mut remarks);
+    if let Some(configured) = evidence.configured_id.as_deref().and_then(clean)
+        && configured != identity.agent_id
+    {
+        let from = std::mem::replace(&mut identity.agent_id, configured);
+        if stored.is_some_and(|stored| stored.agent_id == from) {
+            remarks.push(Remark::Renamed { from });
+        }
+    }
+    identity.fingerprint = evidence.fingerprint.or(&identity.fingerprint);
+    say_copied(&identity, &mut remarks);
+    if evidence.installed == Installed::GoAgentRuns {
+        remarks.push(Remark::GoAgentRuns);
+    }
+    let is_changed = stored != Some(&identity) || evidence.database != evidence.file;
+    if is_changed {
+        if stored == Some(&identity) {
+            remarks.push(Remark::CopyRepaired);
+        }
+        identity.generation = identity.generation.saturating_add(1);
+    }
+    Decision {
+        linking: linking(&identity, &evidence.installed),
+        identity,
+        is_changed,
+        remarks,
+    }
+}
+
+/// A new agent id out of eight random bytes in hexadecimal.
+pub fn random_id(hex: &str) -> String {
+    format!("agent-{hex}")
+}
+
+/// The newer of the two copies on disk; the database where both are equally new.
+fn newest(evidence: &Evidence) -> Option<&Identity> {
+    let copies = [evidence.file.as_ref(), evidence.database.as_ref()];
+    copies
+        .into_iter()
+        .flatten()
+        .filter(|copy| clean(&copy.agent_id).is_some())
+        .max_by_key(|copy| copy.generation)
+}
+
+fn created(evidence: &Evidence, remarks: &mut Vec<Remark>) -> Identity {
+    remarks.push(Remark::Created);
+    Identity {
+        agent_id: evidence.fresh_id.clone(),
+        ..Identity::default()
+    }
+}
+
+/// The identity of a machine whose disk came from another one.
+fn parted(stored: &Identity, fresh_id: &str) -> Identity {
+    Identity {
+        generation: stored.generation,
+        agent_id: fresh_id.to_owned(),
+        left_behind: Some(LeftBehind {
+            agent_id: stored.agent_id.clone(),
+            cluster_id: stored.cluster_id.clone(),
+        }),
+        ..Identity::default()
+    }
+}
+
+/// Goes on as the installation in the cluster, where this agent is not registered itself.
+fn take_over(identity: &mut Identity, installed: &Installed, remarks: &mut Vec<Remark>) {
+    let Installed::State(state) = installed else {
+        return;
+    };
+    if identity.cluster_id.is_some() {
+        return;
+    }
+    let (agent_id, cluster_id) = (clean(&state.agent_id), clean(&state.cluster_id));
+    // The state of a copied cluster is the other machine's.
+    let is_left_behind = identity.left_behind.as_ref().is_some_and(|left| {
+        agent_id.as_ref() == Some(&left.agent_id)
+            || (cluster_id.is_some() && cluster_id == left.cluster_id)
+    });
+    let is_known = agent_id.as_ref() == Some(&identity.agent_id) && cluster_id.is_none();
+    if is_left_behind || is_known || (agent_id.is_none() && cluster_id.is_none()) {
+        return;
+    }
+    if let Some(agent_id) = agent_id {
+        identity.agent_id = agent_id;
+    }
+    identity.cluster_id.clone_from(&cluster_id);
+    // The earlier agent knew one id only and used it at the gateway too.
+    identity.cluster_uuid.clone_from(&cluster_id);
+    identity.gateway_ws_url = clean(&state.gateway_ws_url);
+    remarks.retain(|remark| *remark != Remark::Created);
+    remarks.push(Remark::TakenOver { cluster_id });
+}
+
+/// A copy is told about until this machine has a cluster of its own; a shared id for as long as it is shared.
+fn say_copied(identity: &Identity, remarks: &mut Vec<Remark>) {
+    let Some(left) = &identity.left_behind else {
+        return;
+    };
+    let is_id_shared = left.agent_id == identity.agent_id;
+    if is_id_shared || identity.cluster_id.is_none() {
+        remarks.push(Remark::Copied {
+            from: left.agent_id.clone(),
+            is_id_shared,
+        });
+    }
+}
+
+fn linking(identity: &Identity, installed: &Installed) -> Linking {
+    match installed {
+        Installed::GoAgentRuns => Linking::Held,
+        Installed::NotAsked if identity.cluster_id.is_none() => Linking::AfterCluster,
+        Installed::NotAsked | Installed::NoCluster | Installed::Nothing | Installed::State(_) => {
+            Linking::Free
+        }
+    }
+}
+
+/// Text from outside, where it can be an id or an address; `None` otherwise.
+fn clean(text: &str) -> Option<String> {
+    let text = text.trim();
+    let is_clean =
+        !text.is_empty() && text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+    is_clean.then(|| text.to_owned())
+}

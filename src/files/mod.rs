@@ -1,0 +1,296 @@
+//! Below the parties: small files that survive a power cut, and large answers that wait on disk under a quota.
+//!
+//! It knows no format and no path of its own. The host and the store both stand on it; the host offers it as `host::files`.
+
+use std::{
+    ffi::OsString,
+    fs::{DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::errno::Errno;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::error::{Error, Result, Retry};
+
+mod spool;
+
+pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
+
+/// What only the owner may read and write.
+pub const PRIVATE: u32 = 0o600;
+/// What ends the name of a file that was being written when the power went.
+const UNFINISHED: &str = ".unfinished";
+
+/// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or the new one and nothing between.
+///
+/// The new file gets exactly `mode`, whatever the umask is. The directory must exist. A symbolic link at `path` is replaced, not
+/// followed.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    let what = || format!("cannot write {}", path.display());
+    let (directory, name) = split(path).ok_or_else(|| Error::new(what()).why("not a file name"))?;
+    let unfinished = directory.join(unfinished_name(name));
+    let written = write_new(&unfinished, content, mode)
+        .and_then(|()| std::fs::rename(&unfinished, path))
+        // Without this the new name may be lost with the power although the content is safe.
+        .and_then(|()| sync_directory(directory));
+    written.map_err(|error| {
+        // The first error is the one to tell; what cannot be removed now is removed by `remove_unfinished`.
+        drop(std::fs::remove_file(&unfinished));
+        explain(what(), &error)
+    })
+}
+
+/// Removes what an interrupted [`replace`] of the files in `directory` left behind. Call it before the first write of a run.
+pub fn remove_unfinished(directory: &Path) -> Result<()> {
+    let what = || format!("cannot tidy {}", directory.display());
+    let entries = std::fs::read_dir(directory).map_err(|error| explain(what(), &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| explain(what(), &error))?;
+        let name = entry.file_name();
+        let is_ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with('.') && name.ends_with(UNFINISHED));
+        if is_ours {
+            std::fs::remove_file(entry.path()).map_err(|error| explain(what(), &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory that only its owner may enter, where it is missing.
+///
+/// The parent must exist: if it is missing, somebody unmounted the data disk, and writing to the root disk would hide that.
+pub fn create_directory(path: &Path) -> Result<()> {
+    let what = || format!("cannot create the directory {}", path.display());
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {
+            // A directory that is lost with the power takes its files with it.
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            sync_directory(parent.unwrap_or_else(|| Path::new(".")))
+                .map_err(|error| explain(what(), &error))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(explain(what(), &error)),
+    }
+}
+
+/// Reads a small file whole; one that is longer than `bytes_max` is an error, not a part.
+pub fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
+    let what = || format!("cannot read {}", path.display());
+    let content = read_at_most(path, bytes_max).map_err(|error| explain(what(), &error))?;
+    content.ok_or_else(|| Error::new(what()).why(format!("it is longer than {bytes_max} bytes")))
+}
+
+/// Like [`read`], but `None` where there is no such file.
+pub fn read_if_there(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(_) | Err(_) => read(path, bytes_max).map(Some),
+    }
+}
+
+/// Makes the names in a directory durable: what was created, renamed or removed in it.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// An I/O error with the fix that fits its number.
+pub fn explain(what: impl Into<String>, error: &io::Error) -> Error {
+    let explained = Error::new(what).because(error);
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSPC | Errno::EDQUOT) => explained
+            .fix("make room on that disk: df -h; du -xh / | sort -h | tail")
+            .retry(Retry::Later),
+        Some(Errno::EROFS) => explained
+            .fix("the file system is mounted read-only, often after an error of the disk: dmesg | tail; then: mount -o remount,rw")
+            .retry(Retry::Later),
+        Some(Errno::EIO) => explained
+            .fix("the disk reports errors: dmesg | tail; replace the card or disk")
+            .retry(Retry::Later),
+        Some(Errno::EACCES | Errno::EPERM) => {
+            explained.fix("run as the owner of that path, or change its owner")
+        }
+        Some(Errno::ENOENT) => {
+            explained.fix("create it, or check that the disk that holds it is mounted")
+        }
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => explained.retry(Retry::Soon),
+        Some(_) | None => explained,
+    }
+}
+
+fn split(path: &Path) -> Option<(&Path, &std::ffi::OsStr)> {
+    let directory = path.parent()?;
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    Some((directory, path.file_name()?))
+}
+
+/// A name of its own for each writer: two that share one could rename each other's half.
+fn unfinished_name(name: &std::ffi::OsStr) -> PathBuf {
+    let mut bytes = [0_u8; 8];
+    // Without randomness the name is still exclusive by O_EXCL: the second writer fails instead of mixing.
+    let _filled = SystemRandom::new().fill(&mut bytes).is_ok();
+    let mut unfinished = OsString::from(".");
+    unfinished.push(name);
+    unfinished.push(format!(".{:016x}{UNFINISHED}", u64::from_le_bytes(bytes)));
+    PathBuf::from(unfinished)
+}
+
+fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    let mut content = Vec::new();
+    // One byte more tells a full file from a longer one. Sizes in /proc are 0, so the length is found by reading.
+    File::open(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut content)?;
+    Ok((content.len() <= bytes_max).then_some(content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_replaced_file_has_the_new_content_and_exactly_the_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("identity.json");
+        replace(&path, b"one", 0o644).unwrap();
+        replace(&path, b"two", PRIVATE).unwrap();
+        assert_eq!(read(&path, 100).unwrap(), b"two");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, PRIVATE);
+        assert_eq!(names(directory.path()), ["identity.json"]);
+    }
+
+    #[test]
+    fn a_link_is_replaced_and_what_it_points_to_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, path) = (
+            directory.path().join("target"),
+            directory.path().join("link"),
+        );
+        replace(&target, b"mine", PRIVATE).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        replace(&path, b"new", PRIVATE).unwrap();
+        assert_eq!(read(&target, 100).unwrap(), b"mine");
+        assert_eq!(read(&path, 100).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_failed_replace_leaves_the_old_file_and_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("busy");
+        // A directory with something in it cannot be renamed over: the last step fails.
+        std::fs::create_dir_all(path.join("inside")).unwrap();
+        let error = replace(&path, b"new", PRIVATE).unwrap_err();
+        assert!(error.what.contains("busy"), "{error}");
+        assert_eq!(names(directory.path()), ["busy"]);
+    }
+
+    #[test]
+    fn what_an_interrupted_replace_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in [".identity.json.00ff.unfinished", ".hidden", "state.db"] {
+            replace(&directory.path().join(name), b"x", PRIVATE).unwrap();
+        }
+        remove_unfinished(directory.path()).unwrap();
+        assert_eq!(names(directory.path()), [".hidden", "state.db"]);
+    }
+
+    #[test]
+    fn readers_see_the_old_or_the_new_file_and_nothing_between() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let (old, new) = (vec![b'o'; 50_000], vec![b'n'; 70_000]);
+        replace(&path, &old, PRIVATE).unwrap();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = [&old, &new]
+                .map(|content| {
+                    let path = &path;
+                    scope.spawn(move || {
+                        for _ in 0..40 {
+                            replace(path, content, PRIVATE).unwrap();
+                        }
+                    })
+                })
+                .into();
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                let seen = read(&path, 100_000).unwrap();
+                assert!(seen == old || seen == new, "{} bytes", seen.len());
+            }
+        });
+        assert_eq!(names(directory.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_directory_is_private_and_a_missing_parent_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state");
+        create_directory(&path).unwrap();
+        create_directory(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let error = create_directory(&directory.path().join("disk/state")).unwrap_err();
+        assert!(error.fix.is_some_and(|fix| fix.contains("mounted")));
+        replace(&directory.path().join("file"), b"", PRIVATE).unwrap();
+        assert!(create_directory(&directory.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn a_file_over_the_cap_is_an_error_and_not_a_part() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        replace(&path, b"12345", PRIVATE).unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        let error = read(&path, 4).unwrap_err();
+        assert!(error.sentence().contains("longer than 4 bytes"), "{error}");
+        let missing = directory.path().join("missing");
+        assert_eq!(read_if_there(&missing, 4).unwrap(), None);
+        assert!(read(&missing, 4).is_err());
+    }
+
+    #[test]
+    fn each_kind_of_disk_trouble_has_its_fix() {
+        for (number, word, retry) in [
+            (Errno::ENOSPC, "room", Retry::Later),
+            (Errno::EROFS, "read-only", Retry::Later),
+            (Errno::EIO, "dmesg", Retry::Later),
+            (Errno::EACCES, "owner", Retry::Never),
+        ] {
+            let error = explain("cannot write x", &io::Error::from(number));
+            assert!(
+                error.fix.as_ref().is_some_and(|fix| fix.contains(word)),
+                "{error}"
+            );
+            assert_eq!(error.retry, retry);
+        }
+    }
+}
