@@ -5,6 +5,7 @@ pub mod health;
 pub mod identity;
 pub mod lanes;
 pub mod link;
+pub mod policy;
 pub mod proxy;
 pub mod rates;
 pub mod time;

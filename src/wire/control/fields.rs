@@ -28,9 +28,9 @@ macro_rules! known {
     ($($name:literal $variant:ident),* $(,)?) => {
         /// The payload fields that any message has a use for.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-        pub(super) enum Name { $(#[doc = $name] $variant),* }
+        pub(super) enum Field { $(#[doc = $name] $variant),* }
 
-        const NAMES: &[(&str, Name)] = &[$(($name, Name::$variant)),*];
+        const NAMES: &[(&str, Field)] = &[$(($name, Field::$variant)),*];
     };
 }
 
@@ -50,7 +50,7 @@ known! {
     "is_websocket" IsWebSocket,
     "message_type" MessageType,
     "method" Method,
-    "name" ClusterName,
+    "name" Label,
     "namespace" Namespace,
     "path" Path,
     "protocol" Protocol,
@@ -74,7 +74,7 @@ known! {
     "max_stream_window_size" MaxStreamWindowSize,
 }
 
-impl Name {
+impl Field {
     fn find(name: &str) -> Option<Self> {
         NAMES
             .iter()
@@ -86,7 +86,7 @@ impl Name {
 /// The known fields of one object, each as the text of its JSON value. Of two fields of one name the last counts.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a> {
-    found: Vec<(Name, &'a RawValue)>,
+    found: Vec<(Field, &'a RawValue)>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
@@ -106,7 +106,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields = Fields::default();
                 while let Some(key) = map.next_key::<Key<'de>>()? {
-                    let Some(name) = Name::find(&key.0) else {
+                    let Some(name) = Field::find(&key.0) else {
                         map.next_value::<IgnoredAny>()?;
                         continue;
                     };
@@ -159,7 +159,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The raw value of a field.
-    pub(super) fn raw(&self, name: Name) -> Option<&'a RawValue> {
+    pub(super) fn raw(&self, name: Field) -> Option<&'a RawValue> {
         self.found
             .iter()
             .find(|(found, _)| *found == name)
@@ -169,7 +169,7 @@ impl<'a> Fields<'a> {
     /// A string of at most `bytes_max` bytes as written in JSON; absent where it is no string.
     pub(super) fn text(
         &self,
-        name: Name,
+        name: Field,
         bytes_max: usize,
     ) -> Result<Option<Cow<'a, str>>, Unusable> {
         let Some(raw) = self.raw(name) else {
@@ -187,7 +187,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A short string, absent where it is empty, too long or no string.
-    pub(super) fn word(&self, name: Name) -> Option<String> {
+    pub(super) fn word(&self, name: Field) -> Option<String> {
         self.text(name, 4096)
             .ok()
             .flatten()
@@ -196,12 +196,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether a boolean field says `true`.
-    pub(super) fn is_true(&self, name: Name) -> bool {
+    pub(super) fn is_true(&self, name: Field) -> bool {
         self.raw(name).is_some_and(|raw| raw.get() == "true")
     }
 
     /// A number, as the double that every number of the protocol is.
-    pub(super) fn number(&self, name: Name) -> Option<f64> {
+    pub(super) fn number(&self, name: Field) -> Option<f64> {
         let raw = self.raw(name)?.get();
         if raw.starts_with('"') {
             return None;
@@ -210,7 +210,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number, truncated towards zero; absent beyond 2^53, where doubles stop being exact.
-    pub(super) fn integer(&self, name: Name) -> Option<i64> {
+    pub(super) fn integer(&self, name: Field) -> Option<i64> {
         let number = self.number(name)?.trunc();
         (number.abs() < 9_007_199_254_740_992.0)
             .then(|| format!("{number:.0}").parse().ok())
@@ -219,7 +219,7 @@ impl<'a> Fields<'a> {
 
     /// The headers: an object of strings or arrays of strings.
     pub(super) fn headers(&self) -> Result<HeaderList, Unusable> {
-        let Some(raw) = self.raw(Name::Headers) else {
+        let Some(raw) = self.raw(Field::Headers) else {
             return Ok(HeaderList::default());
         };
         if !raw.get().starts_with('{') {

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{
     ID_BYTES_MAX,
-    fields::{Fields, Key, Name, is_shallow, string},
+    fields::{Field, Fields, Key, is_shallow, string},
     proxied::{self, ProxyMessage},
 };
 use crate::core::time::Wall;
@@ -131,11 +131,11 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
     match envelope.kind.as_ref() {
         "register_success" => Inbound::RegisterSuccess(RegisterSuccess {
             request_id,
-            cluster_id: fields.word(Name::ClusterId),
-            cluster_uuid: fields.word(Name::ClusterUuid),
-            name: fields.word(Name::ClusterName),
-            status: fields.word(Name::Status),
-            gateway_ws_url: fields.word(Name::GatewayWsUrl),
+            cluster_id: fields.word(Field::ClusterId),
+            cluster_uuid: fields.word(Field::ClusterUuid),
+            name: fields.word(Field::Label),
+            status: fields.word(Field::Status),
+            gateway_ws_url: fields.word(Field::GatewayWsUrl),
         }),
         "register_in_progress" => Inbound::RegisterInProgress,
         "heartbeat_ack" => Inbound::HeartbeatAck,
@@ -143,7 +143,7 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
         "ping" => Inbound::Ping { request_id },
         "pong" => Inbound::Pong,
         "error" => Inbound::Error {
-            text: fields.word(Name::Error).unwrap_or_default(),
+            text: fields.word(Field::Error).unwrap_or_default(),
             request_id,
         },
         kind => proxied::understand(kind, &envelope.request_id, fields).map_or_else(
@@ -157,16 +157,16 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
 }
 
 fn gateway_hello(fields: &Fields<'_>) -> GatewayHello {
-    let config = Fields::of_object(fields.raw(Name::YamuxConfig));
+    let config = Fields::of_object(fields.raw(Field::YamuxConfig));
     let positive = |name| config.number(name).filter(|number| *number > 0.0);
     GatewayHello {
-        use_yamux: fields.is_true(Name::UseYamux),
+        use_yamux: fields.is_true(Field::UseYamux),
         max_stream_window_bytes: config
-            .integer(Name::MaxStreamWindowSize)
+            .integer(Field::MaxStreamWindowSize)
             .and_then(|bytes| u64::try_from(bytes).ok())
             .filter(|bytes| *bytes > 0),
-        keep_alive_interval_s: positive(Name::KeepAliveIntervalSeconds),
-        connection_timeout_s: positive(Name::ConnectionTimeoutSeconds),
+        keep_alive_interval_s: positive(Field::KeepAliveIntervalSeconds),
+        connection_timeout_s: positive(Field::ConnectionTimeoutSeconds),
     }
 }
 

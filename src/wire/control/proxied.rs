@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     BODY_BYTES_MAX, ID_BYTES_MAX,
-    fields::{Fields, Name, Unusable, base64, go_duration, string},
+    fields::{Field, Fields, Unusable, base64, go_duration, string},
 };
 use crate::core::{
     proxy::{Asked, Limit, Scheme},
@@ -162,7 +162,7 @@ fn id(text: &str) -> Option<String> {
 }
 
 fn request(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
-    let answer = if fields.is_true(Name::SupportsResponseStreaming) {
+    let answer = if fields.is_true(Field::SupportsResponseStreaming) {
         Answer::Streaming
     } else {
         Answer::Buffered
@@ -206,34 +206,34 @@ fn asked(fields: &Fields<'_>) -> Result<Asked, Unusable> {
         Ok::<_, Unusable>(text.map(Cow::into_owned).unwrap_or_default())
     };
     Ok(Asked {
-        method: text(Name::Method, 64)?,
-        path: text(Name::Path, 16 * 1024)?,
-        query: text(Name::Query, 32 * 1024)?,
+        method: text(Field::Method, 64)?,
+        path: text(Field::Path, 16 * 1024)?,
+        query: text(Field::Query, 32 * 1024)?,
         headers: fields.headers()?,
-        scheme: if text(Name::Scheme, 64)? == "https" {
+        scheme: if text(Field::Scheme, 64)? == "https" {
             Scheme::Https
         } else {
             Scheme::Http
         },
-        namespace: text(Name::Namespace, 1024)?,
-        service: text(Name::ServiceName, 1024)?,
-        port: fields.integer(Name::ServicePort).unwrap_or(0),
-        is_websocket: fields.is_true(Name::IsWebSocket) || fields.is_true(Name::IsWebSocketCamel),
-        protocol: text(Name::Protocol, 4096)?,
+        namespace: text(Field::Namespace, 1024)?,
+        service: text(Field::ServiceName, 1024)?,
+        port: fields.integer(Field::ServicePort).unwrap_or(0),
+        is_websocket: fields.is_true(Field::IsWebSocket) || fields.is_true(Field::IsWebSocketCamel),
+        protocol: text(Field::Protocol, 4096)?,
         limit: limit(fields),
     })
 }
 
 fn limit(fields: &Fields<'_>) -> Limit {
-    let deadline = fields.word(Name::Deadline);
+    let deadline = fields.word(Field::Deadline);
     if let Some(wall) = deadline.as_deref().and_then(Wall::parse_rfc3339) {
         return Limit::Deadline(wall);
     }
-    let timeout = match fields.integer(Name::Timeout) {
+    let timeout = match fields.integer(Field::Timeout) {
         Some(millis) => u64::try_from(millis)
             .ok()
             .map(std::time::Duration::from_millis),
-        None => fields.word(Name::Timeout).as_deref().and_then(go_duration),
+        None => fields.word(Field::Timeout).as_deref().and_then(go_duration),
     };
     timeout
         .filter(|timeout| !timeout.is_zero())
@@ -241,13 +241,13 @@ fn limit(fields: &Fields<'_>) -> Limit {
 }
 
 fn body(fields: &Fields<'_>) -> Result<RequestBody, Unusable> {
-    if fields.is_true(Name::UseStreaming) || fields.is_true(Name::Streaming) {
+    if fields.is_true(Field::UseStreaming) || fields.is_true(Field::Streaming) {
         return Ok(RequestBody::Chunked);
     }
-    if fields.is_true(Name::BodyBinary) {
+    if fields.is_true(Field::BodyBinary) {
         return Ok(RequestBody::NextBinary);
     }
-    let Some(raw) = fields.raw(Name::Body) else {
+    let Some(raw) = fields.raw(Field::Body) else {
         return Ok(RequestBody::None);
     };
     let bytes = match raw.get().as_bytes().first() {
@@ -277,7 +277,7 @@ fn inline_text(fields: &Fields<'_>, raw: &RawValue) -> Result<Vec<u8>, Unusable>
     }
     let text = string(raw)
         .ok_or_else(|| Unusable("the request body is not a valid JSON string".to_owned()))?;
-    let encoding = fields.word(Name::BodyEncoding).unwrap_or_default();
+    let encoding = fields.word(Field::BodyEncoding).unwrap_or_default();
     if encoding.eq_ignore_ascii_case("base64") {
         return base64(&text)
             .ok_or_else(|| Unusable("the request body is not standard base64".to_owned()));
@@ -304,7 +304,7 @@ fn compact(json: &str) -> Vec<u8> {
 }
 
 /// Decoded bytes of a `data` (or, in the alias, `chunk`) field. `None` where the field is there and cannot be decoded.
-fn data(fields: &Fields<'_>, names: &[Name]) -> Option<Bytes> {
+fn data(fields: &Fields<'_>, names: &[Field]) -> Option<Bytes> {
     let raw = names
         .iter()
         .filter_map(|name| fields.raw(*name))
@@ -321,12 +321,12 @@ fn chunk(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     };
     ProxyMessage::Chunk {
         request_id,
-        data: data(fields, &[Name::Data, Name::Chunk]),
+        data: data(fields, &[Field::Data, Field::Chunk]),
     }
 }
 
 fn socket_start(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
-    let sent = fields.text(Name::StreamId, usize::from(u16::MAX));
+    let sent = fields.text(Field::StreamId, usize::from(u16::MAX));
     let Some(sent) = sent.ok().flatten().filter(|id| !id.is_empty()) else {
         return ProxyMessage::Unusable {
             id: id(envelope_id).unwrap_or_default(),
@@ -347,14 +347,14 @@ fn socket_start(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     }
 }
 
-fn payload_id(fields: &Fields<'_>, name: Name) -> Option<String> {
+fn payload_id(fields: &Fields<'_>, name: Field) -> Option<String> {
     let text = fields.text(name, ID_BYTES_MAX).ok().flatten()?;
     id(&text)
 }
 
 fn socket_data(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
-    let stream_id = payload_id(fields, Name::StreamId);
-    let application_id = payload_id(fields, Name::RequestId)
+    let stream_id = payload_id(fields, Field::StreamId);
+    let application_id = payload_id(fields, Field::RequestId)
         .or_else(|| stream_id.clone())
         .or_else(|| id(envelope_id));
     if application_id.is_none() {
@@ -363,17 +363,17 @@ fn socket_data(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     ProxyMessage::SocketData(SocketData {
         stream_id,
         application_id,
-        data: data(fields, &[Name::Data]),
+        data: data(fields, &[Field::Data]),
         message_type: fields
-            .integer(Name::MessageType)
+            .integer(Field::MessageType)
             .and_then(|kind| u8::try_from(kind).ok()),
     })
 }
 
 fn socket_close(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     let ids: Vec<String> = [
-        payload_id(fields, Name::RequestId),
-        payload_id(fields, Name::StreamId),
+        payload_id(fields, Field::RequestId),
+        payload_id(fields, Field::StreamId),
         id(envelope_id),
     ]
     .into_iter()

@@ -1,0 +1,658 @@
+//! One proxied request: what was asked, whether it makes sense, and where it goes. It knows neither frames nor connections.
+//!
+//! [`route`] turns what was asked into a [`Call`]: a path that was canonicalised once and is judged and sent in that form, headers without
+//! those that belong to one connection, a target, and a time limit. Whether the call is permitted is not decided here but in
+//! [`policy`](crate::core::policy).
+
+mod headers;
+mod path;
+mod slots;
+
+use std::time::Duration;
+
+pub use headers::{end_to_end, first};
+pub use path::{KubePath, MAX_PATH_BYTES, query, query_flag, service_path};
+pub use slots::{Admission, Class, Slots, WAIT_MAX};
+
+use crate::core::time::{Mono, Now, Wall};
+
+/// Header names as sent, each with its values.
+pub type HeaderList = Vec<(String, Vec<String>)>;
+
+/// How a target service is spoken to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scheme {
+    /// In the clear.
+    Http,
+    /// By TLS.
+    Https,
+}
+
+/// The time limit that the caller set.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Limit {
+    /// None: the default to the head of the response, then idle limits.
+    Default,
+    /// Until then; may be over already.
+    Deadline(Wall),
+    /// So long from now.
+    Timeout(Duration),
+}
+
+/// What is asked for, as it was sent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Asked {
+    /// Empty: GET.
+    pub method: String,
+    /// Path; may hold percent escapes.
+    pub path: String,
+    /// Raw query without `?`.
+    pub query: String,
+    /// Request headers.
+    pub headers: HeaderList,
+    /// How the service is spoken to.
+    pub scheme: Scheme,
+    /// Namespace of the service; empty: none.
+    pub namespace: String,
+    /// Name of the service; empty: none.
+    pub service: String,
+    /// Port of the service; 0 or less: none.
+    pub port: i64,
+    /// Whether the caller says that it is a WebSocket.
+    pub is_websocket: bool,
+    /// Subprotocols; not blank: it is a WebSocket.
+    pub protocol: String,
+    /// The caller's time limit.
+    pub limit: Limit,
+}
+
+/// Whether there is an API server to talk to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cluster {
+    /// There is.
+    Known,
+    /// The agent runs without a cluster.
+    None,
+}
+
+/// A request that makes sense. What is in it is what is judged, audited and sent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Call {
+    /// In capitals, a valid token.
+    pub method: String,
+    /// Where it goes, with the canonical path.
+    pub target: Target,
+    /// Raw query without `?`, safe to be sent.
+    pub query: String,
+    /// End-to-end headers, without `Host`, `Content-Length` and the WebSocket handshake.
+    pub headers: HeaderList,
+    /// A plain request or a WebSocket.
+    pub form: Form,
+    /// Which class of slots it takes.
+    pub class: Class,
+    /// The caller's time limit.
+    pub limit: Limit,
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Target {
+    /// The API server.
+    Kubernetes(KubePath),
+    /// A service in the cluster.
+    Service(Service),
+}
+
+/// A service in the cluster.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Service {
+    /// Its namespace, a valid name.
+    pub namespace: String,
+    /// Its name, a valid name.
+    pub name: String,
+    /// Its port.
+    pub port: u16,
+    /// How it is spoken to.
+    pub scheme: Scheme,
+    /// Canonical path, begins with a slash.
+    pub path: String,
+    /// The `Host` header that it gets; `None`: the service's own name.
+    pub host: Option<String>,
+}
+
+/// The form of a call.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Form {
+    /// Request and response.
+    Plain,
+    /// A WebSocket with these subprotocols.
+    Socket(Vec<String>),
+}
+
+/// Why a request is not run: the text that the caller reads.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Refusal(pub String);
+
+fn refuse<T>(text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal(text.into()))
+}
+
+/// What the exchange may take, from `started` on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// When the head of the response must be there.
+    pub head: Mono,
+    /// When everything must be over; `None`: no such limit.
+    pub total: Option<Mono>,
+    /// How long the response may be silent between two reads.
+    pub idle: Duration,
+}
+
+/// The default time to the head of a response (protocol: 2 min).
+const HEAD: Duration = Duration::from_secs(120);
+/// How long a short response may be silent.
+const IDLE_SHORT: Duration = Duration::from_secs(120);
+/// How long a watch, a followed log or a WebSocket may be silent: a pod that logs once a day is no fault. Dead peers are
+/// found by TCP keep-alive, lost callers by the session.
+const IDLE_LONG: Duration = Duration::from_secs(24 * 3600);
+/// How long a handshake with a WebSocket backend may take.
+const DIAL: Duration = Duration::from_secs(30);
+
+impl Call {
+    /// The limits of this call. A limit of the caller's is one for the whole exchange; without one only silence ends it.
+    pub fn limits(&self, now: Now) -> Limits {
+        let total = match self.limit {
+            Limit::Default => None,
+            Limit::Timeout(timeout) => Some(now.mono.after(timeout)),
+            Limit::Deadline(wall) => {
+                let left = wall.millis().saturating_sub(now.wall.millis()).max(0);
+                let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+                Some(now.mono.after(left))
+            }
+        };
+        let head = match self.form {
+            Form::Plain => HEAD,
+            Form::Socket(_) => DIAL,
+        };
+        let head = now.mono.after(head);
+        Limits {
+            // A deadline that is longer than the default is one for the head too.
+            head: match (&self.form, total) {
+                (Form::Plain, Some(total)) => total,
+                (Form::Socket(_), Some(total)) => total.min(head),
+                (_, None) => head,
+            },
+            total,
+            idle: match self.class {
+                Class::Short => IDLE_SHORT,
+                Class::Long => IDLE_LONG,
+            },
+        }
+    }
+
+    /// Whether the call can change something, for the audit.
+    pub fn is_write(&self) -> bool {
+        matches!(self.form, Form::Socket(_))
+            || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
+    }
+
+    /// What was asked, in one line without the query, which may hold secrets.
+    pub fn line(&self) -> String {
+        match &self.target {
+            Target::Kubernetes(path) => format!("{} {}", self.method, path.as_str()),
+            Target::Service(service) => format!(
+                "{} {}/{}:{}{}",
+                self.method, service.namespace, service.name, service.port, service.path
+            ),
+        }
+    }
+}
+
+/// Says where a request goes, in the order of the protocol (5.7).
+///
+/// Hosts are not looked up yet, so a request that names no service and no path of the Kubernetes API is refused. One that names such a
+/// path goes to the API server whatever its `Host` says: the same words with another `Host` would get there too, and both are judged
+/// alike.
+pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
+    if cluster == Cluster::None {
+        return refuse("kubernetes client not initialized");
+    }
+    let method = method(&asked.method)?;
+    let query = query(&asked.query)?;
+    headers::check(&asked.headers)?;
+    let triple = Triple::of(asked);
+    let is_socket = is_socket(asked);
+    let is_kubernetes = path::is_kubernetes(&asked.path);
+    let target = match triple {
+        Triple::Whole => Target::Service(service(asked)?),
+        Triple::None | Triple::Part if is_kubernetes => {
+            Target::Kubernetes(KubePath::parse(&asked.path)?)
+        }
+        Triple::None | Triple::Part if is_socket => {
+            return refuse("missing service routing information for WebSocket");
+        }
+        Triple::Part => {
+            return refuse(
+                "incomplete service routing information: namespace, service_name and service_port are needed together",
+            );
+        }
+        Triple::None => {
+            return refuse(
+                "no route: the request names neither a service nor a path of the Kubernetes API",
+            );
+        }
+    };
+    let form = if is_socket {
+        Form::Socket(subprotocols(asked, &target)?)
+    } else {
+        Form::Plain
+    };
+    // A handshake is a GET whatever the frame says: what is judged must be what is sent.
+    let method = if is_socket { "GET".to_owned() } else { method };
+    let mut headers = end_to_end(&asked.headers);
+    headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
+    Ok(Call {
+        method,
+        class: class(&form, &target, &query),
+        target,
+        query,
+        headers,
+        form,
+        limit: asked.limit,
+    })
+}
+
+/// The same for `proxy_websocket_start`: always a WebSocket of the Kubernetes API (5.9).
+pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
+    if cluster == Cluster::None {
+        return refuse("kubernetes client not initialized");
+    }
+    let path = &asked.path;
+    let is_plain = !path.contains(['%', '\\', '\r', '\n']);
+    if !is_plain || !path::is_kubernetes(path) {
+        return refuse(NOT_KUBERNETES);
+    }
+    let Ok(path) = KubePath::parse(path) else {
+        return refuse(NOT_KUBERNETES);
+    };
+    headers::check(&asked.headers)?;
+    let raw: String = asked
+        .query
+        .chars()
+        .filter(|letter| !matches!(letter, '\r' | '\n' | '\0'))
+        .collect();
+    let target = Target::Kubernetes(path);
+    let form = Form::Socket(subprotocols(asked, &target)?);
+    let mut headers = end_to_end(&asked.headers);
+    headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
+    Ok(Call {
+        method: "GET".to_owned(),
+        target,
+        query: query(&raw)?,
+        headers,
+        form,
+        class: Class::Long,
+        limit: asked.limit,
+    })
+}
+
+const NOT_KUBERNETES: &str = "invalid path: must be a Kubernetes API path";
+
+fn method(asked: &str) -> Result<String, Refusal> {
+    if asked.is_empty() {
+        return Ok("GET".to_owned());
+    }
+    let method = asked.to_ascii_uppercase();
+    if method.len() > 32 || !method.bytes().all(headers::is_token) {
+        return refuse("invalid method");
+    }
+    // A proxy that answers CONNECT is an open tunnel; TRACE echoes credentials.
+    if matches!(method.as_str(), "CONNECT" | "TRACE") {
+        return refuse(format!("invalid method: {method} is not proxied"));
+    }
+    Ok(method)
+}
+
+/// How much of namespace, name and port is there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Triple {
+    Whole,
+    Part,
+    None,
+}
+
+impl Triple {
+    fn of(asked: &Asked) -> Self {
+        let parts = [
+            !asked.namespace.is_empty(),
+            !asked.service.is_empty(),
+            asked.port > 0,
+        ];
+        match parts {
+            [true, true, true] => Self::Whole,
+            [false, false, false] => Self::None,
+            _ => Self::Part,
+        }
+    }
+}
+
+fn service(asked: &Asked) -> Result<Service, Refusal> {
+    name("service name", &asked.service)?;
+    name("namespace", &asked.namespace)?;
+    let Some(port) = u16::try_from(asked.port).ok().filter(|port| *port > 0) else {
+        return refuse(format!(
+            "invalid service port: {} is not between 1 and 65535",
+            asked.port
+        ));
+    };
+    let forwarded = is_socket(asked).then(|| first(&asked.headers, "x-forwarded-host"));
+    let host = first(&asked.headers, "host").or_else(|| forwarded.flatten());
+    if let Some(host) = host
+        && !headers::is_host(host)
+    {
+        return refuse("invalid Host header");
+    }
+    Ok(Service {
+        namespace: asked.namespace.clone(),
+        name: asked.service.clone(),
+        port,
+        scheme: asked.scheme,
+        path: service_path(&asked.path)?,
+        host: host.map(str::to_owned),
+    })
+}
+
+/// Names of services and namespaces, as the existing agent checks them.
+fn name(what: &str, text: &str) -> Result<(), Refusal> {
+    let is_fine = (1..=253).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if is_fine {
+        return Ok(());
+    }
+    refuse(format!(
+        "invalid {what}: must be 1 to 253 of a-z, 0-9 and -, and neither begin nor end with -"
+    ))
+}
+
+fn is_socket(asked: &Asked) -> bool {
+    let is_filled =
+        |name| first(&asked.headers, name).is_some_and(|value| !value.trim().is_empty());
+    asked.is_websocket
+        || !asked.protocol.trim().is_empty()
+        || first(&asked.headers, "upgrade")
+            .is_some_and(|value| value.trim().eq_ignore_ascii_case("websocket"))
+        || is_filled("sec-websocket-key")
+        || is_filled("sec-websocket-version")
+        || is_filled("sec-websocket-protocol")
+}
+
+/// The subprotocols to offer: the request's own field, then the header's, without doubles.
+fn subprotocols(asked: &Asked, target: &Target) -> Result<Vec<String>, Refusal> {
+    let from_headers = asked
+        .headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-protocol"))
+        .flat_map(|(_, values)| values);
+    let mut offered: Vec<String> = Vec::new();
+    for list in std::iter::once(&asked.protocol).chain(from_headers) {
+        for protocol in list.split(',').map(str::trim) {
+            if protocol.is_empty() || offered.iter().any(|other| other == protocol) {
+                continue;
+            }
+            if offered.len() >= 16 || !protocol.bytes().all(headers::is_token) {
+                return refuse("invalid WebSocket subprotocol");
+            }
+            offered.push(protocol.to_owned());
+        }
+    }
+    if offered.is_empty()
+        && let Target::Kubernetes(path) = target
+        && path.is_channel_stream()
+    {
+        offered = ["v4", "v3", "v2"]
+            .map(|version| format!("{version}.channel.k8s.io"))
+            .to_vec();
+        offered.push("channel.k8s.io".to_owned());
+    }
+    Ok(offered)
+}
+
+fn class(form: &Form, target: &Target, query: &str) -> Class {
+    let Target::Kubernetes(path) = target else {
+        return match form {
+            Form::Plain => Class::Short,
+            Form::Socket(_) => Class::Long,
+        };
+    };
+    let is_long = matches!(form, Form::Socket(_))
+        || path.is_legacy_watch()
+        || query_flag(query, "watch")
+        || query_flag(query, "follow");
+    if is_long { Class::Long } else { Class::Short }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(path: &str) -> Asked {
+        Asked {
+            method: String::new(),
+            path: path.to_owned(),
+            query: String::new(),
+            headers: Vec::new(),
+            scheme: Scheme::Http,
+            namespace: String::new(),
+            service: String::new(),
+            port: 0,
+            is_websocket: false,
+            protocol: String::new(),
+            limit: Limit::Default,
+        }
+    }
+
+    fn service_asked(namespace: &str, service: &str, port: i64, path: &str) -> Asked {
+        Asked {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+            port,
+            ..asked(path)
+        }
+    }
+
+    fn header(asked: &mut Asked, name: &str, value: &str) {
+        asked
+            .headers
+            .push((name.to_owned(), vec![value.to_owned()]));
+    }
+
+    fn place(asked: &Asked) -> String {
+        match route(asked, Cluster::Known) {
+            Ok(call) => {
+                let form = match &call.form {
+                    Form::Plain => "",
+                    Form::Socket(_) => " (socket)",
+                };
+                let target = match &call.target {
+                    Target::Kubernetes(_) => "kubernetes",
+                    Target::Service(_) => "service",
+                };
+                format!("{target}{form}")
+            }
+            Err(Refusal(text)) => text,
+        }
+    }
+
+    #[test]
+    fn requests_go_where_the_protocol_says() {
+        let no_route =
+            "no route: the request names neither a service nor a path of the Kubernetes API";
+        for (asked, wanted) in [
+            (asked("/api/v1/pods"), "kubernetes"),
+            (asked("/version"), "kubernetes"),
+            (asked("/"), no_route),
+            (asked("/metrics"), no_route),
+            (asked("/apix"), no_route),
+            (service_asked("a", "b", 80, "/api/v1/pods"), "service"),
+            (service_asked("a", "b", 80, ""), "service"),
+            (service_asked("a", "", 80, "/api/v1/pods"), "kubernetes"),
+            (
+                service_asked("a", "", 80, "/x"),
+                "incomplete service routing information: namespace, service_name and service_port are needed together",
+            ),
+        ] {
+            assert_eq!(place(&asked), wanted, "{asked:?}");
+        }
+        let refusal = route(&asked("/"), Cluster::None).unwrap_err();
+        assert_eq!(refusal.0, "kubernetes client not initialized");
+    }
+
+    #[test]
+    fn a_host_does_not_change_where_a_path_of_the_api_goes() {
+        let mut asked = asked("/api/v1/pods");
+        header(&mut asked, "Host", "unknown.example.com");
+        assert_eq!(place(&asked), "kubernetes");
+    }
+
+    #[test]
+    fn every_sign_of_a_websocket_is_seen() {
+        let signs: [fn(&mut Asked); 6] = [
+            |asked| asked.is_websocket = true,
+            |asked| asked.protocol = "x".to_owned(),
+            |asked| header(asked, "UPGRADE", "WebSocket"),
+            |asked| header(asked, "sec-websocket-key", "k"),
+            |asked| header(asked, "Sec-WebSocket-Version", "13"),
+            |asked| header(asked, "Sec-Websocket-Protocol", "p"),
+        ];
+        for sign in signs {
+            let mut exec = asked("/api/v1/namespaces/a/pods/b/exec");
+            sign(&mut exec);
+            assert_eq!(place(&exec), "kubernetes (socket)");
+            let mut application = service_asked("a", "b", 80, "/ws");
+            sign(&mut application);
+            assert_eq!(place(&application), "service (socket)");
+            let mut lost = asked("/ws");
+            sign(&mut lost);
+            assert_eq!(
+                place(&lost),
+                "missing service routing information for WebSocket"
+            );
+        }
+        let mut blank = asked("/api/v1/pods");
+        blank.protocol = "  ".to_owned();
+        header(&mut blank, "Sec-WebSocket-Key", " ");
+        assert_eq!(place(&blank), "kubernetes");
+    }
+
+    #[test]
+    fn targets_are_checked_for_requests_and_websockets_alike() {
+        for is_websocket in [false, true] {
+            for (namespace, service, port, path, wanted) in [
+                ("a", "b.c", 80, "/", "invalid service name:"),
+                ("a", "b/c", 80, "/", "invalid service name:"),
+                ("a", "-b", 80, "/", "invalid service name:"),
+                ("A", "b", 80, "/", "invalid namespace:"),
+                ("a@evil", "b", 80, "/", "invalid namespace:"),
+                ("a", "b", 65_536, "/", "invalid service port:"),
+                ("a", "b", 80, "x", "invalid path:"),
+                ("a", "b", 80, "/../x", "invalid path:"),
+            ] {
+                let mut asked = service_asked(namespace, service, port, path);
+                asked.is_websocket = is_websocket;
+                assert!(place(&asked).starts_with(wanted), "{asked:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_of_the_api_take_no_other_path() {
+        let exec = route_stream(&asked("/api/v1/namespaces/a/pods/b/exec"), Cluster::Known);
+        assert_eq!(
+            exec.map(|call| call.form),
+            Ok(Form::Socket(
+                [
+                    "v4.channel.k8s.io",
+                    "v3.channel.k8s.io",
+                    "v2.channel.k8s.io",
+                    "channel.k8s.io"
+                ]
+                .map(str::to_owned)
+                .to_vec()
+            ))
+        );
+        for path in ["/x", "", "/api/%2e/x", "/api\\x", "/api/v1/../x", "/apifoo"] {
+            let refusal = route_stream(&asked(path), Cluster::Known).unwrap_err();
+            assert_eq!(refusal.0, NOT_KUBERNETES, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_handshake_is_judged_as_the_get_that_is_sent() {
+        let mut asked = asked("/api/v1/namespaces/a/pods/b/exec");
+        asked.method = "delete".to_owned();
+        asked.is_websocket = true;
+        asked.protocol = "v5.channel.k8s.io, v4.channel.k8s.io".to_owned();
+        header(&mut asked, "Sec-WebSocket-Protocol", "v4.channel.k8s.io");
+        header(&mut asked, "sec-websocket-extensions", "permessage-deflate");
+        header(&mut asked, "Authorization", "Bearer x");
+        let call = route(&asked, Cluster::Known).unwrap();
+        assert_eq!(call.method, "GET");
+        assert_eq!(
+            call.form,
+            Form::Socket(vec![
+                "v5.channel.k8s.io".to_owned(),
+                "v4.channel.k8s.io".to_owned()
+            ])
+        );
+        let names: Vec<&str> = call.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["Authorization"]);
+    }
+
+    #[test]
+    fn watches_and_followed_logs_are_long() {
+        for (path, query, wanted) in [
+            ("/api/v1/pods", "watch=true", Class::Long),
+            (
+                "/api/v1/namespaces/a/pods/b/log",
+                "follow=true",
+                Class::Long,
+            ),
+            ("/api/v1/watch/pods", "", Class::Long),
+            ("/api/v1/pods", "limit=5", Class::Short),
+        ] {
+            let mut asked = asked(path);
+            asked.query = query.to_owned();
+            assert_eq!(
+                route(&asked, Cluster::Known).map(|call| call.class),
+                Ok(wanted)
+            );
+        }
+    }
+
+    #[test]
+    fn a_callers_limit_counts_for_all_and_without_one_only_silence_does() {
+        let now = Now {
+            mono: Mono::since_boot(Duration::from_secs(1000)),
+            wall: Wall::from_millis(5_000_000),
+        };
+        let limits = |limit| {
+            let mut asked = asked("/api/v1/pods");
+            asked.limit = limit;
+            route(&asked, Cluster::Known).unwrap().limits(now)
+        };
+        let seconds = |seconds| now.mono.after(Duration::from_secs(seconds));
+        let default = limits(Limit::Default);
+        assert_eq!((default.head, default.total), (seconds(120), None));
+        let longer = limits(Limit::Timeout(Duration::from_secs(600)));
+        assert_eq!(
+            (longer.head, longer.total),
+            (seconds(600), Some(seconds(600)))
+        );
+        let past = limits(Limit::Deadline(Wall::from_millis(4_999_999)));
+        assert_eq!((past.head, past.total), (now.mono, Some(now.mono)));
+    }
+}

@@ -1,0 +1,386 @@
+//! Paths and queries: canonicalised once, then judged and sent in exactly that form.
+//!
+//! The wire's path is a text that may hold percent escapes. An escape of a letter that needs none is decoded, any other escape is
+//! kept in capitals, any other byte that needs an escape gets one. So `%2F` stays an encoded slash, and no two spellings of one path differ
+//! after this.
+
+use super::{Refusal, refuse};
+
+/// The longest path that is sent on, in bytes after escaping.
+pub const MAX_PATH_BYTES: usize = 16 * 1024;
+/// The longest query, in bytes after escaping.
+const MAX_QUERY_BYTES: usize = 32 * 1024;
+
+/// First segments of the API server's paths.
+const ROOTS: [&str; 7] = [
+    "api", "apis", "healthz", "readyz", "livez", "version", "openapi",
+];
+
+/// A canonical path of the Kubernetes API: absolute, no empty, `.` or `..` segment, and no encoded slash but behind a proxy subresource,
+/// where it belongs to the proxied application. So what the API server resolves is what stands here.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KubePath(String);
+
+impl KubePath {
+    /// Canonicalises a path, or says what is wrong with it.
+    pub fn parse(path: &str) -> Result<Self, Refusal> {
+        let canonical = canonical(path)?;
+        let mut segments: Vec<&str> = Vec::new();
+        let has_slash_at_end = canonical.ends_with('/');
+        for segment in canonical.split('/').filter(|segment| !segment.is_empty()) {
+            refuse_dots(segment)?;
+            let behind_proxy = proxied_from(&segments).is_some();
+            if !behind_proxy && (segment.contains("%2F") || segment.contains("%5C")) {
+                return refuse("invalid path: encoded slash");
+            }
+            segments.push(segment);
+        }
+        let mut path = format!("/{}", segments.join("/"));
+        if has_slash_at_end && path.len() > 1 {
+            path.push('/');
+        }
+        if !is_kubernetes(&path) {
+            return refuse("invalid path: must be a Kubernetes API path");
+        }
+        Ok(Self(path))
+    }
+
+    /// The path, as it is judged and sent.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The segments, still escaped.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|segment| !segment.is_empty())
+    }
+
+    /// Whether a segment names exec, attach or port-forward.
+    pub fn is_channel_stream(&self) -> bool {
+        self.segments()
+            .any(|segment| matches!(segment, "exec" | "attach" | "portforward"))
+    }
+
+    /// Whether it is a watch in the old spelling: `/api/v1/watch/...`, `/apis/GROUP/VERSION/watch/...`.
+    pub fn is_legacy_watch(&self) -> bool {
+        let place = match self.segments().next() {
+            Some("api") => 2,
+            _ => 3,
+        };
+        self.segments().nth(place) == Some("watch")
+    }
+}
+
+/// From which segment on a path belongs to a proxied application: behind `proxy` of a pod, a service or a node.
+fn proxied_from(segments: &[&str]) -> Option<usize> {
+    match segments {
+        [
+            "api",
+            _,
+            "namespaces",
+            _,
+            "pods" | "services",
+            _,
+            "proxy",
+            ..,
+        ] => Some(7),
+        ["api", _, "nodes", _, "proxy", ..] => Some(5),
+        _ => None,
+    }
+}
+
+/// Whether a path is one of the Kubernetes API by its first segment. A missing slash at its begin is forgiven.
+pub(super) fn is_kubernetes(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next();
+    first.is_some_and(|first| ROOTS.contains(&first))
+}
+
+/// Canonicalises the path of a request to a service. Doubled slashes stay: they are the application's business.
+pub fn service_path(path: &str) -> Result<String, Refusal> {
+    if path.is_empty() {
+        return Ok("/".to_owned());
+    }
+    if !path.starts_with('/') {
+        return refuse("invalid path: must start with /");
+    }
+    if path.contains("://") {
+        return refuse("invalid path: contains ://");
+    }
+    let canonical = canonical(path)?;
+    // An application may decode before it looks, so encoded separators count here.
+    let separated = canonical.replace("%2F", "/").replace("%5C", "/");
+    for segment in separated.split('/') {
+        if segment == ".." {
+            return refuse("invalid path: contains ..");
+        }
+    }
+    Ok(canonical)
+}
+
+fn refuse_dots(segment: &str) -> Result<(), Refusal> {
+    let parts = segment.replace("%2F", "/").replace("%5C", "/");
+    if parts.split('/').any(|part| part == ".." || part == ".") {
+        return refuse("invalid path: contains . or .. as a segment");
+    }
+    Ok(())
+}
+
+/// One spelling for every path.
+fn canonical(path: &str) -> Result<String, Refusal> {
+    let mut text = String::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((byte, tail)) = rest.split_first() {
+        let (byte, tail, is_escaped) = match (byte, escape(tail)) {
+            (b'%', Some((decoded, tail))) => (decoded, tail, true),
+            _ => (*byte, tail, false),
+        };
+        rest = tail;
+        if byte < b' ' || byte == 0x7f {
+            return refuse("invalid path: control character");
+        }
+        let stays = is_unreserved(byte) || (!is_escaped && is_path_letter(byte));
+        push(&mut text, byte, stays);
+        if text.len() > MAX_PATH_BYTES {
+            return refuse(format!("invalid path: longer than {MAX_PATH_BYTES} bytes"));
+        }
+    }
+    Ok(text)
+}
+
+/// Reads two hexadecimal digits.
+fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
+    let ([high, low], rest) = text.split_first_chunk::<2>()?;
+    let digit = |letter: &u8| char::from(*letter).to_digit(16);
+    let value = digit(high)? * 16 + digit(low)?;
+    Some((u8::try_from(value).ok()?, rest))
+}
+
+fn push(text: &mut String, byte: u8, stays: bool) {
+    if stays {
+        text.push(char::from(byte));
+        return;
+    }
+    text.push('%');
+    for digit in [byte >> 4, byte & 15] {
+        let digit = char::from_digit(u32::from(digit), 16).unwrap_or('0');
+        text.push(digit.to_ascii_uppercase());
+    }
+}
+
+/// RFC 3986, 2.3.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// RFC 3986, 3.3: what may stand in a path unescaped.
+fn is_path_letter(byte: u8) -> bool {
+    is_unreserved(byte) || b"!$&'()*+,;=:@/".contains(&byte)
+}
+
+/// A raw query that is safe to send: existing escapes and the order of its fields stay, letters that no query may hold are escaped.
+pub fn query(raw: &str) -> Result<String, Refusal> {
+    let mut text = String::with_capacity(raw.len());
+    for byte in raw.bytes() {
+        if byte < b' ' || byte == 0x7f {
+            return refuse("invalid query string: control character");
+        }
+        push(
+            &mut text,
+            byte,
+            is_path_letter(byte) || b"?%".contains(&byte),
+        );
+    }
+    if text.len() > MAX_QUERY_BYTES {
+        return refuse(format!(
+            "invalid query string: longer than {MAX_QUERY_BYTES} bytes"
+        ));
+    }
+    Ok(text)
+}
+
+/// Whether a field of a query is set as the API server reads it: present and neither `false` nor `0`.
+pub fn query_flag(query: &str, name: &str) -> bool {
+    query.split('&').any(|field| {
+        let (key, value) = field.split_once('=').unwrap_or((field, ""));
+        decoded(key) == name.as_bytes()
+            && !matches!(
+                decoded(value).to_ascii_lowercase().as_slice(),
+                b"false" | b"0"
+            )
+    })
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, tail)) = rest.split_first() {
+        let (byte, tail) = match (byte, escape(tail)) {
+            (b'%', Some((decoded, tail))) => (decoded, tail),
+            (b'+', _) => (b' ', tail),
+            _ => (*byte, tail),
+        };
+        bytes.push(byte);
+        rest = tail;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_path_has_one_spelling() {
+        for (path, wanted) in [
+            ("/api/v1/pods", Some("/api/v1/pods")),
+            ("api/v1/pods", Some("/api/v1/pods")),
+            ("//api///v1//pods/", Some("/api/v1/pods/")),
+            ("/%61pi/v1/p%6Fds", Some("/api/v1/pods")),
+            ("/api/v1/p%6Fds", Some("/api/v1/pods")),
+            (
+                "/api/v1/namespaces/a/pods/x%20y",
+                Some("/api/v1/namespaces/a/pods/x%20y"),
+            ),
+            (
+                "/api/v1/namespaces/a/pods/x y",
+                Some("/api/v1/namespaces/a/pods/x%20y"),
+            ),
+            (
+                "/api/v1/namespaces/a/pods/100%",
+                Some("/api/v1/namespaces/a/pods/100%25"),
+            ),
+            (
+                "/api/v1/namespaces/a/pods/%zz",
+                Some("/api/v1/namespaces/a/pods/%25zz"),
+            ),
+            (
+                "/api/v1/namespaces/a/pods/a?b#c",
+                Some("/api/v1/namespaces/a/pods/a%3Fb%23c"),
+            ),
+            (
+                "/api/v1/namespaces/a/configmaps/system:x",
+                Some("/api/v1/namespaces/a/configmaps/system:x"),
+            ),
+            (
+                "/api/v1/namespaces/a/services/http:web:80/proxy/a%2fb/",
+                Some("/api/v1/namespaces/a/services/http:web:80/proxy/a%2Fb/"),
+            ),
+            (
+                "/api/v1/nodes/n/proxy/a%2fb",
+                Some("/api/v1/nodes/n/proxy/a%2Fb"),
+            ),
+            ("/version", Some("/version")),
+            ("/healthz/etcd", Some("/healthz/etcd")),
+            ("/apis", Some("/apis")),
+        ] {
+            let found = KubePath::parse(path).ok();
+            assert_eq!(found.as_ref().map(KubePath::as_str), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_another_reader_could_resolve_otherwise_is_refused() {
+        for path in [
+            "/api/v1/../../secrets",
+            "/api/v1/%2e%2E/secrets",
+            "/api/v1/./pods",
+            "/api/v1/%2e/pods",
+            "/api/v1/namespaces/default%2Fsecrets",
+            "/api/v1/namespaces/proxy/secrets%2fx",
+            "/api/v1/namespaces/a/pods/x/log/proxy/%2fy",
+            "/api/v1/namespaces/a/pods/x%5cy",
+            "/api/v1/namespaces/a/services/x/proxy/..%2f..",
+            "/api/v1/namespaces/a/services/x/proxy/%2e%2e",
+            "/api/v1/pods\r\nHost: x",
+            "/api/v1/pods%0d%0a",
+            "/api/v1/pods%00",
+            "http://169.254.169.254/api/v1",
+            "/healthzz",
+            "/metrics",
+            "/",
+            "",
+        ] {
+            assert!(KubePath::parse(path).is_err(), "{path}");
+        }
+        assert!(KubePath::parse(&format!("/api/{}", "ü".repeat(4000))).is_err());
+    }
+
+    #[test]
+    fn service_paths_keep_what_is_the_applications_business() {
+        for (path, wanted) in [
+            ("", Some("/")),
+            ("/a//b", Some("/a//b")),
+            ("/a%2fb", Some("/a%2Fb")),
+            ("/a..b/...", Some("/a..b/...")),
+            ("/./a", Some("/./a")),
+            ("/ü", Some("/%C3%BC")),
+            ("/a;b=c", Some("/a;b=c")),
+            ("a", None),
+            ("/a/../b", None),
+            ("/a/%2e%2e/b", None),
+            ("/a/..%2fb", None),
+            ("/a/..%5Cb", None),
+            ("/x?u=http://y", None),
+            ("/http://y", None),
+            ("/a\0", None),
+        ] {
+            assert_eq!(service_path(path).ok().as_deref(), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_sent_as_it_was_written() {
+        for (raw, wanted) in [
+            ("b=2&a=1;c&flag", Some("b=2&a=1;c&flag")),
+            ("fieldSelector=a%3Db&x=/?", Some("fieldSelector=a%3Db&x=/?")),
+            ("q=a b\"<ü#", Some("q=a%20b%22%3C%C3%BC%23")),
+            ("a\r\nb", None),
+        ] {
+            assert_eq!(query(raw).ok().as_deref(), wanted, "{raw}");
+        }
+    }
+
+    #[test]
+    fn flags_are_read_as_the_api_server_reads_them() {
+        for (query, wanted) in [
+            ("watch=true", true),
+            ("watch=1&x=2", true),
+            ("watch", true),
+            ("watch=", true),
+            ("w%61tch=true", true),
+            ("watch=false", false),
+            ("watch=FALSE", false),
+            ("watch=0", false),
+            ("watching=true", false),
+            ("", false),
+        ] {
+            assert_eq!(query_flag(query, "watch"), wanted, "{query}");
+        }
+    }
+
+    #[test]
+    fn an_old_watch_is_a_watch() {
+        for (path, wanted) in [
+            ("/api/v1/watch/pods", true),
+            ("/apis/apps/v1/watch/deployments", true),
+            ("/api/v1/namespaces/watch", false),
+            ("/apis/watch/v1/x", false),
+        ] {
+            let path = KubePath::parse(path).unwrap();
+            assert_eq!(path.is_legacy_watch(), wanted, "{path:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn canonical_is_canonical(path in "\\PC{0,60}") {
+            if let Ok(once) = KubePath::parse(&format!("/api/{path}")) {
+                proptest::prop_assert_eq!(&KubePath::parse(once.as_str()), &Ok(once.clone()));
+                proptest::prop_assert!(!once.as_str().contains("//"));
+            }
+            if let Ok(once) = service_path(&format!("/{path}")) {
+                proptest::prop_assert_eq!(service_path(&once), Ok(once));
+            }
+        }
+    }
+}
