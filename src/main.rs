@@ -1,3 +1,8 @@
 //! pipeops-agent: the program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let exit = pipeops_agent::cli::main(std::env::args_os());
+    ExitCode::from(exit.code())
+}

@@ -8,4 +8,5 @@ pub mod link;
 pub mod policy;
 pub mod proxy;
 pub mod rates;
+pub mod secret;
 pub mod time;

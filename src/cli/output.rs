@@ -1,0 +1,161 @@
+//! What a command prints: plain text, colours on a terminal only, JSON on request.
+//!
+//! A reader that went away (`| head`) is no error: nobody is left who could read about it.
+
+use std::io::{IsTerminal, Write};
+
+use crate::error::Error;
+
+/// The two streams of a command.
+#[derive(Debug)]
+pub(super) struct Output {
+    colours_out: Colours,
+    colours_err: Colours,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Colours {
+    On,
+    Off,
+}
+
+/// What a piece of text is, for its colour.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tone {
+    Strong,
+    Faint,
+    Good,
+    Doubtful,
+    Bad,
+}
+
+impl Tone {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Strong => "1",
+            Self::Faint => "2",
+            Self::Good => "32",
+            Self::Doubtful => "33",
+            Self::Bad => "31",
+        }
+    }
+}
+
+impl Output {
+    /// The streams of this process.
+    pub(super) fn of_process() -> Self {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let colours = |is_terminal: bool| match is_terminal && !is_set("NO_COLOR") && !is_dumb {
+            true => Colours::On,
+            false => Colours::Off,
+        };
+        Self {
+            colours_out: colours(std::io::stdout().is_terminal()),
+            colours_err: colours(std::io::stderr().is_terminal()),
+        }
+    }
+
+    /// `text` in its tone where standard output shows colours.
+    pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
+        toned(self.colours_out, tone, text)
+    }
+
+    /// A line on standard output.
+    pub(super) fn line(&mut self, text: &str) {
+        write(&mut std::io::stdout().lock(), &format!("{text}\n"));
+    }
+
+    /// A value as JSON on standard output.
+    pub(super) fn json(&mut self, value: &serde_json::Value) {
+        self.line(&format!("{value:#}"));
+    }
+
+    /// An error with its fix on standard error.
+    pub(super) fn error(&mut self, error: &Error) {
+        self.told(Tone::Bad, "error", error);
+    }
+
+    /// A warning with its fix on standard error.
+    pub(super) fn warning(&mut self, warning: &Error) {
+        self.told(Tone::Doubtful, "warning", warning);
+    }
+
+    fn told(&mut self, tone: Tone, word: &str, error: &Error) {
+        let word = toned(self.colours_err, tone, &format!("{word}:"));
+        let mut text = format!("{word} {}\n", printable(&error.sentence()));
+        if let Some(fix) = &error.fix {
+            let word = toned(self.colours_err, Tone::Strong, "fix:");
+            text.push_str(&format!("  {word} {}\n", printable(fix)));
+        }
+        write(&mut std::io::stderr().lock(), &text);
+    }
+
+    /// What clap has to say: help on standard output, wrong arguments in our form on standard error.
+    pub(super) fn usage(&mut self, told: &clap::Error) {
+        let text = told.render().to_string();
+        if told.use_stderr() {
+            write(&mut std::io::stderr().lock(), &text);
+        } else {
+            write(&mut std::io::stdout().lock(), &text);
+        }
+    }
+}
+
+fn toned(colours: Colours, tone: Tone, text: &str) -> String {
+    match colours {
+        Colours::On => format!("\u{1b}[{}m{text}\u{1b}[0m", tone.code()),
+        Colours::Off => text.to_owned(),
+    }
+}
+
+fn write(stream: &mut dyn Write, text: &str) {
+    // See the head of this file.
+    drop(stream.write_all(text.as_bytes()).and_then(|()| stream.flush()));
+}
+
+/// Texts from outside (file names, answers) may hold control sequences for the terminal: they are shown, not obeyed.
+pub(super) fn printable(text: &str) -> String {
+    let is_unsafe = |c: char| c.is_control() && c != '\n';
+    if !text.chars().any(is_unsafe) {
+        return text.to_owned();
+    }
+    text.chars()
+        .flat_map(|c| match is_unsafe(c) {
+            true => c.escape_default().collect::<Vec<_>>(),
+            false => vec![c],
+        })
+        .collect()
+}
+
+/// Columns of equal width, two spaces apart; the last one as long as it is.
+pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    rows.iter()
+        .map(|row| {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_are_shown_not_obeyed() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
+        assert_eq!(columns(&[row("key", "1"), row("k", "")]), ["key  1", "k"]);
+    }
+}

@@ -1,0 +1,382 @@
+//! From merged values to [`Settings`]: what must fit together is checked here, and everything that does not is told at once.
+
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    keys::{self, Key},
+    layers::{Entry, Merged, Origin},
+    settings::{
+        Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
+        LogFormat, Pipeops, Roots, Settings, Telemetry, Tls,
+    },
+    token::{self, TokenSource},
+    url::{ApiUrl, Proxy, Security, is_loopback},
+    value::Value,
+};
+use crate::{
+    core::secret::Secret,
+    error::Error,
+};
+
+/// What the program knows about where it runs, for the defaults that depend on it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// Whether it runs as root.
+    pub(super) is_root: bool,
+    /// `RUNTIME_DIRECTORY`, which systemd makes for the service.
+    pub(super) service_runtime_dir: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR` of the user.
+    pub(super) user_runtime_dir: Option<PathBuf>,
+}
+
+// The length of sun_path in Linux, less the NUL at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+impl Merged {
+    fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key.path)
+    }
+
+    fn origin(&self, key: &Key) -> Origin {
+        self.entry(key).map_or(Origin::Default, |entry| entry.origin.clone())
+    }
+
+    fn text(&self, key: &Key) -> Option<String> {
+        match &self.entry(key)?.value {
+            Value::Text(text) if !text.is_empty() => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn path(&self, key: &Key) -> Option<PathBuf> {
+        match &self.entry(key)?.value {
+            Value::Path(path) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    fn is_on(&self, key: &Key) -> bool {
+        self.entry(key).is_some_and(|entry| entry.value == Value::Flag(true))
+    }
+
+    fn time(&self, key: &Key) -> Duration {
+        match self.entry(key).map(|entry| &entry.value) {
+            Some(Value::Time(length)) => *length,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The socket of the agent that these settings belong to.
+    pub(super) fn socket(&self, place: &Place) -> PathBuf {
+        if let Some(path) = self.path(&keys::SOCKET) {
+            return path;
+        }
+        let state_dir = self.path(&keys::STATE_DIR).unwrap_or_default();
+        let folder = if let Some(folder) = &place.service_runtime_dir {
+            folder.clone()
+        } else if self.origin(&keys::STATE_DIR) != Origin::Default {
+            // Who gives an agent a folder of its own may run several: their sockets must not meet.
+            state_dir
+        } else if place.is_root {
+            PathBuf::from("/run/pipeops-agent")
+        } else {
+            let user = place.user_runtime_dir.as_ref();
+            user.map_or(state_dir, |folder| folder.join("pipeops-agent"))
+        };
+        folder.join("agent.sock")
+    }
+
+    /// The settings, or nothing where `problems` says why.
+    pub(super) fn settings(&mut self, place: &Place) -> Option<Settings> {
+        let pipeops = self.pipeops();
+        let agent = self.agent();
+        let tls = self.tls();
+        let dashboard = self.dashboard(place);
+        if !self.problems.is_empty() {
+            return None;
+        }
+        Some(Settings {
+            pipeops: pipeops?,
+            agent: agent?,
+            access: self.access(),
+            telemetry: self.telemetry(),
+            dashboard: dashboard?,
+            tls,
+            log: self.log(),
+            warnings: self.warnings.clone(),
+        })
+    }
+
+    fn pipeops(&mut self) -> Option<Pipeops> {
+        let api_url = self.api_url();
+        let token = self.token();
+        let proxy = self.proxy();
+        let no_proxy = self.text(&keys::NO_PROXY).unwrap_or_default();
+        let server_ip = match self.entry(&keys::SERVER_IP).map(|entry| &entry.value) {
+            Some(Value::Ip(ip)) => Some(*ip),
+            _ => None,
+        };
+        Some(Pipeops {
+            api_url: api_url?,
+            token: token?,
+            cluster_name: self.text(&keys::CLUSTER_NAME),
+            agent_id: self.text(&keys::AGENT_ID),
+            allows_plaintext: self.is_on(&keys::ALLOW_PLAINTEXT),
+            proxy,
+            no_proxy: no_proxy
+                .split([',', ' '])
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            server_ip,
+            region: self.text(&keys::REGION).unwrap_or_default(),
+            cloud_provider: self.text(&keys::CLOUD_PROVIDER).unwrap_or_default(),
+        })
+    }
+
+    fn api_url(&mut self) -> Option<ApiUrl> {
+        let origin = self.origin(&keys::API_URL);
+        let text = self.text(&keys::API_URL)?;
+        let url = match ApiUrl::parse(&text) {
+            Ok(url) => url,
+            Err(why) => {
+                self.problems.push(
+                    Error::new(format!("{origin}: pipeops.api_url cannot be used"))
+                        .why(why)
+                        .fix("write it like https://api.pipeops.io"),
+                );
+                return None;
+            }
+        };
+        let is_open = url.security == Security::Plain && !is_loopback(&url.host);
+        if is_open && !self.is_on(&keys::ALLOW_PLAINTEXT) {
+            self.problems.push(
+                Error::new(format!("{origin}: pipeops.api_url is not encrypted"))
+                    .why(format!("the token would cross the network to {} in the open", url.host))
+                    .fix("write https:// or wss://; or set pipeops.allow_plaintext = true where the network is yours alone"),
+            );
+            return None;
+        }
+        if is_open {
+            self.warnings.push(
+                Error::new(format!("the link to {} is not encrypted", url.host))
+                    .why("pipeops.allow_plaintext is true"),
+            );
+        }
+        Some(url)
+    }
+
+    fn token(&mut self) -> Option<TokenSource> {
+        let layer = |key| self.entry(key).map(|entry| entry.origin.layer());
+        let (inline, file) = (layer(&keys::TOKEN), layer(&keys::TOKEN_FILE));
+        if inline.is_none() && file.is_none() {
+            self.problems.push(
+                Error::new("there is no token for the control plane")
+                    .why("neither PIPEOPS_TOKEN_FILE nor PIPEOPS_TOKEN is set, and no file has pipeops.token_file")
+                    .fix("write the token of this cluster into a file and name it by PIPEOPS_TOKEN_FILE or pipeops.token_file"),
+            );
+            return None;
+        }
+        if inline == file {
+            let (one, other) = (self.origin(&keys::TOKEN), self.origin(&keys::TOKEN_FILE));
+            self.problems.push(
+                Error::new("there are two tokens")
+                    .why(format!("pipeops.token comes from {one}, pipeops.token_file from {other}"))
+                    .fix("remove one of them"),
+            );
+            return None;
+        }
+        if file > inline {
+            let path = self.path(&keys::TOKEN_FILE)?;
+            self.warnings.extend(token::doubts(&path));
+            return Some(TokenSource::File(path));
+        }
+        self.inline_token().map(TokenSource::Inline)
+    }
+
+    fn inline_token(&mut self) -> Option<Secret> {
+        let origin = self.origin(&keys::TOKEN);
+        if let Origin::File { path, .. } = &origin {
+            self.warnings.extend(token::doubts(path));
+        }
+        match token::checked(&self.text(&keys::TOKEN).unwrap_or_default()) {
+            Ok(token) => Some(token),
+            Err(why) => {
+                self.problems.push(
+                    Error::new(format!("{origin}: pipeops.token cannot be used"))
+                        .why(why)
+                        .fix("copy the token of this cluster again, without quotes or line ends"),
+                );
+                None
+            }
+        }
+    }
+
+    fn proxy(&mut self) -> Option<Proxy> {
+        let text = self.text(&keys::PROXY)?;
+        let origin = self.origin(&keys::PROXY);
+        Proxy::parse(&text)
+            .map_err(|why| {
+                self.problems.push(
+                    Error::new(format!("{origin}: pipeops.proxy cannot be used"))
+                        .why(why)
+                        .fix("write it like http://proxy.example:3128"),
+                );
+            })
+            .ok()
+    }
+
+    fn agent(&mut self) -> Option<Agent> {
+        let labels = match self.entry(&keys::LABELS).map(|entry| &entry.value) {
+            Some(Value::Labels(labels)) => labels.clone(),
+            _ => std::collections::BTreeMap::new(),
+        };
+        Some(Agent {
+            state_dir: self.path(&keys::STATE_DIR)?,
+            kubeconfig: self.path(&keys::KUBECONFIG),
+            labels,
+            heartbeat: HeartbeatIntervals {
+                connected: self.time(&keys::HEARTBEAT_CONNECTED),
+                reconnecting: self.time(&keys::HEARTBEAT_RECONNECTING),
+                disconnected: self.time(&keys::HEARTBEAT_DISCONNECTED),
+            },
+            go_state_namespace: self.text(&keys::GO_STATE_NAMESPACE)?,
+        })
+    }
+
+    fn access(&self) -> Access {
+        let level = match self.text(&keys::LEVEL).as_deref() {
+            Some("full") => AccessLevel::Full,
+            Some("managed") => AccessLevel::Managed,
+            Some("read-only") => AccessLevel::ReadOnly,
+            // Anything else cannot pass the table; if it could, nothing is what it may reach.
+            _ => AccessLevel::Off,
+        };
+        Access {
+            level,
+            shares_token: self.is_on(&keys::SHARE_TOKEN),
+            accepts_foreign_tokens: self.is_on(&keys::FOREIGN_TOKENS),
+        }
+    }
+
+    fn telemetry(&self) -> Telemetry {
+        let disk_bytes_max = match self.entry(&keys::TELEMETRY_DISK_MAX).map(|entry| &entry.value) {
+            Some(Value::Bytes(bytes)) => *bytes,
+            _ => 0,
+        };
+        Telemetry {
+            interval: self.time(&keys::TELEMETRY_INTERVAL),
+            disk_bytes_max,
+        }
+    }
+
+    fn dashboard(&mut self, place: &Place) -> Option<Dashboard> {
+        let socket = self.socket(place);
+        if socket.as_os_str().as_bytes().len() > SOCKET_PATH_BYTES_MAX {
+            let from = match self.entry(&keys::SOCKET) {
+                Some(entry) => format!("{}: dashboard.socket", entry.origin),
+                None => "the path of the socket".to_owned(),
+            };
+            self.problems.push(
+                Error::new(format!("{from} is too long"))
+                    .why(format!("{} has more than {SOCKET_PATH_BYTES_MAX} bytes", socket.display()))
+                    .fix("set dashboard.socket (PIPEOPS_DASHBOARD_SOCKET) to a shorter path"),
+            );
+            return None;
+        }
+        match self.entry(&keys::LISTEN).map(|entry| &entry.value) {
+            Some(Value::Address(listen)) => Some(Dashboard {
+                socket,
+                listen: *listen,
+            }),
+            _ => None,
+        }
+    }
+
+    fn tls(&mut self) -> Tls {
+        if self.is_on(&keys::INSECURE_SKIP_VERIFY) {
+            // Whoever answers in the place of the control plane would get the token and, with it, the cluster. Each honest use
+            // has a safe form: a private authority has a certificate, and a trial on this machine may use http.
+            let origin = self.origin(&keys::INSECURE_SKIP_VERIFY);
+            self.problems.push(
+                Error::new(format!("{origin}: tls.insecure_skip_verify is not possible"))
+                    .why("anybody on the way could take the place of the control plane")
+                    .fix("put the certificate of its authority into a file and name that by tls.ca_file"),
+            );
+        }
+        for key in [&keys::CA_FILE, &keys::CERT_FILE, &keys::KEY_FILE] {
+            let doubt = self.path(key).and_then(|path| self.doubts_of_file(key, &path));
+            self.warnings.extend(doubt);
+        }
+        let client = match (self.path(&keys::CERT_FILE), self.path(&keys::KEY_FILE)) {
+            (Some(cert_file), Some(key_file)) => Some(ClientCertificate { cert_file, key_file }),
+            (None, None) => None,
+            (cert_file, _) => {
+                let (there, missing) = match cert_file {
+                    Some(_) => (&keys::CERT_FILE, "tls.key_file"),
+                    None => (&keys::KEY_FILE, "tls.cert_file"),
+                };
+                self.problems.push(
+                    Error::new(format!("{}: {} stands alone", self.origin(there), there.path))
+                        .fix(format!("set {missing} too, or remove both")),
+                );
+                None
+            }
+        };
+        Tls {
+            roots: match self.text(&keys::ROOTS).as_deref() {
+                Some("system") => Roots::System,
+                _ => Roots::BuiltIn,
+            },
+            ca_file: self.path(&keys::CA_FILE),
+            client,
+        }
+    }
+
+    fn doubts_of_file(&self, key: &Key, path: &Path) -> Option<Error> {
+        let error = std::fs::File::open(path).err()?;
+        Some(
+            Error::new(format!("{}: {} cannot be read", self.origin(key), key.path))
+                .why(path.display().to_string())
+                .because(&error)
+                .fix("the link waits for it: put the file there, readable for the agent"),
+        )
+    }
+
+    fn log(&self) -> Log {
+        Log {
+            level: match self.text(&keys::LOG_LEVEL).as_deref() {
+                Some("error") => log::LevelFilter::Error,
+                Some("warn") => log::LevelFilter::Warn,
+                Some("debug") => log::LevelFilter::Debug,
+                Some("trace") => log::LevelFilter::Trace,
+                _ => log::LevelFilter::Info,
+            },
+            format: match self.text(&keys::LOG_FORMAT).as_deref() {
+                Some("plain") => LogFormat::Plain,
+                Some("journal") => LogFormat::Journal,
+                Some("json") => LogFormat::Json,
+                _ => LogFormat::Auto,
+            },
+        }
+    }
+}
+
+/// Says for each key that was set without an effect in this version that it has none.
+pub(super) fn without_effect(merged: &Merged) -> Vec<Error> {
+    merged
+        .entries
+        .values()
+        .filter(|entry| entry.key.effect == keys::Effect::Later && entry.origin != Origin::Default)
+        .map(|entry| {
+            Error::new(format!(
+                "{}: {} has no effect in this version",
+                entry.origin, entry.key.path
+            ))
+        })
+        .collect()
+}

@@ -1,0 +1,421 @@
+//! The table of all keys. `config show`, the documented example file, the text of `--help`, the names in the environment and the
+//! suggestions for misspelt keys all come from here.
+
+use super::value::Kind;
+
+/// One setting.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Key {
+    /// Section and name with a dot between them: `agent.state_dir`.
+    pub path: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// The default as it would be written in the environment. `None` has a meaning of its own, which `doc` tells.
+    pub default: Option<&'static str>,
+    /// What it does: one sentence or two.
+    pub doc: &'static str,
+    /// More names in the environment, from the strongest to the weakest; the regular name is stronger than all of them.
+    pub older_names: &'static [&'static str],
+    /// Who may see the value.
+    pub secrecy: Secrecy,
+    /// Whether this version does anything with it.
+    pub effect: Effect,
+}
+
+/// Who may see a value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Secrecy {
+    /// Everybody.
+    Open,
+    /// Nobody: it is never printed and not accepted on the command line, where every user of the machine could read it.
+    Hidden,
+    /// An address in which a password may stand before the `@`.
+    Password,
+}
+
+/// Whether this version does anything with a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// It does what its doc line says.
+    Now,
+    /// It is checked and kept for a part that this version does not have.
+    Later,
+}
+
+impl Key {
+    /// The section.
+    pub fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The name within the section.
+    pub fn name(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(_, name)| name)
+    }
+
+    /// The regular name in the environment: `PIPEOPS_AGENT_STATE_DIR`; keys of `[pipeops]` have the prefix once.
+    pub fn variable(&self) -> String {
+        let path = match self.section() {
+            "pipeops" => self.path.to_owned(),
+            _ => format!("pipeops.{}", self.path),
+        };
+        path.replace('.', "_").to_ascii_uppercase()
+    }
+}
+
+const PLAIN: Key = Key {
+    path: "",
+    kind: Kind::Text,
+    default: None,
+    doc: "",
+    older_names: &[],
+    secrecy: Secrecy::Open,
+    effect: Effect::Now,
+};
+
+/// The sections in the order in which people read them, with a line on each.
+pub const SECTIONS: &[(&str, &str)] = &[
+    ("pipeops", "The control plane and how this cluster introduces itself to it."),
+    ("agent", "The agent itself."),
+    ("access", "What the control plane may do with the cluster. It cannot change this section."),
+    ("telemetry", "What is measured and how long it is kept."),
+    ("dashboard", "The local page and the socket that the command line speaks to."),
+    ("keeper", "The helper that works as root. No settings in this version."),
+    ("k3s", "The k3s that the agent looks after. No settings in this version."),
+    ("apps", "Deployed applications. No settings in this version."),
+    ("tunnels", "TCP and UDP tunnels. No settings in this version."),
+    ("tls", "How the control plane proves who it is, and how the agent does."),
+    ("log", "Log lines."),
+];
+
+macro_rules! keys {
+    ($($name:ident = { $($field:ident: $value:expr),* $(,)? })*) => {
+        $(pub(super) const $name: Key = Key { $($field: $value,)* ..PLAIN };)*
+        /// Every key, in the order in which people read them.
+        pub const KEYS: &[Key] = &[$($name),*];
+    };
+}
+
+keys! {
+    API_URL = {
+        path: "pipeops.api_url",
+        default: Some("https://api.pipeops.io"),
+        doc: "Address of the control plane. https and wss are encrypted; http and ws are accepted for this machine only, unless allow_plaintext is true.",
+    }
+    TOKEN = {
+        path: "pipeops.token",
+        secrecy: Secrecy::Hidden,
+        doc: "The token that the control plane gave for this cluster. Better in a file of its own: see token_file.",
+    }
+    TOKEN_FILE = {
+        path: "pipeops.token_file",
+        kind: Kind::Path,
+        doc: "File that holds the token. It is read again when it changes, so a new token needs no restart.",
+    }
+    CLUSTER_NAME = {
+        path: "pipeops.cluster_name",
+        doc: "Name of this cluster at the control plane. Without it: the name of the host.",
+    }
+    AGENT_ID = {
+        path: "pipeops.agent_id",
+        doc: "Id of this agent. Without it: a random one is made at the first start and kept.",
+    }
+    ALLOW_PLAINTEXT = {
+        path: "pipeops.allow_plaintext",
+        kind: Kind::Flag,
+        default: Some("false"),
+        doc: "Accept an unencrypted control plane on another machine. Whoever can read the network then reads the token.",
+    }
+    PROXY = {
+        path: "pipeops.proxy",
+        secrecy: Secrecy::Password,
+        older_names: &["HTTPS_PROXY", "https_proxy"],
+        doc: "HTTP proxy (CONNECT) on the way to the control plane: http://[user:password@]host:port. Without it: a direct connection.",
+    }
+    NO_PROXY = {
+        path: "pipeops.no_proxy",
+        older_names: &["NO_PROXY", "no_proxy"],
+        doc: "Hosts that are reached without the proxy: names, .domains, addresses and networks with commas between them; * is all.",
+    }
+    SERVER_IP = {
+        path: "pipeops.server_ip",
+        kind: Kind::Ip,
+        doc: "Address that is reported as this server's. Without it: the local address of the link. No third party is asked.",
+    }
+    REGION = {
+        path: "pipeops.region",
+        default: Some("unknown-country"),
+        doc: "Region that is reported to the control plane.",
+    }
+    CLOUD_PROVIDER = {
+        path: "pipeops.cloud_provider",
+        default: Some("agent"),
+        doc: "Provider that is reported to the control plane.",
+    }
+    STATE_DIR = {
+        path: "agent.state_dir",
+        kind: Kind::Path,
+        default: Some("/var/lib/pipeops-agent"),
+        older_names: &["PIPEOPS_STATE_DIR"],
+        doc: "Where the agent keeps its identity, its journal and large answers on their way.",
+    }
+    KUBECONFIG = {
+        path: "agent.kubeconfig",
+        kind: Kind::Path,
+        older_names: &["KUBECONFIG"],
+        doc: "How the cluster is reached. Without it: /etc/rancher/k3s/k3s.yaml, then the service account of the pod; where neither exists the agent runs without a cluster until one comes.",
+    }
+    LABELS = {
+        path: "agent.labels",
+        kind: Kind::Labels,
+        doc: "Labels that are reported to the control plane. In the environment: site=berlin,rack=4.",
+    }
+    HEARTBEAT_CONNECTED = {
+        path: "agent.heartbeat_interval_connected",
+        kind: Kind::Time { min_s: 5, max_s: 600 },
+        default: Some("30s"),
+        doc: "Time between heartbeats while the link is ready.",
+    }
+    HEARTBEAT_RECONNECTING = {
+        path: "agent.heartbeat_interval_reconnecting",
+        kind: Kind::Time { min_s: 5, max_s: 600 },
+        default: Some("60s"),
+        doc: "Time between heartbeats while the link is being made again.",
+    }
+    HEARTBEAT_DISCONNECTED = {
+        path: "agent.heartbeat_interval_disconnected",
+        kind: Kind::Time { min_s: 5, max_s: 600 },
+        default: Some("15s"),
+        doc: "Time between heartbeats after the link was lost.",
+    }
+    GO_STATE_NAMESPACE = {
+        path: "agent.go_state_namespace",
+        default: Some("pipeops-system"),
+        older_names: &["PIPEOPS_STATE_NAMESPACE", "PIPEOPS_POD_NAMESPACE"],
+        doc: "Namespace in which the Go agent keeps its ConfigMap pipeops-agent-state, from which an existing installation is taken over.",
+    }
+    LEVEL = {
+        path: "access.level",
+        kind: Kind::Choice(&["full", "managed", "read-only", "off"]),
+        default: Some("managed"),
+        doc: "What the control plane may reach in the cluster. This version serves requests under full and refuses all of them under any other level.",
+    }
+    SHARE_TOKEN = {
+        path: "access.share_token",
+        kind: Kind::Flag,
+        default: Some("false"),
+        effect: Effect::Later,
+        doc: "Give a control plane that insists on it a short-lived token of a narrow account.",
+    }
+    FOREIGN_TOKENS = {
+        path: "access.foreign_tokens",
+        kind: Kind::Flag,
+        default: Some("false"),
+        effect: Effect::Later,
+        doc: "Accept requests that bring an Authorization of their own.",
+    }
+    TELEMETRY_INTERVAL = {
+        path: "telemetry.interval",
+        kind: Kind::Time { min_s: 5, max_s: 300 },
+        default: Some("15s"),
+        effect: Effect::Later,
+        doc: "Time between two samples of the host.",
+    }
+    TELEMETRY_DISK_MAX = {
+        path: "telemetry.disk_max",
+        kind: Kind::Bytes { min: 8_000_000 },
+        default: Some("256MB"),
+        effect: Effect::Later,
+        doc: "Disk space that samples may take; the oldest and finest are thinned out first.",
+    }
+    SOCKET = {
+        path: "dashboard.socket",
+        kind: Kind::Path,
+        doc: "Unix socket that the command line asks. Without it: /run/pipeops-agent/agent.sock as root, in the runtime folder of the user otherwise, in agent.state_dir where that is set.",
+    }
+    LISTEN = {
+        path: "dashboard.listen",
+        kind: Kind::Address,
+        default: Some("127.0.0.1:7480"),
+        effect: Effect::Later,
+        doc: "Address of the local page.",
+    }
+    ROOTS = {
+        path: "tls.roots",
+        kind: Kind::Choice(&["built-in", "system"]),
+        default: Some("built-in"),
+        doc: "Which authorities may vouch for the control plane: the list of Mozilla inside this program, or the list of the system (380 KB more memory).",
+    }
+    CA_FILE = {
+        path: "tls.ca_file",
+        kind: Kind::Path,
+        doc: "PEM file of more authorities that may vouch for the control plane.",
+    }
+    CERT_FILE = {
+        path: "tls.cert_file",
+        kind: Kind::Path,
+        doc: "PEM file of the certificate that the agent shows; needs key_file.",
+    }
+    KEY_FILE = {
+        path: "tls.key_file",
+        kind: Kind::Path,
+        doc: "PEM file of the private key that belongs to cert_file.",
+    }
+    INSECURE_SKIP_VERIFY = {
+        path: "tls.insecure_skip_verify",
+        kind: Kind::Flag,
+        default: Some("false"),
+        doc: "Known from the Go agent. Only false is accepted: name the authority of the control plane in ca_file instead.",
+    }
+    LOG_LEVEL = {
+        path: "log.level",
+        kind: Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        default: Some("info"),
+        doc: "The least important lines that are written.",
+    }
+    LOG_FORMAT = {
+        path: "log.format",
+        kind: Kind::Choice(&["auto", "plain", "journal", "json"]),
+        default: Some("auto"),
+        doc: "plain has a time before each line, journal a priority for systemd, json is one object a line; auto is journal under systemd and plain elsewhere.",
+    }
+}
+
+/// The key with this path.
+pub fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// The word that was probably meant: at most a third of its letters differ.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Longer words are not typing errors, and the comparison is quadratic.
+    if word.len() > 64 {
+        return None;
+    }
+    known
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(1))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letters that must be put in, taken out or replaced to make `a` into `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (line, left) in a.chars().enumerate() {
+        let mut next = vec![line + 1];
+        for ((right, above), pair) in b.iter().zip(row.iter().skip(1)).zip(&row) {
+            let before = next.last().copied().unwrap_or_default();
+            let replaced = pair + usize::from(left != *right);
+            next.push(replaced.min(above + 1).min(before + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// The documented example file: every key with its default, commented out.
+pub fn example_file() -> String {
+    let mut text = String::from(
+        "# Settings of pipeops-agent. Lines with a # are the defaults or examples.\n\
+         # Later wins: this file, config.d/*.toml beside it by name, the environment, the command line.\n",
+    );
+    for (section, doc) in SECTIONS {
+        text.push_str(&format!("\n# {doc}\n[{section}]\n"));
+        for key in KEYS.iter().filter(|key| key.section() == *section) {
+            let later = match key.effect {
+                Effect::Now => "",
+                Effect::Later => " No effect in this version.",
+            };
+            text.push_str(&format!("\n# {}{later}\n", key.doc));
+            text.push_str(&format!("# {}; {}\n", key.kind.accepts(), key.variable()));
+            text.push_str(&format!("#{} = {}\n", key.name(), example(key)));
+        }
+    }
+    text
+}
+
+fn example(key: &Key) -> String {
+    match (key.kind, key.default) {
+        (Kind::Flag, Some(default)) => default.to_owned(),
+        (_, Some(default)) => format!("{default:?}"),
+        (Kind::Labels, None) => "{ site = \"berlin\" }".to_owned(),
+        (Kind::Path, None) => format!("\"/etc/pipeops-agent/{}\"", key.name()),
+        (Kind::Ip, None) => "\"203.0.113.7\"".to_owned(),
+        (_, None) => "\"…\"".to_owned(),
+    }
+}
+
+/// The keys for people who look at `--help`: name in the environment, default, what it does.
+pub fn help() -> String {
+    let mut text = String::from("Settings (in the file, or as NAME in the environment, or --set KEY=VALUE):\n");
+    for key in KEYS {
+        let default = key.default.map_or_else(String::new, |default| format!(" [{default}]"));
+        text.push_str(&format!("  {}{default}\n      {}\n      {}\n", key.path, key.variable(), key.doc));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_documented_and_its_default_is_valid() {
+        for key in KEYS {
+            assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.path);
+            assert!(key.doc.len() > 15 && key.doc.ends_with('.'), "{}: {}", key.path, key.doc);
+            if let Some(default) = key.default {
+                assert!(key.kind.read_text(default, Path::new("/")).is_ok(), "{}", key.path);
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_keys_share_a_path_or_a_variable() {
+        let mut seen = BTreeSet::new();
+        for key in KEYS {
+            assert!(seen.insert(key.path.to_owned()), "{}", key.path);
+            assert!(seen.insert(key.variable()), "{}", key.variable());
+            for name in key.older_names {
+                assert!(seen.insert((*name).to_owned()), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_names_that_scripts_use_are_there() {
+        let names: BTreeSet<String> = KEYS
+            .iter()
+            .flat_map(|key| {
+                std::iter::once(key.variable())
+                    .chain(key.older_names.iter().map(|name| (*name).to_owned()))
+            })
+            .collect();
+        for name in [
+            "PIPEOPS_API_URL", "PIPEOPS_TOKEN", "PIPEOPS_TOKEN_FILE", "PIPEOPS_CLUSTER_NAME",
+            "PIPEOPS_AGENT_ID", "PIPEOPS_STATE_DIR", "PIPEOPS_ACCESS_LEVEL", "KUBECONFIG",
+            "PIPEOPS_TELEMETRY_INTERVAL", "PIPEOPS_DASHBOARD_LISTEN",
+        ] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_typing_error_finds_the_right_word_and_nonsense_finds_none() {
+        let known = || KEYS.iter().map(Key::path_of);
+        assert_eq!(nearest("pipeops.contol_url", ["pipeops.control_url"].into_iter()), Some("pipeops.control_url"));
+        assert_eq!(nearest("pipeops.tokn", known()), Some("pipeops.token"));
+        assert_eq!(nearest("zzzzzzz", known()), None);
+        assert_eq!(nearest(&"x".repeat(10_000), known()), None);
+    }
+
+    impl Key {
+        fn path_of(&self) -> &'static str {
+            self.path
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! File, drop-ins, environment and flags become settings; every message has file:line and the fix.
+//!
+//! Three stages: values with their origin, layer over layer; merged, where the later layer wins key by key; [`Settings`], typed and
+//! checked. The layers are the defaults, `config.toml`, `config.d/*.toml` beside it by name, the environment, the command line.
+//! One table, [`keys`], describes every key. Nothing here logs or prints.
+
+mod check;
+pub mod keys;
+mod layers;
+mod settings;
+mod token;
+pub mod url;
+pub mod value;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use self::{
+    check::Place,
+    keys::{KEYS, Key, Secrecy},
+    layers::Merged,
+};
+pub use self::{
+    layers::{Entry, Origin},
+    settings::{
+        Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
+        LogFormat, Pipeops, Roots, Settings, Telemetry, Tls,
+    },
+    token::TokenSource,
+};
+use crate::error::Error;
+
+/// The file that is read when no other is named.
+pub const DEFAULT_FILE: &str = "/etc/pipeops-agent/config.toml";
+
+/// The variable that names another file.
+pub const FILE_VARIABLE: &str = "PIPEOPS_CONFIG";
+
+/// Where settings are taken from: given as values, so that tests need no process of their own.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file that was named; it must be there. `None` is [`DEFAULT_FILE`], which may be missing.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// `section.key=value` from the command line.
+    pub assignments: Vec<String>,
+    /// The folder that relative paths are below.
+    pub folder: PathBuf,
+    /// Whether the program runs as root.
+    pub is_root: bool,
+}
+
+impl Sources {
+    /// The sources of this process.
+    pub fn of_process(file: Option<PathBuf>, assignments: Vec<String>) -> Self {
+        let environment: BTreeMap<_, _> = std::env::vars_os().collect();
+        let named = environment.get(&OsString::from(FILE_VARIABLE));
+        let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self {
+            file: file.or(named),
+            environment,
+            assignments,
+            // Without a current folder (it was removed) relative paths fail where they are used, with their name.
+            folder: std::env::current_dir().unwrap_or_default(),
+            is_root: nix::unistd::geteuid().is_root(),
+        }
+    }
+
+    fn place(&self) -> Place {
+        let folder = |name: &str| {
+            let path = PathBuf::from(self.environment.get(&OsString::from(name))?);
+            path.is_absolute().then_some(path)
+        };
+        Place {
+            is_root: self.is_root,
+            service_runtime_dir: folder("RUNTIME_DIRECTORY"),
+            user_runtime_dir: folder("XDG_RUNTIME_DIR"),
+        }
+    }
+}
+
+/// What was found in all sources.
+#[derive(Debug)]
+pub struct Loaded {
+    merged: Merged,
+    settings: Option<Settings>,
+    socket: PathBuf,
+}
+
+/// A key as people look at it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Shown {
+    /// The key.
+    pub key: &'static Key,
+    /// Its value, without secrets; `None` where it has none.
+    pub value: Option<String>,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Reads and checks everything. Never fails as a whole: [`Loaded::settings`] tells.
+pub fn load(sources: &Sources) -> Loaded {
+    let mut merged = Merged::default();
+    merged.add_defaults();
+    let main = match &sources.file {
+        Some(file) => {
+            merged.add_file(file);
+            file.as_path()
+        }
+        None => {
+            let main = Path::new(DEFAULT_FILE);
+            if !matches!(main.try_exists(), Ok(false)) {
+                merged.add_file(main);
+            }
+            main
+        }
+    };
+    merged.add_drop_ins(main);
+    merged.add_environment(&sources.environment, &sources.folder);
+    merged.add_assignments(&sources.assignments, &sources.folder);
+    merged.warnings.extend(check::without_effect(&merged));
+    let place = sources.place();
+    let settings = merged.settings(&place);
+    let socket = merged.socket(&place);
+    Loaded {
+        merged,
+        settings,
+        socket,
+    }
+}
+
+impl Loaded {
+    /// The settings, or every problem that stands against them.
+    pub fn settings(self) -> Result<Settings, Vec<Error>> {
+        match self.settings {
+            Some(settings) => Ok(settings),
+            None => Err(self.merged.problems),
+        }
+    }
+
+    /// Every problem that stands against running with this.
+    pub fn problems(&self) -> &[Error] {
+        &self.merged.problems
+    }
+
+    /// What is doubtful but no reason to stop.
+    pub fn warnings(&self) -> &[Error] {
+        &self.merged.warnings
+    }
+
+    /// The socket of the agent that these settings belong to, also where other settings have problems.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Every key with its value and origin, in the order of the table.
+    pub fn shown(&self) -> Vec<Shown> {
+        KEYS.iter()
+            .map(|key| {
+                let entry = self.merged.entries.get(key.path);
+                Shown {
+                    key,
+                    value: entry.map(|entry| shown_value(key, entry)),
+                    origin: entry.map_or(Origin::Default, |entry| entry.origin.clone()),
+                }
+            })
+            .collect()
+    }
+}
+
+fn shown_value(key: &Key, entry: &Entry) -> String {
+    let text = entry.value.to_string();
+    match key.secrecy {
+        Secrecy::Open => text,
+        Secrecy::Hidden => "(set, hidden)".to_owned(),
+        Secrecy::Password => match text.rsplit_once('@') {
+            Some((_, host)) => format!("(password hidden)@{host}"),
+            None => text,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! The settings that the program runs with: typed, checked against each other, ready to be taken apart by the daemon.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::{
+    token::TokenSource,
+    url::{ApiUrl, Proxy},
+};
+use crate::error::Error;
+
+/// All settings, section by section.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The control plane.
+    pub pipeops: Pipeops,
+    /// The agent itself.
+    pub agent: Agent,
+    /// What the control plane may do.
+    pub access: Access,
+    /// Samples of the host.
+    pub telemetry: Telemetry,
+    /// The local viewers.
+    pub dashboard: Dashboard,
+    /// Certificates.
+    pub tls: Tls,
+    /// Log lines.
+    pub log: Log,
+    /// What is doubtful but no reason to stop: to be logged once at the start.
+    pub warnings: Vec<Error>,
+}
+
+/// `[pipeops]`: the control plane and how this cluster introduces itself to it.
+#[derive(Clone, Debug)]
+pub struct Pipeops {
+    /// The address of the control plane.
+    pub api_url: ApiUrl,
+    /// Where the token comes from.
+    pub token: TokenSource,
+    /// Name of this cluster; `None` is the name of the host.
+    pub cluster_name: Option<String>,
+    /// Id of this agent; `None` is the one on disk, or a new one.
+    pub agent_id: Option<String>,
+    /// Whether an unencrypted control plane on another machine is accepted: for gateways that it names, too.
+    pub allows_plaintext: bool,
+    /// The proxy on the way to the control plane.
+    pub proxy: Option<Proxy>,
+    /// Hosts that are reached without the proxy, as they were written: names, `.domains`, addresses, networks, `*`.
+    pub no_proxy: Vec<String>,
+    /// The address to report; `None` is the local address of the link.
+    pub server_ip: Option<IpAddr>,
+    /// The region to report.
+    pub region: String,
+    /// The provider to report.
+    pub cloud_provider: String,
+}
+
+/// `[agent]`: the agent itself.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// The folder of `state.db` and the identity.
+    pub state_dir: PathBuf,
+    /// The kubeconfig that was named; `None` is to look for k3s and for the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// Labels to report.
+    pub labels: BTreeMap<String, String>,
+    /// Time between heartbeats.
+    pub heartbeat: HeartbeatIntervals,
+    /// Namespace of the Go agent's state.
+    pub go_state_namespace: String,
+}
+
+/// Time between heartbeats in each state of the link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HeartbeatIntervals {
+    /// While the link is ready.
+    pub connected: Duration,
+    /// While it is being made again.
+    pub reconnecting: Duration,
+    /// After it was lost.
+    pub disconnected: Duration,
+}
+
+/// `[access]`: what the control plane may do. Nothing that it sends can change this.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Access {
+    /// What it may reach in the cluster.
+    pub level: AccessLevel,
+    /// Whether a short-lived token of a narrow account is shared with it.
+    pub shares_token: bool,
+    /// Whether requests may bring an `Authorization` of their own.
+    pub accepts_foreign_tokens: bool,
+}
+
+/// What the control plane may reach, from the widest to the narrowest.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AccessLevel {
+    /// Everything that the agent's own kubeconfig may reach.
+    Full,
+    /// Reads, and writes in namespaces that are marked for it.
+    Managed,
+    /// Reads without Secrets.
+    ReadOnly,
+    /// Nothing.
+    Off,
+}
+
+impl AccessLevel {
+    /// The word in the settings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Managed => "managed",
+            Self::ReadOnly => "read-only",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// `[telemetry]`: samples of the host. Nothing reads it in this version.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Telemetry {
+    /// Time between two samples.
+    pub interval: Duration,
+    /// Disk space that samples may take.
+    pub disk_bytes_max: u64,
+}
+
+/// `[dashboard]`: the local viewers.
+#[derive(Clone, Debug)]
+pub struct Dashboard {
+    /// The Unix socket that the command line asks; at most 107 bytes long.
+    pub socket: PathBuf,
+    /// The address of the local page. Nothing reads it in this version.
+    pub listen: SocketAddr,
+}
+
+/// `[tls]`: certificates on the way to the control plane.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// Which authorities are believed.
+    pub roots: Roots,
+    /// PEM file of more authorities.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that the agent shows.
+    pub client: Option<ClientCertificate>,
+}
+
+/// Which authorities are believed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Roots {
+    /// The list of Mozilla inside this program.
+    BuiltIn,
+    /// The list of the system.
+    System,
+}
+
+/// A certificate with its key, both PEM files.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ClientCertificate {
+    /// The certificate, with those between it and its authority.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}
+
+/// `[log]`: log lines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Log {
+    /// The least important lines that are written.
+    pub level: log::LevelFilter,
+    /// How they are written.
+    pub format: LogFormat,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogFormat {
+    /// `Journal` under systemd, `Plain` elsewhere.
+    Auto,
+    /// Time, level, message.
+    Plain,
+    /// `<N>` priorities without time, which journald adds.
+    Journal,
+    /// One JSON object a line.
+    Json,
+}

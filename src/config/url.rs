@@ -1,0 +1,255 @@
+//! The address of the control plane and of the proxy, taken apart once.
+//!
+//! Only what this agent dials is accepted: no passwords in the address of the control plane, no fragments.
+
+use std::{fmt, net::IpAddr};
+
+use crate::core::secret::Secret;
+
+/// Whether a connection is encrypted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Security {
+    /// `https` and `wss`.
+    Tls,
+    /// `http` and `ws`.
+    Plain,
+}
+
+/// The address of the control plane.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ApiUrl {
+    /// Whether the connection is encrypted.
+    pub security: Security,
+    /// A name or an IP address, the latter without brackets.
+    pub host: String,
+    /// The port; 443 or 80 where none was given.
+    pub port: u16,
+    /// The path, without a slash at its end; often empty.
+    pub path: String,
+    /// What stands behind the `?`.
+    pub query: Option<String>,
+}
+
+/// An HTTP proxy that is asked to CONNECT.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Proxy {
+    /// A name or an IP address, the latter without brackets.
+    pub host: String,
+    /// The port; 80 where none was given.
+    pub port: u16,
+    /// User and password with a colon between them, not encoded.
+    pub credentials: Option<Secret>,
+}
+
+impl ApiUrl {
+    /// Reads `https://host[:port][/path][?query]`; `wss` is `https` and `ws` is `http`. The error says why not.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or("it has no scheme, write https:// before it")?;
+        let (security, default_port) = match scheme.to_ascii_lowercase().as_str() {
+            "https" | "wss" => (Security::Tls, 443),
+            "http" | "ws" => (Security::Plain, 80),
+            other => return Err(format!("the scheme {other:?} is not known, write https")),
+        };
+        if rest.contains('#') {
+            return Err("it has a part behind #, which is never sent".to_owned());
+        }
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query.to_owned())),
+            None => (rest, None),
+        };
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at_checked(slash).ok_or("it is cut")?,
+            None => (rest, ""),
+        };
+        if authority.contains('@') {
+            return Err("it has a user or password in it, the token goes into pipeops.token_file".to_owned());
+        }
+        let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_sendable(path) || !query.as_deref().is_none_or(is_sendable) {
+            return Err("its path has characters that must be encoded with %".to_owned());
+        }
+        let (host, port) = host_and_port(authority, default_port)?;
+        Ok(Self {
+            security,
+            host,
+            port,
+            path: path.trim_end_matches('/').to_owned(),
+            query,
+        })
+    }
+
+    /// Whether the connection stays on this machine.
+    pub fn is_loopback(&self) -> bool {
+        is_loopback(&self.host)
+    }
+}
+
+/// Whether `host` is this machine, by its text alone: a name other than `localhost` could be anything tomorrow.
+pub fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+impl fmt::Display for ApiUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, default_port) = match self.security {
+            Security::Tls => ("https", 443),
+            Security::Plain => ("http", 80),
+        };
+        write!(f, "{scheme}://")?;
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        if self.port != default_port {
+            write!(f, ":{}", self.port)?;
+        }
+        f.write_str(&self.path)?;
+        match &self.query {
+            Some(query) => write!(f, "?{query}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Proxy {
+    /// Reads `[http://][user:password@]host[:port][/]`. The error says why not and repeats nothing of the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let rest = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some(_) => return Err("only proxies that are spoken to by http:// can be used".to_owned()),
+            None => text,
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (credentials, authority) = match rest.rsplit_once('@') {
+            Some((credentials, authority)) => (Some(credentials), authority),
+            None => (None, rest),
+        };
+        let (host, port) = host_and_port(authority, 80)
+            .map_err(|_| "its host or port cannot be read".to_owned())?;
+        let credentials = credentials
+            .map(|text| decoded(text).ok_or("its user or password is wrongly encoded"))
+            .transpose()?
+            .map(Secret::new);
+        Ok(Self {
+            host,
+            port,
+            credentials,
+        })
+    }
+}
+
+fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
+    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+        let (host, behind) = rest.split_once(']').ok_or("its [ has no ]")?;
+        if host.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(format!("{host:?} is not an IPv6 address"));
+        }
+        let port = match behind {
+            "" => None,
+            _ => Some(behind.strip_prefix(':').ok_or("there is something between ] and the port")?),
+        };
+        (host, port)
+    } else {
+        match authority.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        }
+    };
+    let is_ip = host.parse::<IpAddr>().is_ok();
+    let is_name = !host.is_empty()
+        && host.len() <= 253
+        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
+    if !is_ip && !is_name {
+        return Err(match host {
+            "" => "it names no host".to_owned(),
+            _ => format!("{host:?} is not a host name"),
+        });
+    }
+    let port = match port {
+        None => default_port,
+        Some(text) => match text.parse() {
+            Ok(port) if port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => port,
+            _ => return Err(format!("{text:?} is not a port")),
+        },
+    };
+    Ok((host.to_owned(), port))
+}
+
+/// Undoes the %-encoding. `None` where it is wrong or gives a line end, which would end the header it goes into.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        bytes.push(digit(rest.next()?)? * 16 + digit(rest.next()?)?);
+    }
+    let text = String::from_utf8(bytes).ok()?;
+    (!text.chars().any(char::is_control)).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wss_is_encrypted_and_ws_is_not() {
+        for (text, security, port) in [
+            ("https://cp.example", Security::Tls, 443),
+            ("wss://cp.example", Security::Tls, 443),
+            ("WSS://cp.example:8443/", Security::Tls, 8443),
+            ("http://127.0.0.1:8080", Security::Plain, 8080),
+            ("ws://localhost", Security::Plain, 80),
+        ] {
+            let url = ApiUrl::parse(text).unwrap();
+            assert_eq!((url.security, url.port), (security, port), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_taken_apart_and_shown_again() {
+        let url = ApiUrl::parse("wss://[2001:db8::1]:8443/base/?a=b").unwrap();
+        assert_eq!((url.host.as_str(), url.path.as_str()), ("2001:db8::1", "/base"));
+        assert_eq!(url.to_string(), "https://[2001:db8::1]:8443/base?a=b");
+    }
+
+    #[test]
+    fn what_cannot_be_dialled_is_refused() {
+        for text in [
+            "", "cp.example", "ftp://cp.example", "https://", "https://:443", "https://a b",
+            "https://cp.example:0", "https://cp.example:65536", "https://cp.example:+1",
+            "https://user@cp.example", "https://cp.example/#x", "https://[::1", "https://[::1]x",
+            "https://::1", "https://cp.example/\r\nX: y", "https://cp.example/?a b",
+        ] {
+            assert!(ApiUrl::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_own_machine_is_loopback() {
+        for (host, is_own) in [
+            ("localhost", true), ("127.8.0.1", true), ("::1", true), ("10.0.0.1", false),
+            ("localhost.evil.example", false), ("127.0.0.1.evil.example", false), ("0.0.0.0", false),
+        ] {
+            assert_eq!(is_loopback(host), is_own, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_with_a_password_is_read_and_its_password_hidden() {
+        let proxy = Proxy::parse("http://us%65r:p%40ss@proxy.example:3128/").unwrap();
+        assert_eq!(proxy.credentials.as_ref().map(Secret::reveal), Some("user:p@ss"));
+        assert!(!format!("{proxy:?}").contains("p@ss"));
+        assert_eq!(Proxy::parse("proxy:3128").unwrap().port, 3128);
+        for text in ["socks5://proxy:1", "http://", "http://a%0d%0ab@proxy", "http://a%4@proxy"] {
+            assert!(Proxy::parse(text).is_err(), "{text}");
+        }
+    }
+}
