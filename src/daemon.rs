@@ -7,6 +7,8 @@ use crate::{
 
 /// Runs the agent until it is told to stop.
 pub fn run(settings: Settings) -> Result<Exit> {
-    Err(Error::new(format!("cannot link to {}", settings.pipeops.api_url))
-        .why("this build has no daemon yet"))
+    Err(
+        Error::new(format!("cannot link to {}", settings.pipeops.api_url))
+            .why("this build has no daemon yet"),
+    )
 }

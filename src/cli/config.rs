@@ -24,8 +24,14 @@ pub(super) fn check(loaded: &Loaded, form: Form, output: &mut Output) -> Exit {
     tell(loaded, output);
     output.line(&match (problems.len(), warnings.len()) {
         (0, 0) => "the settings are fine".to_owned(),
-        (0, count) => format!("the agent can run with these settings; {}", counted(count, "warning")),
-        (count, _) => format!("the agent cannot run with these settings: {}", counted(count, "problem")),
+        (0, count) => format!(
+            "the agent can run with these settings; {}",
+            counted(count, "warning")
+        ),
+        (count, _) => format!(
+            "the agent cannot run with these settings: {}",
+            counted(count, "problem")
+        ),
     });
     exit(loaded)
 }
@@ -90,7 +96,11 @@ fn row(setting: &Shown, loaded: &Loaded) -> Vec<String> {
         None if setting.key.path == "dashboard.socket" => loaded.socket().display().to_string(),
         None => "-".to_owned(),
     };
-    vec![setting.key.path.to_owned(), value, setting.origin.to_string()]
+    vec![
+        setting.key.path.to_owned(),
+        value,
+        setting.origin.to_string(),
+    ]
 }
 
 fn tell(loaded: &Loaded, output: &mut Output) {

@@ -133,14 +133,24 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
         Err(told) => {
             let is_help = !told.use_stderr();
             output.usage(&told);
-            return if is_help { Exit::Fine } else { Exit::CouldNotRun };
+            return if is_help {
+                Exit::Fine
+            } else {
+                Exit::CouldNotRun
+            };
         }
     };
     match arguments.command {
         Command::Run { from } => run(from, &mut output),
-        Command::Status { socket, from, form } => status::status(socket, from.load(), form, &mut output),
-        Command::Config(Config::Check { from, form }) => config::check(&from.load(), form, &mut output),
-        Command::Config(Config::Show { from, form }) => config::show(&from.load(), form, &mut output),
+        Command::Status { socket, from, form } => {
+            status::status(socket, from.load(), form, &mut output)
+        }
+        Command::Config(Config::Check { from, form }) => {
+            config::check(&from.load(), form, &mut output)
+        }
+        Command::Config(Config::Show { from, form }) => {
+            config::show(&from.load(), form, &mut output)
+        }
         Command::Config(Config::Example { form }) => config::example(form, &mut output),
         Command::Version { form } => version(form, &mut output),
     }

@@ -111,7 +111,11 @@ fn toned(colours: Colours, tone: Tone, text: &str) -> String {
 
 fn write(stream: &mut dyn Write, text: &str) {
     // See the head of this file.
-    drop(stream.write_all(text.as_bytes()).and_then(|()| stream.flush()));
+    drop(
+        stream
+            .write_all(text.as_bytes())
+            .and_then(|()| stream.flush()),
+    );
 }
 
 /// Texts from outside (file names, answers) may hold control sequences for the terminal: they are shown, not obeyed.
@@ -138,7 +142,10 @@ pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = (0..count).map(width).collect();
     rows.iter()
         .map(|row| {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let cells = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:<width$}"));
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         })
         .collect()

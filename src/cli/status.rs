@@ -8,10 +8,18 @@ use std::{
 };
 
 use super::{Form, output::Output};
-use crate::{config::Loaded, error::{Error, Exit, Result}};
+use crate::{
+    config::Loaded,
+    error::{Error, Exit, Result},
+};
 
 /// Prints the status.
-pub(super) fn status(socket: Option<PathBuf>, loaded: Loaded, form: Form, output: &mut Output) -> Exit {
+pub(super) fn status(
+    socket: Option<PathBuf>,
+    loaded: Loaded,
+    form: Form,
+    output: &mut Output,
+) -> Exit {
     let socket = socket.unwrap_or_else(|| loaded.socket().to_owned());
     let _ = (form, ask(&socket));
     output.line("");

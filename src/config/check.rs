@@ -17,10 +17,7 @@ use super::{
     url::{ApiUrl, Proxy, Security, is_loopback},
     value::Value,
 };
-use crate::{
-    core::secret::Secret,
-    error::Error,
-};
+use crate::{core::secret::Secret, error::Error};
 
 /// What the program knows about where it runs, for the defaults that depend on it.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +39,8 @@ impl Merged {
     }
 
     fn origin(&self, key: &Key) -> Origin {
-        self.entry(key).map_or(Origin::Default, |entry| entry.origin.clone())
+        self.entry(key)
+            .map_or(Origin::Default, |entry| entry.origin.clone())
     }
 
     fn text(&self, key: &Key) -> Option<String> {
@@ -60,7 +58,8 @@ impl Merged {
     }
 
     fn is_on(&self, key: &Key) -> bool {
-        self.entry(key).is_some_and(|entry| entry.value == Value::Flag(true))
+        self.entry(key)
+            .is_some_and(|entry| entry.value == Value::Flag(true))
     }
 
     fn time(&self, key: &Key) -> Duration {
@@ -185,7 +184,9 @@ impl Merged {
             let (one, other) = (self.origin(&keys::TOKEN), self.origin(&keys::TOKEN_FILE));
             self.problems.push(
                 Error::new("there are two tokens")
-                    .why(format!("pipeops.token comes from {one}, pipeops.token_file from {other}"))
+                    .why(format!(
+                        "pipeops.token comes from {one}, pipeops.token_file from {other}"
+                    ))
                     .fix("remove one of them"),
             );
             return None;
@@ -264,7 +265,10 @@ impl Merged {
     }
 
     fn telemetry(&self) -> Telemetry {
-        let disk_bytes_max = match self.entry(&keys::TELEMETRY_DISK_MAX).map(|entry| &entry.value) {
+        let disk_bytes_max = match self
+            .entry(&keys::TELEMETRY_DISK_MAX)
+            .map(|entry| &entry.value)
+        {
             Some(Value::Bytes(bytes)) => *bytes,
             _ => 0,
         };
@@ -283,7 +287,10 @@ impl Merged {
             };
             self.problems.push(
                 Error::new(format!("{from} is too long"))
-                    .why(format!("{} has more than {SOCKET_PATH_BYTES_MAX} bytes", socket.display()))
+                    .why(format!(
+                        "{} has more than {SOCKET_PATH_BYTES_MAX} bytes",
+                        socket.display()
+                    ))
                     .fix("set dashboard.socket (PIPEOPS_DASHBOARD_SOCKET) to a shorter path"),
             );
             return None;
@@ -303,17 +310,26 @@ impl Merged {
             // has a safe form: a private authority has a certificate, and a trial on this machine may use http.
             let origin = self.origin(&keys::INSECURE_SKIP_VERIFY);
             self.problems.push(
-                Error::new(format!("{origin}: tls.insecure_skip_verify is not possible"))
-                    .why("anybody on the way could take the place of the control plane")
-                    .fix("put the certificate of its authority into a file and name that by tls.ca_file"),
+                Error::new(format!(
+                    "{origin}: tls.insecure_skip_verify is not possible"
+                ))
+                .why("anybody on the way could take the place of the control plane")
+                .fix(
+                    "put the certificate of its authority into a file and name that by tls.ca_file",
+                ),
             );
         }
         for key in [&keys::CA_FILE, &keys::CERT_FILE, &keys::KEY_FILE] {
-            let doubt = self.path(key).and_then(|path| self.doubts_of_file(key, &path));
+            let doubt = self
+                .path(key)
+                .and_then(|path| self.doubts_of_file(key, &path));
             self.warnings.extend(doubt);
         }
         let client = match (self.path(&keys::CERT_FILE), self.path(&keys::KEY_FILE)) {
-            (Some(cert_file), Some(key_file)) => Some(ClientCertificate { cert_file, key_file }),
+            (Some(cert_file), Some(key_file)) => Some(ClientCertificate {
+                cert_file,
+                key_file,
+            }),
             (None, None) => None,
             (cert_file, _) => {
                 let (there, missing) = match cert_file {
@@ -321,8 +337,12 @@ impl Merged {
                     None => (&keys::KEY_FILE, "tls.cert_file"),
                 };
                 self.problems.push(
-                    Error::new(format!("{}: {} stands alone", self.origin(there), there.path))
-                        .fix(format!("set {missing} too, or remove both")),
+                    Error::new(format!(
+                        "{}: {} stands alone",
+                        self.origin(there),
+                        there.path
+                    ))
+                    .fix(format!("set {missing} too, or remove both")),
                 );
                 None
             }

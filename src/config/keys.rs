@@ -75,16 +75,40 @@ const PLAIN: Key = Key {
 
 /// The sections in the order in which people read them, with a line on each.
 pub const SECTIONS: &[(&str, &str)] = &[
-    ("pipeops", "The control plane and how this cluster introduces itself to it."),
+    (
+        "pipeops",
+        "The control plane and how this cluster introduces itself to it.",
+    ),
     ("agent", "The agent itself."),
-    ("access", "What the control plane may do with the cluster. It cannot change this section."),
+    (
+        "access",
+        "What the control plane may do with the cluster. It cannot change this section.",
+    ),
     ("telemetry", "What is measured and how long it is kept."),
-    ("dashboard", "The local page and the socket that the command line speaks to."),
-    ("keeper", "The helper that works as root. No settings in this version."),
-    ("k3s", "The k3s that the agent looks after. No settings in this version."),
-    ("apps", "Deployed applications. No settings in this version."),
-    ("tunnels", "TCP and UDP tunnels. No settings in this version."),
-    ("tls", "How the control plane proves who it is, and how the agent does."),
+    (
+        "dashboard",
+        "The local page and the socket that the command line speaks to.",
+    ),
+    (
+        "keeper",
+        "The helper that works as root. No settings in this version.",
+    ),
+    (
+        "k3s",
+        "The k3s that the agent looks after. No settings in this version.",
+    ),
+    (
+        "apps",
+        "Deployed applications. No settings in this version.",
+    ),
+    (
+        "tunnels",
+        "TCP and UDP tunnels. No settings in this version.",
+    ),
+    (
+        "tls",
+        "How the control plane proves who it is, and how the agent does.",
+    ),
     ("log", "Log lines."),
 ];
 
@@ -349,10 +373,19 @@ fn example(key: &Key) -> String {
 
 /// The keys for people who look at `--help`: name in the environment, default, what it does.
 pub fn help() -> String {
-    let mut text = String::from("Settings (in the file, or as NAME in the environment, or --set KEY=VALUE):\n");
+    let mut text = String::from(
+        "Settings (in the file, or as NAME in the environment, or --set KEY=VALUE):\n",
+    );
     for key in KEYS {
-        let default = key.default.map_or_else(String::new, |default| format!(" [{default}]"));
-        text.push_str(&format!("  {}{default}\n      {}\n      {}\n", key.path, key.variable(), key.doc));
+        let default = key
+            .default
+            .map_or_else(String::new, |default| format!(" [{default}]"));
+        text.push_str(&format!(
+            "  {}{default}\n      {}\n      {}\n",
+            key.path,
+            key.variable(),
+            key.doc
+        ));
     }
     text
 }
@@ -366,10 +399,25 @@ mod tests {
     #[test]
     fn every_key_is_documented_and_its_default_is_valid() {
         for key in KEYS {
-            assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.path);
-            assert!(key.doc.len() > 15 && key.doc.ends_with('.'), "{}: {}", key.path, key.doc);
+            assert!(
+                SECTIONS
+                    .iter()
+                    .any(|(section, _)| *section == key.section()),
+                "{}",
+                key.path
+            );
+            assert!(
+                key.doc.len() > 15 && key.doc.ends_with('.'),
+                "{}: {}",
+                key.path,
+                key.doc
+            );
             if let Some(default) = key.default {
-                assert!(key.kind.read_text(default, Path::new("/")).is_ok(), "{}", key.path);
+                assert!(
+                    key.kind.read_text(default, Path::new("/")).is_ok(),
+                    "{}",
+                    key.path
+                );
             }
         }
     }
@@ -396,9 +444,16 @@ mod tests {
             })
             .collect();
         for name in [
-            "PIPEOPS_API_URL", "PIPEOPS_TOKEN", "PIPEOPS_TOKEN_FILE", "PIPEOPS_CLUSTER_NAME",
-            "PIPEOPS_AGENT_ID", "PIPEOPS_STATE_DIR", "PIPEOPS_ACCESS_LEVEL", "KUBECONFIG",
-            "PIPEOPS_TELEMETRY_INTERVAL", "PIPEOPS_DASHBOARD_LISTEN",
+            "PIPEOPS_API_URL",
+            "PIPEOPS_TOKEN",
+            "PIPEOPS_TOKEN_FILE",
+            "PIPEOPS_CLUSTER_NAME",
+            "PIPEOPS_AGENT_ID",
+            "PIPEOPS_STATE_DIR",
+            "PIPEOPS_ACCESS_LEVEL",
+            "KUBECONFIG",
+            "PIPEOPS_TELEMETRY_INTERVAL",
+            "PIPEOPS_DASHBOARD_LISTEN",
         ] {
             assert!(names.contains(name), "{name}");
         }
@@ -407,7 +462,10 @@ mod tests {
     #[test]
     fn a_typing_error_finds_the_right_word_and_nonsense_finds_none() {
         let known = || KEYS.iter().map(Key::path_of);
-        assert_eq!(nearest("pipeops.contol_url", ["pipeops.control_url"].into_iter()), Some("pipeops.control_url"));
+        assert_eq!(
+            nearest("pipeops.contol_url", ["pipeops.control_url"].into_iter()),
+            Some("pipeops.control_url")
+        );
         assert_eq!(nearest("pipeops.tokn", known()), Some("pipeops.token"));
         assert_eq!(nearest("zzzzzzz", known()), None);
         assert_eq!(nearest(&"x".repeat(10_000), known()), None);

@@ -94,7 +94,10 @@ const DROP_INS_MAX: usize = 256;
 impl Merged {
     pub(super) fn add_defaults(&mut self) {
         for key in KEYS {
-            if let Some(Ok(value)) = key.default.map(|text| key.kind.read_text(text, Path::new("/"))) {
+            if let Some(Ok(value)) = key
+                .default
+                .map(|text| key.kind.read_text(text, Path::new("/")))
+            {
                 self.put(key, value, Origin::Default);
             }
         }
@@ -110,7 +113,8 @@ impl Merged {
             Secrecy::Open => refusal.why,
             Secrecy::Hidden | Secrecy::Password => "is not usable".to_owned(),
         };
-        self.problems.push(Error::new(format!("{origin}: {} {why}", key.path)).fix(refusal.fix));
+        self.problems
+            .push(Error::new(format!("{origin}: {} {why}", key.path)).fix(refusal.fix));
     }
 
     /// Reads a file that must be there.
@@ -149,12 +153,21 @@ impl Merged {
             );
         }
         for (name, value) in table.get_ref() {
-            let known = SECTIONS.iter().find(|(section, _)| *section == name.get_ref());
+            let known = SECTIONS
+                .iter()
+                .find(|(section, _)| *section == name.get_ref());
             match (known, value.get_ref()) {
                 (Some((section, _)), DeValue::Table(keys)) => self.add_section(section, keys, &at),
                 (Some(_), _) => self.problems.push(
-                    Error::new(format!("{}: {} must be a section", at(name.span()), name.get_ref()))
-                        .fix(format!("write [{}] in a line of its own, its keys below", name.get_ref())),
+                    Error::new(format!(
+                        "{}: {} must be a section",
+                        at(name.span()),
+                        name.get_ref()
+                    ))
+                    .fix(format!(
+                        "write [{}] in a line of its own, its keys below",
+                        name.get_ref()
+                    )),
                 ),
                 (None, value) => {
                     let error = unknown_at_top(&at(name.span()), name.get_ref(), value);
@@ -173,7 +186,8 @@ impl Merged {
         for (name, value) in keys {
             let (name, origin): (&Spanned<_>, _) = (name, at(name.span()));
             let Some(key) = keys::find(&format!("{section}.{}", name.get_ref())) else {
-                self.problems.push(unknown_key(&origin, section, name.get_ref()));
+                self.problems
+                    .push(unknown_key(&origin, section, name.get_ref()));
                 continue;
             };
             match key.kind.read_toml(value.get_ref()) {
@@ -202,10 +216,21 @@ impl Merged {
             let origin = Origin::Environment(name.to_owned());
             let Some(text) = text.to_str() else {
                 let fix = "set it to a text in UTF-8".to_owned();
-                self.refused(key, &origin, Refusal { why: "is not UTF-8".to_owned(), fix });
+                self.refused(
+                    key,
+                    &origin,
+                    Refusal {
+                        why: "is not UTF-8".to_owned(),
+                        fix,
+                    },
+                );
                 continue;
             };
-            let text = if name == "KUBECONFIG" { self.one_kubeconfig(text) } else { text };
+            let text = if name == "KUBECONFIG" {
+                self.one_kubeconfig(text)
+            } else {
+                text
+            };
             match key.kind.read_text(text, folder) {
                 Ok(value) => self.put(key, value, origin),
                 Err(refusal) => self.refused(key, &origin, refusal),
@@ -222,8 +247,10 @@ impl Merged {
         let first = files.next().unwrap_or(text);
         if files.next().is_some() {
             self.warnings.push(
-                Error::new(format!("KUBECONFIG names more than one file; only {first} is read"))
-                    .fix("set PIPEOPS_AGENT_KUBECONFIG to the file that is meant"),
+                Error::new(format!(
+                    "KUBECONFIG names more than one file; only {first} is read"
+                ))
+                .fix("set PIPEOPS_AGENT_KUBECONFIG to the file that is meant"),
             );
         }
         first
@@ -257,14 +284,21 @@ impl Merged {
             let path = path.trim();
             let Some(key) = keys::find(path) else {
                 let (section, name) = path.split_once('.').unwrap_or(("", path));
-                self.problems.push(unknown_key(&Origin::Flag, section, name));
+                self.problems
+                    .push(unknown_key(&Origin::Flag, section, name));
                 continue;
             };
             if key.secrecy == Secrecy::Hidden {
                 self.problems.push(
-                    Error::new(format!("--set: {} is not taken from the command line", key.path))
-                        .why("every user of this machine can read it there")
-                        .fix(format!("put it into a file and name that by {}_FILE", key.variable())),
+                    Error::new(format!(
+                        "--set: {} is not taken from the command line",
+                        key.path
+                    ))
+                    .why("every user of this machine can read it there")
+                    .fix(format!(
+                        "put it into a file and name that by {}_FILE",
+                        key.variable()
+                    )),
                 );
                 continue;
             }
@@ -288,14 +322,16 @@ fn is_service_variable(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
         || name.ends_with("_PORT")
-        || name.split_once("_PORT_").is_some_and(|(_, rest)| {
-            rest.starts_with(|c: char| c.is_ascii_digit())
-        })
+        || name
+            .split_once("_PORT_")
+            .is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn unknown_at_top(origin: &Origin, name: &str, value: &DeValue<'_>) -> Error {
     if !matches!(value, DeValue::Table(_)) {
-        let error = Error::new(format!("{origin}: {name:?} stands before the first section"));
+        let error = Error::new(format!(
+            "{origin}: {name:?} stands before the first section"
+        ));
         let home = KEYS.iter().find(|key| key.name() == name);
         return error.fix(home.map_or_else(
             || "put it below its section, for example [pipeops]".to_owned(),
@@ -306,7 +342,10 @@ fn unknown_at_top(origin: &Origin, name: &str, value: &DeValue<'_>) -> Error {
     let sections = || SECTIONS.iter().map(|(section, _)| *section);
     error.fix(match keys::nearest(name, sections()) {
         Some(meant) => format!("did you mean [{meant}]?"),
-        None => format!("the sections are {}", sections().collect::<Vec<_>>().join(", ")),
+        None => format!(
+            "the sections are {}",
+            sections().collect::<Vec<_>>().join(", ")
+        ),
     })
 }
 
@@ -342,7 +381,9 @@ fn read_file(path: &Path) -> Result<String> {
     let what = || Error::new(format!("cannot read {}", path.display()));
     let read = || -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        std::fs::File::open(path)?
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     let bytes = read().map_err(|error| {
@@ -362,7 +403,13 @@ fn read_file(path: &Path) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        let line = error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count() + 1;
+        let line = error
+            .as_bytes()
+            .iter()
+            .take(valid)
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1;
         Error::new(format!("{}:{line}: this is not UTF-8", path.display()))
             .fix("save the file as UTF-8")
     })
@@ -373,12 +420,19 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(what().because(&error).fix("run as root, or: chmod 755 the folder")),
+        Err(error) => {
+            return Err(what()
+                .because(&error)
+                .fix("run as root, or: chmod 755 the folder"));
+        }
     };
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|error| what().because(&error))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         if name.ends_with(".toml") && !name.starts_with('.') {
             paths.push(path);
         }

@@ -1,6 +1,10 @@
 //! Where the token comes from, and how it is read: from a file each time anew, so that a replaced token is found.
 
-use std::{io::Read, os::unix::fs::PermissionsExt, path::{Path, PathBuf}};
+use std::{
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     core::secret::Secret,
@@ -66,8 +70,10 @@ pub(super) fn doubts(path: &Path) -> Option<Error> {
                 .fix("the link waits for it: write the token into the file"),
         ),
         Ok(facts) if facts.permissions().mode() & 0o004 != 0 => Some(
-            Error::new(format!("every user of this machine can read the token in {name}"))
-                .fix(format!("chmod 600 {name}")),
+            Error::new(format!(
+                "every user of this machine can read the token in {name}"
+            ))
+            .fix(format!("chmod 600 {name}")),
         ),
         Ok(_) => None,
     }
@@ -96,7 +102,13 @@ mod tests {
             assert_eq!(source.read().unwrap().reveal(), token);
         }
         write(&path, "clt_secret with a space");
-        assert!(!source.read().unwrap_err().to_string().contains("clt_secret"));
+        assert!(
+            !source
+                .read()
+                .unwrap_err()
+                .to_string()
+                .contains("clt_secret")
+        );
         write(&path, &"x".repeat(20_000));
         assert!(source.read().unwrap_err().to_string().contains("16 KiB"));
     }

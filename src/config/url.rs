@@ -64,7 +64,10 @@ impl ApiUrl {
             None => (rest, ""),
         };
         if authority.contains('@') {
-            return Err("it has a user or password in it, the token goes into pipeops.token_file".to_owned());
+            return Err(
+                "it has a user or password in it, the token goes into pipeops.token_file"
+                    .to_owned(),
+            );
         }
         let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_sendable(path) || !query.as_deref().is_none_or(is_sendable) {
@@ -120,7 +123,9 @@ impl Proxy {
     pub fn parse(text: &str) -> Result<Self, String> {
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some(_) => return Err("only proxies that are spoken to by http:// can be used".to_owned()),
+            Some(_) => {
+                return Err("only proxies that are spoken to by http:// can be used".to_owned());
+            }
             None => text,
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -150,7 +155,11 @@ fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), St
         }
         let port = match behind {
             "" => None,
-            _ => Some(behind.strip_prefix(':').ok_or("there is something between ] and the port")?),
+            _ => Some(
+                behind
+                    .strip_prefix(':')
+                    .ok_or("there is something between ] and the port")?,
+            ),
         };
         (host, port)
     } else {
@@ -162,7 +171,9 @@ fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), St
     let is_ip = host.parse::<IpAddr>().is_ok();
     let is_name = !host.is_empty()
         && host.len() <= 253
-        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
     if !is_ip && !is_name {
         return Err(match host {
             "" => "it names no host".to_owned(),
@@ -188,7 +199,11 @@ fn decoded(text: &str) -> Option<String> {
             bytes.push(byte);
             continue;
         }
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digit = |byte: u8| {
+            char::from(byte)
+                .to_digit(16)
+                .and_then(|digit| u8::try_from(digit).ok())
+        };
         bytes.push(digit(rest.next()?)? * 16 + digit(rest.next()?)?);
     }
     let text = String::from_utf8(bytes).ok()?;
@@ -216,17 +231,32 @@ mod tests {
     #[test]
     fn an_address_is_taken_apart_and_shown_again() {
         let url = ApiUrl::parse("wss://[2001:db8::1]:8443/base/?a=b").unwrap();
-        assert_eq!((url.host.as_str(), url.path.as_str()), ("2001:db8::1", "/base"));
+        assert_eq!(
+            (url.host.as_str(), url.path.as_str()),
+            ("2001:db8::1", "/base")
+        );
         assert_eq!(url.to_string(), "https://[2001:db8::1]:8443/base?a=b");
     }
 
     #[test]
     fn what_cannot_be_dialled_is_refused() {
         for text in [
-            "", "cp.example", "ftp://cp.example", "https://", "https://:443", "https://a b",
-            "https://cp.example:0", "https://cp.example:65536", "https://cp.example:+1",
-            "https://user@cp.example", "https://cp.example/#x", "https://[::1", "https://[::1]x",
-            "https://::1", "https://cp.example/\r\nX: y", "https://cp.example/?a b",
+            "",
+            "cp.example",
+            "ftp://cp.example",
+            "https://",
+            "https://:443",
+            "https://a b",
+            "https://cp.example:0",
+            "https://cp.example:65536",
+            "https://cp.example:+1",
+            "https://user@cp.example",
+            "https://cp.example/#x",
+            "https://[::1",
+            "https://[::1]x",
+            "https://::1",
+            "https://cp.example/\r\nX: y",
+            "https://cp.example/?a b",
         ] {
             assert!(ApiUrl::parse(text).is_err(), "{text:?}");
         }
@@ -235,8 +265,13 @@ mod tests {
     #[test]
     fn only_the_own_machine_is_loopback() {
         for (host, is_own) in [
-            ("localhost", true), ("127.8.0.1", true), ("::1", true), ("10.0.0.1", false),
-            ("localhost.evil.example", false), ("127.0.0.1.evil.example", false), ("0.0.0.0", false),
+            ("localhost", true),
+            ("127.8.0.1", true),
+            ("::1", true),
+            ("10.0.0.1", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("0.0.0.0", false),
         ] {
             assert_eq!(is_loopback(host), is_own, "{host}");
         }
@@ -245,10 +280,18 @@ mod tests {
     #[test]
     fn a_proxy_with_a_password_is_read_and_its_password_hidden() {
         let proxy = Proxy::parse("http://us%65r:p%40ss@proxy.example:3128/").unwrap();
-        assert_eq!(proxy.credentials.as_ref().map(Secret::reveal), Some("user:p@ss"));
+        assert_eq!(
+            proxy.credentials.as_ref().map(Secret::reveal),
+            Some("user:p@ss")
+        );
         assert!(!format!("{proxy:?}").contains("p@ss"));
         assert_eq!(Proxy::parse("proxy:3128").unwrap().port, 3128);
-        for text in ["socks5://proxy:1", "http://", "http://a%0d%0ab@proxy", "http://a%4@proxy"] {
+        for text in [
+            "socks5://proxy:1",
+            "http://",
+            "http://a%0d%0ab@proxy",
+            "http://a%4@proxy",
+        ] {
             assert!(Proxy::parse(text).is_err(), "{text}");
         }
     }

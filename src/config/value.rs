@@ -139,7 +139,11 @@ impl Kind {
                 for (name, value) in table {
                     let DeValue::String(text) = value.get_ref() else {
                         return refuse(
-                            format!("must hold texts only, {:?} is {}", name.get_ref(), noun(value.get_ref())),
+                            format!(
+                                "must hold texts only, {:?} is {}",
+                                name.get_ref(),
+                                noun(value.get_ref())
+                            ),
                             "put the value between quotes",
                         );
                     };
@@ -348,9 +352,8 @@ fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, Refusal> {
         );
     }
     for (name, value) in &labels {
-        let is_wrong = |text: &str| {
-            text.len() > LABEL_BYTES_MAX || text.chars().any(char::is_control)
-        };
+        let is_wrong =
+            |text: &str| text.len() > LABEL_BYTES_MAX || text.chars().any(char::is_control);
         if name.is_empty() || is_wrong(name) || is_wrong(value) {
             return refuse(
                 format!("has a label that cannot be sent: {name:?}"),
@@ -392,11 +395,31 @@ mod tests {
 
     #[test]
     fn times_and_sizes_need_a_unit() {
-        let kind = Kind::Time { min_s: 1, max_s: 7200 };
-        for (written, seconds) in [("15s", 15), ("5 min", 300), ("1h 30min", 5400), ("2000ms", 2)] {
-            assert_eq!(text(kind, written), Ok(Value::Time(Duration::from_secs(seconds))));
+        let kind = Kind::Time {
+            min_s: 1,
+            max_s: 7200,
+        };
+        for (written, seconds) in [
+            ("15s", 15),
+            ("5 min", 300),
+            ("1h 30min", 5400),
+            ("2000ms", 2),
+        ] {
+            assert_eq!(
+                text(kind, written),
+                Ok(Value::Time(Duration::from_secs(seconds)))
+            );
         }
-        for wrong in ["15", "", "s", "15 parsecs", "-3s", "1.5s", "99999999999999999999s", "3h"] {
+        for wrong in [
+            "15",
+            "",
+            "s",
+            "15 parsecs",
+            "-3s",
+            "1.5s",
+            "99999999999999999999s",
+            "3h",
+        ] {
             assert!(text(kind, wrong).is_err(), "{wrong}");
         }
         let kind = Kind::Bytes { min: 1000 };
@@ -409,7 +432,10 @@ mod tests {
 
     #[test]
     fn a_shown_time_can_be_written_back() {
-        let kind = Kind::Time { min_s: 1, max_s: 400_000 };
+        let kind = Kind::Time {
+            min_s: 1,
+            max_s: 400_000,
+        };
         for seconds in [1, 59, 60, 200, 3600, 11_520, 352_800] {
             let value = Value::Time(Duration::from_secs(seconds));
             assert_eq!(text(kind, &value.to_string()), Ok(value));
@@ -418,14 +444,20 @@ mod tests {
 
     #[test]
     fn relative_paths_are_below_the_folder_where_the_command_was_given() {
-        assert_eq!(text(Kind::Path, "state"), Ok(Value::Path("/here/state".into())));
+        assert_eq!(
+            text(Kind::Path, "state"),
+            Ok(Value::Path("/here/state".into()))
+        );
         assert_eq!(text(Kind::Path, "/abs"), Ok(Value::Path("/abs".into())));
         assert!(text(Kind::Path, "~/state").is_err());
     }
 
     #[test]
     fn a_wrong_word_is_answered_with_the_nearest_right_one() {
-        let refusal = text(Kind::Choice(&["full", "managed", "read-only", "off"]), "readonly");
+        let refusal = text(
+            Kind::Choice(&["full", "managed", "read-only", "off"]),
+            "readonly",
+        );
         assert_eq!(
             refusal.unwrap_err().fix,
             "did you mean read-only? (known: full, managed, read-only, off)"
