@@ -1,1 +1,18 @@
 //! The party Kubernetes API: client, watches, streams, services. The only room that holds a Kubernetes credential.
+//!
+//! Everything goes out through [`Client`]: the agent's own typed calls and, with [`Client::send`] and [`Client::upgrade`], calls
+//! of others, which never touch the certificate of the kubeconfig. It decides nothing about what may be asked.
+
+mod access;
+mod body;
+mod client;
+mod error;
+pub mod kubeconfig;
+mod pool;
+mod upgraded;
+mod yaml;
+
+pub use body::{Body, Bytes};
+pub use client::{Client, Identity, Secret, Settings, strip_hop_by_hop};
+pub use error::Error;
+pub use upgraded::{Upgraded, UpgradedStream};

@@ -1,0 +1,342 @@
+//! The access to the cluster as it is on disk now. k3s writes its kubeconfig anew at each start and a Pod's token is renewed every
+//! hour, so the files are looked at again and again; what depends on the old ones is then replaced as a whole.
+
+use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+
+use super::client::Settings;
+use super::error::Error;
+use super::kubeconfig::{self, Cluster, Source};
+use super::pool::Pool;
+use crate::core::time::{Mono, Now};
+use crate::error::{Error as Told, Retry};
+use crate::net::dial::Target;
+use crate::net::proxy::{Proxies, Proxy, Use};
+use crate::net::tls::{self, Tls};
+
+/// How old a look at the files may be. k3s needs longer than this from writing its kubeconfig to answering.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.
+const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
+
+/// How fresh the look at the files must be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Freshness {
+    /// The usual one.
+    Recent,
+    /// The API refused what we showed.
+    AfterRefusal,
+}
+
+/// Where the API server is.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) target: Target,
+    /// The value of `Host`.
+    pub(super) authority: HeaderValue,
+    /// What stands before each path; empty, or `/something` without a slash at its end.
+    pub(super) base: String,
+}
+
+/// Everything made from the files.
+pub(super) struct Access {
+    pub(super) server: Server,
+    /// TLS with the client certificate of the kubeconfig; `None` where the server is plain HTTP.
+    pub(super) agent_tls: Option<Tls>,
+    /// TLS without it.
+    pub(super) foreign_tls: Option<Tls>,
+    /// The value of `Authorization` for the agent's own calls.
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) proxy: Option<Proxy>,
+    /// Idle connections that carry the client certificate.
+    pub(super) agent_pool: Rc<Pool>,
+    /// Idle connections that do not: never mixed, because the API server believes the certificate before any token.
+    pub(super) foreign_pool: Rc<Pool>,
+}
+
+/// The parts that can be made in the blocking pool.
+struct Built {
+    server: Server,
+    agent_tls: Option<Tls>,
+    foreign_tls: Option<Tls>,
+    authorization: Option<HeaderValue>,
+    proxy: Option<Proxy>,
+    files: Vec<PathBuf>,
+}
+
+/// Each file with its time, size and inode; `None` where it does not exist.
+type Fingerprint = Vec<(PathBuf, Option<(i64, i64, u64, u64)>)>;
+
+#[derive(Default)]
+struct Slot {
+    access: Option<Rc<Access>>,
+    looked: Option<Mono>,
+    fingerprint: Fingerprint,
+    complaint: Option<String>,
+}
+
+/// Keeps the access up to date.
+pub(super) struct Door {
+    source: Source,
+    proxies: Proxies,
+    clock: tls::Clock,
+    now: fn() -> Now,
+    slot: RefCell<Slot>,
+    /// One look at a time; the others wait for its result.
+    looking: smol::lock::Mutex<()>,
+}
+
+impl Door {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            source: settings.source.clone(),
+            proxies: settings.proxies.clone(),
+            clock: settings.clock,
+            now: settings.now,
+            slot: RefCell::default(),
+            looking: smol::lock::Mutex::new(()),
+        }
+    }
+
+    /// The access of now. A file that cannot be read leaves the access that there was, because k3s may be writing it.
+    ///
+    /// # Errors
+    /// [`Error::Unconfigured`] where there never was one.
+    pub(super) async fn access(
+        &self,
+        freshness: Freshness,
+        make_pool: impl Fn() -> Rc<Pool>,
+    ) -> Result<Rc<Access>, Error> {
+        if let Some(access) = self.fresh(freshness) {
+            return Ok(access);
+        }
+        let one_at_a_time = self.looking.lock().await;
+        if let Some(access) = self.fresh(freshness) {
+            return Ok(access);
+        }
+        let known = self.slot.borrow().fingerprint.clone();
+        let (source, proxies, clock) = (self.source.clone(), self.proxies.clone(), self.clock);
+        let found = smol::unblock(move || look(&source, &proxies, clock, &known)).await;
+        drop(one_at_a_time);
+        let mut slot = self.slot.borrow_mut();
+        slot.looked = Some((self.now)().mono);
+        match found {
+            Ok(None) => {}
+            Ok(Some((built, fingerprint))) => {
+                slot.fingerprint = fingerprint;
+                slot.complaint = None;
+                slot.access = Some(Rc::new(Access {
+                    server: built.server,
+                    agent_tls: built.agent_tls,
+                    foreign_tls: built.foreign_tls,
+                    authorization: built.authorization,
+                    proxy: built.proxy,
+                    agent_pool: make_pool(),
+                    foreign_pool: make_pool(),
+                }));
+            }
+            Err(told) => {
+                let sentence = told.sentence();
+                if slot.access.is_none() {
+                    return Err(Error::Unconfigured(told));
+                }
+                if slot.complaint.as_ref() != Some(&sentence) {
+                    log::warn!("kube: {sentence}; going on with what was read before");
+                    slot.complaint = Some(sentence);
+                }
+            }
+        }
+        slot.access.clone().ok_or_else(|| {
+            Error::Unconfigured(Told::new("there is no cluster").retry(Retry::Later))
+        })
+    }
+
+    fn fresh(&self, freshness: Freshness) -> Option<Rc<Access>> {
+        let slot = self.slot.borrow();
+        let every = match freshness {
+            Freshness::Recent => LOOK_EVERY,
+            Freshness::AfterRefusal => LOOK_EVERY_REFUSED,
+        };
+        let looked = slot.looked?;
+        let is_fresh = (self.now)().mono.since(looked) < every;
+        slot.access.clone().filter(|_| is_fresh)
+    }
+}
+
+/// Looks at the files and makes everything anew where one has changed; `None` where none has. Blocking.
+fn look(
+    source: &Source,
+    proxies: &Proxies,
+    clock: tls::Clock,
+    known: &Fingerprint,
+) -> Result<Option<(Built, Fingerprint)>, Told> {
+    let paths: Vec<PathBuf> = known.iter().map(|(path, _)| path.clone()).collect();
+    if !known.is_empty() && fingerprint(paths) == *known {
+        return Ok(None);
+    }
+    // The times are taken before the contents: a file that changes in between is then seen as changed at the next look.
+    let mut before = match source {
+        Source::Files(files) => fingerprint(files.clone()),
+        Source::InCluster { directory, .. } => {
+            fingerprint(vec![directory.join("token"), directory.join("ca.crt")])
+        }
+    };
+    let cluster = kubeconfig::load(source)?;
+    let built = build(&cluster, proxies, clock)?;
+    let more: Vec<PathBuf> = built
+        .files
+        .iter()
+        .filter(|path| !before.iter().any(|(known, _)| known == *path))
+        .cloned()
+        .collect();
+    before.extend(fingerprint(more));
+    Ok(Some((built, before)))
+}
+
+fn fingerprint(paths: Vec<PathBuf>) -> Fingerprint {
+    paths
+        .into_iter()
+        .map(|path| {
+            let seen = std::fs::metadata(&path).ok();
+            let seen = seen.map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.len(), meta.ino()));
+            (path, seen)
+        })
+        .collect()
+}
+
+fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Built, Told> {
+    let (server, is_tls) = server(&cluster.server)?;
+    let (agent_tls, foreign_tls) = if is_tls {
+        let foreign = Tls::new(&cluster.tls, clock).map_err(|error| Told::from(&error))?;
+        let agent = match &cluster.client {
+            None => foreign.clone(),
+            Some(client) => {
+                let settings = tls::Settings {
+                    client: Some(client.clone()),
+                    ..cluster.tls.clone()
+                };
+                Tls::new(&settings, clock).map_err(|error| Told::from(&error))?
+            }
+        };
+        (Some(agent), Some(foreign))
+    } else {
+        (None, None)
+    };
+    let authorization = match &cluster.token.0 {
+        None => None,
+        Some(token) => Some(token.bearer().ok_or_else(|| {
+            Told::new("the token of the kubeconfig holds characters that HTTP does not allow")
+        })?),
+    };
+    let used = if is_tls { Use::Tls } else { Use::Plain };
+    let proxy = match &cluster.proxy_url {
+        Some(url) => Some(
+            Proxy::parse(
+                "the proxy-url of the kubeconfig",
+                url,
+                &tls::Settings::default(),
+                clock,
+            )
+            .map_err(|error| Told::from(&error))?,
+        ),
+        None => proxies.between(&server.target, used).cloned(),
+    };
+    // A token in clear text on a network is everybody's.
+    let is_here = server.target.host == "localhost"
+        || server
+            .target
+            .host
+            .parse()
+            .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+    if !is_tls && !is_here && authorization.is_some() {
+        return Err(
+            Told::new(format!("{} has a token but no TLS", cluster.server))
+                .fix("use https:// in the server of the kubeconfig"),
+        );
+    }
+    Ok(Built {
+        server,
+        agent_tls,
+        foreign_tls,
+        authorization,
+        proxy,
+        files: cluster.files.clone(),
+    })
+}
+
+/// Reads the `server` of a kubeconfig; `true` is TLS. Without a scheme it is plain, as kubectl reads it.
+fn server(text: &str) -> Result<(Server, bool), Told> {
+    let bad = |why: &str| {
+        Told::new(format!("the server of the kubeconfig is {text:?}"))
+            .why(why)
+            .fix("write it as https://host:6443")
+    };
+    let full = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
+    };
+    let uri: Uri = full
+        .parse()
+        .map_err(|error: hyper::http::uri::InvalidUri| bad(&error.to_string()))?;
+    let (is_tls, default_port) = match uri.scheme_str() {
+        Some("https") => (true, 443),
+        Some("http") => (false, 80),
+        Some(other) => return Err(bad(&format!("{other} is not a scheme of the API"))),
+        None => return Err(bad("it has no scheme")),
+    };
+    let host = uri
+        .host()
+        .filter(|host| !host.is_empty())
+        .ok_or_else(|| bad("it has no host"))?;
+    let target = Target::new(host, uri.port_u16().unwrap_or(default_port));
+    let authority =
+        HeaderValue::from_str(&target.authority()).map_err(|error| bad(&error.to_string()))?;
+    Ok((
+        Server {
+            target,
+            authority,
+            base: uri.path().trim_end_matches('/').to_owned(),
+        },
+        is_tls,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_read_as_kubectl_reads_them() {
+        for (text, host, port, base, tls) in [
+            ("https://127.0.0.1:6443", "127.0.0.1", 6443, "", true),
+            ("https://[::1]:6443/", "::1", 6443, "", true),
+            (
+                "https://rancher.example/k8s/clusters/c-1/",
+                "rancher.example",
+                443,
+                "/k8s/clusters/c-1",
+                true,
+            ),
+            ("localhost:8080", "localhost", 8080, "", false),
+        ] {
+            let (server, is_tls) = server(text).unwrap();
+            assert_eq!(
+                (server.target.host.as_str(), server.target.port),
+                (host, port),
+                "{text}"
+            );
+            assert_eq!((server.base.as_str(), is_tls), (base, tls), "{text}");
+        }
+        for text in ["", "unix:///x", "https://", "ftp://h", "https://a b"] {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! The client: requests under one of three identities, streamed both ways, with a deadline for the head of the answer and none for
+//! its body.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use serde::Deserialize;
+use smol::LocalExecutor;
+
+use super::access::{Access, Door, Freshness};
+use super::body::Body;
+use super::error::Error;
+use super::kubeconfig::Source;
+use super::pool::{Lease, LeasedBody, Pool};
+use super::upgraded::{Upgraded, UpgradedStream};
+use crate::core::time::Now;
+use crate::net::dial::{Dialer, Route};
+use crate::net::proxy::Proxies;
+use crate::net::{self, Elapsed, deadline, tls};
+
+/// The longest that a connection may take within the time of a call.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the client is made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the access is described.
+    pub source: Source,
+    /// The proxies of the machine; a `proxy-url` in the kubeconfig wins.
+    pub proxies: Proxies,
+    /// The clock that certificates are checked with.
+    pub clock: tls::Clock,
+    /// Both clocks (host::clock).
+    pub now: fn() -> Now,
+}
+
+/// A secret text. It does not show in debug output.
+#[derive(Clone, Deserialize, Eq, PartialEq)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Marks a text as secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for the one place that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of `Authorization`; `None` where HTTP does not allow it.
+    pub(super) fn bearer(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0)).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Who asks. Only [`Identity::Agent`] ever uses what is in the kubeconfig; the others go over connections of their own, because
+/// the API server believes a client certificate before it looks at a token.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Identity {
+    /// The agent itself, with the certificate or token of its kubeconfig.
+    Agent,
+    /// Whoever this token belongs to.
+    Bearer(Secret),
+    /// Nobody.
+    Anonymous,
+}
+
+/// The connection to one cluster. Clones share everything.
+#[derive(Clone)]
+pub struct Client {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    door: Door,
+    dialer: Dialer,
+    executor: Rc<LocalExecutor<'static>>,
+    open: Rc<Cell<usize>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({} connections)", self.open_connections())
+    }
+}
+
+/// A request with what is needed to send it again.
+struct Call {
+    /// Method and path for people, without the query: it may hold secrets.
+    name: String,
+    /// The head, where the request has no body and so can be sent again.
+    again: Option<hyper::http::request::Parts>,
+    request: Request<Body>,
+}
+
+impl Client {
+    /// A client. Reads nothing and connects to nothing yet.
+    pub fn new(settings: &Settings, dialer: Dialer, executor: Rc<LocalExecutor<'static>>) -> Self {
+        Self {
+            shared: Rc::new(Shared {
+                door: Door::new(settings),
+                dialer,
+                executor,
+                open: Rc::default(),
+            }),
+        }
+    }
+
+    /// Connections that live, in use or idle.
+    pub fn open_connections(&self) -> usize {
+        self.shared.open.get()
+    }
+
+    /// Sends a request and waits for the head of its answer; the body streams for as long as it is read. Path and query are taken
+    /// from the request's URI, host and credentials never are: `Host` and `Authorization` are set here, hop-by-hop headers are
+    /// removed. Dropping the future or the answer closes the connection.
+    ///
+    /// # Errors
+    /// What kept the head from coming within `head_deadline`. An HTTP status is never an error here.
+    pub async fn send(
+        &self,
+        mut request: Request<Body>,
+        identity: &Identity,
+        head_deadline: Duration,
+    ) -> Result<Response<Body>, Error> {
+        strip_hop_by_hop(request.headers_mut());
+        let call = Call::new(request);
+        let name = call.name.clone();
+        let work = async {
+            let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
+            Ok(response.map(|incoming| Body::of_io(LeasedBody::new(incoming, lease))))
+        };
+        within(head_deadline, name, work).await
+    }
+
+    /// Sends a request for an upgrade (`Upgrade` names the protocol) and gives the raw stream after 101.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn upgrade(
+        &self,
+        mut request: Request<Body>,
+        identity: &Identity,
+        head_deadline: Duration,
+    ) -> Result<Upgraded, Error> {
+        let protocol = request.headers().get(header::UPGRADE).cloned();
+        let Some(protocol) = protocol else {
+            return Err(Error::BadRequest(
+                "an upgrade without an Upgrade header".to_owned(),
+            ));
+        };
+        strip_hop_by_hop(request.headers_mut());
+        request.headers_mut().insert(header::UPGRADE, protocol);
+        request
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        let call = Call::new(request);
+        let name = call.name.clone();
+        let work = async {
+            let (mut response, lease) =
+                Box::pin(self.converse(call, identity, head_deadline)).await?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let response = response.map(|body| Body::of_io(LeasedBody::new(body, lease)));
+                return Ok(Upgraded::Refused(response));
+            }
+            let broken = |why: String| Error::Broken {
+                call: name.clone(),
+                why,
+            };
+            let upgraded = hyper::upgrade::on(&mut response).await;
+            let upgraded = upgraded.map_err(|error| broken(error.to_string()))?;
+            let stream =
+                UpgradedStream::new(upgraded).map_err(|error| broken(error.to_string()))?;
+            drop(lease);
+            let (parts, _no_body) = response.into_parts();
+            Ok(Upgraded::Switched(Box::new(parts), stream))
+        };
+        within(head_deadline, name.clone(), work).await
+    }
+
+    /// One request to its answer, with the two reasons to try a second time: what is on disk has changed, and a connection from the
+    /// pool had died unnoticed.
+    async fn converse(
+        &self,
+        mut call: Call,
+        identity: &Identity,
+        limit: Duration,
+    ) -> Result<(Response<hyper::body::Incoming>, Lease), Error> {
+        let access = self.access(Freshness::Recent).await?;
+        let again = call.again.take();
+        let name = call.name.clone();
+        let first = self
+            .exchange(&access, call, again.as_ref(), identity, limit)
+            .await;
+        let is_refused = match &first {
+            Ok((response, _)) => {
+                response.status() == StatusCode::UNAUTHORIZED && *identity == Identity::Agent
+            }
+            Err(Error::Connection(error)) => tls::is_about_certificates(error),
+            Err(_) => false,
+        };
+        if !is_refused {
+            return first;
+        }
+        // The server does not believe us or we do not believe it: k3s may have been installed anew.
+        let fresh = self.access(Freshness::AfterRefusal).await?;
+        let Some(parts) = again.filter(|_| !Rc::ptr_eq(&fresh, &access)) else {
+            return first;
+        };
+        drop(first);
+        let call = Call {
+            name,
+            again: None,
+            request: Request::from_parts(parts, Body::empty()),
+        };
+        self.exchange(&fresh, call, None, identity, limit).await
+    }
+
+    async fn exchange(
+        &self,
+        access: &Access,
+        call: Call,
+        again: Option<&hyper::http::request::Parts>,
+        identity: &Identity,
+        limit: Duration,
+    ) -> Result<(Response<hyper::body::Incoming>, Lease), Error> {
+        let name = call.name;
+        let request = addressed(call.request, access, identity)?;
+        let pool = match identity {
+            Identity::Agent => &access.agent_pool,
+            Identity::Bearer(_) | Identity::Anonymous => &access.foreign_pool,
+        };
+        let mut lease = match pool.take().await {
+            Some(lease) => lease,
+            None => self.open(access, identity, limit).await?,
+        };
+        let broken = |error: &hyper::Error| Error::Broken {
+            call: name.clone(),
+            why: crate::error::Error::new("").because(error).why.join(": "),
+        };
+        let mut failed = match lease.sender.try_send_request(request).await {
+            Ok(response) => return Ok((response, lease)),
+            Err(failed) => failed,
+        };
+        let unsent = failed.take_message();
+        let error = failed.into_error();
+        // Not sent at all: hyper gives the request back. Sent and not answered: only where asking twice changes nothing.
+        let retry = match (unsent, again) {
+            (Some(unsent), _) if lease.is_reused => Some(unsent),
+            (None, Some(parts)) if lease.is_reused && is_safe(&parts.method) => {
+                let request = Request::from_parts(parts.clone(), Body::empty());
+                Some(addressed(request, access, identity)?)
+            }
+            _ => None,
+        };
+        let Some(request) = retry else {
+            return Err(broken(&error));
+        };
+        drop(lease);
+        let mut lease = self.open(access, identity, limit).await?;
+        match lease.sender.send_request(request).await {
+            Ok(response) => Ok((response, lease)),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+
+    /// A new connection of the identity's class.
+    async fn open(
+        &self,
+        access: &Access,
+        identity: &Identity,
+        limit: Duration,
+    ) -> Result<Lease, Error> {
+        let (pool, tls) = match identity {
+            Identity::Agent => (&access.agent_pool, access.agent_tls.as_ref()),
+            Identity::Bearer(_) | Identity::Anonymous => {
+                (&access.foreign_pool, access.foreign_tls.as_ref())
+            }
+        };
+        let route = Route::direct(&access.server.target)
+            .with_tls(tls)
+            .through(access.proxy.as_ref());
+        let stream = self
+            .shared
+            .dialer
+            .dial(&route, limit.min(CONNECT_WITHIN))
+            .await?;
+        let begun = pool.begin(stream).await;
+        begun.map_err(|error| {
+            let io = std::io::Error::other(error);
+            let target = access.server.target.authority();
+            net::Error::from_io(net::Phase::Tls, &io, target).into()
+        })
+    }
+
+    async fn access(&self, freshness: Freshness) -> Result<Rc<Access>, Error> {
+        let make_pool = || {
+            Pool::new(
+                Rc::clone(&self.shared.executor),
+                Rc::clone(&self.shared.open),
+            )
+        };
+        self.shared.door.access(freshness, make_pool).await
+    }
+}
+
+impl Call {
+    fn new(request: Request<Body>) -> Self {
+        let name = format!("{} {}", request.method(), request.uri().path());
+        let (parts, body) = request.into_parts();
+        let again = hyper::body::Body::is_end_stream(&body).then(|| parts.clone());
+        Self {
+            name,
+            again,
+            request: Request::from_parts(parts, body),
+        }
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: String,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match deadline(limit, work).await {
+        Ok(done) => done,
+        Err(Elapsed(limit)) => Err(Error::NoAnswer { call, limit }),
+    }
+}
+
+/// Methods that change nothing, so that asking twice is the same as asking once.
+fn is_safe(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD || method == Method::OPTIONS
+}
+
+/// The request as the API server gets it: path below the server's base, our `Host`, the identity's `Authorization` and no other.
+fn addressed(
+    mut request: Request<Body>,
+    access: &Access,
+    identity: &Identity,
+) -> Result<Request<Body>, Error> {
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", PathAndQuery::as_str);
+    let path = format!("{}{path}", access.server.base);
+    let uri: Uri = path
+        .parse()
+        .map_err(|error| Error::BadRequest(format!("the path cannot be sent: {error}")))?;
+    if uri.authority().is_some() {
+        return Err(Error::BadRequest(
+            "the path cannot be sent: it names a host".to_owned(),
+        ));
+    }
+    *request.uri_mut() = uri;
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, access.server.authority.clone());
+    headers.remove(header::AUTHORIZATION);
+    let authorization = match identity {
+        Identity::Agent => access.authorization.clone(),
+        Identity::Anonymous => None,
+        Identity::Bearer(token) => Some(token.bearer().ok_or_else(|| {
+            Error::BadRequest("the token holds characters that HTTP does not allow".to_owned())
+        })?),
+    };
+    if let Some(authorization) = authorization {
+        headers.insert(header::AUTHORIZATION, authorization);
+    }
+    Ok(request)
+}
+
+/// Removes the headers that are for one connection only, and those that `Connection` nominates (RFC 9110, 7.6.1).
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    const HOP_BY_HOP: [&str; 9] = [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let nominated: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in nominated {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_for_one_connection_go_no_further() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "keep-alive, X-Secret"),
+            ("x-secret", "1"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("accept", "application/json"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        strip_hop_by_hop(&mut headers);
+        let left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["accept"]);
+    }
+
+    #[test]
+    fn a_secret_shows_neither_in_debug_output_nor_in_a_header() {
+        let secret = Secret::new("s3cret");
+        let shown = format!(
+            "{:?} {:?} {:?}",
+            secret,
+            Identity::Bearer(secret.clone()),
+            secret.bearer()
+        );
+        assert!(!shown.contains("s3cret"), "{shown}");
+        assert!(Secret::new("a\r\nb: c").bearer().is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a call to the API gave nothing: a closed list, because callers decide by kind.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::core::time::in_words;
+use crate::error::{Error as Told, Retry};
+use crate::net;
+
+/// Why a call failed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Error {
+    /// There is no usable kubeconfig; the text says why and how to mend it.
+    Unconfigured(Told),
+    /// No connection.
+    Connection(net::Error),
+    /// No head of an answer in time.
+    NoAnswer {
+        /// What was asked: method and path, without the query.
+        call: String,
+        /// The time it had.
+        limit: Duration,
+    },
+    /// The connection broke before the answer was complete.
+    Broken {
+        /// What was asked.
+        call: String,
+        /// What HTTP says.
+        why: String,
+    },
+    /// The API answered with an error.
+    Refused {
+        /// What was asked.
+        call: String,
+        /// The HTTP status.
+        status: u16,
+        /// The machine-readable reason of a `Status` object: `NotFound`, `Expired`, `AlreadyExists`.
+        reason: String,
+        /// Its text for people, shortened.
+        message: String,
+    },
+    /// The answer is larger than the call may hold in memory.
+    TooLarge {
+        /// What was asked.
+        call: String,
+        /// The most that it may hold.
+        bytes_max: usize,
+    },
+    /// The answer is not what was asked for.
+    Undecodable {
+        /// What was asked.
+        call: String,
+        /// What the parser says.
+        why: String,
+    },
+    /// The request cannot be sent: a header, a path or a name that HTTP or Kubernetes does not allow.
+    BadRequest(String),
+    /// A service cannot be reached, for a reason that Kubernetes knows.
+    Service {
+        /// `namespace/name:port`.
+        service: String,
+        /// Why.
+        why: String,
+        /// What a person can do.
+        fix: String,
+    },
+}
+
+impl Error {
+    /// Whether the API says that the thing does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+
+    /// Whether the API says that the resource version is too old (410): list again.
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Self::Refused { status: 410, .. })
+    }
+
+    /// Whether the time was over.
+    pub fn is_deadline(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => true,
+            Self::Connection(error) => matches!(error.kind, net::Kind::Deadline(_)),
+            Self::Unconfigured(_)
+            | Self::Broken { .. }
+            | Self::Refused { .. }
+            | Self::TooLarge { .. }
+            | Self::Undecodable { .. }
+            | Self::BadRequest(_)
+            | Self::Service { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unconfigured(told) => f.write_str(&told.sentence()),
+            Self::Connection(error) => write!(f, "no connection to the Kubernetes API: {error}"),
+            Self::NoAnswer { call, limit } => {
+                write!(
+                    f,
+                    "{call}: no answer of the Kubernetes API in {}",
+                    in_words(*limit)
+                )
+            }
+            Self::Broken { call, why } => write!(f, "{call}: the connection broke: {why}"),
+            Self::Refused {
+                call,
+                status,
+                reason,
+                message,
+            } => {
+                write!(f, "{call}: {status} {reason}")?;
+                if message.is_empty() {
+                    Ok(())
+                } else {
+                    write!(f, ": {message}")
+                }
+            }
+            Self::TooLarge { call, bytes_max } => {
+                write!(f, "{call}: the answer is larger than {bytes_max} bytes")
+            }
+            Self::Undecodable { call, why } => {
+                write!(f, "{call}: the answer is not what was asked for: {why}")
+            }
+            Self::BadRequest(why) => f.write_str(why),
+            Self::Service { service, why, .. } => write!(f, "service {service}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<net::Error> for Error {
+    fn from(error: net::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<&Error> for Told {
+    fn from(error: &Error) -> Self {
+        let told = Self::new(error.to_string());
+        match error {
+            Error::Unconfigured(inner) => inner.clone(),
+            Error::Connection(net) => {
+                let mut told = told.retry(net.retry());
+                told.fix = net.fix();
+                told
+            }
+            Error::NoAnswer { .. } => told
+                .retry(Retry::Later)
+                .fix("journalctl -u k3s -n 50; often the disk is too slow for the datastore"),
+            Error::Broken { .. } => told.retry(Retry::Soon),
+            Error::Refused { status: 401, .. } => told.retry(Retry::Later).fix(
+                "the kubeconfig's certificate or token is not valid any more: restart k3s, or give a new kubeconfig",
+            ),
+            Error::Refused { status: 403, .. } => told
+                .retry(Retry::Later)
+                .fix("give the kubeconfig's user the rights: kubectl auth can-i --list"),
+            Error::Refused { status, .. } if *status >= 500 || *status == 429 => {
+                told.retry(Retry::Soon)
+            }
+            Error::Refused { .. }
+            | Error::TooLarge { .. }
+            | Error::Undecodable { .. }
+            | Error::BadRequest(_) => told,
+            Error::Service { fix, .. } => told.retry(Retry::Later).fix(fix.clone()),
+        }
+    }
+}

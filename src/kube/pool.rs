@@ -1,0 +1,227 @@
+//! Connections to one server under one identity class: those in use own their task, those that are idle wait here for a while.
+//!
+//! Dropping a [`Lease`] whose answer was not read to its end closes the connection. That is how cancelling works: there is no other
+//! way to make the server stop.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{self, SendRequest};
+use smol::{LocalExecutor, Task};
+use smol_hyper::rt::FuturesIo;
+
+use super::body::Body;
+use crate::net::{Stream, deadline};
+
+/// Idle connections kept. The agent has a few calls at a time, a busy proxy 8 short ones (house rules); more than that are opened
+/// in a burst and closed again.
+const IDLE_MAX: usize = 8;
+
+/// The sweeper comes this often; an idle connection survives one visit and not the second, so it stays between 30 and 60 s.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a connection may take from the end of an answer to being ready. It is one turn of its task; more means that the server
+/// has not taken our request's body.
+const READY_WITHIN: Duration = Duration::from_millis(100);
+
+/// What a connection reads ahead. It decides the memory under stalled readers: with 16 KiB, 60 stalled lists took 15 MB in all; with
+/// hyper's default 43 MB. It is also the longest head of an answer.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+struct Idle {
+    sender: SendRequest<Body>,
+    task: Task<()>,
+    visits: u8,
+}
+
+/// The idle connections of one identity class.
+pub(super) struct Pool {
+    executor: Rc<LocalExecutor<'static>>,
+    idle: RefCell<Vec<Idle>>,
+    sweeper: RefCell<Option<Task<()>>>,
+    open: Rc<Cell<usize>>,
+}
+
+/// A connection in use.
+pub(super) struct Lease {
+    pub(super) sender: SendRequest<Body>,
+    task: Task<()>,
+    home: Weak<Pool>,
+    /// Whether it waited in the pool: then the server may have closed it meanwhile.
+    pub(super) is_reused: bool,
+}
+
+/// Counts an open connection for as long as its task lives.
+struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    fn new(open: &Rc<Cell<usize>>) -> Self {
+        open.set(open.get() + 1);
+        Self(Rc::clone(open))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Pool {
+    /// An empty pool. `open` counts the connections that live, in use or idle.
+    pub(super) fn new(executor: Rc<LocalExecutor<'static>>, open: Rc<Cell<usize>>) -> Rc<Self> {
+        Rc::new(Self {
+            executor,
+            idle: RefCell::default(),
+            sweeper: RefCell::default(),
+            open,
+        })
+    }
+
+    /// An idle connection that is ready, the one used last first.
+    pub(super) async fn take(self: &Rc<Self>) -> Option<Lease> {
+        loop {
+            let Idle {
+                mut sender, task, ..
+            } = self.idle.borrow_mut().pop()?;
+            let ready = deadline(
+                READY_WITHIN,
+                std::future::poll_fn(|cx| sender.poll_ready(cx)),
+            );
+            if matches!(ready.await, Ok(Ok(()))) {
+                return Some(Lease {
+                    sender,
+                    task,
+                    home: Rc::downgrade(self),
+                    is_reused: true,
+                });
+            }
+        }
+    }
+
+    /// Speaks HTTP on a new connection.
+    pub(super) async fn begin(self: &Rc<Self>, stream: Stream) -> Result<Lease, hyper::Error> {
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(BUFFER_BYTES)
+            .handshake::<_, Body>(FuturesIo::new(stream))
+            .await?;
+        let counted = Counted::new(&self.open);
+        let task = self.executor.spawn(async move {
+            // Its error is told to the sender and to the body, which say it where a caller can do something.
+            if let Err(error) = connection.with_upgrades().await {
+                log::trace!("kube: a connection ended: {error}");
+            }
+            drop(counted);
+        });
+        Ok(Lease {
+            sender,
+            task,
+            home: Rc::downgrade(self),
+            is_reused: false,
+        })
+    }
+
+    fn put(self: &Rc<Self>, sender: SendRequest<Body>, task: Task<()>) {
+        let mut idle = self.idle.borrow_mut();
+        if sender.is_closed() || idle.len() >= IDLE_MAX {
+            return;
+        }
+        idle.push(Idle {
+            sender,
+            task,
+            visits: 0,
+        });
+        let mut sweeper = self.sweeper.borrow_mut();
+        if sweeper.as_ref().is_none_or(Task::is_finished) {
+            *sweeper = Some(self.executor.spawn(sweep(Rc::downgrade(self))));
+        }
+    }
+}
+
+/// Closes what has been idle for long; ends when nothing is idle, so that a quiet agent is not woken up.
+async fn sweep(pool: Weak<Pool>) {
+    loop {
+        smol::Timer::after(SWEEP_EVERY).await;
+        let Some(pool) = pool.upgrade() else {
+            return;
+        };
+        let mut idle = pool.idle.borrow_mut();
+        for connection in idle.iter_mut() {
+            connection.visits += 1;
+        }
+        idle.retain(|connection| connection.visits < 2 && !connection.sender.is_closed());
+        if idle.is_empty() {
+            return;
+        }
+    }
+}
+
+impl Lease {
+    /// Gives the connection back after an answer that was read to its end.
+    fn give_back(self) {
+        if let Some(home) = self.home.upgrade() {
+            home.put(self.sender, self.task);
+        }
+    }
+}
+
+/// The body of an answer together with the connection that it comes from.
+pub(super) struct LeasedBody {
+    incoming: Incoming,
+    lease: Option<Lease>,
+}
+
+impl LeasedBody {
+    pub(super) fn new(incoming: Incoming, lease: Lease) -> Self {
+        Self {
+            incoming,
+            lease: Some(lease),
+        }
+    }
+}
+
+impl HttpBody for LeasedBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let frame = Pin::new(&mut self.incoming).poll_frame(cx);
+        match &frame {
+            Poll::Ready(None) => {
+                if let Some(lease) = self.lease.take() {
+                    lease.give_back();
+                }
+            }
+            Poll::Ready(Some(Err(_))) => drop(self.lease.take()),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        }
+        frame.map(|frame| frame.map(|frame| frame.map_err(io::Error::other)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for LeasedBody {
+    fn drop(&mut self) {
+        // A reader may stop at the last byte without asking for more.
+        if self.incoming.is_end_stream()
+            && let Some(lease) = self.lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}

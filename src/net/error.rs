@@ -1,0 +1,413 @@
+//! Why there is no connection: a closed list of kinds, each with the phase it happened in, and the sentence and fix for people.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use rustls::CertificateError;
+
+use crate::core::time::{Wall, in_words};
+use crate::error::Retry;
+
+/// How far a connection had come. Ordered: a later phase proves that the earlier ones work.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Phase {
+    /// Our own settings: an address, a certificate or a key that cannot be used. Nothing was sent.
+    Settings,
+    /// Turning the name into addresses.
+    Dns,
+    /// The TCP connection, to the target or to the proxy.
+    Tcp,
+    /// What the proxy says to our CONNECT.
+    Proxy,
+    /// The TLS handshake.
+    Tls,
+}
+
+impl Phase {
+    /// The word in logs and in the diagnosis.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Settings => "settings",
+            Self::Dns => "dns",
+            Self::Tcp => "tcp",
+            Self::Proxy => "proxy",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// A setting cannot be used; the text says which and why.
+    Unusable(String),
+    /// The phase was not over when the time was.
+    Deadline(Duration),
+    /// The resolver's answer, in its words.
+    UnknownHost(String),
+    /// Nothing listens there.
+    ConnectionRefused,
+    /// No way to that network, or to that host.
+    Unreachable(String),
+    /// The connection broke.
+    Broken(String),
+    /// The proxy answered our CONNECT with something but 2xx.
+    ProxyRefused {
+        /// The proxy's status.
+        status: u16,
+        /// The rest of its status line.
+        reason: String,
+    },
+    /// What came from the proxy is not an answer to CONNECT.
+    ProxyGarbage(String),
+    /// The certificate begins to be valid after the time that we believe it is.
+    CertificateNotYetValid {
+        /// The time that was believed.
+        now: Wall,
+        /// The certificate's first moment.
+        not_before: Wall,
+    },
+    /// The certificate ended before the time that we believe it is.
+    CertificateExpired {
+        /// The time that was believed.
+        now: Wall,
+        /// The certificate's last moment.
+        not_after: Wall,
+    },
+    /// The certificate is signed by nobody that we trust.
+    UnknownIssuer,
+    /// The certificate is for other names.
+    WrongName(String),
+    /// Another reason not to believe the certificate.
+    BadCertificate(String),
+    /// The peer does not take our certificate, or wants one that we do not have.
+    ClientCertificateRefused(String),
+    /// The peer does not speak TLS on that port.
+    NotTls,
+    /// Another failure of TLS.
+    Tls(String),
+}
+
+/// Why there is no connection to `target`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Error {
+    /// How far it had come.
+    pub phase: Phase,
+    /// What went wrong.
+    pub kind: Kind,
+    /// `host:port` of what was tried, or the setting's name.
+    pub target: String,
+}
+
+impl Error {
+    /// An error from its three parts.
+    pub fn new(phase: Phase, kind: Kind, target: impl Into<String>) -> Self {
+        Self {
+            phase,
+            kind,
+            target: target.into(),
+        }
+    }
+
+    /// A setting that cannot be used.
+    pub fn unusable(setting: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::new(Phase::Settings, Kind::Unusable(why.into()), setting)
+    }
+
+    /// Reads an I/O error of `phase`, and the TLS error inside where there is one.
+    pub fn from_io(phase: Phase, error: &io::Error, target: impl Into<String>) -> Self {
+        let inside = error
+            .get_ref()
+            .and_then(|inside| inside.downcast_ref::<rustls::Error>());
+        let kind = match inside {
+            Some(tls) => tls_kind(tls),
+            None => io_kind(phase, error),
+        };
+        Self::new(phase, kind, target)
+    }
+
+    /// What a person can do about it.
+    pub fn fix(&self) -> Option<String> {
+        let fix = match &self.kind {
+            Kind::Unusable(_) => return None,
+            Kind::Deadline(_) => match self.phase {
+                Phase::Settings => return None,
+                Phase::Dns => "check the name servers in /etc/resolv.conf".to_owned(),
+                Phase::Tcp => format!(
+                    "a firewall may drop the packets: allow outgoing TCP to {}, or set https_proxy",
+                    self.target
+                ),
+                Phase::Proxy => "the proxy is silent: check its log, or no_proxy".to_owned(),
+                Phase::Tls => "something between may hold TLS back: check proxies and the MTU".to_owned(),
+            },
+            Kind::UnknownHost(_) => "check the name, and the name servers in /etc/resolv.conf".to_owned(),
+            Kind::ConnectionRefused => format!("nothing listens on {}: check address and port, and that the service runs", self.target),
+            Kind::Unreachable(_) => "check the cable or Wi-Fi, the address and the default route (ip route)".to_owned(),
+            Kind::Broken(_) => return None,
+            Kind::ProxyRefused { status: 407, .. } => {
+                "give the proxy's user and password: https_proxy=http://user:password@host:port".to_owned()
+            }
+            Kind::ProxyRefused { .. } => format!("allow CONNECT to {} on the proxy, or add the host to no_proxy", self.target),
+            Kind::ProxyGarbage(_) => "https_proxy must name an HTTP proxy: check its scheme and port".to_owned(),
+            Kind::CertificateNotYetValid { not_before, .. } => format!(
+                "set this machine's clock (timedatectl set-ntp true): it is behind {}, or the certificate was made on a machine whose clock is ahead",
+                not_before.rfc3339()
+            ),
+            Kind::CertificateExpired { not_after, .. } if *not_after < super::tls::build_date() => {
+                "renew the certificate of the server: it ended before this program was built, so this machine's clock is not the cause".to_owned()
+            }
+            Kind::CertificateExpired { .. } => {
+                "renew the certificate of the server; if it is good, this machine's clock is ahead (date -u)".to_owned()
+            }
+            Kind::UnknownIssuer => "give the CA that signed it as extra CA file (tls.ca_file); a proxy that looks into TLS has a CA of its own".to_owned(),
+            Kind::WrongName(_) => "use a name that the certificate carries, or renew it with this name".to_owned(),
+            Kind::BadCertificate(_) => "renew the certificate of the server".to_owned(),
+            Kind::ClientCertificateRefused(_) => "renew the client certificate; it must be signed by a CA that the server trusts".to_owned(),
+            Kind::NotTls => "the server speaks no TLS there: check scheme and port".to_owned(),
+            Kind::Tls(_) => return None,
+        };
+        Some(fix)
+    }
+
+    /// Whether trying again can help.
+    pub fn retry(&self) -> Retry {
+        match self.kind {
+            Kind::Unusable(_) => Retry::Never,
+            Kind::Broken(_) => Retry::Soon,
+            Kind::Deadline(_)
+            | Kind::UnknownHost(_)
+            | Kind::ConnectionRefused
+            | Kind::Unreachable(_)
+            | Kind::ProxyRefused { .. }
+            | Kind::ProxyGarbage(_)
+            | Kind::CertificateNotYetValid { .. }
+            | Kind::CertificateExpired { .. }
+            | Kind::UnknownIssuer
+            | Kind::WrongName(_)
+            | Kind::BadCertificate(_)
+            | Kind::ClientCertificateRefused(_)
+            | Kind::NotTls
+            | Kind::Tls(_) => Retry::Later,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = &self.target;
+        match &self.kind {
+            Kind::Unusable(why) => write!(f, "cannot use {target}: {why}"),
+            Kind::Deadline(limit) => {
+                let limit = in_words(*limit);
+                match self.phase {
+                    Phase::Settings => write!(f, "{target} was not ready in {limit}"),
+                    Phase::Dns => write!(f, "no answer to the look-up of {target} in {limit}"),
+                    Phase::Tcp => write!(f, "no TCP connection to {target} in {limit}"),
+                    Phase::Proxy => write!(f, "no answer of the proxy for {target} in {limit}"),
+                    Phase::Tls => write!(f, "no end of the TLS handshake with {target} in {limit}"),
+                }
+            }
+            Kind::UnknownHost(why) => write!(f, "cannot find the address of {target}: {why}"),
+            Kind::ConnectionRefused => write!(f, "cannot connect to {target}: connection refused"),
+            Kind::Unreachable(why) => write!(f, "cannot reach {target}: {why}"),
+            Kind::Broken(why) => write!(f, "the connection to {target} broke: {why}"),
+            Kind::ProxyRefused { status, reason } => {
+                write!(
+                    f,
+                    "the proxy refused CONNECT to {target}: {status} {reason}"
+                )
+            }
+            Kind::ProxyGarbage(why) => {
+                write!(f, "the proxy for {target} did not answer as a proxy: {why}")
+            }
+            Kind::CertificateNotYetValid { now, not_before } => write!(
+                f,
+                "the certificate of {target} is not yet valid: it begins {}, here it is {}",
+                not_before.rfc3339(),
+                now.rfc3339()
+            ),
+            Kind::CertificateExpired { now, not_after } => write!(
+                f,
+                "the certificate of {target} has expired: it ended {}, here it is {}",
+                not_after.rfc3339(),
+                now.rfc3339()
+            ),
+            Kind::UnknownIssuer => {
+                write!(
+                    f,
+                    "the certificate of {target} is signed by nobody that we trust"
+                )
+            }
+            Kind::WrongName(why) => {
+                write!(f, "the certificate of {target} is for another name: {why}")
+            }
+            Kind::BadCertificate(why) => write!(f, "the certificate of {target} is bad: {why}"),
+            Kind::ClientCertificateRefused(why) => {
+                write!(f, "{target} refused our client certificate: {why}")
+            }
+            Kind::NotTls => write!(f, "{target} does not speak TLS"),
+            Kind::Tls(why) => write!(f, "TLS with {target} failed: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<&Error> for crate::error::Error {
+    fn from(error: &Error) -> Self {
+        let mut told = Self::new(error.to_string()).retry(error.retry());
+        told.fix = error.fix();
+        told
+    }
+}
+
+fn io_kind(phase: Phase, error: &io::Error) -> Kind {
+    use io::ErrorKind as Io;
+    let text = error.to_string();
+    let unreachable = [
+        Io::HostUnreachable,
+        Io::NetworkUnreachable,
+        Io::NetworkDown,
+        Io::AddrNotAvailable,
+        Io::TimedOut,
+    ];
+    if error.kind() == Io::ConnectionRefused {
+        Kind::ConnectionRefused
+    } else if unreachable.contains(&error.kind()) {
+        Kind::Unreachable(text)
+    } else if error.kind() == Io::UnexpectedEof && phase == Phase::Tls {
+        Kind::Broken("the peer closed it in the middle of the handshake".to_owned())
+    } else {
+        Kind::Broken(text)
+    }
+}
+
+fn tls_kind(error: &rustls::Error) -> Kind {
+    if let rustls::Error::InvalidCertificate(why) = error {
+        return certificate_kind(why);
+    }
+    if let rustls::Error::AlertReceived(alert) = error {
+        use rustls::AlertDescription as Alert;
+        let refused = [
+            Alert::BadCertificate,
+            Alert::UnsupportedCertificate,
+            Alert::CertificateRevoked,
+            Alert::CertificateExpired,
+            Alert::CertificateUnknown,
+            Alert::UnknownCA,
+            Alert::AccessDenied,
+            Alert::CertificateRequired,
+        ];
+        if refused.contains(alert) {
+            return Kind::ClientCertificateRefused(format!("{alert:?}"));
+        }
+    }
+    if matches!(error, rustls::Error::InvalidMessage(_)) {
+        return Kind::NotTls;
+    }
+    Kind::Tls(error.to_string())
+}
+
+fn certificate_kind(why: &CertificateError) -> Kind {
+    let wall = |time: &rustls::pki_types::UnixTime| {
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        Wall::from_millis(seconds.saturating_mul(1000))
+    };
+    if let CertificateError::ExpiredContext { time, not_after } = why {
+        return Kind::CertificateExpired {
+            now: wall(time),
+            not_after: wall(not_after),
+        };
+    }
+    if let CertificateError::NotValidYetContext { time, not_before } = why {
+        return Kind::CertificateNotYetValid {
+            now: wall(time),
+            not_before: wall(not_before),
+        };
+    }
+    if matches!(why, CertificateError::UnknownIssuer) {
+        return Kind::UnknownIssuer;
+    }
+    let text = why.to_string();
+    if matches!(
+        why,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+    ) {
+        return Kind::WrongName(text);
+    }
+    Kind::BadCertificate(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::UnixTime;
+
+    fn of(why: CertificateError) -> Error {
+        let tls = rustls::Error::InvalidCertificate(why);
+        let io = io::Error::new(io::ErrorKind::InvalidData, tls);
+        Error::from_io(Phase::Tls, &io, "cp.example:443")
+    }
+
+    fn at(seconds: u64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_certificate_from_the_future_points_at_the_clock() {
+        let error = of(CertificateError::NotValidYetContext {
+            time: at(0),
+            not_before: at(86_400),
+        });
+        assert_eq!(
+            error.to_string(),
+            "the certificate of cp.example:443 is not yet valid: it begins 1970-01-02T00:00:00.000Z, here it is 1970-01-01T00:00:00.000Z"
+        );
+        assert!(error.fix().is_some_and(|fix| fix.contains("clock")));
+    }
+
+    #[test]
+    fn a_certificate_that_ended_before_the_build_is_not_the_clocks_fault() {
+        let ended_long_ago = of(CertificateError::ExpiredContext {
+            time: at(1_000_000_000),
+            not_after: at(900_000_000),
+        });
+        assert!(
+            ended_long_ago
+                .fix()
+                .is_some_and(|fix| fix.contains("not the cause"))
+        );
+        let ended_ahead = of(CertificateError::ExpiredContext {
+            time: at(9_000_000_001),
+            not_after: at(9_000_000_000),
+        });
+        assert!(ended_ahead.fix().is_some_and(|fix| fix.contains("ahead")));
+    }
+
+    #[test]
+    fn each_phase_has_its_own_sentence_for_a_deadline() {
+        let mut seen = Vec::new();
+        for phase in [Phase::Dns, Phase::Tcp, Phase::Proxy, Phase::Tls] {
+            let error = Error::new(phase, Kind::Deadline(Duration::from_secs(10)), "a:1");
+            assert!(error.fix().is_some(), "{phase:?}");
+            seen.push(error.to_string());
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[test]
+    fn only_a_setting_is_not_worth_another_try() {
+        assert_eq!(
+            Error::unusable("tls.ca_file", "empty").retry(),
+            Retry::Never
+        );
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = Error::from_io(Phase::Tcp, &refused, "a:1");
+        assert_eq!(
+            (error.kind.clone(), error.retry()),
+            (Kind::ConnectionRefused, Retry::Later)
+        );
+    }
+}
