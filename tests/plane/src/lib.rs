@@ -1,1 +1,46 @@
 //! The reference control plane of pipeops-agent.
+//!
+//! It speaks the other end of the wire as the protocol says it, shares no code with the agent,
+//! and so is the check of it: every frame that an agent sends is compared with the protocol, and
+//! every way in which a control plane may behave can be set while it runs. It also serves each
+//! cluster's API to stock kubectl. It is a way to try the agent and to test it, not a control
+//! plane for production: it keeps one token for all agents and one for all users.
+//!
+//! Start with [`Plane::start`].
+
+mod agents;
+mod api;
+mod bell;
+mod bridge;
+mod check;
+mod clock;
+mod exchange;
+mod http;
+mod inbound;
+mod json;
+mod net;
+mod options;
+mod plane;
+mod record;
+mod request;
+mod rest;
+mod session;
+mod shape;
+mod state;
+mod transport;
+mod world;
+mod ws;
+
+pub use exchange::{Failed, Received};
+pub use hyper::body::Bytes;
+pub use json::StreamRequest;
+pub use options::{
+    Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Redirect, RegisterReply,
+    RestReply, Services, Spelling, Upgrade,
+};
+pub use plane::{Body, Cut, Plane, Response, SessionInfo, Sessions, StreamHandle, View};
+pub use record::{Direction, Frame, Handshake, RestCall, Role, Violation};
+pub use request::{ProxyRequest, Service};
+pub use shape::Head;
+pub use state::{Cluster, Failure};
+pub use ws::{Last, Opcode};

@@ -1,0 +1,745 @@
+//! The handle of a running plane, for tests and for the program.
+//!
+//! All calls block the calling thread and have a deadline; the plane itself runs on a thread of
+//! its own, whose state nobody else touches.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use smol::LocalExecutor;
+use smol::channel::{Receiver, Sender, bounded};
+use smol::net::TcpListener;
+
+use crate::bell::within;
+use crate::exchange::{Failed, Received};
+use crate::http::{self, Endpoints, Listener};
+use crate::json::StreamRequest;
+use crate::net::{Ending, Flow};
+use crate::options::{Behaviour, Options};
+use crate::record::{Frame, Handshake, RestCall, Role, Violation};
+use crate::request::ProxyRequest;
+use crate::session::Session;
+use crate::shape::Head;
+use crate::state::{self, Access, Cluster, Failure, State};
+use crate::transport::{self, Duplex};
+use crate::world::{Addresses, Security, World};
+use crate::ws::{Last, Opcode};
+
+/// A control plane. Dropping it stops it.
+#[derive(Debug)]
+pub struct Plane {
+    options: Options,
+    behaviour: Behaviour,
+    state: State,
+    addresses: Addresses,
+    urls: Urls,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    jobs: Sender<Job>,
+    thread: JoinHandle<Option<State>>,
+}
+
+#[derive(Debug, Default)]
+struct Urls {
+    api: String,
+    gateway: String,
+    plaintext: Option<String>,
+}
+
+type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
+
+/// How to end or spoil a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// TCP RST.
+    Reset,
+    /// TCP FIN without a close frame.
+    Fin,
+    /// A close frame with this code and reason; the agent's answer ends the connection.
+    Close(u16, String),
+    /// Nothing is read or written any more, but the socket stays open.
+    BlackHole,
+    /// At most so many bytes a second are read.
+    Slow(u32),
+    /// As it was before [`Cut::BlackHole`] or [`Cut::Slow`].
+    Heal,
+}
+
+/// Which sessions something is done to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sessions {
+    /// The newest.
+    Newest,
+    /// All.
+    All,
+}
+
+/// One session, as it is at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its number, unique for a start of the plane.
+    pub number: u64,
+    /// Its endpoint.
+    pub role: Role,
+    /// The cluster, once it is known.
+    pub cluster_id: Option<String>,
+    /// Whether requests can go over it.
+    pub is_ready: bool,
+    /// Requests under way.
+    pub requests: usize,
+    /// Streams under way.
+    pub streams: usize,
+}
+
+/// Everything that was recorded, for [`Plane::until`].
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Frames, the oldest first.
+    pub frames: &'a VecDeque<Frame>,
+    /// Handshakes, the oldest first.
+    pub handshakes: &'a VecDeque<Handshake>,
+    /// REST calls, the oldest first.
+    pub rest_calls: &'a VecDeque<RestCall>,
+    /// Payloads of heartbeats, the oldest first.
+    pub heartbeats: &'a VecDeque<Value>,
+    /// Payloads of `register`, the oldest first.
+    pub registrations: &'a VecDeque<Value>,
+    /// What broke the protocol, the oldest first.
+    pub violations: &'a VecDeque<Violation>,
+    /// The open sessions.
+    pub sessions: &'a [SessionInfo],
+}
+
+/// 10 s: a call that only looks at the plane's state.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+impl Plane {
+    /// Starts a plane.
+    pub fn start(options: Options) -> Result<Self, Failure> {
+        if let Some(dir) = &options.state_dir {
+            std::fs::create_dir_all(dir)
+                .map_err(|error| Failure::new(format!("cannot make {}: {error}", dir.display())))?;
+        }
+        let mut state = State::load_or_new(options.state_dir.as_deref())?;
+        if let Some(token) = &options.token {
+            state.token.clone_from(token);
+        }
+        let mut plane = Self {
+            options,
+            behaviour: Behaviour::default(),
+            state,
+            addresses: Addresses::default(),
+            urls: Urls::default(),
+            running: None,
+        };
+        plane.start_again()?;
+        Ok(plane)
+    }
+
+    /// Starts a stopped plane on the same addresses, with the same state and behaviour.
+    pub fn start_again(&mut self) -> Result<(), Failure> {
+        self.stop();
+        let listeners = bind(&self.options, &mut self.addresses)?;
+        let parts = Parts {
+            options: self.options.clone(),
+            addresses: self.addresses.clone(),
+            state: self.state.clone(),
+            behaviour: self.behaviour.clone(),
+            listeners,
+        };
+        let (jobs, queue) = bounded::<Job>(64);
+        let thread = thread::Builder::new()
+            .name("plane".to_owned())
+            .spawn(move || run(parts, &queue))
+            .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+        self.running = Some(Running { jobs, thread });
+        let urls = self.call(|world| Urls {
+            api: world.api_url(),
+            gateway: world.gateway_url(Security::Tls),
+            plaintext: world
+                .addresses
+                .plaintext
+                .map(|address| format!("http://{address}")),
+        });
+        self.urls = urls.ok_or_else(|| Failure::new("the plane's thread ended at once"))?;
+        self.write_files()
+    }
+
+    /// What people and agents read: the CA, the token, the addresses.
+    fn write_files(&self) -> Result<(), Failure> {
+        let Some(dir) = &self.options.state_dir else {
+            return Ok(());
+        };
+        self.state.save(dir)?;
+        let public = |name: &str, text: &str| {
+            state::replace(&dir.join(name), text.as_bytes(), Access::Everybody)
+        };
+        public("ca.pem", &self.state.ca_pem)?;
+        public("api_url", &self.urls.api)?;
+        public("gateway_url", &self.urls.gateway)?;
+        let token = dir.join("token");
+        state::replace(&token, self.state.token.as_bytes(), Access::Owner)
+    }
+
+    /// Stops the plane: its sockets are closed, without close frames.
+    pub fn stop(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        drop(running.jobs);
+        match running.thread.join() {
+            Ok(Some(state)) => self.state = state,
+            Ok(None) => {}
+            Err(_) => log::error!("the plane's thread panicked"),
+        }
+    }
+
+    /// Stops the plane as a crash of its machine would: every connection is reset.
+    pub fn kill(&mut self) {
+        self.call(|world| world.cut_all(Ending::Reset));
+        self.stop();
+    }
+
+    /// `https://127.0.0.1:PORT`
+    pub fn api_url(&self) -> &str {
+        &self.urls.api
+    }
+
+    /// `wss://127.0.0.1:PORT/ws`
+    pub fn gateway_url(&self) -> &str {
+        &self.urls.gateway
+    }
+
+    /// `http://127.0.0.1:PORT`, with [`Options::plaintext_listen`].
+    pub fn plaintext_url(&self) -> Option<&str> {
+        self.urls.plaintext.as_deref()
+    }
+
+    /// Where kubectl and curl find a cluster.
+    pub fn cluster_url(&self, cluster_id: &str) -> String {
+        format!("{}/api/v1/clusters/agent/{cluster_id}/proxy", self.urls.api)
+    }
+
+    /// The certificate of the plane's own CA.
+    pub fn ca_pem(&self) -> &str {
+        &self.state.ca_pem
+    }
+
+    /// A client certificate of the plane's own CA, and its key.
+    pub fn client_certificate(&self) -> (&str, &str) {
+        (&self.state.client_pem, &self.state.client_key_pem)
+    }
+
+    /// The token that agents must show.
+    pub fn token(&self) -> &str {
+        &self.state.token
+    }
+
+    /// From now on agents must show another token.
+    pub fn set_token(&mut self, token: &str) {
+        token.clone_into(&mut self.state.token);
+        let token = token.to_owned();
+        self.call(move |world| world.state.borrow_mut().token = token);
+    }
+
+    /// The token that HTTP clients of [`Plane::cluster_url`] must show.
+    pub fn user_token(&self) -> &str {
+        &self.state.user_token
+    }
+
+    /// A kubeconfig for a cluster.
+    pub fn kubeconfig(&self, cluster_id: &str) -> String {
+        let url = self.cluster_url(cluster_id);
+        state::kubeconfig(&url, &self.state.ca_pem, &self.state.user_token, cluster_id)
+    }
+
+    /// The clusters that registered, now or in an earlier start.
+    pub fn clusters(&self) -> Vec<Cluster> {
+        self.call(|world| world.state.borrow().clusters.clone())
+            .unwrap_or_else(|| self.state.clusters.clone())
+    }
+
+    /// Forgets every cluster, as a control plane that lost its database.
+    pub fn forget_clusters(&mut self) {
+        self.state.clusters.clear();
+        self.call(|world| world.state.borrow_mut().clusters.clear());
+    }
+
+    /// Changes the behaviour; it holds over restarts.
+    pub fn set(&mut self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.behaviour);
+        let behaviour = self.behaviour.clone();
+        self.call(move |world| *world.behaviour.borrow_mut() = behaviour);
+    }
+
+    /// Waits until `level` gives something, looking again after each event.
+    pub fn until<T, F>(&self, limit: Duration, mut level: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&View<'_>) -> Option<T> + Send + 'static,
+    {
+        self.run(limit, |world| async move {
+            let look = || look(&world, &mut level);
+            world.record.bell.until(look).await
+        })
+    }
+
+    /// What `look` makes of everything recorded.
+    pub fn look<T, F>(&self, mut look: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&View<'_>) -> T + Send + 'static,
+    {
+        self.call(move |world| self::look(world, |view| Some(look(view))))?
+    }
+
+    /// The number that the next frame gets: for [`Plane::wait_for`].
+    pub fn mark(&self) -> u64 {
+        self.call(|world| world.record.next_number())
+            .unwrap_or_default()
+    }
+
+    /// Waits for a frame with a number from `mark` on (0: any that is still recorded).
+    pub fn wait_for(
+        &self,
+        mark: u64,
+        limit: Duration,
+        mut is_it: impl FnMut(&Frame) -> bool + Send + 'static,
+    ) -> Option<Frame> {
+        let mut seen = mark;
+        self.until(limit, move |view| {
+            let first = view.frames.front().map_or(0, |frame| frame.number);
+            let skip = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
+            for frame in view.frames.iter().skip(skip) {
+                seen = frame.number + 1;
+                if is_it(frame) {
+                    return Some(frame.clone());
+                }
+            }
+            None
+        })
+    }
+
+    /// Waits for a session that can carry requests.
+    pub fn wait_ready(&self, limit: Duration) -> Option<SessionInfo> {
+        self.until(limit, |view| {
+            view.sessions.iter().rev().find(|s| s.is_ready).cloned()
+        })
+    }
+
+    /// Waits until no session is open.
+    pub fn wait_gone(&self, limit: Duration) -> Option<()> {
+        self.until(limit, |view| view.sessions.is_empty().then_some(()))
+    }
+
+    /// All recorded frames.
+    pub fn frames(&self) -> Vec<Frame> {
+        self.look(|view| view.frames.iter().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// All recorded handshakes.
+    pub fn handshakes(&self) -> Vec<Handshake> {
+        self.look(|view| view.handshakes.iter().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// All recorded REST calls.
+    pub fn rest_calls(&self) -> Vec<RestCall> {
+        self.look(|view| view.rest_calls.iter().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// All that agents did against the protocol.
+    pub fn violations(&self) -> Vec<String> {
+        self.look(|view| view.violations.iter().map(|v| v.what.clone()).collect())
+            .unwrap_or_default()
+    }
+
+    /// The open sessions.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.look(|view| view.sessions.to_vec()).unwrap_or_default()
+    }
+
+    /// Ends or spoils connections of agents.
+    pub fn cut(&self, sessions: Sessions, cut: Cut) {
+        self.each(sessions, move |world, session| match &cut {
+            Cut::Reset => session.gate.set(Flow::Cut(Ending::Reset)),
+            Cut::Fin => session.gate.set(Flow::Cut(Ending::Fin)),
+            Cut::Close(code, reason) => session.close(world, *code, reason),
+            Cut::BlackHole => session.gate.set(Flow::Silent),
+            Cut::Slow(bytes_per_s) => session.gate.set(Flow::Slow(*bytes_per_s)),
+            Cut::Heal => session.gate.set(Flow::Open),
+        });
+    }
+
+    /// Sends the newest session a message in the carrier that is set.
+    pub fn send(&self, kind: &'static str, request_id: Option<&str>, payload: Value) {
+        let id = request_id.map(str::to_owned);
+        self.each(Sessions::Newest, move |world, session| {
+            session.send(world, kind, id.as_deref(), payload.clone());
+        });
+    }
+
+    /// Sends the newest session one frame as it is: any text, any bytes, unfinished messages.
+    pub fn send_frame(&self, opcode: Opcode, data: &[u8], last: Last) {
+        let data = data.to_vec();
+        self.each(Sessions::Newest, move |world, session| {
+            session.send_frame(world, opcode, &data, last);
+        });
+    }
+
+    /// Sends the newest session a text message as it is.
+    pub fn send_text(&self, text: &str) {
+        self.send_frame(Opcode::Text, text.as_bytes(), Last::Yes);
+    }
+
+    /// Sends the newest session a binary message as it is.
+    pub fn send_binary(&self, data: &[u8]) {
+        self.send_frame(Opcode::Binary, data, Last::Yes);
+    }
+
+    /// Writes bytes to the newest session that need not be WebSocket frames.
+    pub fn send_bytes(&self, bytes: &[u8]) {
+        let bytes = bytes.to_vec();
+        self.each(Sessions::Newest, move |_world, session| {
+            session.send_bytes(bytes.clone());
+        });
+    }
+
+    /// Sends `gateway_hello` with this payload.
+    pub fn gateway_hello(&self, payload: Value) {
+        self.send("gateway_hello", None, payload);
+    }
+
+    /// Sends an `error` message.
+    pub fn error(&self, text: &str) {
+        self.send("error", None, json!({ "error": text }));
+    }
+
+    /// Sends a `ping` message.
+    pub fn ping(&self, request_id: Option<&str>) {
+        self.send("ping", request_id, json!({}));
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub fn request(&self, request: ProxyRequest, limit: Duration) -> Result<Response, Failed> {
+        let (chunks, body) = bounded(8);
+        self.run(limit, |world| async move {
+            let transport = transport::to(&world, request.cluster_id.as_deref())?;
+            let answer = transport.request(&world, &request).await;
+            let head = answer.head().await?;
+            world.tasks.spawn(async move {
+                let next = || std::future::poll_fn(|context| answer.poll_data(context));
+                while let Some(chunk) = next().await {
+                    // A dropped body ends the request: it is cancelled with `answer`.
+                    if chunks.send(chunk).await.is_err() {
+                        break;
+                    }
+                }
+            });
+            Ok(head)
+        })
+        .unwrap_or(Err(Failed::Late))
+        .map(|head| Response {
+            head,
+            body: Body { chunks: body },
+        })
+    }
+
+    /// Starts a Kubernetes stream (exec, attach).
+    pub fn stream(&self, request: StreamRequest) -> Result<StreamHandle, Failed> {
+        let (handle, ends) = StreamHandle::pair();
+        self.run(CALL_LIMIT, |world| async move {
+            let transport = transport::to(&world, request.cluster_id.as_deref())?;
+            let duplex = transport.start(&world, &request).await;
+            world.tasks.spawn(ends.carry(duplex));
+            Ok(handle)
+        })
+        .unwrap_or(Err(Failed::Late))
+    }
+
+    /// Opens an application's WebSocket; gives the head of the answer too.
+    pub fn websocket(
+        &self,
+        request: ProxyRequest,
+        limit: Duration,
+    ) -> Result<(Head, StreamHandle), Failed> {
+        let (handle, ends) = StreamHandle::pair();
+        self.run(limit, |world| async move {
+            let transport = transport::to(&world, request.cluster_id.as_deref())?;
+            let opened = transport.websocket(&world, &request).await;
+            let (head, duplex) = opened.map_err(|(_head, failed)| failed)?;
+            world.tasks.spawn(ends.carry(duplex));
+            Ok((head, handle))
+        })
+        .unwrap_or(Err(Failed::Late))
+    }
+
+    fn each(&self, sessions: Sessions, act: impl Fn(&World, &Session) + Send + 'static) {
+        self.call(move |world| match sessions {
+            Sessions::Newest => {
+                if let Some(session) = world.newest(None) {
+                    act(world, &session);
+                }
+            }
+            Sessions::All => {
+                let all: Vec<_> = world.sessions.borrow().values().map(Rc::clone).collect();
+                for session in all {
+                    act(world, &session);
+                }
+            }
+        });
+    }
+
+    /// Calls into the plane's thread; `None` when it is stopped.
+    fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Rc<World>) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.run(CALL_LIMIT, |world| async move { call(&world) })
+    }
+
+    /// Runs a future on the plane's thread; `None` when it is late or the plane is stopped.
+    fn run<T, F>(
+        &self,
+        limit: Duration,
+        make: impl FnOnce(Rc<World>) -> F + Send + 'static,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let running = self.running.as_ref()?;
+        let (sender, receiver) = bounded(1);
+        let job: Job = Box::new(move |world| {
+            let future = within(limit, make(Rc::clone(world)));
+            world.tasks.spawn(async move {
+                if let Some(made) = future.await {
+                    // The caller waits for exactly this, or has given up.
+                    drop(sender.send(made).await);
+                }
+            });
+        });
+        let call = async {
+            running.jobs.send(job).await.ok()?;
+            receiver.recv().await.ok()
+        };
+        // A plane that hangs must not hang its test.
+        smol::block_on(within(limit + CALL_LIMIT, call)).flatten()
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn look<T>(world: &World, mut look: impl FnMut(&View<'_>) -> Option<T>) -> Option<T> {
+    let sessions: Vec<SessionInfo> = world
+        .sessions
+        .borrow()
+        .values()
+        .map(|session| SessionInfo {
+            number: session.number,
+            role: session.role,
+            cluster_id: session.cluster_id.borrow().clone(),
+            is_ready: session.carries(None),
+            requests: session.exchanges.borrow().len(),
+            streams: session.streams.borrow().len(),
+        })
+        .collect();
+    look(&View {
+        frames: &world.record.frames.borrow(),
+        handshakes: &world.record.handshakes.borrow(),
+        rest_calls: &world.record.rest_calls.borrow(),
+        heartbeats: &world.record.heartbeats.borrow(),
+        registrations: &world.record.registrations.borrow(),
+        violations: &world.record.violations.borrow(),
+        sessions: &sessions,
+    })
+}
+
+/// An answer: its head, and its body as it comes. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Response {
+    /// Status and headers.
+    pub head: Head,
+    /// The body.
+    pub body: Body,
+}
+
+/// The body of an answer. The plane keeps what is not read, up to `spool_bytes_max`.
+#[derive(Debug)]
+pub struct Body {
+    chunks: Receiver<Result<Bytes, Failed>>,
+}
+
+impl Body {
+    /// The next piece; `None` at the end.
+    pub fn next(&mut self, limit: Duration) -> Option<Result<Bytes, Failed>> {
+        match smol::block_on(within(limit, self.chunks.recv())) {
+            Some(Ok(chunk)) => Some(chunk),
+            Some(Err(_closed)) => None,
+            None => Some(Err(Failed::Late)),
+        }
+    }
+
+    /// The whole rest; `limit` is for each piece.
+    pub fn read_all(mut self, limit: Duration) -> Result<Vec<u8>, Failed> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.next(limit) {
+            all.extend_from_slice(&piece?);
+        }
+        Ok(all)
+    }
+}
+
+/// A stream of WebSocket frames. Dropping it closes the stream.
+#[derive(Debug)]
+pub struct StreamHandle {
+    frames: Sender<(u8, Vec<u8>)>,
+    received: Receiver<Received>,
+}
+
+struct Ends {
+    frames: Receiver<(u8, Vec<u8>)>,
+    received: Sender<Received>,
+}
+
+impl StreamHandle {
+    fn pair() -> (Self, Ends) {
+        let (frames, frames_out) = bounded(16);
+        let (received_in, received) = bounded(16);
+        let ends = Ends {
+            frames: frames_out,
+            received: received_in,
+        };
+        (Self { frames, received }, ends)
+    }
+
+    /// Sends a frame: 1 is text, 2 is binary (on exec: with the channel byte first). Says
+    /// whether it could be handed over in time.
+    pub fn send(&self, opcode: u8, data: &[u8], limit: Duration) -> bool {
+        let frame = (opcode, data.to_vec());
+        matches!(
+            smol::block_on(within(limit, self.frames.send(frame))),
+            Some(Ok(()))
+        )
+    }
+
+    /// The next thing that the stream brings; `None` after its end or the limit.
+    pub fn receive(&self, limit: Duration) -> Option<Received> {
+        smol::block_on(within(limit, self.received.recv()))?.ok()
+    }
+}
+
+impl Ends {
+    /// Carries frames until the stream ends or its handle is dropped.
+    async fn carry(self, duplex: Duplex) {
+        let up = async {
+            while let Ok((opcode, data)) = self.frames.recv().await {
+                duplex.send(opcode, &data).await;
+            }
+        };
+        let down = async {
+            while let Some(received) = duplex.receive().await {
+                if self.received.send(received).await.is_err() {
+                    break;
+                }
+            }
+        };
+        smol::future::or(up, down).await;
+    }
+}
+
+/// What a plane's thread is made of.
+struct Parts {
+    options: Options,
+    addresses: Addresses,
+    state: State,
+    behaviour: Behaviour,
+    listeners: Vec<Listener>,
+}
+
+/// Binds every listener; addresses that were bound before are kept.
+fn bind(options: &Options, addresses: &mut Addresses) -> Result<Vec<Listener>, Failure> {
+    let mut listeners = Vec::new();
+    let mut add = |address: SocketAddr, security, endpoints| -> Result<SocketAddr, Failure> {
+        let failed = |error| Failure::new(format!("cannot listen at {address}: {error}"));
+        let socket = smol::block_on(TcpListener::bind(address)).map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        listeners.push(Listener {
+            socket,
+            security,
+            endpoints,
+        });
+        Ok(address)
+    };
+    let mut tls: Vec<SocketAddr> = Vec::new();
+    for (place, wanted) in options.listen.iter().enumerate() {
+        let mut address = addresses.tls.get(place).copied().unwrap_or(*wanted);
+        if let Some(first) = tls.first().filter(|_| address.port() == 0) {
+            address.set_port(first.port());
+        }
+        tls.push(add(address, Security::Tls, Endpoints::All)?);
+    }
+    addresses.tls = tls;
+    if let Some(wanted) = options.gateway_listen {
+        let address = addresses.gateway.unwrap_or(wanted);
+        addresses.gateway = Some(add(address, Security::Tls, Endpoints::Gateway)?);
+    }
+    if let Some(wanted) = options.plaintext_listen {
+        let address = addresses.plaintext.unwrap_or(wanted);
+        addresses.plaintext = Some(add(address, Security::Plaintext, Endpoints::All)?);
+    }
+    Ok(listeners)
+}
+
+/// The plane's thread; gives back what outlives it.
+fn run(parts: Parts, queue: &Receiver<Job>) -> Option<State> {
+    let executor = Rc::new(LocalExecutor::new());
+    let tls = match parts.state.tls(parts.options.client_certificates) {
+        Ok(tls) => tls,
+        Err(error) => {
+            log::error!("{error}");
+            return None;
+        }
+    };
+    let world = World::new(
+        parts.options,
+        parts.addresses,
+        parts.state,
+        parts.behaviour,
+        Rc::clone(&executor),
+    );
+    let world = match world {
+        Ok(world) => Rc::new(world),
+        Err(error) => {
+            log::error!("{error}");
+            return None;
+        }
+    };
+    for listener in parts.listeners {
+        let accept = http::accept(Rc::clone(&world), listener, std::sync::Arc::clone(&tls));
+        world.tasks.spawn(accept);
+    }
+    smol::block_on(executor.run(async {
+        while let Ok(job) = queue.recv().await {
+            job(&world);
+        }
+    }));
+    world.tasks.clear();
+    // Dropped tasks are still to be run once by the executor, which then drops what they own.
+    while executor.try_tick() {}
+    Some(world.state.borrow().clone())
+}
