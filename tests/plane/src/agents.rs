@@ -6,7 +6,6 @@ use std::rc::Rc;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use serde_json::json;
 
 use crate::check;
 use crate::http::{self, Peer, Reply};
@@ -137,10 +136,9 @@ fn upgrade(
         match http::upgraded(on).await {
             Ok((conn, read_before)) => {
                 log::info!("session {} ({role:?}): open", session.number);
-                if role == Role::Gateway && running.behaviour(|behaviour| behaviour.greets_gateway)
-                {
-                    let payload = json!({ "use_yamux": false });
-                    session.send(&running, "gateway_hello", None, payload);
+                let hello = running.behaviour(|behaviour| behaviour.gateway_hello.clone());
+                if let Some(hello) = hello.filter(|_| role == Role::Gateway) {
+                    session.send(&running, "gateway_hello", None, hello);
                 }
                 session::run(&running, &session, conn, &read_before).await;
             }

@@ -26,12 +26,12 @@ impl Bell {
 
     /// Waits until `level` gives something; it is asked again after each ring.
     pub(crate) async fn until<T>(&self, mut level: impl FnMut() -> Option<T>) -> T {
-        poll_fn(|context| match level() {
-            Some(reached) => Poll::Ready(reached),
-            None => {
-                self.remember(context);
-                Poll::Pending
+        poll_fn(|context| {
+            if let Some(reached) = level() {
+                return Poll::Ready(reached);
             }
+            self.remember(context);
+            Poll::Pending
         })
         .await
     }

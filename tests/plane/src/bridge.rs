@@ -40,6 +40,10 @@ pub(crate) async fn answer(
     proxied: ProxyRequest,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
+    if proxied.service.is_none() && proxied.path.ends_with("/portforward") {
+        let message = "port-forward cannot be carried as messages to the agent";
+        return api::status(StatusCode::NOT_IMPLEMENTED, message);
+    }
     let Some(key) = http::websocket_key(request.headers()).cloned() else {
         let message = "only WebSockets can be carried as messages to the agent, not SPDY";
         return api::status(StatusCode::NOT_IMPLEMENTED, message);
@@ -110,9 +114,6 @@ async fn kubernetes(world: &Rc<World>, proxied: ProxyRequest, headers: &HeaderMa
         Err(Box::new(response))
     };
     let last = proxied.path.rsplit('/').next().unwrap_or_default();
-    if last == "portforward" {
-        return refuse("port-forward cannot be carried as messages to the agent");
-    }
     let is_channels = matches!(last, "exec" | "attach");
     let offered = |name: &str| http::has_word(headers, header::SEC_WEBSOCKET_PROTOCOL, name);
     let chosen = CHANNELS.into_iter().find(|name| offered(name));

@@ -265,7 +265,7 @@ pub(crate) fn timestamp(text: &str) -> Option<String> {
     let is_offset = offset == "Z"
         || (offset.len() == 6
             && offset.starts_with(['+', '-'])
-            && offset.bytes().nth(3) == Some(b':'));
+            && offset.as_bytes().get(3) == Some(&b':'));
     if fits && is_offset { None } else { wrong() }
 }
 

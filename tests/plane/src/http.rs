@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use smol::Timer;
 use smol::net::{TcpListener, TcpStream};
+use smol::stream::StreamExt;
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::agents;
@@ -53,9 +54,10 @@ pub(crate) struct Peer {
 /// Accepts connections for ever.
 pub(crate) async fn accept(world: Rc<World>, listener: Listener, tls: Arc<rustls::ServerConfig>) {
     let acceptor = TlsAcceptor::from(tls);
-    loop {
-        let socket = match listener.socket.accept().await {
-            Ok((socket, _)) => socket,
+    let mut incoming = listener.socket.incoming();
+    while let Some(accepted) = incoming.next().await {
+        let socket = match accepted {
+            Ok(socket) => socket,
             Err(error) => {
                 log::warn!("cannot accept: {error}");
                 // Out of file descriptors: the next try must not spin.

@@ -63,7 +63,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
     let mut listen = Vec::new();
     let mut arguments = (false, false, LevelFilter::Info);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--listen" => listen.push(address(&value()?)?),
             "--gateway-listen" => options.gateway_listen = Some(address(&value()?)?),

@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// What a plane is started with. None of it changes while it runs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -78,9 +80,8 @@ pub struct Behaviour {
     pub answers_pings: bool,
     /// Whether a heartbeat gets a `heartbeat_ack`.
     pub acknowledges_heartbeats: bool,
-    /// Whether `gateway_hello` (with `use_yamux` false, which needs no answer) follows each
-    /// gateway handshake.
-    pub greets_gateway: bool,
+    /// The payload of a `gateway_hello` that follows each gateway handshake.
+    pub gateway_hello: Option<Value>,
     /// A session without any frame for so long is closed.
     pub silence_max: Duration,
     /// What the REST endpoints answer.
@@ -116,7 +117,7 @@ impl Default for Behaviour {
             fragment_bytes: None,
             answers_pings: true,
             acknowledges_heartbeats: true,
-            greets_gateway: false,
+            gateway_hello: None,
             // Agents ping every 10 s; the existing control plane is said to drop one after 60 s.
             // Looked at in quarters, 40 s becomes 50 s at most.
             silence_max: Duration::from_secs(40),

@@ -26,9 +26,10 @@ pub(crate) async fn answer(world: &Rc<World>, request: Request<Incoming>) -> Res
         .path_and_query()
         .map(ToString::to_string)
         .unwrap_or_default();
-    let body = match request.body().is_end_stream() {
-        true => None,
-        false => read(request).await,
+    let body = if request.body().is_end_stream() {
+        None
+    } else {
+        read(request).await
     };
     let reply = world.behaviour(|behaviour| behaviour.rest);
     let (status, answer) = match reply.status {
@@ -45,9 +46,10 @@ pub(crate) async fn answer(world: &Rc<World>, request: Request<Incoming>) -> Res
     });
     Timer::after(reply.delay).await;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body = match answer {
-        Value::Null => String::new(),
-        answer => answer.to_string(),
+    let body = if answer.is_null() {
+        String::new()
+    } else {
+        answer.to_string()
     };
     http::whole(status, "application/json", body)
 }

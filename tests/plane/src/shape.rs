@@ -236,16 +236,9 @@ pub(crate) fn percent_decode(text: &str) -> String {
                 let hex = std::str::from_utf8(hex).ok()?;
                 Some((u8::from_str_radix(hex, 16).ok()?, after))
             });
-        match hex {
-            Some((byte, after)) => {
-                out.push(byte);
-                rest = after;
-            }
-            None => {
-                out.push(*first);
-                rest = after;
-            }
-        }
+        let (byte, after) = hex.unwrap_or((*first, after));
+        out.push(byte);
+        rest = after;
     }
     String::from_utf8_lossy(&out).into_owned()
 }

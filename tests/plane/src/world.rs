@@ -109,10 +109,8 @@ impl World {
 
     /// The gateway's address for an agent that came with or without TLS.
     pub(crate) fn gateway_url(&self, security: Security) -> String {
-        let tls = self
-            .addresses
-            .gateway
-            .or(self.addresses.tls.first().copied());
+        let first = || self.addresses.tls.first().copied();
+        let tls = self.addresses.gateway.or_else(first);
         match (security, self.addresses.plaintext, tls) {
             (Security::Plaintext, Some(address), _) | (Security::Tls, Some(address), None) => {
                 format!("ws://{address}/ws")

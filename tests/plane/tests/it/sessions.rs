@@ -1,12 +1,10 @@
-//! The plane against scripted agents and plain HTTP clients, over real sockets.
-
-mod agent;
+//! Sessions, requests and streams.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use agent::{Agent, b64, unb64};
+use crate::agent::{Agent, b64, unb64};
 use plane::{
     BodyForm, Bytes, Carrier, Cut, Failed, Mode, Opcode, Options, Plane, ProxyRequest, Received,
     Redirect, RegisterReply, Role, Sessions, StreamRequest, Upgrade,
@@ -526,7 +524,6 @@ fn pings_are_answered_unless_told_otherwise() {
     plane.ping(Some("p-1"));
     assert_eq!(agent.next_json()["type"], "ping", "no pong comes first");
     let frames = plane.frames();
-    let pings = frames.iter().filter(|f| f.opcode == Opcode::Ping).count();
-    let pongs = frames.iter().filter(|f| f.opcode == Opcode::Pong).count();
-    assert_eq!((pings, pongs), (2, 1));
+    let count = |opcode| frames.iter().filter(|f| f.opcode == opcode).count();
+    assert_eq!((count(Opcode::Ping), count(Opcode::Pong)), (2, 1));
 }

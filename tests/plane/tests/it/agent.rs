@@ -1,6 +1,5 @@
 //! A scripted agent: it says what the test tells it to.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use async_tungstenite::WebSocketStream;
@@ -13,7 +12,7 @@ use smol::future::or;
 use smol::net::TcpStream;
 use smol::stream::StreamExt;
 
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn b64(data: &[u8]) -> String {
     STANDARD.encode(data)
@@ -26,7 +25,6 @@ pub(crate) fn unb64(text: &str) -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct Agent {
     socket: WebSocketStream<TcpStream>,
-    pongs: VecDeque<Vec<u8>>,
 }
 
 async fn limited<T>(future: impl Future<Output = T>) -> T {
@@ -61,10 +59,7 @@ impl Agent {
             let bearer = format!("Bearer {token}").parse().unwrap();
             request.headers_mut().insert("Authorization", bearer);
             match async_tungstenite::client_async(request, tcp).await {
-                Ok((socket, _)) => Ok(Self {
-                    socket,
-                    pongs: VecDeque::new(),
-                }),
+                Ok((socket, _)) => Ok(Self { socket }),
                 Err(Error::Http(response)) => Err(response.status().as_u16()),
                 Err(other) => panic!("{other}"),
             }
@@ -141,30 +136,27 @@ impl Agent {
         smol::block_on(limited(self.socket.next())).and_then(Result::ok)
     }
 
-    /// The next JSON message, in text or binary; pongs are kept for later.
+    /// The next JSON message, in text or binary; pongs are passed over.
     pub(crate) fn next_json(&mut self) -> Value {
         loop {
-            match self.next().expect("the session is open") {
-                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
-                Message::Binary(data) => return serde_json::from_slice(&data).unwrap(),
-                Message::Pong(data) => self.pongs.push_back(data.to_vec()),
-                other => panic!("{other:?}"),
+            let message = self.next().expect("the session is open");
+            if !message.is_pong() {
+                let data = message.into_data();
+                return serde_json::from_slice(&data).unwrap();
             }
         }
     }
 
     pub(crate) fn next_binary(&mut self) -> Vec<u8> {
-        match self.next().expect("the session is open") {
-            Message::Binary(data) => data.to_vec(),
-            other => panic!("{other:?}"),
-        }
+        let message = self.next().expect("the session is open");
+        assert!(message.is_binary(), "{message:?}");
+        message.into_data().to_vec()
     }
 
     pub(crate) fn next_pong(&mut self) -> Vec<u8> {
-        match self.next().expect("the session is open") {
-            Message::Pong(data) => data.to_vec(),
-            other => panic!("{other:?}"),
-        }
+        let message = self.next().expect("the session is open");
+        assert!(message.is_pong(), "{message:?}");
+        message.into_data().to_vec()
     }
 
     /// The opcode and data of the next stream message, which must be for this stream.

@@ -1,0 +1,8 @@
+//! The plane against scripted agents, plain HTTP clients and kubectl, over real sockets.
+
+#[cfg(test)]
+mod agent;
+#[cfg(test)]
+mod kubectl;
+#[cfg(test)]
+mod sessions;
