@@ -1,8 +1,10 @@
 //! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of their own.
 
+pub mod audit;
 pub mod backoff;
 pub mod health;
 pub mod identity;
+pub mod journal;
 pub mod lanes;
 pub mod link;
 pub mod policy;

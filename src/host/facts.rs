@@ -10,13 +10,13 @@ use std::{
 use nix::sys::statvfs::statvfs;
 use ring::digest::{SHA256, digest};
 
-use super::random::in_hex;
 use crate::{
     core::{
         identity::Fingerprint,
         rates::{CpuTimes, DiskSpace, Memory},
     },
     files,
+    wire::state::hex,
 };
 
 /// More than any of the files here has, on a machine with a thousand cores.
@@ -233,7 +233,7 @@ fn is_serial(serial: &str) -> bool {
 fn hash(kind: &str, serial: &str) -> String {
     let salted = format!("pipeops-agent {kind} {}", serial.to_ascii_lowercase());
     let digest = digest(&SHA256, salted.as_bytes());
-    in_hex(digest.as_ref().get(..16).unwrap_or_default())
+    hex(digest.as_ref().get(..16).unwrap_or_default())
 }
 
 fn text(root: &Path, path: &str) -> Option<String> {

@@ -2,7 +2,10 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    wire::state,
+};
 
 /// Random bytes that nobody can guess.
 pub fn bytes<const N: usize>() -> Result<[u8; N]> {
@@ -16,22 +19,12 @@ pub fn bytes<const N: usize>() -> Result<[u8; N]> {
 
 /// `N` random bytes as lower-case hexadecimal digits, two a byte.
 pub fn hex<const N: usize>() -> Result<String> {
-    Ok(in_hex(&bytes::<N>()?))
+    Ok(state::hex(&bytes::<N>()?))
 }
 
 /// A random number for [`crate::core::backoff::Backoff`]. Zero where the kernel has none: then the wait is the shortest one.
 pub fn jitter() -> u16 {
     bytes().map_or(0, u16::from_le_bytes)
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) fn in_hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _infallible = write!(text, "{byte:02x}").is_ok();
-        text
-    })
 }
 
 #[cfg(test)]
@@ -44,7 +37,6 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(one.len(), 16);
         assert!(one.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        assert_eq!(in_hex(&[0, 1, 0xab, 0xff]), "0001abff");
     }
 
     #[test]

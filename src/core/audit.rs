@@ -1,0 +1,332 @@
+//! What is written down about each request, and how: row by row, or summed per minute, so that no caller can wear the card out.
+//!
+//! Writes and exec are a row before their effect. Refusals of them are rows until there are too many. Reads are summed.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::core::time::{Mono, Wall};
+
+/// Refusals that are written row by row in a minute; more are summed.
+const REFUSAL_ROWS_MAX: u32 = 30;
+/// Writes and exec in a minute. Each is a row that must be on disk before its effect: at 8 KiB a row this is 5 MB a minute at most.
+const EFFECT_ROWS_MAX: u32 = 600;
+/// Different sums in a minute; more go into the sum of [`OTHERS`].
+const SUMS_MAX: usize = 64;
+/// The longest text of one field. What is longer is cut: a caller chooses the path that is written down.
+const TEXT_BYTES_MAX: usize = 512;
+/// What stands for all that had no room of their own.
+pub const OTHERS: &str = "(others)";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// It changes nothing.
+    Read,
+    /// It changes something in the cluster or on the machine.
+    Write,
+    /// It runs something, or opens a way into a container.
+    Exec,
+}
+
+/// What was decided about it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Verdict {
+    /// It may go on.
+    Permitted,
+    /// It may not.
+    Refused,
+}
+
+impl Verdict {
+    /// The word on disk, in the API and in the log.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Permitted => "permitted",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// The verdict of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Permitted, Self::Refused]
+            .into_iter()
+            .find(|verdict| verdict.word() == word)
+    }
+}
+
+/// One request, as it is written down.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Entry {
+    who: String,
+    what: String,
+    verdict: Verdict,
+    why: String,
+}
+
+impl Entry {
+    /// `who` asked for `what`; `why` names the rule that decided. Control characters are replaced and long text is cut.
+    pub fn new(who: &str, what: &str, verdict: Verdict, why: &str) -> Self {
+        Self {
+            who: tame(who),
+            what: tame(what),
+            verdict,
+            why: tame(why),
+        }
+    }
+
+    /// Who asked.
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// What for: method and path, or the change.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What was decided.
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// The rule that decided.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+/// How a request is written down.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Form {
+    /// As a row, before its effect.
+    Row,
+    /// Added to a sum, after it.
+    Sum,
+    /// Not at all, so it may not go on either: there were too many in this minute. Try again after this time.
+    TooMany(Duration),
+}
+
+/// What a request did in the end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Effect {
+    /// Bytes that came in with the request.
+    pub received_bytes: u64,
+    /// Bytes that went out with the answer.
+    pub sent_bytes: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// The requests of one sort in one minute.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Sum {
+    /// The minute's beginning by the wall clock.
+    pub minute: Wall,
+    /// What they have in common.
+    pub entry: Entry,
+    /// How many they were.
+    pub count: u64,
+    /// What they did in all.
+    pub effect: Effect,
+}
+
+/// The rows and sums of the minute that runs.
+#[derive(Debug)]
+pub struct Minute {
+    began: Mono,
+    refusal_rows: u32,
+    effect_rows: u32,
+    sums: BTreeMap<(Wall, Entry), (u64, Effect)>,
+}
+
+impl Minute {
+    /// A minute without requests.
+    pub const fn new(now: Mono) -> Self {
+        Self {
+            began: now,
+            refusal_rows: 0,
+            effect_rows: 0,
+            sums: BTreeMap::new(),
+        }
+    }
+
+    /// How a request is written down. Counts it.
+    pub fn form(&mut self, kind: Kind, verdict: Verdict, now: Mono) -> Form {
+        if now.since(self.began) >= MINUTE {
+            (self.began, self.refusal_rows, self.effect_rows) = (now, 0, 0);
+        }
+        let (rows, rows_max) = match (kind, verdict) {
+            (Kind::Read, _) => return Form::Sum,
+            (Kind::Write | Kind::Exec, Verdict::Permitted) => {
+                (&mut self.effect_rows, EFFECT_ROWS_MAX)
+            }
+            (Kind::Write | Kind::Exec, Verdict::Refused) => {
+                (&mut self.refusal_rows, REFUSAL_ROWS_MAX)
+            }
+        };
+        if *rows < rows_max {
+            *rows += 1;
+            return Form::Row;
+        }
+        match verdict {
+            Verdict::Refused => Form::Sum,
+            Verdict::Permitted => Form::TooMany(self.began.after(MINUTE).since(now)),
+        }
+    }
+
+    /// Adds a request to its sum.
+    pub fn add(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+        let minute = Wall::from_millis(wall.millis().div_euclid(60_000).saturating_mul(60_000));
+        let mut key = (minute, entry);
+        if self.sums.len() >= SUMS_MAX && !self.sums.contains_key(&key) {
+            key.1 = Entry::new(OTHERS, OTHERS, key.1.verdict, "");
+            // The clock may jump while sums wait: the others of all minutes share the first one's.
+            if let Some((minute, _)) = self.sums.keys().next() {
+                key.0 = *minute;
+            }
+        }
+        let (count, total) = self.sums.entry(key).or_default();
+        *count = count.saturating_add(1);
+        total.received_bytes = total.received_bytes.saturating_add(effect.received_bytes);
+        total.sent_bytes = total.sent_bytes.saturating_add(effect.sent_bytes);
+        total.duration_ms = total.duration_ms.saturating_add(effect.duration_ms);
+    }
+
+    /// Takes all sums, to be written. Call it once a minute.
+    pub fn take_sums(&mut self) -> Vec<Sum> {
+        std::mem::take(&mut self.sums)
+            .into_iter()
+            .map(|((minute, entry), (count, effect))| Sum {
+                minute,
+                entry,
+                count,
+                effect,
+            })
+            .collect()
+    }
+}
+
+/// Text of a stranger, fit to be stored and shown. Taming twice is the same as once.
+fn tame(text: &str) -> String {
+    let mut tame = String::new();
+    for c in text.chars() {
+        tame.push(if c.is_control() { '\u{fffd}' } else { c });
+        if tame.len() > TEXT_BYTES_MAX {
+            tame.truncate(tame.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
+            tame.push('…');
+            break;
+        }
+    }
+    tame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(what: &str) -> Entry {
+        Entry::new("control-plane", what, Verdict::Permitted, "full")
+    }
+
+    #[test]
+    fn effects_are_rows_and_reads_are_sums() {
+        let mut minute = Minute::new(Mono::default());
+        for (kind, verdict, form) in [
+            (Kind::Read, Verdict::Permitted, Form::Sum),
+            (Kind::Read, Verdict::Refused, Form::Sum),
+            (Kind::Write, Verdict::Permitted, Form::Row),
+            (Kind::Exec, Verdict::Permitted, Form::Row),
+            (Kind::Exec, Verdict::Refused, Form::Row),
+        ] {
+            assert_eq!(minute.form(kind, verdict, Mono::default()), form);
+        }
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_summed_and_a_flood_of_effects_waits() {
+        let mut minute = Minute::new(Mono::default());
+        let later = Mono::default().after(Duration::from_secs(20));
+        let forms = |minute: &mut Minute, verdict, count: u32| {
+            (0..count)
+                .map(|_| minute.form(Kind::Write, verdict, later))
+                .collect::<Vec<_>>()
+        };
+        let refused = forms(&mut minute, Verdict::Refused, REFUSAL_ROWS_MAX + 1);
+        assert_eq!(refused.last(), Some(&Form::Sum));
+        let permitted = forms(&mut minute, Verdict::Permitted, EFFECT_ROWS_MAX + 1);
+        let wait = Duration::from_secs(40);
+        assert_eq!(permitted.last(), Some(&Form::TooMany(wait)));
+        assert_eq!(
+            permitted.iter().filter(|form| **form == Form::Row).count(),
+            600
+        );
+        let next = later.after(wait);
+        assert_eq!(
+            minute.form(Kind::Write, Verdict::Permitted, next),
+            Form::Row
+        );
+        assert_eq!(minute.form(Kind::Write, Verdict::Refused, next), Form::Row);
+    }
+
+    #[test]
+    fn sums_count_per_minute_and_what_was_asked() {
+        let mut minute = Minute::new(Mono::default());
+        let effect = Effect {
+            received_bytes: 1,
+            sent_bytes: 10,
+            duration_ms: 5,
+        };
+        for millis in [60_000, 119_999, 120_000] {
+            minute.add(entry("GET /api"), effect, Wall::from_millis(millis));
+        }
+        minute.add(entry("GET /version"), effect, Wall::from_millis(60_001));
+        let sums = minute.take_sums();
+        let short: Vec<_> = sums
+            .iter()
+            .map(|sum| {
+                (
+                    sum.minute.millis(),
+                    sum.entry.what(),
+                    sum.count,
+                    sum.effect.sent_bytes,
+                )
+            })
+            .collect();
+        assert_eq!(
+            short,
+            [
+                (60_000, "GET /api", 2, 20),
+                (60_000, "GET /version", 1, 10),
+                (120_000, "GET /api", 1, 10)
+            ]
+        );
+        assert!(minute.take_sums().is_empty());
+    }
+
+    #[test]
+    fn a_caller_with_a_new_path_each_time_gets_one_sum() {
+        let mut minute = Minute::new(Mono::default());
+        for n in 0..10_000 {
+            minute.add(
+                entry(&format!("GET /{n}")),
+                Effect::default(),
+                Wall::from_millis(n * 1000),
+            );
+        }
+        let sums = minute.take_sums();
+        // One sum of others for each verdict may come on top.
+        assert!(sums.len() <= SUMS_MAX + 2, "{}", sums.len());
+        assert_eq!(sums.iter().map(|sum| sum.count).sum::<u64>(), 10_000);
+        assert!(sums.iter().any(|sum| sum.entry.what() == OTHERS));
+    }
+
+    #[test]
+    fn what_a_stranger_sends_is_cut_and_has_no_control_characters() {
+        let entry = entry(&format!("GET /\u{1b}[2J\r\n{}", "é".repeat(1000)));
+        assert!(entry.what().len() <= TEXT_BYTES_MAX);
+        assert_eq!(tame(entry.what()), entry.what());
+        assert!(entry.what().ends_with('…'));
+        assert!(!entry.what().chars().any(char::is_control));
+    }
+}

@@ -1,0 +1,314 @@
+//! What was asked of this machine and what came of it: a row before each effect, sums of the rest, both under a quota.
+
+use std::collections::VecDeque;
+
+use rusqlite::{Connection, Transaction, params};
+
+use super::{
+    Failure, Handle,
+    disk::{Disk, Refusal},
+};
+use crate::core::{
+    audit::{Effect, Entry, Sum, Verdict},
+    time::Wall,
+};
+
+/// Rows that are kept: 2,000 a day for ten days, at most 20 MB.
+const ROWS_MAX: i64 = 20_000;
+/// Sums that are kept.
+const SUMS_MAX: i64 = 20_000;
+/// What waits in memory while the disk is not there.
+const WAITING_MAX: usize = 1_000;
+/// Ends of requests that wait for the next write: they are not worth one of their own.
+const ENDS_MAX: usize = 64;
+
+/// Names a row that was begun, so that its end can be written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Ticket(i64);
+
+/// One row.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AuditRow {
+    /// When it was asked.
+    pub at: Wall,
+    /// Who asked for what, and what was decided.
+    pub entry: Entry,
+    /// What came of it in a word, and what it did; `None` while it is under way, or where the agent ended before it did.
+    pub ended: Option<(String, Effect)>,
+}
+
+/// What is not on disk yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    next: i64,
+    rows: VecDeque<(i64, Wall, Entry)>,
+    ends: VecDeque<(i64, String, Effect)>,
+    sums: VecDeque<Sum>,
+    lost: u64,
+}
+
+impl Waiting {
+    /// Nothing waits. Numbers begin with the time, above those of a database that cannot be read now, and are put behind the
+    /// newest one when it can.
+    pub(super) fn new(now: Wall) -> Self {
+        Self {
+            next: now.millis().max(1).saturating_mul(1024),
+            rows: VecDeque::new(),
+            ends: VecDeque::new(),
+            sums: VecDeque::new(),
+            lost: 0,
+        }
+    }
+
+    /// Numbers go on behind `newest`, where nothing was numbered yet, and never below it.
+    pub(super) fn start_after(&mut self, newest: i64) {
+        self.next = self.next.max(newest.saturating_add(1));
+    }
+
+    /// How many could not be kept, in words.
+    pub(super) fn lost_in_words(&self) -> Option<String> {
+        (self.lost > 0).then(|| {
+            format!(
+                "{} audit entries were lost since the start, because the disk could not be written for so long",
+                self.lost
+            )
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.ends.is_empty() && self.sums.is_empty()
+    }
+
+    /// Drops the oldest over the bound. Rows and sums that go are counted.
+    fn bound(&mut self) {
+        while self.rows.len() > WAITING_MAX {
+            self.rows.pop_front();
+            self.lost = self.lost.saturating_add(1);
+        }
+        while self.sums.len() > WAITING_MAX {
+            self.sums.pop_front();
+            self.lost = self.lost.saturating_add(1);
+        }
+        while self.ends.len() > WAITING_MAX {
+            self.ends.pop_front();
+        }
+    }
+}
+
+impl Handle {
+    /// Writes a row before its effect. Where the disk cannot be written the row waits in memory: this machine must stay reachable
+    /// for the person who mends its disk.
+    pub async fn audit_begin(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
+        self.call(move |disk| {
+            disk.saw(now);
+            let number = disk.audit.next;
+            disk.audit.next = number.saturating_add(1);
+            disk.audit.rows.push_back((number, now, entry));
+            settle(disk);
+            Ok(Ticket(number))
+        })
+        .await
+    }
+
+    /// Says what came of a row. Written with the next row, or by `tend`: a power cut loses it.
+    pub async fn audit_end(
+        &self,
+        Ticket(number): Ticket,
+        outcome: String,
+        effect: Effect,
+    ) -> Result<(), Failure> {
+        self.call(move |disk| {
+            disk.audit.ends.push_back((number, outcome, effect));
+            if disk.audit.ends.len() >= ENDS_MAX {
+                settle(disk);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Adds the sums of the minutes that are over.
+    pub async fn audit_sums(&self, sums: Vec<Sum>) -> Result<(), Failure> {
+        self.call(move |disk| {
+            disk.audit.sums.extend(sums);
+            settle(disk);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The newest rows, the newest first.
+    pub async fn recent_audit(&self, count_max: u32) -> Result<Vec<AuditRow>, Failure> {
+        self.call(move |disk| {
+            settle(disk);
+            disk.read(|connection| select_rows(connection, count_max))
+        })
+        .await
+    }
+
+    /// The newest sums, the newest first.
+    pub async fn recent_sums(&self, count_max: u32) -> Result<Vec<Sum>, Failure> {
+        self.call(move |disk| {
+            settle(disk);
+            disk.read(|connection| select_sums(connection, count_max))
+        })
+        .await
+    }
+}
+
+/// Writes what waits; what cannot be written waits on.
+pub(super) fn settle(disk: &mut Disk) {
+    if disk.audit.is_empty() {
+        return;
+    }
+    let waiting = std::mem::replace(&mut disk.audit, Waiting::new(Wall::default()));
+    let written = disk.write(|transaction| insert(transaction, &waiting));
+    let (next, lost) = (waiting.next.max(disk.audit.next), waiting.lost);
+    disk.audit = match written {
+        Ok(()) => Waiting {
+            next,
+            lost,
+            ..Waiting::new(Wall::default())
+        },
+        Err(_) => Waiting { next, ..waiting },
+    };
+    disk.audit.bound();
+}
+
+fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusal> {
+    let mut row = transaction.prepare_cached(
+        "INSERT OR IGNORE INTO audit (number, at, who, what, verdict, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    for (number, at, entry) in &waiting.rows {
+        row.execute(params![
+            number,
+            at.millis(),
+            entry.who(),
+            entry.what(),
+            entry.verdict().word(),
+            entry.why()
+        ])?;
+    }
+    let mut end = transaction.prepare_cached(
+        "UPDATE audit SET outcome = ?2, received_bytes = ?3, sent_bytes = ?4, duration_ms = ?5 WHERE number = ?1",
+    )?;
+    for (number, outcome, effect) in &waiting.ends {
+        let [received, sent, duration] = columns(*effect);
+        end.execute(params![number, outcome, received, sent, duration])?;
+    }
+    let mut sum = transaction.prepare_cached(
+        "INSERT INTO audit_sum VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT DO UPDATE SET count = count + excluded.count,
+           received_bytes = received_bytes + excluded.received_bytes,
+           sent_bytes = sent_bytes + excluded.sent_bytes,
+           duration_ms = duration_ms + excluded.duration_ms",
+    )?;
+    for Sum {
+        minute,
+        entry,
+        count,
+        effect,
+    } in &waiting.sums
+    {
+        let [received, sent, duration] = columns(*effect);
+        sum.execute(params![
+            minute.millis(),
+            entry.who(),
+            entry.what(),
+            entry.verdict().word(),
+            entry.why(),
+            column(*count),
+            received,
+            sent,
+            duration
+        ])?;
+    }
+    Ok(())
+}
+
+/// The number of the newest row; 0 where there is none.
+pub(super) fn newest(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT coalesce(max(number), 0) FROM audit", [], |row| {
+        row.get(0)
+    })
+}
+
+/// Removes the oldest over the quota.
+pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+    transaction.execute(
+        "DELETE FROM audit WHERE number <=
+         (SELECT number FROM audit ORDER BY number DESC LIMIT 1 OFFSET ?1)",
+        [ROWS_MAX],
+    )?;
+    // By minute, not by row: a minute that is thinned is gone as a whole.
+    transaction.execute(
+        "DELETE FROM audit_sum WHERE minute <=
+         (SELECT minute FROM audit_sum ORDER BY minute DESC LIMIT 1 OFFSET ?1)",
+        [SUMS_MAX],
+    )?;
+    Ok(())
+}
+
+fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<AuditRow>> {
+    let mut query = connection.prepare(
+        "SELECT at, who, what, verdict, why, outcome, received_bytes, sent_bytes, duration_ms
+         FROM audit ORDER BY number DESC LIMIT ?1",
+    )?;
+    let rows = query.query_map([count_max], |row| {
+        let [who, what, verdict, why]: [String; 4] =
+            [row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
+        let outcome: Option<String> = row.get(5)?;
+        let ended = match outcome {
+            Some(outcome) => Some((outcome, effect([row.get(6)?, row.get(7)?, row.get(8)?]))),
+            None => None,
+        };
+        Ok(AuditRow {
+            at: Wall::from_millis(row.get(0)?),
+            entry: Entry::new(&who, &what, verdict_of(&verdict), &why),
+            ended,
+        })
+    })?;
+    rows.collect()
+}
+
+fn select_sums(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<Sum>> {
+    let mut query = connection.prepare(
+        "SELECT minute, who, what, verdict, why, count, received_bytes, sent_bytes, duration_ms
+         FROM audit_sum ORDER BY minute DESC, who, what LIMIT ?1",
+    )?;
+    let rows = query.query_map([count_max], |row| {
+        let [who, what, verdict, why]: [String; 4] =
+            [row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
+        Ok(Sum {
+            minute: Wall::from_millis(row.get(0)?),
+            entry: Entry::new(&who, &what, verdict_of(&verdict), &why),
+            count: u64::try_from(row.get::<_, i64>(5)?).unwrap_or(0),
+            effect: effect([row.get(6)?, row.get(7)?, row.get(8)?]),
+        })
+    })?;
+    rows.collect()
+}
+
+/// The table's check lets no other word in.
+fn verdict_of(word: &str) -> Verdict {
+    Verdict::of(word).unwrap_or(Verdict::Refused)
+}
+
+/// SQLite's integers have a sign, and a sum that overflows would be refused for ever. A petabyte is as good as more.
+fn column(count: u64) -> i64 {
+    i64::try_from(count.min(1 << 50)).unwrap_or(0)
+}
+
+fn columns(effect: Effect) -> [i64; 3] {
+    [effect.received_bytes, effect.sent_bytes, effect.duration_ms].map(column)
+}
+
+fn effect(columns: [Option<i64>; 3]) -> Effect {
+    let [received_bytes, sent_bytes, duration_ms] =
+        columns.map(|column| u64::try_from(column.unwrap_or(0)).unwrap_or(0));
+    Effect {
+        received_bytes,
+        sent_bytes,
+        duration_ms,
+    }
+}

@@ -1,0 +1,310 @@
+//! The change journal on disk: an intent before the first step, each step before its act, the outcome before its report.
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::{
+    Failure, Handle,
+    disk::{Disk, Refusal},
+};
+use crate::core::{
+    journal::{Change, ChangeLock, Intent, Outcome, Step, StepState},
+    time::Wall,
+};
+
+/// Finished changes that are kept.
+const FINISHED_MAX: i64 = 200;
+/// The largest intent: what is larger belongs into a file of its own, with its hash in the intent.
+const INTENT_BYTES_MAX: usize = 1 << 20;
+/// Steps of one change.
+const STEPS_MAX: u32 = 10_000;
+
+/// What came of beginning a change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Begun {
+    /// Its intent is on disk now.
+    New,
+    /// A change of that id was there already: go on with it, or report its outcome again.
+    Known(Change),
+}
+
+impl Handle {
+    /// Writes the intent of the change that holds the lock. To begin the same id twice begins it once.
+    pub async fn begin_change(
+        &self,
+        lock: &ChangeLock,
+        intent: Intent,
+        now: Wall,
+    ) -> Result<Begun, Failure> {
+        if intent.body.len() > INTENT_BYTES_MAX {
+            return Err(Failure::Conflict(format!(
+                "the intent of {} is longer than {INTENT_BYTES_MAX} bytes",
+                lock.id()
+            )));
+        }
+        let id = lock.id().to_owned();
+        self.call(move |disk| {
+            disk.saw(now);
+            disk.write(|transaction| begin(transaction, &id, &intent, now))
+        })
+        .await
+    }
+
+    /// Writes that the step at `position` is about to act, and how it is taken back. Positions follow each other without a gap;
+    /// a step that is on disk already is left as it is.
+    pub async fn intend_step(
+        &self,
+        lock: &ChangeLock,
+        step: Step,
+        now: Wall,
+    ) -> Result<(), Failure> {
+        let id = lock.id().to_owned();
+        self.call(move |disk| disk.write(|transaction| intend(transaction, &id, &step, now)))
+            .await
+    }
+
+    /// Writes how far the step at `position` is.
+    pub async fn advance_step(
+        &self,
+        lock: &ChangeLock,
+        (position, to): (u32, StepState),
+        detail: Option<String>,
+        now: Wall,
+    ) -> Result<(), Failure> {
+        let id = lock.id().to_owned();
+        self.call(move |disk| {
+            disk.write(|transaction| {
+                advance(transaction, &id, (position, to), detail.as_deref(), now)
+            })
+        })
+        .await
+    }
+
+    /// Writes how the change ended. Ending it twice the same way is once.
+    pub async fn finish_change(
+        &self,
+        lock: &ChangeLock,
+        outcome: Outcome,
+        why: Option<String>,
+        now: Wall,
+    ) -> Result<(), Failure> {
+        let id = lock.id().to_owned();
+        self.call(move |disk| {
+            disk.write(|transaction| finish(transaction, &id, (outcome, why.as_deref()), now))
+        })
+        .await
+    }
+
+    /// The changes that were begun and have no outcome, the oldest first: what a start goes on with.
+    pub async fn unfinished_changes(&self) -> Result<Vec<Change>, Failure> {
+        self.call(|disk| list(disk, "WHERE ended IS NULL ORDER BY number", u32::MAX))
+            .await
+    }
+
+    /// The newest changes, the newest first.
+    pub async fn recent_changes(&self, count_max: u32) -> Result<Vec<Change>, Failure> {
+        self.call(move |disk| list(disk, "ORDER BY number DESC", count_max))
+            .await
+    }
+}
+
+fn begin(
+    transaction: &Transaction<'_>,
+    id: &str,
+    intent: &Intent,
+    now: Wall,
+) -> Result<Begun, Refusal> {
+    let known = transaction
+        .prepare_cached(&format!("{SELECT_CHANGE} WHERE id = ?1"))?
+        .query_row([id], change)
+        .optional()?;
+    if let Some((number, mut known)) = known {
+        known.steps = steps(transaction, number)?;
+        return Ok(Begun::Known(known));
+    }
+    transaction.execute(
+        "INSERT INTO change (id, origin, kind, body, started) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![id, intent.origin, intent.kind, intent.body, now.millis()],
+    )?;
+    Ok(Begun::New)
+}
+
+fn intend(transaction: &Transaction<'_>, id: &str, step: &Step, now: Wall) -> Result<(), Refusal> {
+    let number = open_change(transaction, id)?;
+    if state(transaction, number, step.position)?.is_some() {
+        return Ok(());
+    }
+    let count: u32 = transaction.query_row(
+        "SELECT count(*) FROM step WHERE change = ?1",
+        [number],
+        |row| row.get(0),
+    )?;
+    if step.position != count || count >= STEPS_MAX {
+        let why = format!("{id}: step {} cannot follow {count} steps", step.position);
+        return Err(Refusal::Conflict(why));
+    }
+    transaction.execute(
+        "INSERT INTO step VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![
+            number,
+            step.position,
+            step.name,
+            StepState::Intended.word(),
+            step.undo,
+            step.detail,
+            now.millis()
+        ],
+    )?;
+    Ok(())
+}
+
+fn advance(
+    transaction: &Transaction<'_>,
+    id: &str,
+    (position, to): (u32, StepState),
+    detail: Option<&str>,
+    now: Wall,
+) -> Result<(), Refusal> {
+    let number = open_change(transaction, id)?;
+    let Some(from) = state(transaction, number, position)? else {
+        return Err(Refusal::Conflict(format!("{id} has no step {position}")));
+    };
+    if !from.may_become(to) {
+        let why = format!(
+            "{id}: step {position} is {} and cannot become {}",
+            from.word(),
+            to.word()
+        );
+        return Err(Refusal::Conflict(why));
+    }
+    transaction.execute(
+        "UPDATE step SET state = ?3, detail = coalesce(?4, detail), updated = ?5
+         WHERE change = ?1 AND position = ?2",
+        params![number, position, to.word(), detail, now.millis()],
+    )?;
+    Ok(())
+}
+
+fn finish(
+    transaction: &Transaction<'_>,
+    id: &str,
+    (outcome, why): (Outcome, Option<&str>),
+    now: Wall,
+) -> Result<(), Refusal> {
+    let ended: Option<Option<String>> = transaction
+        .query_row("SELECT outcome FROM change WHERE id = ?1", [id], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    match ended {
+        None => return Err(Refusal::Conflict(format!("there is no change {id}"))),
+        Some(Some(word)) if word == outcome.word() => return Ok(()),
+        Some(Some(word)) => {
+            let why = format!("{id} is {word} and cannot be {}", outcome.word());
+            return Err(Refusal::Conflict(why));
+        }
+        Some(None) => {}
+    }
+    transaction.execute(
+        "UPDATE change SET ended = ?2, outcome = ?3, why = ?4 WHERE id = ?1",
+        params![id, now.millis(), outcome.word(), why],
+    )?;
+    Ok(())
+}
+
+/// Removes the oldest finished changes over the quota. Unfinished ones stay.
+pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+    transaction.execute(
+        "DELETE FROM change WHERE ended IS NOT NULL AND number <=
+         (SELECT number FROM change WHERE ended IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?1)",
+        [FINISHED_MAX],
+    )?;
+    Ok(())
+}
+
+/// The number of a change that is under way.
+fn open_change(transaction: &Transaction<'_>, id: &str) -> Result<i64, Refusal> {
+    let found: Option<(i64, Option<String>)> = transaction
+        .query_row(
+            "SELECT number, outcome FROM change WHERE id = ?1",
+            [id],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    match found {
+        Some((number, None)) => Ok(number),
+        Some((_, Some(outcome))) => Err(Refusal::Conflict(format!("{id} is over: {outcome}"))),
+        None => Err(Refusal::Conflict(format!("there is no change {id}"))),
+    }
+}
+
+fn state(
+    transaction: &Transaction<'_>,
+    change: i64,
+    position: u32,
+) -> rusqlite::Result<Option<StepState>> {
+    let word: Option<String> = transaction
+        .query_row(
+            "SELECT state FROM step WHERE change = ?1 AND position = ?2",
+            params![change, position],
+            |row| row.get(0),
+        )
+        .optional()?;
+    Ok(word.and_then(|word| StepState::of(&word)))
+}
+
+const SELECT_CHANGE: &str =
+    "SELECT number, id, origin, kind, body, started, ended, outcome, why FROM change";
+
+fn list(disk: &mut Disk, order: &str, count_max: u32) -> Result<Vec<Change>, Failure> {
+    disk.read(|connection| {
+        let mut query = connection.prepare(&format!("{SELECT_CHANGE} {order} LIMIT ?1"))?;
+        let found: Vec<_> = query
+            .query_map([count_max], change)?
+            .collect::<Result<_, _>>()?;
+        found
+            .into_iter()
+            .map(|(number, change)| {
+                let steps = steps(connection, number)?;
+                Ok(Change { steps, ..change })
+            })
+            .collect()
+    })
+}
+
+fn change(row: &Row<'_>) -> rusqlite::Result<(i64, Change)> {
+    let (ended, outcome): (Option<i64>, Option<String>) = (row.get(6)?, row.get(7)?);
+    let why: Option<String> = row.get(8)?;
+    let ended = ended
+        .zip(outcome.as_deref().and_then(Outcome::of))
+        .map(|(ended, outcome)| (Wall::from_millis(ended), outcome, why));
+    let change = Change {
+        id: row.get(1)?,
+        intent: Intent {
+            origin: row.get(2)?,
+            kind: row.get(3)?,
+            body: row.get(4)?,
+        },
+        started: Wall::from_millis(row.get(5)?),
+        ended,
+        steps: Vec::new(),
+    };
+    Ok((row.get(0)?, change))
+}
+
+fn steps(connection: &Connection, change: i64) -> rusqlite::Result<Vec<Step>> {
+    let mut query = connection.prepare_cached(
+        "SELECT position, name, state, undo, detail FROM step WHERE change = ?1 ORDER BY position",
+    )?;
+    let found = query.query_map([change], |row| {
+        let word: String = row.get(2)?;
+        Ok(Step {
+            position: row.get(0)?,
+            name: row.get(1)?,
+            // The table's check lets no other word in; a step that cannot be read is done again.
+            state: StepState::of(&word).unwrap_or(StepState::Intended),
+            undo: row.get(3)?,
+            detail: row.get(4)?,
+        })
+    })?;
+    found.collect()
+}
