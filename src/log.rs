@@ -132,7 +132,7 @@ pub fn install(format: Format, level: LevelFilter, clock: fn() -> Wall) -> Resul
         recent.clone(),
     );
     log::set_logger(LOGGER.get_or_init(|| logger))
-        .map_err(|_| Error::new("cannot start the log").why("it was started before"))?;
+        .map_err(|taken| Error::new("cannot start the log").why(taken.to_string()))?;
     log::set_max_level(level);
     Ok(recent)
 }

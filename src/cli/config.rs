@@ -113,9 +113,10 @@ fn tell(loaded: &Loaded, output: &mut Output) {
 }
 
 fn exit(loaded: &Loaded) -> Exit {
-    match loaded.problems().is_empty() {
-        true => Exit::Fine,
-        false => Exit::Problem,
+    if loaded.problems().is_empty() {
+        Exit::Fine
+    } else {
+        Exit::Problem
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod config;
 mod output;
+mod socket;
 mod status;
 
 use std::{ffi::OsString, path::PathBuf};
@@ -20,6 +21,10 @@ use crate::{
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const RUN_EXAMPLES: &str = "Examples:\n  \
+    PIPEOPS_TOKEN_FILE=token PIPEOPS_STATE_DIR=state pipeops-agent run\n  \
+    pipeops-agent run --config agent.toml --set log.level=debug";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -39,11 +44,8 @@ struct Arguments {
 enum Command {
     /// Run the agent in the foreground
     #[command(
-        after_help = "Examples:\n  \
-            PIPEOPS_TOKEN_FILE=token PIPEOPS_STATE_DIR=state pipeops-agent run\n  \
-            pipeops-agent run --config agent.toml --set log.level=debug\n\n\
-            --help lists all settings.",
-        after_long_help = keys::help()
+        after_help = format!("{RUN_EXAMPLES}\n\n--help lists all settings."),
+        after_long_help = format!("{RUN_EXAMPLES}\n\n{}", keys::help())
     )]
     Run {
         #[command(flatten)]
@@ -143,7 +145,7 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
     match arguments.command {
         Command::Run { from } => run(from, &mut output),
         Command::Status { socket, from, form } => {
-            status::status(socket, from.load(), form, &mut output)
+            status::status(socket, &from.load(), form, &mut output)
         }
         Command::Config(Config::Check { from, form }) => {
             config::check(&from.load(), form, &mut output)
@@ -163,7 +165,9 @@ fn run(from: From, output: &mut Output) -> Exit {
             Exit::CouldNotRun
         }),
         Err(problems) => {
-            problems.iter().for_each(|problem| output.error(problem));
+            for problem in &problems {
+                output.error(problem);
+            }
             Exit::CouldNotRun
         }
     }

@@ -9,6 +9,8 @@ use crate::error::Error;
 /// The two streams of a command.
 #[derive(Debug)]
 pub(super) struct Output {
+    out: std::io::Stdout,
+    err: std::io::Stderr,
     colours_out: Colours,
     colours_err: Colours,
 }
@@ -46,13 +48,30 @@ impl Output {
     pub(super) fn of_process() -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let colours = |is_terminal: bool| match is_terminal && !is_set("NO_COLOR") && !is_dumb {
-            true => Colours::On,
-            false => Colours::Off,
+        let colours = |is_terminal: bool| {
+            if is_terminal && !is_set("NO_COLOR") && !is_dumb {
+                Colours::On
+            } else {
+                Colours::Off
+            }
         };
+        let (out, err) = (std::io::stdout(), std::io::stderr());
         Self {
-            colours_out: colours(std::io::stdout().is_terminal()),
-            colours_err: colours(std::io::stderr().is_terminal()),
+            colours_out: colours(out.is_terminal()),
+            colours_err: colours(err.is_terminal()),
+            out,
+            err,
+        }
+    }
+
+    /// Without colours.
+    #[cfg(test)]
+    pub(super) fn plain() -> Self {
+        Self {
+            out: std::io::stdout(),
+            err: std::io::stderr(),
+            colours_out: Colours::Off,
+            colours_err: Colours::Off,
         }
     }
 
@@ -63,7 +82,7 @@ impl Output {
 
     /// A line on standard output.
     pub(super) fn line(&mut self, text: &str) {
-        write(&mut std::io::stdout().lock(), &format!("{text}\n"));
+        write(&mut self.out, &format!("{text}\n"));
     }
 
     /// A value as JSON on standard output.
@@ -86,18 +105,18 @@ impl Output {
         let mut text = format!("{word} {}\n", printable(&error.sentence()));
         if let Some(fix) = &error.fix {
             let word = toned(self.colours_err, Tone::Strong, "fix:");
-            text.push_str(&format!("  {word} {}\n", printable(fix)));
+            text = format!("{text}  {word} {}\n", printable(fix));
         }
-        write(&mut std::io::stderr().lock(), &text);
+        write(&mut self.err, &text);
     }
 
     /// What clap has to say: help on standard output, wrong arguments in our form on standard error.
     pub(super) fn usage(&mut self, told: &clap::Error) {
         let text = told.render().to_string();
         if told.use_stderr() {
-            write(&mut std::io::stderr().lock(), &text);
+            write(&mut self.err, &text);
         } else {
-            write(&mut std::io::stdout().lock(), &text);
+            write(&mut self.out, &text);
         }
     }
 }
@@ -125,9 +144,12 @@ pub(super) fn printable(text: &str) -> String {
         return text.to_owned();
     }
     text.chars()
-        .flat_map(|c| match is_unsafe(c) {
-            true => c.escape_default().collect::<Vec<_>>(),
-            false => vec![c],
+        .map(|c| {
+            if is_unsafe(c) {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
         })
         .collect()
 }

@@ -1,31 +1,357 @@
-//! `status`: asks the agent on its socket and says what it said.
+//! `status`: asks the agent on its socket and tells it in the order in which a tired person needs it: the sentence of truth,
+//! then what is wrong with its fix, then the parts.
 
-use std::{
-    io::{Read, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    time::Duration,
+use std::{path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Form, error_json,
+    output::{Output, Tone, columns, printable},
+    socket,
 };
-
-use super::{Form, output::Output};
 use crate::{
     config::Loaded,
+    core::time::{Wall, in_words},
     error::{Error, Exit, Result},
+    host::clock,
+    wire::api::{self, Cluster, Condition, Host, Link, Load, Status},
 };
 
 /// Prints the status.
 pub(super) fn status(
-    socket: Option<PathBuf>,
-    loaded: Loaded,
+    named: Option<PathBuf>,
+    loaded: &Loaded,
     form: Form,
     output: &mut Output,
 ) -> Exit {
-    let socket = socket.unwrap_or_else(|| loaded.socket().to_owned());
-    let _ = (form, ask(&socket));
-    output.line("");
-    Exit::CouldNotRun
+    let sockets = socket::candidates(named, loaded.socket());
+    let (status, body) = match fetch(&sockets) {
+        Ok(found) => found,
+        Err(error) => {
+            if form.json {
+                output.json(&json!({ "error": error_json(&error) }));
+            } else {
+                output.error(&error);
+            }
+            return Exit::CouldNotRun;
+        }
+    };
+    if form.json {
+        // As the agent said it: it may know more than this program.
+        output.json(&body);
+    } else {
+        for line in told(&status, clock::now().wall, output) {
+            output.line(&line);
+        }
+    }
+    if is_wrong(&status) {
+        Exit::Problem
+    } else {
+        Exit::Fine
+    }
 }
 
-fn ask(_socket: &Path) -> Result<()> {
-    Err(Error::new("x"))
+fn fetch(sockets: &[PathBuf]) -> Result<(Status, serde_json::Value)> {
+    let answer = socket::fetch(sockets, api::STATUS_PATH)?;
+    let odd = |why: String| {
+        Error::new("the agent gave an answer that this program does not understand")
+            .why(why)
+            .fix("are both of the same version? pipeops-agent version")
+    };
+    if answer.code != 200 {
+        let refusal: api::Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
+        if refusal.error.is_empty() {
+            return Err(odd(format!("HTTP status {}", answer.code)));
+        }
+        return Err(Error {
+            fix: refusal.fix,
+            ..Error::new("the agent refuses to tell its status").why(refusal.error)
+        });
+    }
+    let body: serde_json::Value =
+        serde_json::from_slice(&answer.body).map_err(|error| odd(error.to_string()))?;
+    let status = Status::deserialize(&body).map_err(|error| odd(error.to_string()))?;
+    Ok((status, body))
+}
+
+/// Notes are told, but nothing is wrong with them.
+fn is_wrong(status: &Status) -> bool {
+    status
+        .conditions
+        .iter()
+        .any(|condition| condition.severity != "note")
+}
+
+fn told(status: &Status, now: Wall, output: &Output) -> Vec<String> {
+    let tone = match is_wrong(status) {
+        true if status.conditions.iter().any(|c| c.severity == "critical") => Tone::Bad,
+        true => Tone::Doubtful,
+        false => Tone::Good,
+    };
+    let mut lines = vec![
+        output.toned(tone, &printable(&sentence(&status.summary))),
+        String::new(),
+    ];
+    for condition in &status.conditions {
+        lines.extend(told_condition(condition, now, output));
+    }
+    if !status.conditions.is_empty() {
+        lines.push(String::new());
+    }
+    let rows = [
+        ("link", link(&status.link, now)),
+        ("cluster", cluster(&status.cluster)),
+        ("host", host(&status.host)),
+        ("access", access(status)),
+        ("traffic", traffic(&status.load, &status.link)),
+        ("agent", agent(status)),
+    ];
+    let rows = rows.map(|(name, text)| vec![name.to_owned(), printable(&text)]);
+    lines.extend(columns(&rows));
+    lines
+}
+
+/// The summary as a sentence that stands alone.
+fn sentence(summary: &str) -> String {
+    let mut letters = summary.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => "The agent says nothing about itself".to_owned(),
+    }
+}
+
+fn told_condition(condition: &Condition, now: Wall, output: &Output) -> Vec<String> {
+    let tone = match condition.severity.as_str() {
+        "critical" => Tone::Bad,
+        "note" => Tone::Faint,
+        _ => Tone::Doubtful,
+    };
+    let word = output.toned(tone, &printable(&format!("{}:", condition.severity)));
+    let since = ago(&condition.since, now).map_or_else(String::new, |ago| format!(" (for {ago})"));
+    let mut lines = vec![format!("{word} {}{since}", printable(&condition.sentence))];
+    if let Some(fix) = &condition.fix {
+        lines.push(format!(
+            "  {} {}",
+            output.toned(Tone::Strong, "fix:"),
+            printable(fix)
+        ));
+    }
+    lines
+}
+
+/// The time since a stamp; `None` where it is no stamp, or one of the future: a clock was set.
+fn ago(stamp: &str, now: Wall) -> Option<String> {
+    let millis = now
+        .millis()
+        .checked_sub(Wall::parse_rfc3339(stamp)?.millis())?;
+    u64::try_from(millis)
+        .ok()
+        .map(|millis| in_words(Duration::from_millis(millis)))
+}
+
+/// The parts that are known, with commas between them.
+fn joined(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn link(link: &Link, now: Wall) -> String {
+    let since = link.since.as_deref().and_then(|since| ago(since, now));
+    let state = match since {
+        Some(ago) => format!("{} for {ago}", link.state),
+        None => link.state.clone(),
+    };
+    joined([
+        Some(state),
+        link.why.clone(),
+        link.endpoint.clone(),
+        link.next_attempt_s
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .map(|wait| format!("next attempt in {}", in_words(wait))),
+        link.rtt_ms.map(|rtt| format!("round trip {rtt:.1} ms")),
+        match (link.outages, &link.last_outage_why) {
+            (0, _) => None,
+            (1, Some(why)) => Some(format!("1 outage ({why})")),
+            (count, Some(why)) => Some(format!("{count} outages (the last: {why})")),
+            (count, None) => Some(format!("outages: {count}")),
+        },
+    ])
+}
+
+fn cluster(cluster: &Cluster) -> String {
+    joined([
+        Some(match cluster.state.as_str() {
+            "none" => "no cluster; name one with KUBECONFIG or agent.kubeconfig".to_owned(),
+            state => state.to_owned(),
+        }),
+        cluster.why.clone(),
+        match (cluster.nodes_ready, cluster.nodes) {
+            (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
+            (None, Some(nodes)) => Some(format!("{nodes} nodes")),
+            (_, None) => None,
+        },
+        cluster.pods.map(|pods| format!("{pods} pods")),
+        cluster
+            .version
+            .as_ref()
+            .map(|version| format!("Kubernetes {version}")),
+        cluster.server.clone(),
+    ])
+}
+
+fn host(host: &Host) -> String {
+    let share = |name: &str, percent: Option<f64>, bytes: Option<u64>| match (percent, bytes) {
+        (Some(percent), Some(bytes)) => Some(format!("{name} {percent:.0} % of {}", size(bytes))),
+        (Some(percent), None) => Some(format!("{name} {percent:.0} %")),
+        (None, _) => None,
+    };
+    joined([
+        host.hostname.clone(),
+        host.os.clone(),
+        host.cores.map(|cores| match cores {
+            1 => "1 core".to_owned(),
+            _ => format!("{cores} cores"),
+        }),
+        share("CPU", host.cpu_percent, None),
+        share("memory", host.memory_percent, host.memory_bytes),
+        share("disk", host.disk_percent, host.disk_bytes),
+        host.address.clone(),
+        host.uptime_s
+            .map(|seconds| format!("up {}", in_words(Duration::from_secs(seconds)))),
+    ])
+}
+
+fn access(status: &Status) -> String {
+    match status.access.level.as_str() {
+        "" => "not known".to_owned(),
+        level => level.to_owned(),
+    }
+}
+
+fn traffic(load: &Load, link: &Link) -> String {
+    joined([
+        Some(format!("{} requests", load.exchanges)),
+        (load.waiting > 0).then(|| format!("{} waiting", load.waiting)),
+        (load.streams > 0).then(|| format!("{} streams", load.streams)),
+        (load.queued_bytes > 0).then(|| format!("{} queued", size(load.queued_bytes))),
+        (load.spooled_bytes > 0).then(|| format!("{} spooled", size(load.spooled_bytes))),
+        Some(format!("{} in", size(link.received_bytes))),
+        Some(format!("{} out", size(link.sent_bytes))),
+    ])
+}
+
+fn agent(status: &Status) -> String {
+    joined([
+        Some(format!("version {}", status.version)),
+        status.agent_id.clone(),
+        match (&status.cluster_name, &status.cluster_id) {
+            (Some(name), Some(id)) => Some(format!("cluster {name} ({id})")),
+            (Some(name), None) => Some(format!("cluster {name}, not registered yet")),
+            (None, Some(id)) => Some(format!("cluster {id}")),
+            (None, None) => None,
+        },
+        Some(format!(
+            "up {}",
+            in_words(Duration::from_secs(status.uptime_s))
+        )),
+    ])
+}
+
+/// Bytes as people say them, in powers of 1000: `4.1 GB`.
+fn size(bytes: u64) -> String {
+    for (unit, size) in [
+        ("TB", 1_000_000_000_000),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("KB", 1000),
+    ] {
+        if bytes >= size {
+            let tenths = bytes / (size / 10);
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Wall {
+        Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
+    }
+
+    fn text(status: &Status) -> String {
+        told(status, now(), &Output::plain()).join("\n")
+    }
+
+    #[test]
+    fn the_truth_comes_first_then_what_to_do_about_it() {
+        let status = Status {
+            summary: "the control plane refuses the token".to_owned(),
+            conditions: vec![Condition {
+                id: "link.refused".to_owned(),
+                severity: "critical".to_owned(),
+                since: "2026-06-16T05:00:00Z".to_owned(),
+                sentence: "the control plane refuses the token: 401".to_owned(),
+                fix: Some("write a new token".to_owned()),
+            }],
+            ..Status::default()
+        };
+        let text = text(&status);
+        assert!(text.starts_with(
+            "The control plane refuses the token\n\n\
+             critical: the control plane refuses the token: 401 (for 1 h)\n  fix: write a new token\n"
+        ), "{text}");
+        assert!(is_wrong(&status));
+    }
+
+    #[test]
+    fn a_note_is_told_but_nothing_is_wrong() {
+        let status = Status {
+            conditions: vec![Condition {
+                severity: "note".to_owned(),
+                ..Condition::default()
+            }],
+            ..Status::default()
+        };
+        assert!(!is_wrong(&status));
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out_and_never_invented() {
+        let text = text(&Status {
+            summary: "everything works".to_owned(),
+            ..Status::default()
+        });
+        assert!(text.starts_with("Everything works\n"), "{text}");
+        assert!(
+            !text.contains('%') && !text.contains("null") && !text.contains("nodes"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_agent_cannot_command_the_terminal() {
+        let status = Status {
+            summary: "a\u{1b}[2Jb".to_owned(),
+            ..Status::default()
+        };
+        assert!(!text(&status).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_stamp_of_the_future_is_not_told_as_an_age() {
+        assert_eq!(ago("2026-06-16T05:59:00Z", now()).as_deref(), Some("1 min"));
+        assert_eq!(ago("2030-01-01T00:00:00Z", now()), None);
+        assert_eq!(ago("soon", now()), None);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
+            assert_eq!(size(bytes), text);
+        }
+    }
 }

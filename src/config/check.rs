@@ -44,17 +44,17 @@ impl Merged {
     }
 
     fn text(&self, key: &Key) -> Option<String> {
-        match &self.entry(key)?.value {
-            Value::Text(text) if !text.is_empty() => Some(text.clone()),
-            _ => None,
-        }
+        let Value::Text(text) = &self.entry(key)?.value else {
+            return None;
+        };
+        (!text.is_empty()).then(|| text.clone())
     }
 
     fn path(&self, key: &Key) -> Option<PathBuf> {
-        match &self.entry(key)?.value {
-            Value::Path(path) => Some(path.clone()),
-            _ => None,
-        }
+        let Value::Path(path) = &self.entry(key)?.value else {
+            return None;
+        };
+        Some(path.clone())
     }
 
     fn is_on(&self, key: &Key) -> bool {
@@ -173,6 +173,9 @@ impl Merged {
         let layer = |key| self.entry(key).map(|entry| entry.origin.layer());
         let (inline, file) = (layer(&keys::TOKEN), layer(&keys::TOKEN_FILE));
         if inline.is_none() && file.is_none() {
+            if self.is_incomplete {
+                return None;
+            }
             self.problems.push(
                 Error::new("there is no token for the control plane")
                     .why("neither PIPEOPS_TOKEN_FILE nor PIPEOPS_TOKEN is set, and no file has pipeops.token_file")

@@ -61,6 +61,13 @@ impl Key {
         };
         path.replace('.', "_").to_ascii_uppercase()
     }
+
+    /// All names in the environment, the strongest first.
+    fn variables(&self) -> String {
+        let mut names = vec![self.variable()];
+        names.extend(self.older_names.iter().map(|name| (*name).to_owned()));
+        names.join(", ")
+    }
 }
 
 const PLAIN: Key = Key {
@@ -341,23 +348,27 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// The documented example file: every key with its default, commented out.
 pub fn example_file() -> String {
-    let mut text = String::from(
-        "# Settings of pipeops-agent. Lines with a # are the defaults or examples.\n\
-         # Later wins: this file, config.d/*.toml beside it by name, the environment, the command line.\n",
-    );
+    let mut lines = vec![
+        "# Settings of pipeops-agent. Lines with a # are the defaults or examples.".to_owned(),
+        "# Later wins: this file, config.d/*.toml beside it by name, the environment, the command line.".to_owned(),
+    ];
     for (section, doc) in SECTIONS {
-        text.push_str(&format!("\n# {doc}\n[{section}]\n"));
+        lines.extend([String::new(), format!("# {doc}"), format!("[{section}]")]);
         for key in KEYS.iter().filter(|key| key.section() == *section) {
             let later = match key.effect {
                 Effect::Now => "",
                 Effect::Later => " No effect in this version.",
             };
-            text.push_str(&format!("\n# {}{later}\n", key.doc));
-            text.push_str(&format!("# {}; {}\n", key.kind.accepts(), key.variable()));
-            text.push_str(&format!("#{} = {}\n", key.name(), example(key)));
+            lines.extend([
+                String::new(),
+                format!("# {}{later}", key.doc),
+                format!("# {}; {}", key.kind.accepts(), key.variables()),
+                format!("#{} = {}", key.name(), example(key)),
+            ]);
         }
     }
-    text
+    lines.push(String::new());
+    lines.join("\n")
 }
 
 fn example(key: &Key) -> String {
@@ -371,23 +382,22 @@ fn example(key: &Key) -> String {
     }
 }
 
-/// The keys for people who look at `--help`: name in the environment, default, what it does.
+/// The keys for people who look at `--help`: default, names in the environment, what it does.
 pub fn help() -> String {
-    let mut text = String::from(
-        "Settings (in the file, or as NAME in the environment, or --set KEY=VALUE):\n",
-    );
+    let mut lines = vec![
+        "Settings (in the file, by their name in the environment, or --set KEY=VALUE):".to_owned(),
+    ];
     for key in KEYS {
         let default = key
             .default
             .map_or_else(String::new, |default| format!(" [{default}]"));
-        text.push_str(&format!(
-            "  {}{default}\n      {}\n      {}\n",
-            key.path,
-            key.variable(),
-            key.doc
-        ));
+        lines.extend([
+            format!("  {}{default}", key.path),
+            format!("      {} ({})", key.variables(), key.kind.accepts()),
+            format!("      {}", key.doc),
+        ]);
     }
-    text
+    lines.join("\n")
 }
 
 #[cfg(test)]

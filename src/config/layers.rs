@@ -10,7 +10,7 @@ use std::{
 
 use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeString, DeTable, DeValue},
 };
 
 use super::{
@@ -85,10 +85,14 @@ pub(super) struct Merged {
     pub(super) entries: BTreeMap<&'static str, Entry>,
     pub(super) problems: Vec<Error>,
     pub(super) warnings: Vec<Error>,
+    /// Whether a file could not be read in full, so that what is missing may stand in it.
+    pub(super) is_incomplete: bool,
 }
 
 // A file of settings is a page or two; whoever points us at a disk image is told so.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+// One forgotten bracket can make everything behind it wrong.
+const SYNTAX_PROBLEMS_MAX: usize = 10;
 const DROP_INS_MAX: usize = 256;
 
 impl Merged {
@@ -121,7 +125,10 @@ impl Merged {
     pub(super) fn add_file(&mut self, path: &Path) {
         match read_file(path) {
             Ok(text) => self.add_text(path, &text),
-            Err(error) => self.problems.push(error),
+            Err(error) => {
+                self.is_incomplete = true;
+                self.problems.push(error);
+            }
         }
     }
 
@@ -143,8 +150,9 @@ impl Merged {
             path: path.to_owned(),
             line: line_of(text, span.start),
         };
+        let before = self.problems.len();
         let (table, errors) = DeTable::parse_recoverable(text);
-        for error in errors {
+        for error in errors.into_iter().take(SYNTAX_PROBLEMS_MAX) {
             let origin = at(error.span().unwrap_or_default());
             self.problems.push(
                 Error::new(format!("{origin}: this is not TOML"))
@@ -152,7 +160,10 @@ impl Merged {
                     .fix("'pipeops-agent config example' prints a file that is right"),
             );
         }
-        for (name, value) in table.get_ref() {
+        let told = self.problems.len();
+        let is_guess = told > before;
+        self.is_incomplete |= is_guess;
+        for (name, value) in in_order(table.get_ref()) {
             let known = SECTIONS
                 .iter()
                 .find(|(section, _)| *section == name.get_ref());
@@ -175,6 +186,10 @@ impl Merged {
                 }
             }
         }
+        if is_guess {
+            // What the parser made of the rest is a guess, and so would be the problems with it.
+            self.problems.truncate(told);
+        }
     }
 
     fn add_section(
@@ -183,8 +198,8 @@ impl Merged {
         keys: &DeTable<'_>,
         at: &impl Fn(std::ops::Range<usize>) -> Origin,
     ) {
-        for (name, value) in keys {
-            let (name, origin): (&Spanned<_>, _) = (name, at(name.span()));
+        for (name, value) in in_order(keys) {
+            let origin = at(name.span());
             let Some(key) = keys::find(&format!("{section}.{}", name.get_ref())) else {
                 self.problems
                     .push(unknown_key(&origin, section, name.get_ref()));
@@ -316,6 +331,15 @@ fn variables() -> impl Iterator<Item = String> {
     })
 }
 
+/// The pairs of a table as they stand in the file.
+fn in_order<'t, 'i>(
+    table: &'t DeTable<'i>,
+) -> Vec<(&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>)> {
+    let mut pairs: Vec<_> = table.iter().collect();
+    pairs.sort_by_key(|(name, _)| name.span().start);
+    pairs
+}
+
 /// Kubernetes describes each Service of the namespace by variables; a Service called `pipeops-agent` gives
 /// `PIPEOPS_AGENT_PORT=tcp://…`, `PIPEOPS_AGENT_SERVICE_HOST`, `PIPEOPS_AGENT_PORT_8080_TCP_ADDR` and more.
 fn is_service_variable(name: &str) -> bool {
@@ -366,15 +390,16 @@ fn unknown_key(origin: &Origin, section: &str, name: &str) -> Error {
         return error.fix(format!("did you mean {meant}?"));
     }
     let known: Vec<_> = here.map(Key::name).collect();
-    error.fix(match known.is_empty() {
-        true => "'pipeops-agent config example' prints all keys".to_owned(),
-        false => format!("[{section}] knows {}", known.join(", ")),
+    error.fix(if known.is_empty() {
+        "'pipeops-agent config example' prints all keys".to_owned()
+    } else {
+        format!("[{section}] knows {}", known.join(", "))
     })
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
-    let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
-    before.iter().filter(|byte| **byte == b'\n').count() + 1
+    let before = text.get(..offset).unwrap_or(text);
+    before.matches('\n').count() + 1
 }
 
 fn read_file(path: &Path) -> Result<String> {
@@ -387,18 +412,19 @@ fn read_file(path: &Path) -> Result<String> {
         Ok(bytes)
     };
     let bytes = read().map_err(|error| {
-        let fix = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                "run as root, or: chmod 640 and chgrp pipeops-agent"
-            }
-            std::io::ErrorKind::NotFound => "name a file that exists with --config",
-            _ => "look at the file and its disk",
+        let kind = error.kind();
+        let fix = if kind == std::io::ErrorKind::PermissionDenied {
+            "run as root, or: chmod 640 and chgrp pipeops-agent"
+        } else if kind == std::io::ErrorKind::NotFound {
+            "name a file that exists with --config"
+        } else {
+            "look at the file and its disk"
         };
         what().because(&error).fix(fix)
     })?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
         return Err(what()
-            .why("it is larger than 1 MiB")
+            .why("it is larger than 256 KiB")
             .fix("name a file of settings"));
     }
     String::from_utf8(bytes).map_err(|error| {
@@ -433,7 +459,10 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        if name.ends_with(".toml") && !name.starts_with('.') {
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension == "toml");
+        if is_toml && !name.starts_with('.') {
             paths.push(path);
         }
         if paths.len() > DROP_INS_MAX {

@@ -106,19 +106,11 @@ pub struct Shown {
 pub fn load(sources: &Sources) -> Loaded {
     let mut merged = Merged::default();
     merged.add_defaults();
-    let main = match &sources.file {
-        Some(file) => {
-            merged.add_file(file);
-            file.as_path()
-        }
-        None => {
-            let main = Path::new(DEFAULT_FILE);
-            if !matches!(main.try_exists(), Ok(false)) {
-                merged.add_file(main);
-            }
-            main
-        }
-    };
+    let named = sources.file.as_deref();
+    let main = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
+    if named.is_some() || !matches!(main.try_exists(), Ok(false)) {
+        merged.add_file(main);
+    }
     merged.add_drop_ins(main);
     merged.add_environment(&sources.environment, &sources.folder);
     merged.add_assignments(&sources.assignments, &sources.folder);

@@ -1,1 +1,409 @@
+use std::{fs::DirBuilder, io::Write};
 
+use super::*;
+
+/// A folder with a configuration in it.
+struct Box {
+    folder: tempfile::TempDir,
+    sources: Sources,
+}
+
+impl Box {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Sources {
+            file: Some(folder.path().join("config.toml")),
+            folder: PathBuf::from("/here"),
+            is_root: true,
+            ..Sources::default()
+        };
+        let new = Self { folder, sources };
+        new.file("config.toml", "");
+        DirBuilder::new()
+            .create(new.folder.path().join("config.d"))
+            .unwrap();
+        new.env("PIPEOPS_TOKEN", "clt_test")
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) {
+        let mut file = tempfile::NamedTempFile::new_in(self.folder.path()).unwrap();
+        file.write_all(text.as_ref()).unwrap();
+        file.persist(self.folder.path().join(name)).unwrap();
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.sources.environment.insert(name.into(), value.into());
+        self
+    }
+
+    fn set(mut self, assignment: &str) -> Self {
+        self.sources.assignments.push(assignment.to_owned());
+        self
+    }
+
+    fn load(&self) -> Loaded {
+        load(&self.sources)
+    }
+
+    fn settings(&self) -> Settings {
+        self.load()
+            .settings()
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+    }
+
+    /// All problems, with the folder cut out.
+    fn problems(&self) -> String {
+        let folder = format!("{}/", self.folder.path().display());
+        let loaded = self.load();
+        let problems = loaded.problems().iter().map(ToString::to_string);
+        problems.collect::<Vec<_>>().join("\n").replace(&folder, "")
+    }
+
+    fn warnings(&self) -> String {
+        let loaded = self.load();
+        let warnings = loaded.warnings().iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn shown(loaded: &Loaded, path: &str) -> (Option<String>, String) {
+    let shown = loaded.shown();
+    let setting = shown
+        .iter()
+        .find(|setting| setting.key.path == path)
+        .unwrap();
+    (setting.value.clone(), setting.origin.to_string())
+}
+
+#[test]
+fn the_later_layer_wins_and_its_place_is_told() {
+    let mut made = Box::new();
+    let at = |name: &str| made.folder.path().join(name).display().to_string();
+    let (main, one, two) = (
+        at("config.toml"),
+        at("config.d/10.toml"),
+        at("config.d/20.toml"),
+    );
+    let region = |made: &Box| shown(&made.load(), "pipeops.region");
+    let is = |value: &str, from: &str| (Some(value.to_owned()), from.to_owned());
+
+    assert_eq!(region(&made), is("unknown-country", "default"));
+    made.file("config.toml", "[pipeops]\n\nregion = \"main\"\n");
+    assert_eq!(region(&made), is("main", &format!("{main}:3")));
+    made.file("config.d/20.toml", "[pipeops]\nregion = \"two\"\n");
+    made.file(
+        "config.d/10.toml",
+        "[pipeops]\nregion = \"one\"\ncloud_provider = \"one\"\n",
+    );
+    made.file("config.d/30.toml.bak", "this is not read");
+    assert_eq!(region(&made), is("two", &format!("{two}:2")));
+    assert_eq!(
+        shown(&made.load(), "pipeops.cloud_provider"),
+        is("one", &format!("{one}:3"))
+    );
+    made = made.env("PIPEOPS_REGION", "environment");
+    assert_eq!(region(&made), is("environment", "PIPEOPS_REGION"));
+    made = made.set("pipeops.region=flag");
+    assert_eq!(region(&made), is("flag", "--set"));
+    assert_eq!(made.settings().pipeops.region, "flag");
+}
+
+#[test]
+fn the_environment_alone_is_enough() {
+    let mut made = Box::new()
+        .env("PIPEOPS_API_URL", "wss://cp.example")
+        .env("PIPEOPS_CLUSTER_NAME", "edge")
+        .env("PIPEOPS_AGENT_ID", "agent-1")
+        .env("PIPEOPS_STATE_DIR", "state")
+        .env("PIPEOPS_ACCESS_LEVEL", "full")
+        .env("KUBECONFIG", "/k/config")
+        .env("PIPEOPS_TELEMETRY_INTERVAL", "5s")
+        .env("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:7481");
+    made.sources.is_root = false;
+    let settings = made.settings();
+    assert_eq!(settings.pipeops.api_url.to_string(), "https://cp.example");
+    assert_eq!(settings.pipeops.cluster_name.as_deref(), Some("edge"));
+    assert_eq!(settings.pipeops.agent_id.as_deref(), Some("agent-1"));
+    assert_eq!(settings.agent.state_dir, Path::new("/here/state"));
+    assert_eq!(
+        settings.agent.kubeconfig.as_deref(),
+        Some(Path::new("/k/config"))
+    );
+    assert_eq!(settings.access.level, AccessLevel::Full);
+    assert_eq!(settings.telemetry.interval.as_secs(), 5);
+    assert_eq!(settings.dashboard.listen.port(), 7481);
+    assert_eq!(
+        settings.dashboard.socket,
+        Path::new("/here/state/agent.sock")
+    );
+}
+
+#[test]
+fn the_regular_name_is_stronger_than_the_older_ones() {
+    let made = Box::new()
+        .env("PIPEOPS_STATE_DIR", "/old")
+        .env("PIPEOPS_AGENT_STATE_DIR", "/regular")
+        .env("HTTPS_PROXY", "")
+        .env("https_proxy", "http://proxy:3128");
+    let settings = made.settings();
+    assert_eq!(settings.agent.state_dir, Path::new("/regular"));
+    assert_eq!(settings.pipeops.proxy.unwrap().host, "proxy");
+}
+
+#[test]
+fn everything_wrong_is_told_at_once_with_its_line_and_its_fix() {
+    let made = Box::new();
+    made.file(
+        "config.toml",
+        "[pipeops]\napi_ulr = \"https://x\"\nca_file = \"/x\"\n\n[agent]\nstate_dir = \"relative\"\n\
+         heartbeat_interval_connected = 30\n[acess]\n[access]\nlevel = \"readonly\"\n",
+    );
+    made.file(
+        "config.d/a.toml",
+        "[log]\nlevel = \"loud\"\n[tls]\ncert_file = \"/cert\"\n",
+    );
+    assert_eq!(
+        made.problems(),
+        "config.toml:2: unknown key \"pipeops.api_ulr\"\nfix: did you mean api_url?\n\
+         config.toml:3: unknown key \"pipeops.ca_file\"\nfix: ca_file belongs below [tls]\n\
+         config.toml:6: agent.state_dir must be an absolute path, found \"relative\"\nfix: begin it with /\n\
+         config.toml:7: agent.heartbeat_interval_connected must be a length of time with its unit, found a bare number\n\
+         fix: write it like \"15s\"\n\
+         config.toml:8: unknown section [acess]\nfix: did you mean [access]?\n\
+         config.toml:10: access.level knows no \"readonly\"\n\
+         fix: did you mean read-only? (known: full, managed, read-only, off)\n\
+         config.d/a.toml:2: log.level knows no \"loud\"\nfix: write one of error, warn, info, debug, trace\n\
+         config.d/a.toml:4: tls.cert_file stands alone\nfix: set tls.key_file too, or remove both"
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_told_with_its_line() {
+    let made = Box::new();
+    made.file("config.toml", "[pipeops]\nregion = \"a\"\nregion = \n");
+    assert!(
+        made.problems()
+            .starts_with("config.toml:3: this is not TOML: "),
+        "{}",
+        made.problems()
+    );
+    made.file("config.toml", "[pipeops]\nregion = \"a\"\nregion = \"b\"\n");
+    assert!(
+        made.problems().starts_with("config.toml:3: "),
+        "{}",
+        made.problems()
+    );
+    made.file("config.toml", "region = \"a\"\n");
+    assert_eq!(
+        made.problems(),
+        "config.toml:1: \"region\" stands before the first section\nfix: put it below [pipeops]"
+    );
+    made.file("config.toml", "pipeops = 1\n");
+    assert!(made.problems().contains("pipeops must be a section"));
+    made.file("config.toml", b"[log]\n# \xff\n");
+    assert!(
+        made.problems()
+            .starts_with("config.toml:2: this is not UTF-8")
+    );
+    made.file("config.toml", "#".repeat(2 << 20));
+    assert!(made.problems().contains("larger than 256 KiB"));
+}
+
+#[test]
+fn hostile_files_end_in_an_error_not_in_a_crash() {
+    let made = Box::new();
+    for text in [
+        format!("a = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        format!("a{} = 1", ".a".repeat(100_000)),
+        "[".repeat(250_000),
+        "[pipeops]\n".repeat(25_000),
+        "\0".repeat(1000),
+    ] {
+        made.file("config.toml", &text);
+        assert!(!made.load().problems().is_empty());
+    }
+}
+
+#[test]
+fn a_named_file_must_be_there() {
+    let mut made = Box::new();
+    made.sources.file = Some("/nowhere/config.toml".into());
+    let problems = made.problems();
+    assert!(
+        problems.contains("cannot read /nowhere/config.toml"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_secret_is_never_shown_and_never_taken_from_the_command_line() {
+    let made = Box::new();
+    let loaded = made.load();
+    assert_eq!(
+        shown(&loaded, "pipeops.token").0.as_deref(),
+        Some("(set, hidden)")
+    );
+    assert!(!format!("{:?}", made.settings()).contains("clt_test"));
+
+    let made = Box::new().set("pipeops.token=clt_argv");
+    assert!(made.problems().contains("not taken from the command line"));
+    assert!(!made.problems().contains("clt_argv"));
+
+    let made = Box::new().env("PIPEOPS_TOKEN", "clt_bad token");
+    assert!(!made.problems().contains("clt_bad"), "{}", made.problems());
+    made.file("config.toml", "[pipeops]\ntoken = { clt_bad = 1 }\n");
+    assert!(!made.problems().contains("clt_bad"), "{}", made.problems());
+
+    let made = Box::new().env("HTTPS_PROXY", "http://user:hunter2@proxy:1");
+    let loaded = made.load();
+    assert_eq!(
+        shown(&loaded, "pipeops.proxy").0.as_deref(),
+        Some("(password hidden)@proxy:1")
+    );
+    let made = Box::new().env("HTTPS_PROXY", "socks5://user:hunter2@proxy:1");
+    assert!(!made.problems().contains("hunter2"));
+}
+
+#[test]
+fn the_token_of_the_later_layer_counts_and_two_of_one_layer_are_a_mistake() {
+    let made = Box::new();
+    made.file("config.toml", "[pipeops]\ntoken_file = \"/etc/token\"\n");
+    assert!(matches!(
+        made.settings().pipeops.token,
+        TokenSource::Inline(_)
+    ));
+
+    let made = made.env("PIPEOPS_TOKEN_FILE", "/run/token");
+    assert!(made.problems().contains("there are two tokens"));
+
+    let made = made.env("PIPEOPS_TOKEN", "");
+    assert_eq!(
+        made.settings().pipeops.token,
+        TokenSource::File("/run/token".into())
+    );
+    assert!(
+        made.warnings()
+            .contains("cannot look at the token file /run/token")
+    );
+
+    let made = Box::new().env("PIPEOPS_TOKEN", "");
+    assert!(made.problems().contains("there is no token"));
+}
+
+#[test]
+fn nothing_leaves_this_machine_in_the_open_unless_it_was_allowed() {
+    for (url, is_accepted) in [
+        ("http://127.0.0.1:8080", true),
+        ("ws://localhost:8080", true),
+        ("ws://[::1]:8080", true),
+        ("http://cp.example", false),
+        ("ws://10.0.0.1", false),
+        ("wss://cp.example", true),
+    ] {
+        let made = Box::new().env("PIPEOPS_API_URL", url);
+        assert_eq!(made.load().problems().is_empty(), is_accepted, "{url}");
+        let made = made.env("PIPEOPS_ALLOW_PLAINTEXT", "true");
+        assert!(made.load().problems().is_empty(), "{url}");
+        assert_eq!(made.warnings().is_empty(), is_accepted, "{url}");
+    }
+}
+
+#[test]
+fn verification_cannot_be_switched_off() {
+    let made = Box::new().env("PIPEOPS_TLS_INSECURE_SKIP_VERIFY", "true");
+    assert!(
+        made.problems()
+            .contains("fix: put the certificate of its authority")
+    );
+    let made = made.env("PIPEOPS_TLS_INSECURE_SKIP_VERIFY", "false");
+    assert_eq!(made.problems(), "");
+}
+
+#[test]
+fn variables_of_kubernetes_are_passed_over_and_unknown_ones_warn() {
+    let made = Box::new()
+        .env("PIPEOPS_AGENT_PORT", "tcp://10.0.0.1:8080")
+        .env("PIPEOPS_AGENT_PORT_8080_TCP_ADDR", "10.0.0.1")
+        .env("PIPEOPS_AGENT_SERVICE_HOST", "10.0.0.1")
+        .env("PIPEOPS_AGENT_SERVICE_PORT_HTTP", "8080")
+        .env("AGENT_PORT", "tcp://10.0.0.1:8080");
+    assert_eq!(
+        (made.warnings(), made.problems()),
+        (String::new(), String::new())
+    );
+    let made = made
+        .env("PIPEOPS_CLUSTERNAME", "x")
+        .env("PIPEOPS_WS_PROTOCOL", "v2");
+    assert_eq!(
+        made.warnings(),
+        "PIPEOPS_CLUSTERNAME is not a setting and has no effect\nfix: did you mean PIPEOPS_CLUSTER_NAME?\n\
+         PIPEOPS_WS_PROTOCOL is not a setting and has no effect"
+    );
+}
+
+#[test]
+fn a_setting_without_effect_says_so() {
+    let made = Box::new().env("PIPEOPS_TELEMETRY_INTERVAL", "5s");
+    assert_eq!(
+        made.warnings(),
+        "PIPEOPS_TELEMETRY_INTERVAL: telemetry.interval has no effect in this version"
+    );
+}
+
+#[test]
+fn the_socket_is_where_the_command_line_looks_for_it() {
+    let place = |change: fn(&mut Box)| {
+        let mut made = Box::new();
+        change(&mut made);
+        made.load().socket().display().to_string()
+    };
+    assert_eq!(place(|_| ()), "/run/pipeops-agent/agent.sock");
+    assert_eq!(
+        place(|made| made.sources.is_root = false),
+        "/var/lib/pipeops-agent/agent.sock"
+    );
+    let user = |made: &mut Box| {
+        made.sources.is_root = false;
+        let environment = &mut made.sources.environment;
+        environment.insert("XDG_RUNTIME_DIR".into(), "/run/user/1000".into());
+    };
+    assert_eq!(place(user), "/run/user/1000/pipeops-agent/agent.sock");
+    assert_eq!(
+        place(|made| made
+            .sources
+            .assignments
+            .push("dashboard.socket=/s".to_owned())),
+        "/s"
+    );
+    let made = Box::new().set(&format!("agent.state_dir=/{}", "x".repeat(120)));
+    assert!(
+        made.problems().contains("set dashboard.socket"),
+        "{}",
+        made.problems()
+    );
+}
+
+#[test]
+fn the_example_file_is_right_as_it_is_and_with_every_default_uncommented() {
+    let made = Box::new();
+    let example = keys::example_file();
+    made.file("config.toml", &example);
+    assert_eq!(made.problems(), "");
+    let uncommented: Vec<_> = example
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if !key.starts_with(' ') && !key.contains('…') => key,
+            _ => line,
+        })
+        .collect();
+    // An own kubeconfig and certificate files are named but not there: doubtful, not wrong.
+    let made = made.env("PIPEOPS_TOKEN", "");
+    made.file("config.toml", uncommented.join("\n"));
+    assert_eq!(made.problems(), "");
+    let found = made
+        .load()
+        .shown()
+        .into_iter()
+        .filter(|shown| shown.origin != Origin::Default);
+    assert!(found.count() > 20);
+}

@@ -56,7 +56,8 @@ fn read(path: &Path) -> Result<Secret> {
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > TOKEN_BYTES_MAX {
         return Err(what().why("it is larger than 16 KiB").fix(fix));
     }
-    let text = String::from_utf8(text).map_err(|_| what().why("it is not UTF-8").fix(fix))?;
+    let text =
+        String::from_utf8(text).map_err(|error| what().because(&error.utf8_error()).fix(fix))?;
     checked(&text).map_err(|why| what().why(why).fix(fix))
 }
 

@@ -134,7 +134,8 @@ impl Proxy {
             None => (None, rest),
         };
         let (host, port) = host_and_port(authority, 80)
-            .map_err(|_| "its host or port cannot be read".to_owned())?;
+            .ok()
+            .ok_or("its host or port cannot be read")?;
         let credentials = credentials
             .map(|text| decoded(text).ok_or("its user or password is wrongly encoded"))
             .transpose()?

@@ -323,7 +323,7 @@ fn sum_of(text: &str, unit_size: impl Fn(&str) -> Option<u64>) -> Option<u64> {
 
 fn size_in_words(bytes: u64) -> String {
     for (unit, size) in [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000)] {
-        if bytes >= size && bytes % size == 0 {
+        if bytes >= size && bytes.is_multiple_of(size) {
             return format!("{} {unit}", bytes / size);
         }
     }

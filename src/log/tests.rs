@@ -18,13 +18,11 @@ struct Reader {
 impl Sink for Written {
     fn write_line(&mut self, line: &[u8], _patience_ms: u16) -> io::Result<()> {
         let mut reader = hold(&self.0);
-        match reader.fails_with {
-            Some(kind) => Err(kind.into()),
-            None => {
-                reader.text.push_str(std::str::from_utf8(line).unwrap());
-                Ok(())
-            }
+        if let Some(kind) = reader.fails_with {
+            return Err(kind.into());
         }
+        reader.text.push_str(&String::from_utf8_lossy(line));
+        Ok(())
     }
 }
 
