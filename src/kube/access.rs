@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
-use super::client::Settings;
+use super::client::{Settings, bearer};
 use super::error::Error;
 use super::kubeconfig::{self, Cluster, Source};
 use super::pool::Pool;
@@ -231,7 +231,7 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
     };
     let authorization = match &cluster.token.0 {
         None => None,
-        Some(token) => Some(token.bearer().ok_or_else(|| {
+        Some(token) => Some(bearer(token).ok_or_else(|| {
             Told::new("the token of the kubeconfig holds characters that HTTP does not allow")
         })?),
     };

@@ -1,15 +1,15 @@
 //! The client: requests under one of three identities, streamed both ways, with a deadline for the head of the answer and none for
 //! its body.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use serde::Deserialize;
 use smol::LocalExecutor;
 
 use super::access::{Access, Door, Freshness};
@@ -18,10 +18,12 @@ use super::error::Error;
 use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
+use crate::core::secret::Secret;
 use crate::core::time::Now;
 use crate::net::dial::{Dialer, Route};
 use crate::net::proxy::Proxies;
-use crate::net::{self, Elapsed, deadline, tls};
+use crate::net::tls::{self, Tls};
+use crate::net::{self, Elapsed, Stream, deadline};
 
 /// The longest that a connection may take within the time of a call.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -37,36 +39,6 @@ pub struct Settings {
     pub clock: tls::Clock,
     /// Both clocks (host::clock).
     pub now: fn() -> Now,
-}
-
-/// A secret text. It does not show in debug output.
-#[derive(Clone, Deserialize, Eq, PartialEq)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Marks a text as secret.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text, for the one place that sends it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-
-    /// The value of `Authorization`; `None` where HTTP does not allow it.
-    pub(super) fn bearer(&self) -> Option<HeaderValue> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0)).ok()?;
-        value.set_sensitive(true);
-        Some(value)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
 }
 
 /// Who asks. Only [`Identity::Agent`] ever uses what is in the kubeconfig; the others go over connections of their own, because
@@ -92,6 +64,11 @@ struct Shared {
     dialer: Dialer,
     executor: Rc<LocalExecutor<'static>>,
     open: Rc<Cell<usize>>,
+    clock: tls::Clock,
+    /// TLS to services inside the cluster, made when first used.
+    service_tls: OnceCell<Tls>,
+    /// Makes connections that are used once.
+    single: Rc<Pool>,
 }
 
 impl fmt::Debug for Client {
@@ -112,12 +89,16 @@ struct Call {
 impl Client {
     /// A client. Reads nothing and connects to nothing yet.
     pub fn new(settings: &Settings, dialer: Dialer, executor: Rc<LocalExecutor<'static>>) -> Self {
+        let open = Rc::default();
         Self {
             shared: Rc::new(Shared {
                 door: Door::new(settings),
                 dialer,
+                single: Pool::new(Rc::clone(&executor), Rc::clone(&open)),
                 executor,
-                open: Rc::default(),
+                open,
+                clock: settings.clock,
+                service_tls: OnceCell::new(),
             }),
         }
     }
@@ -159,39 +140,71 @@ impl Client {
         identity: &Identity,
         head_deadline: Duration,
     ) -> Result<Upgraded, Error> {
-        let protocol = request.headers().get(header::UPGRADE).cloned();
-        let Some(protocol) = protocol else {
-            return Err(Error::BadRequest(
-                "an upgrade without an Upgrade header".to_owned(),
-            ));
-        };
-        strip_hop_by_hop(request.headers_mut());
-        request.headers_mut().insert(header::UPGRADE, protocol);
-        request
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        keep_upgrade(&mut request)?;
         let call = Call::new(request);
         let name = call.name.clone();
         let work = async {
-            let (mut response, lease) =
-                Box::pin(self.converse(call, identity, head_deadline)).await?;
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                let response = response.map(|body| Body::of_io(LeasedBody::new(body, lease)));
-                return Ok(Upgraded::Refused(response));
-            }
-            let broken = |why: String| Error::Broken {
-                call: name.clone(),
-                why,
-            };
-            let upgraded = hyper::upgrade::on(&mut response).await;
-            let upgraded = upgraded.map_err(|error| broken(error.to_string()))?;
-            let stream =
-                UpgradedStream::new(upgraded).map_err(|error| broken(error.to_string()))?;
-            drop(lease);
-            let (parts, _no_body) = response.into_parts();
-            Ok(Upgraded::Switched(Box::new(parts), stream))
+            let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
+            switched(&name, response, lease).await
         };
         within(head_deadline, name.clone(), work).await
+    }
+
+    /// One request over a connection that serves nothing else.
+    pub(super) async fn send_once(
+        &self,
+        stream: Stream,
+        call: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Error> {
+        let (response, lease) = self.exchange_once(stream, call, request).await?;
+        Ok(response.map(|incoming| Body::of_io(LeasedBody::single(incoming, lease))))
+    }
+
+    /// One request for an upgrade over a connection that serves nothing else.
+    pub(super) async fn upgrade_once(
+        &self,
+        stream: Stream,
+        call: &str,
+        request: Request<Body>,
+    ) -> Result<Upgraded, Error> {
+        let (response, lease) = self.exchange_once(stream, call, request).await?;
+        switched(call, response, lease).await
+    }
+
+    async fn exchange_once(
+        &self,
+        stream: Stream,
+        call: &str,
+        request: Request<Body>,
+    ) -> Result<(Response<Incoming>, Lease), Error> {
+        let broken = |error: &hyper::Error| Error::Broken {
+            call: call.to_owned(),
+            why: causes(error),
+        };
+        let begun = self.shared.single.begin(stream).await;
+        let mut lease = begun.map_err(|error| broken(&error))?;
+        let answer = lease.sender.send_request(request).await;
+        let response = answer.map_err(|error| broken(&error))?;
+        Ok((response, lease))
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.shared.dialer
+    }
+
+    /// TLS that believes any certificate, for services inside the cluster.
+    pub(super) fn service_tls(&self) -> Result<&Tls, net::Error> {
+        if let Some(tls) = self.shared.service_tls.get() {
+            return Ok(tls);
+        }
+        let settings = tls::Settings {
+            roots: tls::Roots::ExtraOnly,
+            verification: tls::Verification::Opportunistic,
+            ..tls::Settings::default()
+        };
+        let tls = Tls::new(&settings, self.shared.clock)?;
+        Ok(self.shared.service_tls.get_or_init(|| tls))
     }
 
     /// One request to its answer, with the two reasons to try a second time: what is on disk has changed, and a connection from the
@@ -201,7 +214,7 @@ impl Client {
         mut call: Call,
         identity: &Identity,
         limit: Duration,
-    ) -> Result<(Response<hyper::body::Incoming>, Lease), Error> {
+    ) -> Result<(Response<Incoming>, Lease), Error> {
         let access = self.access(Freshness::Recent).await?;
         let again = call.again.take();
         let name = call.name.clone();
@@ -239,7 +252,7 @@ impl Client {
         again: Option<&hyper::http::request::Parts>,
         identity: &Identity,
         limit: Duration,
-    ) -> Result<(Response<hyper::body::Incoming>, Lease), Error> {
+    ) -> Result<(Response<Incoming>, Lease), Error> {
         let name = call.name;
         let request = addressed(call.request, access, identity)?;
         let pool = match identity {
@@ -252,7 +265,7 @@ impl Client {
         };
         let broken = |error: &hyper::Error| Error::Broken {
             call: name.clone(),
-            why: crate::error::Error::new("").because(error).why.join(": "),
+            why: causes(error),
         };
         let mut failed = match lease.sender.try_send_request(request).await {
             Ok(response) => return Ok((response, lease)),
@@ -344,6 +357,54 @@ async fn within<T>(
     }
 }
 
+/// What hyper says, from the nearest cause to the farthest.
+fn causes(error: &hyper::Error) -> String {
+    crate::error::Error::new("").because(error).why.join(": ")
+}
+
+/// The raw stream after 101, or the answer.
+async fn switched(
+    call: &str,
+    mut response: Response<Incoming>,
+    lease: Lease,
+) -> Result<Upgraded, Error> {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let response = response.map(|body| Body::of_io(LeasedBody::new(body, lease)));
+        return Ok(Upgraded::Refused(response));
+    }
+    let broken = |why: String| Error::Broken {
+        call: call.to_owned(),
+        why,
+    };
+    let upgraded = hyper::upgrade::on(&mut response).await;
+    let upgraded = upgraded.map_err(|error| broken(causes(&error)))?;
+    let stream = UpgradedStream::new(upgraded).map_err(|error| broken(error.to_string()))?;
+    drop(lease);
+    let (parts, _no_body) = response.into_parts();
+    Ok(Upgraded::Switched(Box::new(parts), stream))
+}
+
+/// Removes what is for one connection only, but the wish for an upgrade, which is for the next one too.
+pub(super) fn keep_upgrade(request: &mut Request<Body>) -> Result<(), Error> {
+    let Some(protocol) = request.headers().get(header::UPGRADE).cloned() else {
+        return Err(Error::BadRequest(
+            "an upgrade without an Upgrade header".to_owned(),
+        ));
+    };
+    let headers = request.headers_mut();
+    strip_hop_by_hop(headers);
+    headers.insert(header::UPGRADE, protocol);
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    Ok(())
+}
+
+/// The value of `Authorization` for a token; `None` where HTTP does not allow its characters.
+pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
 /// Methods that change nothing, so that asking twice is the same as asking once.
 fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD || method == Method::OPTIONS
@@ -375,7 +436,7 @@ fn addressed(
     let authorization = match identity {
         Identity::Agent => access.authorization.clone(),
         Identity::Anonymous => None,
-        Identity::Bearer(token) => Some(token.bearer().ok_or_else(|| {
+        Identity::Bearer(token) => Some(bearer(token).ok_or_else(|| {
             Error::BadRequest("the token holds characters that HTTP does not allow".to_owned())
         })?),
     };
@@ -442,9 +503,9 @@ mod tests {
             "{:?} {:?} {:?}",
             secret,
             Identity::Bearer(secret.clone()),
-            secret.bearer()
+            bearer(&secret)
         );
         assert!(!shown.contains("s3cret"), "{shown}");
-        assert!(Secret::new("a\r\nb: c").bearer().is_none());
+        assert!(bearer(&Secret::new("a\r\nb: c")).is_none());
     }
 }

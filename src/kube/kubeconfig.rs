@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use serde::Deserialize;
 
-use super::client::Secret;
 use super::yaml;
+use crate::core::secret::Secret;
 use crate::error::{Error, Result, Retry};
 use crate::net::tls::{ClientIdentity, Roots, Settings as TlsSettings, Verification};
 
@@ -175,7 +175,7 @@ struct UserEntry {
     client_certificate_data: Option<String>,
     client_key: Option<PathBuf>,
     client_key_data: Option<String>,
-    token: Option<Secret>,
+    token: Option<String>,
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
     username: Option<String>,
@@ -291,7 +291,7 @@ fn assemble(
         extra_ca_pem: ca,
         client: None,
         verification: if is_unchecked {
-            Verification::None
+            Verification::SwitchedOff
         } else {
             Verification::Full
         },
@@ -373,7 +373,10 @@ fn credentials(
             files.push(file);
             Some(token)
         }
-        _ => entry.token.filter(|token| !token.reveal().is_empty()),
+        _ => entry
+            .token
+            .filter(|token| !token.is_empty())
+            .map(Secret::new),
     };
     Ok((client, Token(token)))
 }

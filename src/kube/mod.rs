@@ -5,14 +5,20 @@
 
 mod access;
 mod body;
+mod calls;
 mod client;
+pub mod counts;
 mod error;
 pub mod kubeconfig;
 mod pool;
+pub mod services;
+pub mod socket;
 mod upgraded;
+pub mod watch;
 mod yaml;
 
 pub use body::{Body, Bytes};
-pub use client::{Client, Identity, Secret, Settings, strip_hop_by_hop};
+pub use calls::{Detail, Patch};
+pub use client::{Client, Identity, Settings, strip_hop_by_hop};
 pub use error::Error;
 pub use upgraded::{Upgraded, UpgradedStream};

@@ -185,6 +185,14 @@ impl LeasedBody {
     }
 }
 
+impl LeasedBody {
+    /// A body whose connection is closed at its end.
+    pub(super) fn single(incoming: Incoming, mut lease: Lease) -> Self {
+        lease.home = Weak::new();
+        Self::new(incoming, lease)
+    }
+}
+
 impl HttpBody for LeasedBody {
     type Data = Bytes;
     type Error = io::Error;

@@ -150,6 +150,28 @@ impl Dialer {
         }
     }
 
+    /// Connects to whichever of `addresses` answers first, in their order, plain; `name` is for the error.
+    ///
+    /// # Errors
+    /// Why the first address failed, or the deadline.
+    pub async fn dial_any(
+        &self,
+        addresses: &[SocketAddr],
+        name: &str,
+        limit: Duration,
+    ) -> Result<Stream, Error> {
+        let some = addresses.get(..ADDRESSES_MAX).unwrap_or(addresses);
+        match deadline(limit, Box::pin(race(some))).await {
+            Ok(tcp) => tcp
+                .and_then(|tcp| {
+                    prepare(&tcp, SocketOptions::default())?;
+                    Ok(Stream::Plain(tcp.into()))
+                })
+                .map_err(|error| Error::from_io(Phase::Tcp, &error, name)),
+            Err(Elapsed(limit)) => Err(Error::new(Phase::Tcp, Kind::Deadline(limit), name)),
+        }
+    }
+
     async fn connect(&self, route: &Route<'_>, phase: &Cell<Phase>) -> Result<Stream, Error> {
         let nearest = route.proxy.map_or(route.target, |proxy| &proxy.target);
         let addresses = self.resolve(nearest).await?;

@@ -90,8 +90,10 @@ pub enum Verification {
     /// Chain, name and time are checked.
     #[default]
     Full,
-    /// Nothing is: whoever sits between reads and changes everything. Only where a person said so.
-    None,
+    /// Nothing is, because a person said so: whoever sits between reads and changes everything. Said loudly in the log.
+    SwitchedOff,
+    /// Nothing is, because there is nothing to check with: services inside a cluster have certificates of nobody for any name.
+    Opportunistic,
 }
 
 /// Who we are: a client certificate with its key, both PEM.
@@ -153,10 +155,12 @@ impl Tls {
             .map_err(|error| Error::unusable("tls", error.to_string()))?;
         let builder = match settings.verification {
             Verification::Full => builder.with_root_certificates(authorities(settings)?),
-            Verification::None => {
-                log::warn!(
-                    "tls: server certificates are NOT checked (insecure_skip_verify): whoever sits between reads and changes everything"
-                );
+            unchecked @ (Verification::SwitchedOff | Verification::Opportunistic) => {
+                if unchecked == Verification::SwitchedOff {
+                    log::warn!(
+                        "tls: server certificates are NOT checked (insecure_skip_verify): whoever sits between reads and changes everything"
+                    );
+                }
                 builder
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(BelievesAnyone(provider)))

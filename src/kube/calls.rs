@@ -1,0 +1,340 @@
+//! The agent's own calls: one object or one list at a time, typed, under one deadline and one cap.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::body::Body;
+use super::client::{Client, Identity};
+use super::error::Error;
+use crate::net::{Elapsed, deadline};
+use crate::wire::kube::{List, Status, Version};
+
+/// The time of one call, head and body. The API server gives up a list after 60 s; what takes half of that on a loaded board is
+/// tried again later.
+const CALL_WITHIN: Duration = Duration::from_secs(30);
+
+/// The largest answer held in memory. Objects are at most 1.5 MiB in the datastore; a page of 500 Pod heads takes 1 to 2 MB.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Objects of one page.
+const PAGE: usize = 500;
+
+/// Pages of one list: 100,000 objects. A server that always names a next page must not keep us for ever.
+const PAGES_MAX: usize = 200;
+
+/// The longest text of the API that is repeated in an error.
+const MESSAGE_CHARS_MAX: usize = 500;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// How much of each object is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Detail {
+    /// The whole object.
+    Whole,
+    /// Its metadata only ([`HeadOnly`](crate::wire::kube::HeadOnly)).
+    Head,
+}
+
+impl Detail {
+    pub(super) const fn of_list(self) -> HeaderValue {
+        match self {
+            Self::Whole => JSON,
+            Self::Head => HeaderValue::from_static(
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            ),
+        }
+    }
+
+    pub(super) const fn of_object(self) -> HeaderValue {
+        match self {
+            Self::Whole => JSON,
+            Self::Head => HeaderValue::from_static(
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            ),
+        }
+    }
+}
+
+/// How a patch is meant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Patch {
+    /// JSON merge patch.
+    Merge,
+    /// Server-side apply; the field manager is in the query.
+    Apply,
+}
+
+impl Client {
+    /// Reads one object, or any other small JSON answer.
+    ///
+    /// # Errors
+    /// As [`Client::send`], or what the API says.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path, JSON, None).await
+    }
+
+    /// Creates an object in the collection `path`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn create<T: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &T,
+    ) -> Result<R, Error> {
+        self.call(Method::POST, path, JSON, Some(encoded(path, object, JSON)?))
+            .await
+    }
+
+    /// Replaces the object `path`; its resource version decides whether it is still the same.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn replace<T: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &T,
+    ) -> Result<R, Error> {
+        self.call(Method::PUT, path, JSON, Some(encoded(path, object, JSON)?))
+            .await
+    }
+
+    /// Patches the object `path`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn patch<T: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        meant: Patch,
+        object: &T,
+    ) -> Result<R, Error> {
+        let kind = match meant {
+            Patch::Merge => HeaderValue::from_static("application/merge-patch+json"),
+            // JSON is YAML.
+            Patch::Apply => HeaderValue::from_static("application/apply-patch+yaml"),
+        };
+        self.call(
+            Method::PATCH,
+            path,
+            JSON,
+            Some(encoded(path, object, kind)?),
+        )
+        .await
+    }
+
+    /// Deletes the object `path`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete(&self, path: &str) -> Result<(), Error> {
+        let _answer: serde::de::IgnoredAny = self.call(Method::DELETE, path, JSON, None).await?;
+        Ok(())
+    }
+
+    /// What the API server is: `v1.34.4+k3s1`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn version(&self) -> Result<String, Error> {
+        let version: Version = self.get("/version").await?;
+        Ok(version.git_version)
+    }
+
+    /// Reads a list page by page and gives each object to `each`, so that memory holds one page. Returns the resource version to
+    /// watch from. `path` may have a query.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 410 where the list took so long that its next page is gone.
+    pub async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        detail: Detail,
+        mut each: impl FnMut(T),
+    ) -> Result<String, Error> {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let mut next = String::new();
+        for _ in 0..PAGES_MAX {
+            let mut page = format!("{path}{separator}limit={PAGE}");
+            if !next.is_empty() {
+                page.push_str("&continue=");
+                page.push_str(&query_escaped(&next));
+            }
+            let list: List<T> = self
+                .call(Method::GET, &page, detail.of_list(), None)
+                .await?;
+            list.items.into_iter().for_each(&mut each);
+            next = list.metadata.next;
+            if next.is_empty() {
+                return Ok(list.metadata.resource_version);
+            }
+        }
+        Err(Error::Undecodable {
+            call: format!("GET {path}"),
+            why: format!("the list has more than {PAGES_MAX} pages"),
+        })
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        accept: HeaderValue,
+        content: Option<(HeaderValue, Vec<u8>)>,
+    ) -> Result<T, Error> {
+        let name = format!("{method} {}", without_query(path));
+        let request = request(method, path, accept, content)?;
+        let work = async {
+            let response = self.send(request, &Identity::Agent, CALL_WITHIN).await?;
+            let bytes = accepted(&name, response).await?;
+            serde_json::from_slice(&bytes).map_err(|error| Error::Undecodable {
+                call: name.clone(),
+                why: error.to_string(),
+            })
+        };
+        match deadline(CALL_WITHIN, Box::pin(work)).await {
+            Ok(done) => done,
+            Err(Elapsed(limit)) => Err(Error::NoAnswer { call: name, limit }),
+        }
+    }
+}
+
+pub(super) fn without_query(path: &str) -> &str {
+    path.split('?').next().unwrap_or_default()
+}
+
+pub(super) fn request(
+    method: Method,
+    path: &str,
+    accept: HeaderValue,
+    content: Option<(HeaderValue, Vec<u8>)>,
+) -> Result<Request<Body>, Error> {
+    let mut builder = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(ACCEPT, accept);
+    let body = match content {
+        None => Body::empty(),
+        Some((kind, bytes)) => {
+            builder = builder.header(CONTENT_TYPE, kind);
+            Body::full(bytes)
+        }
+    };
+    builder
+        .body(body)
+        .map_err(|error| Error::BadRequest(format!("{}: {error}", without_query(path))))
+}
+
+fn encoded<T: Serialize>(
+    path: &str,
+    object: &T,
+    kind: HeaderValue,
+) -> Result<(HeaderValue, Vec<u8>), Error> {
+    let bytes = serde_json::to_vec(object)
+        .map_err(|error| Error::BadRequest(format!("{}: {error}", without_query(path))))?;
+    Ok((kind, bytes))
+}
+
+/// The body of a good answer; the API's own words for any other.
+async fn accepted(call: &str, response: Response<Body>) -> Result<Vec<u8>, Error> {
+    let status = response.status();
+    let bytes = collected(call, response.into_body(), BODY_BYTES_MAX).await?;
+    if status.is_success() {
+        return Ok(bytes);
+    }
+    Err(refused(call, status.as_u16(), &bytes))
+}
+
+/// The answer of an API server, or of a proxy before it, that is not 2xx.
+pub(super) fn refused(call: &str, status: u16, body: &[u8]) -> Error {
+    let said: Status = serde_json::from_slice(body).unwrap_or_else(|_not_json| Status {
+        message: String::from_utf8_lossy(body).into_owned(),
+        ..Status::default()
+    });
+    Error::Refused {
+        call: call.to_owned(),
+        status,
+        reason: said
+            .reason
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(100)
+            .collect(),
+        message: said
+            .message
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(MESSAGE_CHARS_MAX)
+            .collect(),
+    }
+}
+
+/// Reads a body to its end, but no more than `bytes_max`.
+pub(super) async fn collected(
+    call: &str,
+    mut body: Body,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Error::Broken {
+            call: call.to_owned(),
+            why: error.to_string(),
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if bytes.len().saturating_add(data.len()) > bytes_max {
+            return Err(Error::TooLarge {
+                call: call.to_owned(),
+                bytes_max,
+            });
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// Percent-escapes everything that could end a value of a query.
+pub(super) fn query_escaped(value: &str) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else if write!(text, "%{byte:02X}").is_err() {
+            // Writing to a String cannot fail.
+            break;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_continue_token_cannot_end_the_query() {
+        assert_eq!(query_escaped("a+b/c=&d é"), "a%2Bb%2Fc%3D%26d%20%C3%A9");
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_apis_words_without_control_characters() {
+        let body = br#"{"kind":"Status","code":404,"reason":"NotFound","message":"pods \"a\u001b[2J\" not found"}"#;
+        let error = refused("GET /x", 404, body);
+        assert!(error.is_not_found());
+        assert_eq!(
+            error.to_string(),
+            "GET /x: 404 NotFound: pods \"a [2J\" not found"
+        );
+        let html = refused("GET /x", 502, &b"<html>".repeat(1000));
+        assert!(html.to_string().len() < 600);
+    }
+}

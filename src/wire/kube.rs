@@ -1,0 +1,332 @@
+//! Kubernetes objects, as far as they are read: a handful of fields of each, everything else is skipped while parsing. A list of
+//! 4.7 MB takes under 1 MB this way, and 60 MB as a tree of values.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The head of every object.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
+    /// Unique in its namespace at one time.
+    pub name: String,
+    /// Empty for what belongs to the whole cluster.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Unique for ever.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Changes with each write; only to be compared and given back.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// `namespace/name`, or the name alone.
+    pub fn key(&self) -> String {
+        if self.namespace.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// What a watch can carry.
+pub trait Object: DeserializeOwned {
+    /// The object's head.
+    fn metadata(&self) -> &Metadata;
+}
+
+/// Only the head of an object, whatever its kind: `PartialObjectMetadata`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct HeadOnly {
+    /// The head.
+    pub metadata: Metadata,
+}
+
+impl Object for HeadOnly {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(bound(deserialize = "T: DeserializeOwned"))]
+pub struct List<T> {
+    /// Where the list stands.
+    #[serde(default)]
+    pub metadata: ListMetadata,
+    /// The objects; Go writes an empty list as `null`.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub items: Vec<T>,
+}
+
+/// Where a list stands.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListMetadata {
+    /// The moment that the list shows.
+    pub resource_version: String,
+    /// Asks for the next page; empty on the last.
+    #[serde(rename = "continue")]
+    pub next: String,
+}
+
+fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// The API's own error object.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// A word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Node {
+    /// The head.
+    pub metadata: Metadata,
+    /// What the kubelet reports.
+    pub status: NodeStatus,
+}
+
+/// What a kubelet reports.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// `Ready` and the pressures.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub conditions: Vec<NodeCondition>,
+    /// Versions.
+    pub node_info: NodeVersions,
+}
+
+/// One condition of a node.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct NodeCondition {
+    /// `Ready`, `MemoryPressure` and so on.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+}
+
+/// The versions that a node runs.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeVersions {
+    /// `v1.34.4+k3s1`.
+    pub kubelet_version: String,
+    /// `containerd://2.1.4`.
+    pub container_runtime_version: String,
+}
+
+impl Node {
+    /// Whether the kubelet says that it takes Pods.
+    pub fn is_ready(&self) -> bool {
+        self.status
+            .conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True")
+    }
+}
+
+impl Object for Node {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// A service.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Service {
+    /// The head.
+    pub metadata: Metadata,
+    /// What it is.
+    pub spec: ServiceSpec,
+}
+
+/// What a service is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `None` for a headless one.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// Its ports.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a service.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct ServicePort {
+    /// Joins it to the port of an endpoint; empty where there is one port only.
+    pub name: String,
+    /// The number that callers use.
+    pub port: u16,
+    /// `TCP` (also when absent), `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// A part of the addresses behind a service (`discovery.k8s.io/v1`).
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
+    /// The head.
+    pub metadata: Metadata,
+    /// `IPv4`, `IPv6` or `FQDN`.
+    pub address_type: String,
+    /// The addresses.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// The ports that all of them have.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub ports: Vec<EndpointPort>,
+}
+
+/// One target behind a service.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Endpoint {
+    /// Its addresses; only the first is used by anyone.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub addresses: Vec<String>,
+    /// Whether it serves.
+    pub conditions: EndpointConditions,
+    /// What stands behind the address.
+    pub target_ref: Option<TargetRef>,
+}
+
+/// Whether an endpoint serves.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct EndpointConditions {
+    /// Absent counts as ready, as the API defines it.
+    pub ready: Option<bool>,
+}
+
+/// What stands behind an address.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct TargetRef {
+    /// `Pod`, mostly.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A port of the endpoints of a slice.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct EndpointPort {
+    /// Joins it to the port of the service.
+    pub name: Option<String>,
+    /// The number in the Pod; absent means all ports.
+    pub port: Option<u16>,
+    /// `TCP` also when absent.
+    pub protocol: Option<String>,
+}
+
+/// Settings kept in the cluster.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ConfigMap {
+    /// `v1`; needed when it is written.
+    pub api_version: String,
+    /// `ConfigMap`; needed when it is written.
+    pub kind: String,
+    /// The head.
+    pub metadata: Metadata,
+    /// The texts.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub data: BTreeMap<String, String>,
+}
+
+impl Object for ConfigMap {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// The answer of `/version`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Version {
+    /// `v1.34.4+k3s1`.
+    pub git_version: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_null_or_absent_is_empty() {
+        let list: List<EndpointSlice> =
+            serde_json::from_str(r#"{"items":[{"endpoints":null,"ports":null}],"metadata":{}}"#)
+                .unwrap();
+        assert_eq!(list.items, [EndpointSlice::default()]);
+        let list: List<HeadOnly> = serde_json::from_str(r#"{"items":null}"#).unwrap();
+        assert!(list.items.is_empty() && list.metadata.next.is_empty());
+    }
+
+    #[test]
+    fn a_node_is_ready_when_its_kubelet_says_so() {
+        let of = |status: &str| -> Node {
+            serde_json::from_str(&format!(
+                r#"{{"metadata":{{"name":"n"}},"status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"x"}}]}}}}"#
+            ))
+            .unwrap()
+        };
+        assert!(of("True").is_ready());
+        assert!(!of("Unknown").is_ready());
+        assert!(!Node::default().is_ready());
+    }
+
+    #[test]
+    fn a_config_map_is_written_without_what_the_server_sets() {
+        let map = ConfigMap {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            metadata: Metadata {
+                name: "a".to_owned(),
+                ..Metadata::default()
+            },
+            data: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+        };
+        let text = serde_json::to_string(&map).unwrap();
+        assert_eq!(
+            text,
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v"}}"#
+        );
+    }
+}
