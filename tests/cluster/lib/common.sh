@@ -41,7 +41,6 @@ place() {
         die "the cluster's state cannot live in $DIR: choose a directory below /tmp, /home or the checkout" ;;
     esac
     ID=$(printf '%s' "$DIR" | sha256sum | cut -c1-8)
-    NETNS=pipeops-test-$ID
     LINK=pt-$ID
     CGROUP=pipeops-test-$ID
     MARKER=$DIR/.pipeops-test-cluster

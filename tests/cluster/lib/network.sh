@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The cluster's network namespace and its one cable to the host. Nothing of the host's
-# firewall, forwarding or routes is touched but one link and one route to the
-# cluster's own addresses.
+# The cluster's one cable to the host. Nothing of the host's firewall, forwarding or
+# routes is touched but one link and one route to the cluster's own addresses. The
+# network namespace has no name: it ends with the processes in it, whatever happens.
 
 # A cluster has 1,024 addresses of 10.213.0.0/16 (k3s uses 10.42 and 10.43, Docker
 # 172.17 to 172.31 and 192.168): 64 clusters side by side.
@@ -33,46 +33,35 @@ network_is_free() {
 
 network_up() {
     local variable
-    # Between looking for a free network and taking it nobody else may look. (Not
-    # /run/netns: that is what "ip netns" itself locks.)
-    mkdir -p /run/netns
+    # Between looking for a free network and taking it nobody else may look.
     exec 7</run
     flock --timeout 60 7 || die "another cluster has held /run for 1 min"
     network_plan
     for variable in NETWORK HOST_ADDRESS ADDRESS POD_CIDR SERVICE_CIDR SERVICE_ADDRESS DNS_ADDRESS; do
         printf '%s=%s\n' "$variable" "${!variable}"
     done >"$DIR/run/network"
-    ip netns add "$NETNS"
-    ip link add "$LINK" type veth peer name eth0 netns "$NETNS"
+    ip link add "$LINK" type veth peer name eth0 netns "$INIT"
     ip address add "$HOST_ADDRESS/30" dev "$LINK"
     ip link set "$LINK" up
     ip route add "$NETWORK" via "$ADDRESS" dev "$LINK" onlink
     exec 7<&-
-    ip -n "$NETNS" link set lo up
-    ip -n "$NETNS" address add "$ADDRESS/30" dev eth0
-    ip -n "$NETNS" link set eth0 up
     # ClusterIPs need a route before the address is translated; the rest of the world is
     # not there, and says so at once. (k3s insists on a default route.)
-    if [[ $SOURCE == k3s ]]; then
-        ip -n "$NETNS" route add default via "$HOST_ADDRESS"
-    else
-        ip -n "$NETNS" route add "$SERVICE_CIDR" via "$HOST_ADDRESS"
-        ip -n "$NETNS" route add unreachable default
-    fi
-    # /proc/sys/net shows the network namespace of the process that opens it.
-    nsenter --net="/run/netns/$NETNS" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+    local routes="route add $SERVICE_CIDR via $HOST_ADDRESS"$'\n'"route add unreachable default"
+    [[ $SOURCE != k3s ]] || routes="route add default via $HOST_ADDRESS"
+    within ip -batch - <<COMMANDS
+link set lo up
+address add $ADDRESS/30 dev eth0
+link set eth0 up
+$routes
+COMMANDS
+    # /proc/sys/net is that of the namespace of the process that opens it.
+    within sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 }
 
 network_down() {
-    local pids
+    # Deleted by name and not left to the kernel, which takes a moment to notice.
     ip link delete "$LINK" 2>/dev/null || true
-    if [[ -e /run/netns/$NETNS ]]; then
-        # Whatever is still in there was started by us: nobody else knows the name.
-        pids=$(ip netns pids "$NETNS" 2>/dev/null || true)
-        # shellcheck disable=SC2086 # a list
-        [[ -z $pids ]] || kill -KILL $pids 2>/dev/null || true
-        ip netns delete "$NETNS" 2>/dev/null || rm -f "/run/netns/$NETNS"
-    fi
 }
 
 # "Black hole" and "reset" between host and cluster, made inside the cluster's own

@@ -80,10 +80,10 @@ start() {
     : >"$MARKER"
     printf '%s' "$BIN" >"$DIR/run/bin"
     printf '%s' "$SOURCE" >"$DIR/run/source"
-    network_up
-    say "network $NETWORK, namespace $NETNS"
     cgroup_up
     inside_up
+    network_up
+    say "namespaces are ready, network $NETWORK"
     if [[ $SOURCE == k3s ]]; then
         start_k3s
     else
@@ -141,8 +141,9 @@ cgroup_down() {
 inside_up() {
     mkdir -p "$DIR/host"
     [[ $SOURCE == k3s ]] && : >"$DIR/host/etc-overlay"
-    nsenter --net="/run/netns/$NETNS" unshare --mount --pid --fork --kill-child --mount-proc \
-        setsid bash "$HERE/lib/inside" "$DIR" </dev/null >>"$DIR/log/inside.log" 2>&1 7>&- 8>&- 9>&- &
+    # A session of its own: a Ctrl-C or a signal to the caller's group is not meant for it.
+    setsid unshare --net --mount --pid --fork --kill-child --mount-proc \
+        bash "$HERE/lib/inside" "$DIR" </dev/null >>"$DIR/log/inside.log" 2>&1 7>&- 8>&- 9>&- &
     disown
     local attempt
     for attempt in {1..200}; do
@@ -320,7 +321,7 @@ write_env() {
     {
         printf 'KUBECONFIG=%s\nKUBECTL=%s\n' "$DIR/kubeconfig.yaml" "$BIN/kubectl"
         printf 'API_SERVER=https://%s:6443\nNODE_NAME=%s\nNODE_ADDRESS=%s\nHOST_ADDRESS=%s\n' "$ADDRESS" "$NODE" "$ADDRESS" "$HOST_ADDRESS"
-        printf 'POD_CIDR=%s\nSERVICE_CIDR=%s\nHOST_LINK=%s\nNETNS=%s\n' "$POD_CIDR" "$SERVICE_CIDR" "$LINK" "$NETNS"
+        printf 'POD_CIDR=%s\nSERVICE_CIDR=%s\nHOST_LINK=%s\n' "$POD_CIDR" "$SERVICE_CIDR" "$LINK"
         printf 'SOURCE=%s\nKUBERNETES_VERSION=%s\nIMAGE=%s\nINIT_PID=%s\n' "$SOURCE" "$KUBERNETES_VERSION" "$IMAGE" "$INIT"
         for name in "$DIR"/run/*.pid; do
             name=$(basename "$name" .pid)
@@ -358,6 +359,8 @@ cluster_down() {
 # Ends what runs, and removes the state of an earlier life but its logs. Each step is
 # right whatever the others left: after a crash any of them may have something to do.
 clear_away() {
+    # What runs as this directory's cluster makes it one, should the marker be lost.
+    [[ -z $(init_pid) ]] || : >"$MARKER"
     stop_inside
     network_down
     cgroup_down
@@ -372,18 +375,20 @@ clear_away() {
 }
 
 # With its process 1 the kernel ends everything inside, and with the last process the
-# mounts and the pods' namespaces go.
+# mounts and all networks go.
 stop_inside() {
-    local pid namespace holder
+    local pid parent
     pid=$(init_pid)
     [[ -n $pid ]] || return 0
-    namespace=$(readlink "/proc/$pid/ns/pid")
+    parent=$(awk '/^PPid:/ { print $2 }' "/proc/$pid/status" 2>/dev/null) || true
     kill -KILL "$pid" 2>/dev/null || true
-    # The kernel reaps the whole tree before process 1 disappears.
+    # The whole tree is reaped before process 1 disappears; then unshare, which had
+    # started it, ends by itself.
     for _ in {1..500}; do
-        [[ -e /proc/$pid ]] || return 0
-        holder=$(readlink "/proc/$pid/ns/pid" 2>/dev/null) || true
-        [[ -z $holder || $holder == "$namespace" ]] || return 0
+        if [[ ! -e /proc/$pid ]]; then
+            # (A "Z" has ended; whoever adopted it will notice.)
+            [[ $(cut -d' ' -f2,3 "/proc/$parent/stat" 2>/dev/null) == "(unshare) "[!Z] ]] || return 0
+        fi
         sleep 0.02
     done
     die "process $pid of the cluster does not end"
@@ -392,7 +397,7 @@ stop_inside() {
 cluster_status() {
     local file name
     need_running
-    printf 'cluster in %s: %s, %s, network %s\n' "$DIR" "$SOURCE" "$NETNS" "$NETWORK"
+    printf 'cluster in %s: %s, process 1 is %s, network %s\n' "$DIR" "$SOURCE" "$INIT" "$NETWORK"
     for file in "$DIR"/run/*.command; do
         name=$(basename "$file" .command)
         printf '  %-24s %s\n' "$name" "$(process_line "$name")"
@@ -418,6 +423,9 @@ cluster_kubectl() {
 
 cluster_fixtures() {
     need_running
+    kubectl create namespace fixtures --dry-run=client -o yaml | kubectl apply -f - >&2
+    # Pods cannot be made before the controller manager has made this account.
+    kubectl -n fixtures wait --for=create serviceaccount/default --timeout=30s >&2
     kubectl apply -f "$HERE/fixtures" >&2
     kubectl -n fixtures rollout status deployment/echo --timeout=60s >&2
     kubectl -n fixtures wait pod/logger pod/shell --for=condition=Ready --timeout=60s >&2

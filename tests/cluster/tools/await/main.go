@@ -34,7 +34,7 @@ func main() {
 	flag.StringVar(&s.token, "token", "", "file with a bearer token, instead of the certificate")
 	flag.StringVar(&s.node, "node", "", "name of the node")
 	flag.StringVar(&s.serving, "serving", "", "file with the serving certificate to wait for")
-	flag.StringVar(&s.until, "until", "api", "api: /readyz says ok; node: the node is Ready; accepted, refused: what the API answers to the token; serving: that certificate is shown")
+	flag.StringVar(&s.until, "until", "api", "api: /readyz says ok; node: it is Ready, and pods can be made; accepted, refused: what the API answers to the token; serving: that certificate is shown")
 	flag.DurationVar(&s.within, "within", 30*time.Second, "deadline")
 	flag.Parse()
 	if err := await(s); err != nil {
@@ -175,7 +175,8 @@ func nodeReady(ctx context.Context, ask asker, name string) error {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == "Ready" {
 			if condition.Status == "True" {
-				return nil
+				// Without this account no pod can be made in the namespace yet.
+				return expect(ctx, ask, "/api/v1/namespaces/default/serviceaccounts/default", http.StatusOK)
 			}
 			return fmt.Errorf("node %s is not Ready: %s", name, condition.Message)
 		}
