@@ -1,4 +1,4 @@
 //! The integration tests, in one binary.
 
 #[cfg(test)]
-mod dashboard;
+mod proxy;

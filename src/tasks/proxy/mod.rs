@@ -1,0 +1,395 @@
+//! Proxied exchanges: what the control plane asks for, run against the cluster, answered through lanes.
+//!
+//! Every exchange is one task; dropping it closes its connection to the cluster, so cancel, lost session and stop are the same act.
+//! [`Proxy::deliver`] never waits: bodies and frames go into bounded queues. What may be asked is decided in `core::policy`, where it goes
+//! in `core::proxy`.
+
+mod answer;
+mod body;
+mod exchange;
+mod table;
+mod upstream;
+
+use std::{cell::RefCell, rc::Rc};
+
+use hyper::body::Bytes;
+use smol::{
+    LocalExecutor, Task,
+    channel::{Sender, TrySendError, bounded},
+};
+
+use crate::{
+    core::{
+        policy::{self, Level},
+        proxy::{Admission, Asked, Call, Cluster, Refusal, route, route_stream},
+    },
+    files::Spool,
+    host::clock,
+    kube::{Client, Identity},
+    link::outlet::{Frame, Outlet},
+    wire::control::{
+        self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
+    },
+};
+
+use body::{Budget, Pipe, Pushed, busy_with_bodies};
+use exchange::{Exchange, Source};
+use table::{Entry, Table};
+
+/// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
+const REFUSALS_MAX: usize = 64;
+
+/// What the proxy works with.
+#[derive(Debug)]
+pub struct Parts {
+    /// Runs the exchanges.
+    pub executor: Rc<LocalExecutor<'static>>,
+    /// The way into the cluster; `None`: there is no cluster.
+    pub client: Option<Client>,
+    /// What the owner of the box permits.
+    pub level: Level,
+    /// Where large buffered answers wait.
+    pub spool: Spool,
+}
+
+/// All proxied exchanges of one session after another.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Rc<Shared>,
+    refusals: RefCell<Option<Refusals>>,
+}
+
+/// What every exchange may reach.
+#[derive(Debug)]
+struct Shared {
+    parts: Parts,
+    budget: Budget,
+    table: RefCell<Table>,
+}
+
+/// The one lane for answers to messages that started nothing.
+#[derive(Debug)]
+struct Refusals {
+    queue: Sender<String>,
+    _task: Task<()>,
+}
+
+/// What the proxy is doing now, for tests and the status.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Load {
+    /// Exchanges and WebSockets that are not over.
+    pub exchanges: usize,
+    /// Short requests that run.
+    pub short_running: usize,
+    /// Short requests that wait for their turn.
+    pub short_waiting: usize,
+    /// Watches, followed logs and WebSockets that run.
+    pub long_running: usize,
+    /// Bytes of request bodies in memory, with what each piece costs.
+    pub held_body_bytes: usize,
+    /// Bytes of buffered answers on disk.
+    pub spooled_bytes: u64,
+    /// Messages that were dropped without an answer since the start.
+    pub dropped_messages: u64,
+}
+
+/// A call that may run, and as whom.
+#[derive(Debug)]
+struct Permit {
+    call: Call,
+    identity: Identity,
+}
+
+impl Proxy {
+    /// A proxy without exchanges.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            shared: Rc::new(Shared {
+                parts,
+                budget: Budget::default(),
+                table: RefCell::default(),
+            }),
+            refusals: RefCell::new(None),
+        }
+    }
+
+    /// Takes one message. Its answers go through `outlet`, the session's that it came in on.
+    pub fn deliver(&self, message: ProxyMessage, outlet: &Outlet) {
+        match message {
+            ProxyMessage::Request(request) => self.request(*request, outlet),
+            ProxyMessage::Unusable { id, answer, reason } => {
+                self.refuse(&id, answer, &reason, outlet);
+            }
+            ProxyMessage::Chunk { request_id, data } => self.chunk(&request_id, data),
+            ProxyMessage::BodyEnd { request_id } => match self.pipe(&request_id) {
+                Some(pipe) => pipe.complete(),
+                None => self.drop_message("the end of an unknown request's body"),
+            },
+            ProxyMessage::Cancel { request_id } => self.cancel(&request_id),
+            ProxyMessage::SocketStart(start) => self.start_socket(*start, outlet),
+            ProxyMessage::SocketData(data) => self.socket_data(&data, outlet),
+            ProxyMessage::SocketClose { ids } => self.close_socket(&ids),
+            ProxyMessage::TcpTunnelStart { request_id } => {
+                let text = "legacy tunnels are not supported by this agent";
+                let message = control::tcp_tunnel_close(&request_id, text, clock::now().wall);
+                self.say(message, outlet);
+            }
+            ProxyMessage::StreamData => self.drop_message("obsolete proxy_stream_data"),
+            ProxyMessage::TunnelStray => self.drop_message("data of a legacy tunnel"),
+            ProxyMessage::Nameless => self.drop_message("a message without a usable id"),
+        }
+    }
+
+    /// Whether a request waits for the binary message that holds its body.
+    pub fn awaits_binary(&self) -> bool {
+        self.shared.table.borrow().awaited.is_some()
+    }
+
+    /// Offers a binary message as the body of the request that waits for one. `false`: it is not that body, and may be anything else.
+    pub fn binary_body(&self, message: &[u8]) -> bool {
+        let mut table = self.shared.table.borrow_mut();
+        let Some(awaited) = &table.awaited else {
+            return false;
+        };
+        let Some((id, body)) = binary_body(message) else {
+            return false;
+        };
+        if id != awaited {
+            return false;
+        }
+        let pipe = table.entries.get(id).and_then(|entry| entry.pipe.clone());
+        table.awaited = None;
+        drop(table);
+        if let Some(pipe) = pipe
+            && pipe.push(Bytes::copy_from_slice(body)) == Pushed::Taken
+        {
+            pipe.complete();
+        }
+        true
+    }
+
+    /// The session is over: all its exchanges end, and their connections to the cluster with them.
+    pub fn session_lost(&self) {
+        let entries = self.shared.table.borrow_mut().take_all();
+        // Dropped here, when nothing is borrowed: each task's end looks into the table.
+        drop(entries);
+        self.refusals.replace(None);
+    }
+
+    /// What is going on now.
+    pub fn load(&self) -> Load {
+        let table = self.shared.table.borrow();
+        let (short_running, short_waiting, long_running) = table.slots.load();
+        Load {
+            exchanges: table.entries.len(),
+            short_running,
+            short_waiting,
+            long_running,
+            held_body_bytes: self.shared.budget.held_bytes(),
+            spooled_bytes: self.shared.parts.spool.used_bytes(),
+            dropped_messages: table.dropped_messages,
+        }
+    }
+
+    fn request(&self, request: ProxyRequest, outlet: &Outlet) {
+        let ProxyRequest {
+            request_id,
+            asked,
+            body,
+            answer,
+        } = request;
+        if self.shared.table.borrow().entries.contains_key(&request_id) {
+            // An answer under this id would be taken for the answer to the request that runs.
+            self.drop_message("a request under the id of one that runs");
+            return;
+        }
+        let permit = match self.shared.admit(&asked, route) {
+            Ok(permit) => permit,
+            Err(Refusal(text)) => return self.refuse(&request_id, answer, &text, outlet),
+        };
+        let source = match self.source(body, &asked) {
+            Ok(source) => source,
+            Err(text) => return self.refuse(&request_id, answer, &text, outlet),
+        };
+        if let Source::NextBinary(pipe) = &source {
+            self.await_binary(&request_id);
+            debug_assert_eq!(Rc::strong_count(pipe), 1, "nobody reads it yet");
+        }
+        self.begin(request_id, permit, source, answer, outlet);
+    }
+
+    /// Where the body of a request comes from, with room for it where it is there already.
+    fn source(&self, body: RequestBody, asked: &Asked) -> Result<Source, String> {
+        let pipe = || Pipe::new(&self.shared.budget);
+        Ok(match body {
+            RequestBody::None => Source::None,
+            RequestBody::Inline(bytes) => {
+                let held = self.shared.budget.take(bytes.len());
+                Source::Inline(bytes, held.ok_or_else(busy_with_bodies)?)
+            }
+            RequestBody::NextBinary => Source::NextBinary(pipe()),
+            RequestBody::Chunked => Source::Chunked {
+                pipe: pipe(),
+                length: exchange::declared_length(&asked.headers),
+            },
+        })
+    }
+
+    /// The next binary message belongs to this request. One that waited before has lost its own.
+    fn await_binary(&self, request_id: &str) {
+        let mut table = self.shared.table.borrow_mut();
+        let before = table.awaited.replace(request_id.to_owned());
+        let pipe = before.and_then(|id| table.entries.get(&id)?.pipe.clone());
+        drop(table);
+        if let Some(pipe) = pipe {
+            pipe.fail("the binary message with the request body did not come".to_owned());
+        }
+    }
+
+    /// Starts the task of an exchange, or says that there are too many.
+    fn begin(&self, id: String, permit: Permit, source: Source, answer: Answer, outlet: &Outlet) {
+        let mut table = self.shared.table.borrow_mut();
+        let number = table.next_number();
+        let now = clock::now();
+        let admission = table.slots.ask(number, permit.call.class, now.mono);
+        let turn = match admission {
+            Admission::Busy => {
+                drop(table);
+                return self.refuse(&id, answer, BUSY, outlet);
+            }
+            Admission::Run => None,
+            Admission::Wait(until) => Some(until),
+        };
+        let (told, turn_came) = bounded(1);
+        let exchange = Exchange {
+            place: self.shared.place(&id, number),
+            turn: turn.map(|until| (until, turn_came)),
+            limits: permit.call.limits(now),
+            permit,
+            answer,
+            outlet: outlet.clone(),
+        };
+        let pipe = source.pipe();
+        let task = self.shared.parts.executor.spawn(exchange.run(source));
+        table.entries.insert(
+            id,
+            Entry {
+                number,
+                turn: told,
+                pipe,
+                _task: task,
+            },
+        );
+    }
+
+    fn chunk(&self, request_id: &str, data: Option<Bytes>) {
+        let Some(pipe) = self.pipe(request_id) else {
+            return self.drop_message("a piece of an unknown request's body");
+        };
+        match data {
+            Some(piece) => match pipe.push(piece) {
+                Pushed::Taken | Pushed::NoRoom => {}
+                Pushed::Stray => self.drop_message("a piece of a body that nobody reads any more"),
+            },
+            None => pipe.fail("a piece of the request body is not standard base64".to_owned()),
+        }
+    }
+
+    /// The way into a chunked body.
+    fn pipe(&self, request_id: &str) -> Option<Rc<Pipe>> {
+        let table = self.shared.table.borrow();
+        table.entries.get(request_id)?.pipe.clone()
+    }
+
+    fn cancel(&self, id: &str) {
+        let entry = self.shared.table.borrow_mut().entries.remove(id);
+        match entry {
+            Some(entry) => drop(entry),
+            None => self.drop_message("a cancel of an unknown request"),
+        }
+    }
+
+    fn start_socket(&self, start: SocketStart, outlet: &Outlet) {
+        match self.shared.admit(&start.asked, route_stream) {
+            Ok(_permit) => {}
+            Err(Refusal(text)) => self.refuse(&start.stream_id, Answer::Socket, &text, outlet),
+        }
+    }
+
+    fn socket_data(&self, _data: &SocketData, _outlet: &Outlet) {
+        self.drop_message("a frame of an unknown WebSocket");
+    }
+
+    fn close_socket(&self, _ids: &[String]) {
+        self.drop_message("the close of an unknown WebSocket");
+    }
+
+    /// Answers a message that starts nothing.
+    fn refuse(&self, id: &str, answer: Answer, reason: &str, outlet: &Outlet) {
+        let now = clock::now().wall;
+        match answer {
+            Answer::Buffered => self.say(control::proxy_error(id, reason, now), outlet),
+            Answer::Streaming => self.say(control::proxy_response_abort(id, reason, now), outlet),
+            Answer::Socket => {
+                self.say(control::stream_error(id, reason, now), outlet);
+                self.say(control::socket_close(id, now), outlet);
+            }
+        }
+    }
+
+    /// Queues a message in the lane of refusals. They do not go in front as control messages: a flood of them would push the session's
+    /// own aside, and end it.
+    fn say(&self, message: String, outlet: &Outlet) {
+        let mut refusals = self.refusals.borrow_mut();
+        let mut message = message;
+        if let Some(refusals) = refusals.as_ref() {
+            match refusals.queue.try_send(message) {
+                Ok(()) => return,
+                Err(TrySendError::Full(_)) => return self.drop_message("too many refusals wait"),
+                Err(TrySendError::Closed(back)) => message = back,
+            }
+        }
+        let (queue, waiting) = bounded(REFUSALS_MAX);
+        let mut lane = outlet.open();
+        let task = self.shared.parts.executor.spawn(async move {
+            while let Ok(message) = waiting.recv().await {
+                if lane.send(Frame::Text(message)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        if queue.try_send(message).is_err() {
+            self.drop_message("too many refusals wait");
+        }
+        *refusals = Some(Refusals { queue, _task: task });
+    }
+
+    fn drop_message(&self, what: &str) {
+        let mut table = self.shared.table.borrow_mut();
+        table.dropped_messages = table.dropped_messages.saturating_add(1);
+        log::debug!("proxy: dropped {what}; dropped={}", table.dropped_messages);
+    }
+}
+
+const BUSY: &str = "busy: too many requests run already; try again";
+
+impl Shared {
+    /// The one way in for every form of request: routed, decided, and given an identity.
+    fn admit(
+        &self,
+        asked: &Asked,
+        route: fn(&Asked, Cluster) -> Result<Call, Refusal>,
+    ) -> Result<Permit, Refusal> {
+        let cluster = match self.parts.client {
+            Some(_) => Cluster::Known,
+            None => Cluster::None,
+        };
+        let call = route(asked, cluster)?;
+        policy::decide(self.parts.level, &call)?;
+        let identity = match policy::identity(self.parts.level, &call) {
+            policy::Identity::Agent => Identity::Agent,
+            policy::Identity::Caller => Identity::Anonymous,
+        };
+        Ok(Permit { call, identity })
+    }
+}

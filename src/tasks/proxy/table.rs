@@ -1,0 +1,91 @@
+//! Which exchanges there are, by the id that the control plane gave them.
+
+use std::{collections::BTreeMap, rc::Rc};
+
+use smol::{Task, channel::Sender};
+
+use super::{Shared, body::Pipe};
+use crate::core::proxy::Slots;
+
+/// The exchanges of a session.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) slots: Slots,
+    /// The request whose body is the next binary message.
+    pub(super) awaited: Option<String>,
+    pub(super) dropped_messages: u64,
+    numbers: u64,
+}
+
+/// One exchange. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Tells exchanges apart that have the same id one after another.
+    pub(super) number: u64,
+    /// Tells a waiting request that its turn has come.
+    pub(super) turn: Sender<()>,
+    /// The way into its request body, where that arrives in pieces.
+    pub(super) pipe: Option<Rc<Pipe>>,
+    pub(super) _task: Task<()>,
+}
+
+impl Table {
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Takes everything out, to be dropped when the table is not borrowed.
+    pub(super) fn take_all(&mut self) -> BTreeMap<String, Entry> {
+        self.awaited = None;
+        std::mem::take(&mut self.entries)
+    }
+}
+
+impl Shared {
+    /// The place of a new exchange.
+    pub(super) fn place(self: &Rc<Self>, id: &str, number: u64) -> Place {
+        Place {
+            shared: Rc::clone(self),
+            id: id.to_owned(),
+            number,
+        }
+    }
+}
+
+/// An exchange's place in the table and among the slots, given up when it is dropped, however the exchange ended.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) shared: Rc<Shared>,
+    pub(super) id: String,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.shared.table.borrow_mut();
+        if let Some(next) = table.slots.leave(self.number) {
+            let entry = table.entries.values().find(|entry| entry.number == next);
+            // The channel holds one word and gets one. Where the waiting one was cancelled meanwhile, its own end passes the turn on.
+            if entry.is_some_and(|entry| entry.turn.try_send(()).is_err()) {
+                log::debug!("proxy: a request that gave up got its turn");
+            }
+        }
+        if table.awaited.as_deref() == Some(self.id.as_str())
+            && table
+                .entries
+                .get(&self.id)
+                .is_some_and(|entry| entry.number == self.number)
+        {
+            table.awaited = None;
+        }
+        let is_mine = table
+            .entries
+            .get(&self.id)
+            .is_some_and(|entry| entry.number == self.number);
+        let entry = is_mine.then(|| table.entries.remove(&self.id)).flatten();
+        drop(table);
+        drop(entry);
+    }
+}

@@ -1,0 +1,4 @@
+//! The proxy against a real server over TLS: every form of body and answer, limits, cancels, and whatever a hostile control plane sends.
+
+mod bench;
+mod plain;
