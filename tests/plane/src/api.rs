@@ -241,9 +241,11 @@ pub(crate) fn failure(failed: &Failed) -> Response<Reply> {
         Failed::Error(text) | Failed::Aborted(text) if text.contains("deadline") => {
             StatusCode::GATEWAY_TIMEOUT
         }
-        Failed::Error(_) | Failed::Aborted(_) | Failed::Lost(_) | Failed::Unreadable(_) => {
-            StatusCode::BAD_GATEWAY
-        }
+        Failed::Error(_)
+        | Failed::Aborted(_)
+        | Failed::Lost(_)
+        | Failed::Overflow
+        | Failed::Unreadable(_) => StatusCode::BAD_GATEWAY,
     };
     status(code, &failed.to_string())
 }

@@ -33,6 +33,8 @@ pub enum Failed {
     Lost(String),
     /// The plane's own deadline passed.
     Late,
+    /// The reader was too slow for what the plane keeps ([`Overflow::Cancel`](crate::Overflow)).
+    Overflow,
     /// The agent's answer cannot be read.
     Unreadable(String),
     /// The plane was stopped.
@@ -46,6 +48,7 @@ impl fmt::Display for Failed {
             Self::Error(text) => write!(f, "the agent could not do it: {text}"),
             Self::Aborted(text) => write!(f, "the agent gave up: {text}"),
             Self::Lost(text) => write!(f, "the agent's connection ended: {text}"),
+            Self::Overflow => f.write_str("it was read too slowly"),
             Self::Late => f.write_str("the agent did not answer in time"),
             Self::Unreadable(text) => write!(f, "the agent's answer cannot be read: {text}"),
             Self::Stopped => f.write_str("the control plane was stopped"),

@@ -10,10 +10,10 @@ use smol::Timer;
 use crate::check;
 use crate::clock;
 use crate::exchange::{Exchange, Failed, Gone, Part, Progress, Received, StreamKind};
-use crate::options::{Mode, Redirect, RegisterReply};
+use crate::options::{Mode, Overflow, Redirect, RegisterReply};
 use crate::record::{Direction, Note, Role};
 use crate::session::Session;
-use crate::shape::{self, BinaryAnswer, Chunk, Envelope, Head};
+use crate::shape::{self, BinaryAnswer, Chunk, ChunkMessage, Envelope, Head};
 use crate::state::Cluster;
 use crate::world::World;
 use crate::ws::{self, Last, Message, Opcode};
@@ -38,21 +38,26 @@ pub(crate) async fn take(
         );
     };
     match message.opcode {
-        Opcode::Text => match serde_json::from_slice::<Envelope<'_>>(&message.data) {
-            Ok(envelope) => {
-                let id = envelope.request_id.as_deref().unwrap_or_default();
-                note(known(&envelope.kind), id);
-                json(world, session, &envelope).await;
+        Opcode::Text => {
+            if let Some(chunk) = ChunkMessage::guess(&message.data) {
+                note(Cow::Borrowed("proxy_response_chunk"), &chunk.request_id);
+                stamp(world, session, &chunk.timestamp);
+                answer_chunk(world, session, &chunk.request_id, &chunk.payload).await;
+                return None;
             }
-            Err(error) => {
-                note(Cow::Borrowed(""), "");
-                violation(
-                    world,
-                    session,
-                    format!("a text message is no envelope: {error}"),
-                );
+            match serde_json::from_slice::<Envelope<'_>>(&message.data) {
+                Ok(envelope) => {
+                    let id = envelope.request_id.as_deref().unwrap_or_default();
+                    note(known(&envelope.kind), id);
+                    json(world, session, &envelope).await;
+                }
+                Err(error) => {
+                    note(Cow::Borrowed(""), "");
+                    let what = format!("a text message is no envelope: {error}");
+                    violation(world, session, what);
+                }
             }
-        },
+        }
         Opcode::Binary => match BinaryAnswer::parse(&message.data) {
             Ok(answer) => {
                 note(Cow::Borrowed(""), answer.id);
@@ -100,10 +105,14 @@ fn known(kind: &str) -> Cow<'static, str> {
     })
 }
 
-async fn json(world: &Rc<World>, session: &Rc<Session>, envelope: &Envelope<'_>) {
-    if let Some(wrong) = check::timestamp(&envelope.timestamp) {
+fn stamp(world: &World, session: &Session, timestamp: &str) {
+    if let Some(wrong) = check::timestamp(timestamp) {
         violation(world, session, wrong);
     }
+}
+
+async fn json(world: &Rc<World>, session: &Rc<Session>, envelope: &Envelope<'_>) {
+    stamp(world, session, &envelope.timestamp);
     let id = envelope.request_id.as_deref();
     if envelope.kind == "proxy_response_chunk" {
         match serde_json::from_str::<Chunk<'_>>(envelope.payload.get()) {
@@ -377,13 +386,24 @@ async fn answer_chunk(world: &World, session: &Session, id: &str, chunk: &Chunk<
     }
     let bytes = data.len();
     exchange.inbox.push(Part::Chunk(data), bytes);
-    // The JSON form has no window: not reading is all that holds the agent back. It holds
-    // everything else on the session back too, so memory is given first.
-    let spool = world.behaviour(|behaviour| behaviour.spool_bytes_max);
-    if exchange.inbox.bytes() > spool {
-        session.is_holding.set(true);
-        exchange.inbox.below(spool.max(1)).await;
-        session.is_holding.set(false);
+    let (spool, overflow) =
+        world.behaviour(|behaviour| (behaviour.spool_bytes_max, behaviour.overflow));
+    if exchange.inbox.bytes() <= spool {
+        return;
+    }
+    match overflow {
+        // The JSON form has no window: not reading is all that holds the agent back. It holds
+        // everything else on the session back too, so memory is given first.
+        Overflow::StopReading => {
+            session.is_holding.set(true);
+            exchange.inbox.below(spool.max(1)).await;
+            session.is_holding.set(false);
+        }
+        Overflow::Cancel => {
+            exchange.finish(Part::Failed(Failed::Overflow));
+            session.forget(world, id, Gone::GivenUp);
+            session.send(world, "proxy_cancel", Some(id), json!({}));
+        }
     }
 }
 

@@ -35,8 +35,8 @@ pub use exchange::{Failed, Received};
 pub use hyper::body::Bytes;
 pub use json::StreamRequest;
 pub use options::{
-    Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Redirect, RegisterReply,
-    RestReply, Services, Spelling, Upgrade,
+    Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Overflow, Redirect,
+    RegisterReply, RestReply, Services, Spelling, Upgrade,
 };
 pub use plane::{Body, Cut, Plane, Response, SessionInfo, Sessions, StreamHandle, View};
 pub use record::{Direction, Frame, Handshake, RestCall, Role, Violation};

@@ -95,9 +95,10 @@ pub struct Behaviour {
     pub services: Services,
     /// How messages about streams are spelled.
     pub spelling: Spelling,
-    /// Bytes of one answer that wait in memory for a slow HTTP client, before the plane stops
-    /// reading the WebSocket (which is all the back-pressure that the JSON form has).
+    /// Bytes of one answer that wait in memory for a slow reader. 0 is no spool at all.
     pub spool_bytes_max: usize,
+    /// What happens when more would wait.
+    pub overflow: Overflow,
     /// What `proxy_request` says about `timeout`, if anything.
     pub timeout_ms: Option<u64>,
     /// How long an HTTP client waits for the head of the answer before it gets 504.
@@ -119,14 +120,14 @@ impl Default for Behaviour {
             acknowledges_heartbeats: true,
             gateway_hello: None,
             // Agents ping every 10 s; the existing control plane is said to drop one after 60 s.
-            // Looked at in quarters, 40 s becomes 50 s at most.
-            silence_max: Duration::from_secs(40),
+            silence_max: Duration::from_secs(45),
             rest: RestReply::default(),
             mode: Mode::Streaming,
             body: BodyForm::Auto,
             services: Services::Triple,
             spelling: Spelling::Short,
             spool_bytes_max: 16 * 1024 * 1024,
+            overflow: Overflow::StopReading,
             timeout_ms: None,
             answer_deadline: Duration::from_secs(120),
         }
@@ -240,4 +241,14 @@ pub enum Spelling {
     Short,
     /// `proxy_websocket_start`, `proxy_websocket_data`, `proxy_websocket_close`.
     Long,
+}
+
+/// What happens when an answer is read more slowly than it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The plane stops reading the WebSocket, with everything else on it: all the back-pressure
+    /// that the JSON form has.
+    StopReading,
+    /// The request is cancelled and its reader gets an error.
+    Cancel,
 }

@@ -255,23 +255,25 @@ fn ended_by(world: &World, session: &Session, fault: &Fault) -> String {
     fault.to_string()
 }
 
-/// Returns once the agent has sent nothing for too long; looked at four times in that time.
+/// Returns once the agent has sent nothing for too long; looked at every second at least, so
+/// that a changed limit holds soon.
 async fn silence(world: &World, session: &Session, received: &Rc<Cell<u64>>) -> String {
     let mut before = received.get();
-    let mut quiet = 0;
+    let mut quiet = Duration::ZERO;
     loop {
         let limit = world.behaviour(|behaviour| behaviour.silence_max);
-        Timer::after(limit / 4).await;
+        let step = (limit / 4).min(Duration::from_secs(1));
+        Timer::after(step).await;
         let now = received.get();
         quiet = if now == before && !session.is_holding.get() {
-            quiet + 1
+            quiet.saturating_add(step)
         } else {
-            0
+            Duration::ZERO
         };
         before = now;
-        if quiet >= 4 {
+        if quiet >= limit {
             session.close(world, 1001, "silent for too long");
-            return format!("nothing came for {} s", limit.as_secs());
+            return format!("nothing came for {} ms", limit.as_millis());
         }
     }
 }

@@ -147,6 +147,19 @@ impl Agent {
         }
     }
 
+    /// Whether what comes next is against RFC 6455.
+    pub(crate) fn is_broken(&mut self) -> bool {
+        matches!(
+            smol::block_on(limited(self.socket.next())),
+            Some(Err(Error::Protocol(_)))
+        )
+    }
+
+    pub(crate) fn next_text(&mut self) -> String {
+        let message = self.next().expect("the session is open");
+        message.into_text().unwrap().as_str().to_owned()
+    }
+
     pub(crate) fn next_binary(&mut self) -> Vec<u8> {
         let message = self.next().expect("the session is open");
         assert!(message.is_binary(), "{message:?}");

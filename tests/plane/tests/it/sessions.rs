@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::agent::{Agent, b64, unb64};
 use plane::{
-    BodyForm, Bytes, Carrier, Cut, Failed, Mode, Opcode, Options, Plane, ProxyRequest, Received,
-    Redirect, RegisterReply, Role, Sessions, StreamRequest, Upgrade,
+    BodyForm, Bytes, Carrier, Cut, Failed, Last, Mode, Opcode, Options, Overflow, Plane,
+    ProxyRequest, Received, Redirect, RegisterReply, Role, Sessions, StreamRequest, Upgrade,
 };
 use serde_json::json;
 
@@ -526,4 +526,136 @@ fn pings_are_answered_unless_told_otherwise() {
     let frames = plane.frames();
     let count = |opcode| frames.iter().filter(|f| f.opcode == opcode).count();
     assert_eq!((count(Opcode::Ping), count(Opcode::Pong)), (2, 1));
+}
+
+/// Asks for an answer that nobody reads, and sends `chunks` of 32 KiB of it.
+fn unread(plane: &Plane, agent: &mut Agent, chunks: usize) -> (plane::Response, String) {
+    let (answer, id) = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| plane.request(ProxyRequest::get("/big"), LIMIT));
+        let id = agent.next_json()["request_id"].as_str().unwrap().to_owned();
+        agent.head(&id, 200, &json!({}));
+        (waiting.join().unwrap().unwrap(), id)
+    });
+    for _ in 0..chunks {
+        agent.chunk(&id, &vec![7; 32 * 1024]);
+    }
+    (answer, id)
+}
+
+#[test]
+fn an_unread_answer_stops_the_session_and_a_reader_frees_it() {
+    let (mut plane, mut agent, _cluster) = linked();
+    plane.set(|b| b.spool_bytes_max = 64 * 1024);
+    // 8 chunks wait with the handle, 2 in the spool, and one stops the reading.
+    let (answer, id) = unread(&plane, &mut agent, 16);
+    agent.send("proxy_response_end", Some(&id), &json!({}));
+    agent.send("pong", None, &json!({"timestamp": "2026-06-16T05:50:28Z"}));
+    let early = plane.wait_for(0, Duration::from_millis(300), |f| f.is_from_agent("pong"));
+    assert!(early.is_none(), "the plane read on");
+    let body = answer.body.read_all(LIMIT).unwrap();
+    assert_eq!(body.len(), 16 * 32 * 1024);
+    plane
+        .wait_for(0, LIMIT, |f| f.is_from_agent("pong"))
+        .unwrap();
+    assert_eq!(plane.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn an_unread_answer_may_be_cancelled_instead() {
+    let (mut plane, mut agent, _cluster) = linked();
+    plane.set(|b| {
+        b.spool_bytes_max = 64 * 1024;
+        b.overflow = Overflow::Cancel;
+    });
+    let (answer, id) = unread(&plane, &mut agent, 16);
+    let cancel = agent.next_json();
+    assert_eq!(
+        (&cancel["type"], &cancel["request_id"]),
+        (&json!("proxy_cancel"), &json!(id))
+    );
+    assert_eq!(answer.body.read_all(LIMIT), Err(Failed::Overflow));
+    assert_eq!(plane.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_black_hole_loses_what_was_under_way_and_keeps_the_socket() {
+    let (mut plane, mut agent, _cluster) = linked();
+    plane.set(|b| b.silence_max = Duration::from_millis(400));
+    let mut asked = plane.mark();
+    let failed = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| plane.request(ProxyRequest::get("/x"), LIMIT));
+        assert_eq!(agent.next_json()["type"], "proxy_request");
+        plane.cut(Sessions::Newest, Cut::BlackHole);
+        asked = plane.mark();
+        agent.ping(b"anybody?");
+        waiting.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(failed, Failed::Lost(_)), "{failed}");
+    let heard = plane.wait_for(asked, Duration::from_millis(50), |f| {
+        f.opcode == Opcode::Ping
+    });
+    assert!(heard.is_none());
+    agent.ping(b"the socket is still open");
+    plane.kill();
+    assert_eq!(agent.end(), None);
+}
+
+#[test]
+fn messages_come_in_fragments_or_as_they_are() {
+    let (mut plane, mut agent, _cluster) = linked();
+    plane.set(|b| {
+        b.fragment_bytes = Some(7);
+        b.carrier = Carrier::Binary;
+    });
+    plane.error("cluster not registered");
+    assert_eq!(
+        agent.next_json()["payload"]["error"],
+        "cluster not registered"
+    );
+    plane.send_text(r#"{"type":"x""#.trim());
+    plane.send_frame(Opcode::Text, br#"{"type":"#, Last::No);
+    plane.send_frame(Opcode::Continuation, br#""half"}"#, Last::Yes);
+    assert_eq!(agent.next_text(), r#"{"type":"x""#);
+    assert_eq!(agent.next_text(), r#"{"type":"half"}"#);
+    plane.send_bytes(b"\x83\x01x");
+    assert!(agent.is_broken(), "there is no opcode 3");
+    drop(agent);
+    plane.wait_gone(LIMIT).unwrap();
+}
+
+#[test]
+fn rest_calls_are_answered_and_recorded() {
+    let mut plane = plane();
+    let call = |plane: &Plane, method: &str, path: &str, body: &str| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
+             Connection: close\r\nContent-Length: {}",
+            plane.token(),
+            body.len()
+        );
+        let answer = http(plane, &head, body.as_bytes());
+        answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    let tunnels = "/api/v1/clusters/agent/c-1/tunnels";
+    assert_eq!(
+        call(&plane, "POST", "/api/v1/gateway/routes/sync", "{}"),
+        200
+    );
+    assert_eq!(call(&plane, "POST", tunnels, r#"{"tunnel_id":"t"}"#), 201);
+    assert_eq!(call(&plane, "POST", &format!("{tunnels}/sync"), "{}"), 200);
+    assert_eq!(call(&plane, "DELETE", &format!("{tunnels}/t"), ""), 204);
+    assert_eq!(
+        call(&plane, "GET", "/api/v1/public/ip-intel/192.0.2.1", ""),
+        200
+    );
+    assert_eq!(call(&plane, "GET", "/nothing", ""), 404);
+    plane.set(|b| b.rest.status = Some(500));
+    assert_eq!(
+        call(&plane, "POST", "/api/v1/gateway/routes/register", "{}"),
+        500
+    );
+    let calls = plane.rest_calls();
+    assert_eq!(calls.len(), 7);
+    assert_eq!(calls[1].body, Some(json!({"tunnel_id": "t"})));
+    assert!(calls.iter().all(|call| call.is_authorized));
 }
