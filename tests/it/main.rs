@@ -2,3 +2,4 @@
 
 #[cfg(test)]
 mod proxy;
+mod tidy;

@@ -1,0 +1,37 @@
+# pipeops-agent. Two targets do everything on a fresh machine: `make run` and `make test`.
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: help run test check dist clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make run     the main job: control plane and agent side by side (CLUSTER=bench: with a real cluster, as root)
+run:
+	@CLUSTER='$(CLUSTER)' tests/run
+
+## make test    all tests; what this machine cannot run is listed at the end
+test:
+	@tests/all
+
+## make check   format, lints as errors, links in the documentation, licences and bans
+check:
+	@tests/setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --document-private-items
+	@if cargo deny --version >/dev/null 2>&1; then \
+		cargo deny --offline --log-level error check bans licenses sources; \
+	else \
+		echo 'cargo-deny is not installed, so licences and bans were not checked: cargo install --locked cargo-deny'; \
+	fi
+
+## make dist    the release program in target/dist, its size checked
+dist:
+	@tests/dist
+
+## make clean   remove everything that was built here
+clean:
+	cargo clean

@@ -1,0 +1,234 @@
+//! Holds the plan of the house: which room may name which. The message of a failure says where the line belongs.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What each room may name, besides itself and `error`, which everybody may.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("error", &[]),
+    ("wire", &["core"]),
+    ("files", &["core"]),
+    ("net", &["core", "files"]),
+    ("host", &["core", "wire", "files"]),
+    ("store", &["core", "wire", "files"]),
+    ("kube", &["core", "wire", "files", "net"]),
+    ("link", &["core", "wire", "files", "net"]),
+    ("outside", &["core", "wire", "files", "net"]),
+    ("dashboard", &["core", "wire", "files", "net"]),
+    ("keeper", &["core", "wire", "files", "host"]),
+    (
+        "tasks",
+        &[
+            "core",
+            "wire",
+            "files",
+            "net",
+            "host",
+            "store",
+            "kube",
+            "link",
+            "outside",
+            "dashboard",
+            "keeper",
+        ],
+    ),
+    ("config", &["core", "files"]),
+    ("log", &["core"]),
+    (
+        "daemon",
+        &[
+            "core",
+            "wire",
+            "files",
+            "net",
+            "host",
+            "store",
+            "kube",
+            "link",
+            "outside",
+            "dashboard",
+            "keeper",
+            "tasks",
+            "config",
+            "log",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "core",
+            "wire",
+            "files",
+            "net",
+            "host",
+            "store",
+            "kube",
+            "link",
+            "outside",
+            "dashboard",
+            "keeper",
+            "tasks",
+            "config",
+            "log",
+            "daemon",
+        ],
+    ),
+    ("lib", &[]),
+    ("main", &[]),
+];
+
+const PARTIES: &[&str] = &[
+    "host",
+    "store",
+    "kube",
+    "link",
+    "outside",
+    "dashboard",
+    "keeper",
+];
+
+#[test]
+fn every_room_names_only_the_rooms_that_it_may() {
+    let src = root().join("src");
+    assert!(rust_files(&src).len() > 30, "the scan finds no files");
+    let mut wrong = Vec::new();
+    for file in rust_files(&src) {
+        let below = file.strip_prefix(&src).unwrap();
+        let room = below.iter().next().unwrap().to_str().unwrap();
+        let room = room.trim_end_matches(".rs");
+        let Some((_, may)) = MAY_NAME.iter().find(|(name, _)| *name == room) else {
+            wrong.push(format!("src/{}: no such room in the plan; give {room} a line in tests/it/tidy.rs and src/ARCHITECTURE.md", below.display()));
+            continue;
+        };
+        for named in rooms_named(&program_text(&file)) {
+            if named != room && named != "error" && !may.contains(&named.as_str()) {
+                wrong.push(format!("src/{}: {}", below.display(), advice(room, &named)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_test_is_switched_off_and_no_file_knows_this_machine() {
+    // In two parts, so that this file passes.
+    let ignored = concat!("#[", "ignore");
+    let here = root().display().to_string();
+    let mut wrong = Vec::new();
+    for folder in ["src", "tests"] {
+        for file in rust_files(&root().join(folder)) {
+            let text = fs::read_to_string(&file).unwrap();
+            for forbidden in [ignored, here.as_str()] {
+                if text.contains(forbidden) {
+                    wrong.push(format!("{} contains {forbidden}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_scan_sees_what_it_is_for() {
+    let text = "use crate::{\n    core::{lanes, time::Now},\n    error::Error,\n    store,\n};\n\
+                fn f() { crate::link::dial(); }\n// crate::kube is only told about\n";
+    let named: Vec<_> = rooms_named(text).into_iter().collect();
+    assert_eq!(named, ["core", "error", "link", "store"]);
+    assert_eq!(
+        advice("store", "host"),
+        "store/ may not use host/: no party knows another. Move the meeting of the two to tasks/"
+    );
+}
+
+fn advice(room: &str, named: &str) -> String {
+    let rule = match (room, named) {
+        ("core", _) => "a decision knows nothing but decisions. Take what it needs as an argument",
+        (_, "config") => "settings are taken apart in daemon.rs. Take a small struct of your own",
+        (_, "log") => "use the macros of the crate log",
+        (_, "cli" | "daemon" | "tasks") => "those wire, they are not used. Move the line up there",
+        (_, "net") => "only link, kube, outside and dashboard speak to the network",
+        (room, named) if PARTIES.contains(&room) && PARTIES.contains(&named) => {
+            "no party knows another. Move the meeting of the two to tasks/"
+        }
+        _ => "see the table in src/ARCHITECTURE.md",
+    };
+    format!("{room}/ may not use {named}/: {rule}")
+}
+
+/// The rooms behind every `crate::`, whether alone or in braces.
+fn rooms_named(text: &str) -> BTreeSet<String> {
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join("\n");
+    let mut rooms = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        match rest.strip_prefix('{') {
+            Some(list) => rooms.extend(top_level(list)),
+            None => rooms.extend([word(rest)]),
+        }
+    }
+    rooms.remove("");
+    // `crate::VERSION` and macros name no room.
+    rooms.retain(|room| room.starts_with(|c: char| c.is_ascii_lowercase()));
+    rooms
+}
+
+/// The first words of a list in braces, without what stands in braces within.
+fn top_level(list: &str) -> Vec<String> {
+    let mut depth = 1;
+    let mut top = String::new();
+    for c in list.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            c if depth == 1 => top.push(c),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    top.split(',').map(|part| word(part.trim_start())).collect()
+}
+
+fn word(text: &str) -> String {
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+/// A file without its tests: those may arrange what they like.
+fn program_text(file: &Path) -> String {
+    if file.file_stem().is_some_and(|stem| stem == "tests") {
+        return String::new();
+    }
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let (program, _) = text
+        .split_once("#[cfg(test)]\nmod tests")
+        .unwrap_or((&text, ""));
+    program.to_owned()
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
