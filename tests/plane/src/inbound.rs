@@ -494,6 +494,17 @@ async fn stream_data(world: &World, session: &Session, id: &str, payload: &Value
     let Some(stream) = found else {
         return stray(world, session, "proxy_websocket_data", &stream_id);
     };
+    if stream.kind == StreamKind::Application {
+        // Data before the 101 would reach a client that has no WebSocket yet.
+        let exchange = session.exchanges.borrow().get(&stream_id).map(Rc::clone);
+        if exchange.is_some_and(|exchange| exchange.progress.get() == Progress::Nothing) {
+            violation(
+                world,
+                session,
+                format!("data of {stream_id} before its 101"),
+            );
+        }
+    }
     let (opcode, data) = match shape::unframed(payload) {
         Ok(framed) => framed,
         Err(error) => return violation(world, session, format!("{stream_id}: {error}")),
