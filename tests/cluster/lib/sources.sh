@@ -7,10 +7,11 @@
 PACKAGES=$CACHE/packages
 TOOLS_PATH=$PACKAGES/usr/bin:$PACKAGES/usr/sbin:$PACKAGES/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-# Tools that are installed as packages (program, package), and container programs that
-# are only unpacked into the cache: installing Debian's containerd would start a
-# service, and would throw out a Docker that brought its own.
-INSTALLED=(ip:iproute2 nft:nftables nsenter:util-linux flock:util-linux tar:tar gcc:gcc go:golang-go curl:curl)
+# Tools that are installed as packages (program:package) to build and to run, and
+# container programs that are only unpacked into the cache: installing Debian's
+# containerd would start a service, and would throw out a Docker that brought its own.
+TO_BUILD=(flock:util-linux tar:tar gcc:gcc go:golang-go)
+TO_RUN=(ip:iproute2 nft:nftables nsenter:util-linux flock:util-linux)
 UNPACKED=(containerd:containerd ctr:containerd containerd-shim-runc-v2:containerd runc:runc)
 
 find_tool() { PATH=$TOOLS_PATH:$PATH command -v "$1" 2>/dev/null; }
@@ -32,46 +33,51 @@ static_busybox() {
     return 1
 }
 
-# Sets TO_INSTALL and TO_UNPACK to the packages whose programs are missing.
+# Sets TO_INSTALL and TO_UNPACK to the packages whose programs are missing to "build",
+# to "run", or for both ("all").
 missing_packages() {
-    local entry
+    local purpose=$1 entry wanted=()
     TO_INSTALL=() TO_UNPACK=()
-    for entry in "${INSTALLED[@]}"; do
+    if [[ $purpose != run ]]; then
+        wanted+=("${TO_BUILD[@]}")
+        # kine holds SQLite, which is C.
+        [[ -e /usr/include/stdlib.h ]] || TO_INSTALL+=(libc6-dev)
+        static_busybox >/dev/null || TO_UNPACK+=(busybox-static)
+    fi
+    if [[ $purpose != build ]]; then
+        wanted+=("${TO_RUN[@]}")
+        for entry in "${UNPACKED[@]}"; do
+            find_tool "${entry%%:*}" >/dev/null || TO_UNPACK+=("${entry#*:}")
+        done
+        cni_plugins >/dev/null || TO_UNPACK+=(containernetworking-plugins)
+    fi
+    for entry in "${wanted[@]}"; do
         find_tool "${entry%%:*}" >/dev/null || TO_INSTALL+=("${entry#*:}")
     done
-    # kine holds SQLite, which is C.
-    [[ -e /usr/include/stdlib.h ]] || TO_INSTALL+=(libc6-dev)
-    for entry in "${UNPACKED[@]}"; do
-        find_tool "${entry%%:*}" >/dev/null || TO_UNPACK+=("${entry#*:}")
-    done
-    cni_plugins >/dev/null || TO_UNPACK+=(containernetworking-plugins)
-    static_busybox >/dev/null || TO_UNPACK+=(busybox-static)
     mapfile -t TO_INSTALL < <(printf '%s\n' "${TO_INSTALL[@]}" | sort -u | sed '/^$/d')
     mapfile -t TO_UNPACK < <(printf '%s\n' "${TO_UNPACK[@]}" | sort -u | sed '/^$/d')
 }
 
 install_dependencies() {
-    missing_packages
-    local install=("${TO_INSTALL[@]}") unpack=("${TO_UNPACK[@]}")
-    if ((${#install[@]} + ${#unpack[@]} == 0)); then
+    local purpose=$1
+    missing_packages "$purpose"
+    if ((${#TO_INSTALL[@]} + ${#TO_UNPACK[@]} == 0)); then
         return 0
     fi
     if ! have apt-get; then
-        skip "missing here: ${install[*]} ${unpack[*]} (Debian's package names); install them and try again"
+        skip "missing here: ${TO_INSTALL[*]} ${TO_UNPACK[*]} (Debian's package names); install them and try again"
     fi
-    if ((${#install[@]} > 0)); then
+    if ((${#TO_INSTALL[@]} > 0)); then
         if [[ $(id -u) != 0 ]]; then
-            skip "missing packages; run: sudo apt-get install -y --no-install-recommends ${install[*]}"
+            skip "missing packages; run: sudo apt-get install -y --no-install-recommends ${TO_INSTALL[*]}"
         fi
-        say "installing packages: ${install[*]}"
+        say "installing packages: ${TO_INSTALL[*]}"
         # --no-remove: rather fail than replace something of the user's.
-        apt_get install -y --no-install-recommends --no-remove "${install[@]}" ||
-            skip "cannot install ${install[*]}: run: apt-get update && apt-get install ${install[*]}"
+        apt_get install -y --no-install-recommends --no-remove "${TO_INSTALL[@]}" ||
+            skip "cannot install ${TO_INSTALL[*]}; run: apt-get update && apt-get install ${TO_INSTALL[*]}"
     fi
-    if ((${#unpack[@]} > 0)); then
-        unpack_packages "${unpack[@]}"
-    fi
-    missing_packages
+    ((${#TO_UNPACK[@]} == 0)) || unpack_packages "${TO_UNPACK[@]}"
+    missing_packages "$purpose"
     if ((${#TO_INSTALL[@]} + ${#TO_UNPACK[@]} > 0)); then
         skip "still missing after installing: ${TO_INSTALL[*]} ${TO_UNPACK[*]}"
     fi
@@ -135,8 +141,8 @@ build() {
         flock --timeout 3600 8 || die "a build has held $CACHE/lock for an hour"
     fi
     if [[ ! -e $BIN/complete ]]; then
-        install_dependencies
-        go_works || skip "Go cannot be used here: $(go version 2>&1 | head -n 1)"
+        install_dependencies build
+        go_works || skip "this Go cannot build the cluster (1.25 or later, or 1.21 that may fetch one): $(go version 2>&1 | head -n 1)"
         local work began
         began=$(date +%s)
         find "$CACHE" -maxdepth 1 -name 'building.*' -exec rm -rf {} +

@@ -19,6 +19,7 @@ cluster_up() {
     else
         local began=$STARTED_MS
         STARTED_MS=$(date +%s%3N)
+        [[ ! -e $MARKER ]] || rm -rf --one-file-system "${DIR:?}/log"
         start_or_fall_back
         say "up after $(($(date +%s%3N) - STARTED_MS)) ms"
         STARTED_MS=$began
@@ -48,7 +49,7 @@ prepare_sources() {
     mkdir -p "$CACHE"
     find_k3s
     build
-    install_dependencies
+    install_dependencies run
     SOURCE=build
     [[ -z $K3S ]] || SOURCE=k3s
 }
@@ -162,22 +163,29 @@ start_parts() {
     launch_apiserver
     launch containerd "$(find_tool containerd)" --config "$DIR/agent/containerd.toml"
     import_images
+    say "containerd runs; waiting for the API server"
+    # Not earlier: the kubelet doubles its pause up to 7 s while nobody listens.
+    await_or_tell -until listening -within 60s
     launch kubelet "$BIN/kubelet" --kubeconfig="$DIR/agent/kubelet.kubeconfig" --config="$DIR/agent/kubelet.yaml" \
         --root-dir=/var/lib/kubelet --cert-dir=/var/lib/kubelet/pki --hostname-override="$NODE" --node-ip="$ADDRESS"
-    say "containerd, images and kubelet started; waiting for the API server"
     await_or_tell -until api -within 60s
     say "the API server answers"
-    launch kube-controller-manager "$BIN/kube-controller-manager" \
-        --kubeconfig="$DIR/server/cred/controller.kubeconfig" --use-service-account-credentials --leader-elect=false \
-        --authentication-kubeconfig="$DIR/server/cred/controller.kubeconfig" --authorization-kubeconfig="$DIR/server/cred/controller.kubeconfig" \
-        --service-account-private-key-file="$DIR/server/tls/service.key" --root-ca-file="$DIR/server/tls/server-ca.crt" \
-        --cluster-signing-cert-file="$DIR/server/tls/client-ca.crt" --cluster-signing-key-file="$DIR/server/tls/client-ca.key" \
-        --allocate-node-cidrs --cluster-cidr="$POD_CIDR" --node-cidr-mask-size=24 --service-cluster-ip-range="$SERVICE_CIDR" \
-        --bind-address=127.0.0.1
+    launch_controllers
     launch kube-scheduler "$BIN/kube-scheduler" --kubeconfig="$DIR/server/cred/scheduler.kubeconfig" --leader-elect=false \
         --authentication-kubeconfig="$DIR/server/cred/scheduler.kubeconfig" --authorization-kubeconfig="$DIR/server/cred/scheduler.kubeconfig" \
-        --bind-address=127.0.0.1
+        --bind-address=127.0.0.1 --tls-cert-file="$DIR/server/tls/kube-scheduler.crt" --tls-private-key-file="$DIR/server/tls/kube-scheduler.key"
     launch kube-proxy "$BIN/kube-proxy" --config="$DIR/agent/kube-proxy.yaml" --hostname-override="$NODE"
+}
+
+launch_controllers() {
+    local kubeconfig=$DIR/server/cred/controller.kubeconfig tls=$DIR/server/tls
+    launch kube-controller-manager "$BIN/kube-controller-manager" \
+        --kubeconfig="$kubeconfig" --authentication-kubeconfig="$kubeconfig" --authorization-kubeconfig="$kubeconfig" \
+        --use-service-account-credentials --leader-elect=false --kube-api-qps=100 --kube-api-burst=200 \
+        --service-account-private-key-file="$tls/service.key" --root-ca-file="$tls/server-ca.crt" \
+        --cluster-signing-cert-file="$tls/client-ca.crt" --cluster-signing-key-file="$tls/client-ca.key" \
+        --allocate-node-cidrs --cluster-cidr="$POD_CIDR" --node-cidr-mask-size=24 --service-cluster-ip-range="$SERVICE_CIDR" \
+        --bind-address=127.0.0.1 --tls-cert-file="$tls/kube-controller-manager.crt" --tls-private-key-file="$tls/kube-controller-manager.key"
 }
 
 launch_apiserver() {
@@ -311,7 +319,7 @@ start_k3s() {
     sed "s#https://127.0.0.1:6443#https://$ADDRESS:6443#" "$DIR/k3s.yaml" >"$DIR/kubeconfig.yaml.next"
     chmod 600 "$DIR/kubeconfig.yaml.next"
     mv "$DIR/kubeconfig.yaml.next" "$DIR/kubeconfig.yaml"
-    await_or_tell -until api -within 120s
+    await_or_tell -until api -within 60s
     say "the API server answers"
 }
 

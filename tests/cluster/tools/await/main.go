@@ -34,7 +34,7 @@ func main() {
 	flag.StringVar(&s.token, "token", "", "file with a bearer token, instead of the certificate")
 	flag.StringVar(&s.node, "node", "", "name of the node")
 	flag.StringVar(&s.serving, "serving", "", "file with the serving certificate to wait for")
-	flag.StringVar(&s.until, "until", "api", "api: /readyz says ok; node: it is Ready, and pods can be made; accepted, refused: what the API answers to the token; serving: that certificate is shown")
+	flag.StringVar(&s.until, "until", "api", "listening: it takes connections; api: /readyz says ok; node: it is Ready, and pods can be made; accepted, refused: what the API answers to the token; serving: that certificate is shown")
 	flag.DurationVar(&s.within, "within", 30*time.Second, "deadline")
 	flag.Parse()
 	if err := await(s); err != nil {
@@ -117,6 +117,8 @@ func look(s settings) (func(context.Context) error, error) {
 		return response.StatusCode, body, err
 	}
 	switch s.until {
+	case "listening":
+		return func(ctx context.Context) error { _, _, err := ask(ctx, "/livez"); return err }, nil
 	case "api":
 		return func(ctx context.Context) error { return expect(ctx, ask, "/readyz", http.StatusOK) }, nil
 	case "accepted":

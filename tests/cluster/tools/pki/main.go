@@ -75,11 +75,17 @@ func initialise(s settings) error {
 	if err := clients(s); err != nil {
 		return err
 	}
-	if err := issue(s, "agent/serving-kubelet", "server/tls/server-ca", leaf{
-		subject: pkix.Name{CommonName: s.node}, usage: x509.ExtKeyUsageServerAuth,
-		names: []string{s.node, "localhost"}, addresses: []string{"127.0.0.1", s.address},
-	}); err != nil {
-		return err
+	for _, server := range []struct{ file, name string }{
+		{"agent/serving-kubelet", s.node},
+		{"server/tls/kube-controller-manager", "kube-controller-manager"},
+		{"server/tls/kube-scheduler", "kube-scheduler"},
+	} {
+		if err := issue(s, server.file, "server/tls/server-ca", leaf{
+			subject: pkix.Name{CommonName: server.name}, usage: x509.ExtKeyUsageServerAuth,
+			names: []string{server.name, "localhost"}, addresses: []string{"127.0.0.1", s.address},
+		}); err != nil {
+			return err
+		}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
