@@ -2,7 +2,7 @@
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help run test check dist clean
+.PHONY: help run test check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,10 @@ check:
 	else \
 		echo 'cargo-deny is not installed, so licences and bans were not checked: cargo install --locked cargo-deny'; \
 	fi
+
+## make bench   the figures, beside the existing agent's where PIPEOPS_BENCH_RIVAL names it (BENCH='--only latency', BENCH=--help)
+bench:
+	@tests/bench/run $(BENCH)
 
 ## make dist    the release program in target/dist, its size checked
 dist:

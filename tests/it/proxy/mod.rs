@@ -2,5 +2,3 @@
 
 mod bench;
 mod plain;
-mod services;
-mod sockets;

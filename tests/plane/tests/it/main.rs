@@ -3,8 +3,6 @@
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
-mod faults;
-#[cfg(test)]
 mod kubectl;
 #[cfg(test)]
 mod sessions;

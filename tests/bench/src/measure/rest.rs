@@ -1,0 +1,131 @@
+//! What an agent costs that is linked and has nothing to do; and the most it ever took.
+
+use std::time::Duration;
+
+use super::{Bench, Group, Results, all, each};
+use crate::os;
+use crate::process::{self, WakeUps};
+use crate::stats::Samples;
+use crate::table::{Figure, Goal, Measured};
+
+pub(crate) const REST: Group = Group {
+    name: "rest",
+    about: "memory, processor and wake-ups, linked and idle",
+    figures: &[
+        Figure {
+            name: "PSS, linked and idle",
+            unit: "MB",
+            goal: Goal::AtMost(4.0),
+            published: Some(62.0),
+        },
+        Figure {
+            name: "processor, idle",
+            unit: "% of a core",
+            goal: Goal::AtMost(0.05),
+            published: Some(0.32),
+        },
+        Figure {
+            name: "wake-ups, idle",
+            unit: "1/s",
+            goal: Goal::AtMost(1.0),
+            published: Some(53.0),
+        },
+    ],
+    measure: rest,
+};
+
+pub(crate) const PEAK: Group = Group {
+    name: "peak",
+    about: "the largest resident memory of all groups that ran",
+    figures: &[Figure {
+        name: "VmHWM after everything",
+        unit: "MB",
+        goal: Goal::AtMost(10.0),
+        published: None,
+    }],
+    measure: peak,
+};
+
+/// 250 ms: threads of a blocking pool live for longer, so that none is missed.
+const LOOK: Duration = Duration::from_millis(250);
+
+fn rest(bench: &mut Bench) -> Results {
+    all(bench, |bench| {
+        os::pause(bench.options.settle);
+        let mut pids = Vec::new();
+        for agent in &mut bench.agents {
+            pids.push(agent.pid()?);
+        }
+        let start = os::now();
+        let mut watches = Vec::new();
+        for pid in pids {
+            watches.push(Watch::start(pid)?);
+        }
+        while os::since(start) < bench.options.idle {
+            os::pause(LOOK);
+            for watch in &mut watches {
+                watch.look()?;
+            }
+        }
+        let seconds = os::since(start).as_secs_f64();
+        watches
+            .into_iter()
+            .map(|watch| watch.end(seconds))
+            .collect()
+    })
+}
+
+/// One process over a time in which it should do nothing.
+#[derive(Debug)]
+struct Watch {
+    pid: u32,
+    cpu: Duration,
+    wake_ups: WakeUps,
+    pss: Vec<f64>,
+    looks: u32,
+}
+
+impl Watch {
+    fn start(pid: u32) -> Result<Self, String> {
+        Ok(Self {
+            pid,
+            cpu: process::cpu_time(pid)?,
+            wake_ups: WakeUps::start(pid),
+            pss: vec![process::pss_mb(pid)?],
+            looks: 0,
+        })
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        self.wake_ups.look(self.pid);
+        self.looks = self.looks.wrapping_add(1);
+        // Every 5 s: the kernel walks the whole address space for it.
+        if self.looks.is_multiple_of(20) {
+            self.pss.push(process::pss_mb(self.pid)?);
+        }
+        Ok(())
+    }
+
+    fn end(self, seconds: f64) -> Result<Vec<Measured>, String> {
+        let cpu = process::cpu_time(self.pid)?.saturating_sub(self.cpu);
+        let pss = Samples::of(self.pss);
+        let voluntary = os::float(self.wake_ups.voluntary()) / seconds;
+        let forced = os::float(self.wake_ups.forced()) / seconds;
+        Ok(vec![
+            Measured::new(pss.median(), pss.spread()),
+            Measured::new(
+                cpu.as_secs_f64() / seconds * 100.0,
+                format!("{:.1} ms in {seconds:.0} s", cpu.as_secs_f64() * 1e3),
+            ),
+            Measured::new(voluntary, format!("and {forced:.1} forced by others")),
+        ])
+    }
+}
+
+fn peak(bench: &mut Bench) -> Results {
+    each(bench, |_, _, agent| {
+        let now = process::peak_mb(agent.pid()?)?;
+        agent.note_peak(now);
+        Ok(vec![Measured::new(agent.peak_mb, "")])
+    })
+}

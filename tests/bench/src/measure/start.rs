@@ -1,0 +1,120 @@
+//! Size, start, and finding back after a cut.
+
+use std::time::Duration;
+
+use super::{Bench, Group, Results, each};
+use crate::agent::{Agent, Kind};
+use crate::options::Options;
+use crate::os;
+use crate::process;
+use crate::stats::Samples;
+use crate::table::{Figure, Goal, Measured};
+
+pub(crate) const SIZE: Group = Group {
+    name: "size",
+    about: "the binary",
+    figures: &[Figure {
+        name: "binary, stripped",
+        unit: "MB",
+        goal: Goal::AtMost(3.5),
+        published: Some(83.0),
+    }],
+    measure: size,
+};
+
+pub(crate) const START: Group = Group {
+    name: "start",
+    about: "from exec to ready and to linked",
+    figures: &[
+        Figure {
+            name: "exec to ready",
+            unit: "ms",
+            goal: Goal::AtMost(30.0),
+            published: None,
+        },
+        Figure {
+            name: "exec to linked",
+            unit: "ms",
+            goal: Goal::Compare,
+            published: None,
+        },
+    ],
+    measure: start,
+};
+
+pub(crate) const RECONNECT: Group = Group {
+    name: "reconnect",
+    about: "TCP reset by the control plane until linked again",
+    figures: &[Figure {
+        name: "linked again after a reset",
+        unit: "ms",
+        goal: Goal::Compare,
+        published: None,
+    }],
+    measure: reconnect,
+};
+
+fn size(bench: &mut Bench) -> Results {
+    each(bench, |_, _, agent| {
+        let metadata = std::fs::metadata(&agent.binary)
+            .map_err(|error| format!("cannot look at {}: {error}", agent.binary.display()))?;
+        Ok(vec![Measured::new(os::float(metadata.len()) / 1e6, "")])
+    })
+}
+
+fn start(bench: &mut Bench) -> Results {
+    each(bench, |options, cluster, agent| {
+        let mut ready = Vec::new();
+        let mut linked = Vec::new();
+        for _ in 0..options.starts(agent.kind) {
+            if agent.address.is_some() {
+                keep_peak(agent)?;
+                agent.stop()?;
+            }
+            let times = agent.start(cluster)?;
+            ready.push(times.ready_ms);
+            linked.push(times.linked_ms);
+        }
+        let measured = |times, what: &str| {
+            let times = Samples::of(times);
+            Measured::new(times.median(), format!("{what}{}", times.spread()))
+        };
+        let what = match agent.kind {
+            Kind::Ours => "READY=1; ",
+            Kind::Rival => "its /health; ",
+        };
+        Ok(vec![measured(ready, what), measured(linked, "")])
+    })
+}
+
+fn keep_peak(agent: &mut Agent) -> Result<(), String> {
+    let peak = process::peak_mb(agent.pid()?)?;
+    agent.note_peak(peak);
+    Ok(())
+}
+
+impl Options {
+    const fn starts(&self, kind: Kind) -> u32 {
+        match kind {
+            Kind::Ours => self.starts,
+            // Each takes seconds.
+            Kind::Rival => self.starts.div_ceil(3),
+        }
+    }
+}
+
+/// 2 s between two resets: a link that lives shorter may rightly be called unstable.
+const BETWEEN_RESETS: Duration = Duration::from_secs(2);
+
+fn reconnect(bench: &mut Bench) -> Results {
+    each(bench, |options, _, agent| {
+        let mut times = Vec::new();
+        for _ in 0..options.resets {
+            agent.pid()?;
+            os::pause(BETWEEN_RESETS);
+            times.push(agent.plane.reset(Duration::from_secs(60))?);
+        }
+        let times = Samples::of(times);
+        Ok(vec![Measured::new(times.median(), times.spread())])
+    })
+}
