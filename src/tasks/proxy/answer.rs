@@ -106,11 +106,7 @@ impl Reply {
         idle: Duration,
     ) -> Result<(), Failure> {
         let (status, headers) = head;
-        let now = clock::now().wall;
-        self.text(control::proxy_response_header(
-            &self.id, status, headers, now,
-        ))
-        .await?;
+        self.head(status, headers).await?;
         while let Some(data) = next(&mut body, target, idle).await? {
             for piece in data.chunks(PIECE_BYTES) {
                 let now = clock::now().wall;
@@ -121,6 +117,29 @@ impl Reply {
         let now = clock::now().wall;
         self.text(control::proxy_response_end(&self.id, now))
             .await?;
+        Ok(())
+    }
+
+    pub(super) async fn head(&mut self, status: u16, headers: &HeaderList) -> Result<(), Lost> {
+        let now = clock::now().wall;
+        self.text(control::proxy_response_header(
+            &self.id, status, headers, now,
+        ))
+        .await
+    }
+
+    /// Sends a message of any size: in parts where it is larger than a frame of a lane.
+    pub(super) async fn large_text(&mut self, message: String) -> Result<(), Lost> {
+        if message.len() <= FRAME_BYTES_MAX {
+            return self.text(message).await;
+        }
+        let mut rest = Bytes::from(message);
+        let mut kind = Part::FirstText;
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
+            self.part(kind, part, rest.is_empty()).await?;
+            kind = Part::Next;
+        }
         Ok(())
     }
 

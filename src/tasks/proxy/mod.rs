@@ -7,6 +7,8 @@
 mod answer;
 mod body;
 mod exchange;
+mod frames;
+mod socket;
 mod table;
 mod upstream;
 
@@ -21,7 +23,7 @@ use smol::{
 use crate::{
     core::{
         policy::{self, Level},
-        proxy::{Admission, Asked, Call, Cluster, Refusal, route, route_stream},
+        proxy::{Admission, Asked, Call, Cluster, Form, Refusal, Target, route, route_stream},
     },
     files::Spool,
     host::clock,
@@ -34,7 +36,9 @@ use crate::{
 
 use body::{Budget, Pipe, Pushed, busy_with_bodies};
 use exchange::{Exchange, Source};
-use table::{Entry, Table};
+use frames::{FrameIn, Frames, Queued};
+use socket::{Kind, SocketExchange};
+use table::{Entry, Inlet, Table};
 
 /// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
 const REFUSALS_MAX: usize = 64;
@@ -79,6 +83,8 @@ struct Refusals {
 pub struct Load {
     /// Exchanges and WebSockets that are not over.
     pub exchanges: usize,
+    /// WebSockets among them.
+    pub sockets: usize,
     /// Short requests that run.
     pub short_running: usize,
     /// Short requests that wait for their turn.
@@ -91,6 +97,13 @@ pub struct Load {
     pub spooled_bytes: u64,
     /// Messages that were dropped without an answer since the start.
     pub dropped_messages: u64,
+}
+
+/// What an exchange begins with.
+#[derive(Debug)]
+enum Work {
+    Plain(Source),
+    Socket(Kind, Rc<Frames>),
 }
 
 /// A call that may run, and as whom.
@@ -157,7 +170,10 @@ impl Proxy {
         if id != awaited {
             return false;
         }
-        let pipe = table.entries.get(id).and_then(|entry| entry.pipe.clone());
+        let pipe = table
+            .entries
+            .get(id)
+            .and_then(|entry| entry.inlet.pipe().cloned());
         table.awaited = None;
         drop(table);
         if let Some(pipe) = pipe
@@ -182,6 +198,7 @@ impl Proxy {
         let (short_running, short_waiting, long_running) = table.slots.load();
         Load {
             exchanges: table.entries.len(),
+            sockets: table.sockets(),
             short_running,
             short_waiting,
             long_running,
@@ -207,15 +224,22 @@ impl Proxy {
             Ok(permit) => permit,
             Err(Refusal(text)) => return self.refuse(&request_id, answer, &text, outlet),
         };
+        if matches!(permit.call.form, Form::Socket(_)) {
+            let kind = match permit.call.target {
+                Target::Kubernetes(_) => Kind::Kubernetes,
+                Target::Service(_) => Kind::Application,
+            };
+            let work = Work::Socket(kind, Frames::new());
+            return self.begin(request_id, permit, work, answer, outlet);
+        }
         let source = match self.source(body, &asked) {
             Ok(source) => source,
             Err(text) => return self.refuse(&request_id, answer, &text, outlet),
         };
-        if let Source::NextBinary(pipe) = &source {
+        if matches!(source, Source::NextBinary(_)) {
             self.await_binary(&request_id);
-            debug_assert_eq!(Rc::strong_count(pipe), 1, "nobody reads it yet");
         }
-        self.begin(request_id, permit, source, answer, outlet);
+        self.begin(request_id, permit, Work::Plain(source), answer, outlet);
     }
 
     /// Where the body of a request comes from, with room for it where it is there already.
@@ -239,7 +263,7 @@ impl Proxy {
     fn await_binary(&self, request_id: &str) {
         let mut table = self.shared.table.borrow_mut();
         let before = table.awaited.replace(request_id.to_owned());
-        let pipe = before.and_then(|id| table.entries.get(&id)?.pipe.clone());
+        let pipe = before.and_then(|id| table.entries.get(&id)?.inlet.pipe().cloned());
         drop(table);
         if let Some(pipe) = pipe {
             pipe.fail("the binary message with the request body did not come".to_owned());
@@ -247,7 +271,7 @@ impl Proxy {
     }
 
     /// Starts the task of an exchange, or says that there are too many.
-    fn begin(&self, id: String, permit: Permit, source: Source, answer: Answer, outlet: &Outlet) {
+    fn begin(&self, id: String, permit: Permit, work: Work, answer: Answer, outlet: &Outlet) {
         let mut table = self.shared.table.borrow_mut();
         let number = table.next_number();
         let now = clock::now();
@@ -261,25 +285,44 @@ impl Proxy {
             Admission::Wait(until) => Some(until),
         };
         let (told, turn_came) = bounded(1);
-        let exchange = Exchange {
-            place: self.shared.place(&id, number),
-            turn: turn.map(|until| (until, turn_came)),
-            limits: permit.call.limits(now),
-            permit,
-            answer,
-            outlet: outlet.clone(),
+        let place = self.shared.place(&id, number);
+        let limits = permit.call.limits(now);
+        let outlet = outlet.clone();
+        let executor = &self.shared.parts.executor;
+        let (inlet, task) = match work {
+            Work::Plain(source) => {
+                let inlet = source.pipe().map_or(Inlet::None, Inlet::Body);
+                let exchange = Exchange {
+                    place,
+                    turn: turn.map(|until| (until, turn_came)),
+                    permit,
+                    limits,
+                    answer,
+                    outlet,
+                };
+                (inlet, executor.spawn(exchange.run(source)))
+            }
+            Work::Socket(kind, frames) => {
+                let inlet = Inlet::Frames(kind, Rc::clone(&frames));
+                let exchange = SocketExchange {
+                    place,
+                    permit,
+                    limits,
+                    answer,
+                    outlet,
+                    kind,
+                    frames,
+                };
+                (inlet, executor.spawn(exchange.run()))
+            }
         };
-        let pipe = source.pipe();
-        let task = self.shared.parts.executor.spawn(exchange.run(source));
-        table.entries.insert(
-            id,
-            Entry {
-                number,
-                turn: told,
-                pipe,
-                _task: task,
-            },
-        );
+        let entry = Entry {
+            number,
+            turn: told,
+            inlet,
+            _task: task,
+        };
+        table.entries.insert(id, entry);
     }
 
     fn chunk(&self, request_id: &str, data: Option<Bytes>) {
@@ -298,10 +341,14 @@ impl Proxy {
     /// The way into a chunked body.
     fn pipe(&self, request_id: &str) -> Option<Rc<Pipe>> {
         let table = self.shared.table.borrow();
-        table.entries.get(request_id)?.pipe.clone()
+        table.entries.get(request_id)?.inlet.pipe().cloned()
     }
 
     fn cancel(&self, id: &str) {
+        if let Some((_, frames)) = self.frames(&[id]) {
+            // A stream of the API says that it is over, whoever ends it.
+            return frames.close();
+        }
         let entry = self.shared.table.borrow_mut().entries.remove(id);
         match entry {
             Some(entry) => drop(entry),
@@ -310,18 +357,65 @@ impl Proxy {
     }
 
     fn start_socket(&self, start: SocketStart, outlet: &Outlet) {
-        match self.shared.admit(&start.asked, route_stream) {
-            Ok(_permit) => {}
-            Err(Refusal(text)) => self.refuse(&start.stream_id, Answer::Socket, &text, outlet),
+        let SocketStart { stream_id, asked } = start;
+        if self.shared.table.borrow().entries.contains_key(&stream_id) {
+            // An error under this id would end the stream that lives.
+            return self.drop_message("a start under the id of a stream that lives");
+        }
+        match self.shared.admit(&asked, route_stream) {
+            Ok(permit) => {
+                let work = Work::Socket(Kind::Kubernetes, Frames::new());
+                self.begin(stream_id, permit, work, Answer::Socket, outlet);
+            }
+            Err(Refusal(text)) => self.refuse(&stream_id, Answer::Socket, &text, outlet),
         }
     }
 
-    fn socket_data(&self, _data: &SocketData, _outlet: &Outlet) {
-        self.drop_message("a frame of an unknown WebSocket");
+    /// The first of these that is a living WebSocket.
+    fn frames(&self, ids: &[&str]) -> Option<(Kind, Rc<Frames>)> {
+        let table = self.shared.table.borrow();
+        let entry = |id: &&str| table.entries.get(*id)?.inlet.frames();
+        ids.iter()
+            .find_map(entry)
+            .map(|(kind, frames)| (kind, Rc::clone(frames)))
     }
 
-    fn close_socket(&self, _ids: &[String]) {
-        self.drop_message("the close of an unknown WebSocket");
+    fn socket_data(&self, data: &SocketData, outlet: &Outlet) {
+        let ids = [&data.stream_id, &data.application_id].map(|id| id.as_deref().unwrap_or(""));
+        let Some((kind, frames)) = self.frames(&ids) else {
+            return self.drop_message("a frame of an unknown WebSocket");
+        };
+        let Some(bytes) = &data.data else {
+            return frames.fail("a frame is not standard base64".to_owned());
+        };
+        let frame = match kind {
+            Kind::Application => FrameIn::of(bytes, data.message_type),
+            Kind::Kubernetes => FrameIn::of(bytes, None),
+        };
+        let Some(frame) = frame else {
+            return self.drop_message("a frame without an opcode");
+        };
+        match (frames.push(frame), kind) {
+            (Queued::Taken, _) => {}
+            (Queued::Closing, _) => self.drop_message("a frame of a WebSocket that is closing"),
+            (Queued::Full, Kind::Application) => {
+                self.drop_message("a frame for a backend that is too slow");
+                let id = data.application_id.as_deref().unwrap_or_default();
+                self.say(control::backpressure(id, clock::now().wall), outlet);
+            }
+            // Terminals and tunnels with a hole in them are worse than none.
+            (Queued::Full, Kind::Kubernetes) => {
+                frames.fail("busy: too many frames wait for the stream's backend".to_owned());
+            }
+        }
+    }
+
+    fn close_socket(&self, ids: &[String]) {
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        match self.frames(&ids) {
+            Some((_, frames)) => frames.close(),
+            None => self.drop_message("the close of an unknown WebSocket"),
+        }
     }
 
     /// Answers a message that starts nothing.

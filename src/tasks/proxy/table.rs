@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, rc::Rc};
 
 use smol::{Task, channel::Sender};
 
-use super::{Shared, body::Pipe};
+use super::{Shared, body::Pipe, frames::Frames, socket::Kind};
 use crate::core::proxy::Slots;
 
 /// The exchanges of a session.
@@ -25,15 +25,47 @@ pub(super) struct Entry {
     pub(super) number: u64,
     /// Tells a waiting request that its turn has come.
     pub(super) turn: Sender<()>,
-    /// The way into its request body, where that arrives in pieces.
-    pub(super) pipe: Option<Rc<Pipe>>,
+    /// What still comes in for it.
+    pub(super) inlet: Inlet,
     pub(super) _task: Task<()>,
+}
+
+/// What comes in for an exchange after its beginning.
+#[derive(Clone, Debug)]
+pub(super) enum Inlet {
+    /// Nothing.
+    None,
+    /// Pieces of its request body.
+    Body(Rc<Pipe>),
+    /// Frames of its WebSocket.
+    Frames(Kind, Rc<Frames>),
+}
+
+impl Inlet {
+    pub(super) fn pipe(&self) -> Option<&Rc<Pipe>> {
+        match self {
+            Self::Body(pipe) => Some(pipe),
+            Self::None | Self::Frames(..) => None,
+        }
+    }
+
+    pub(super) fn frames(&self) -> Option<(Kind, &Rc<Frames>)> {
+        match self {
+            Self::Frames(kind, frames) => Some((*kind, frames)),
+            Self::None | Self::Body(_) => None,
+        }
+    }
 }
 
 impl Table {
     pub(super) fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
+    }
+
+    pub(super) fn sockets(&self) -> usize {
+        let inlets = self.entries.values().map(|entry| &entry.inlet);
+        inlets.filter(|inlet| inlet.frames().is_some()).count()
     }
 
     /// Takes everything out, to be dropped when the table is not borrowed.

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     future::poll_fn,
     io,
+    net::{IpAddr, SocketAddr},
     path::Path,
     pin::Pin,
     rc::Rc,
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use super::sockets;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_rustls::TlsAcceptor;
 use http_body_util::{BodyExt, Full};
@@ -41,6 +43,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What the API server saw and does.
 #[derive(Default)]
 pub(crate) struct Seen {
+    executor: Rc<LocalExecutor<'static>>,
+    /// WebSockets that are served.
+    sockets: RefCell<Vec<smol::Task<()>>>,
+    /// Where the application listens.
+    pub(crate) application: Cell<Option<SocketAddr>>,
     /// Connections that are open.
     pub(crate) connections: Cell<usize>,
     /// Answers whose bodies are still held by the server.
@@ -72,9 +79,13 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
     let executor: Rc<LocalExecutor<'static>> = Rc::default();
     let server = Rc::clone(&executor);
     smol::block_on(executor.run(async {
-        let seen = Rc::new(Seen::default());
+        let seen = Rc::new(Seen {
+            executor: Rc::clone(&server),
+            ..Seen::default()
+        });
         let directory = tempfile::tempdir().unwrap();
         let _server = serve(&server, directory.path(), Rc::clone(&seen)).await;
+        let _application = serve_application(&server, Rc::clone(&seen)).await;
         let client = Client::new(
             &Settings {
                 source: Source::Files(vec![directory.path().join("kubeconfig")]),
@@ -289,14 +300,21 @@ async fn serve(
     })
 }
 
+impl Seen {
+    /// Serves a WebSocket.
+    pub(crate) fn spawn(&self, served: impl Future<Output = ()> + 'static) {
+        self.sockets.borrow_mut().push(self.executor.spawn(served));
+    }
+}
+
 /// Counts itself in one of the counters while it lives.
-struct Counted {
+pub(crate) struct Counted {
     seen: Rc<Seen>,
     counter: fn(&Seen) -> &Cell<usize>,
 }
 
 impl Counted {
-    fn new(seen: &Rc<Seen>, counter: fn(&Seen) -> &Cell<usize>) -> Self {
+    pub(crate) fn new(seen: &Rc<Seen>, counter: fn(&Seen) -> &Cell<usize>) -> Self {
         let count = counter(seen);
         count.set(count.get() + 1);
         Self {
@@ -368,10 +386,13 @@ impl Body for Living {
     }
 }
 
+/// The body of any answer.
+pub(crate) type Answered = Pin<Box<dyn Body<Data = Bytes, Error = io::Error>>>;
+
 async fn answer(
     request: Request<Incoming>,
     seen: Rc<Seen>,
-) -> Result<Response<Pin<Box<dyn Body<Data = Bytes, Error = io::Error>>>>, io::Error> {
+) -> Result<Response<Answered>, io::Error> {
     seen.requests.set(seen.requests.get() + 1);
     let segments: Vec<String> = request
         .uri()
@@ -381,13 +402,16 @@ async fn answer(
         .map(str::to_owned)
         .collect();
     let number = || segments[1].parse::<usize>().unwrap();
-    let living = |kind| -> Pin<Box<dyn Body<Data = Bytes, Error = io::Error>>> {
+    let living = |kind| -> Answered {
         Box::pin(Living {
             kind,
             seen: Rc::clone(&seen),
             _counted: Counted::new(&seen, |seen| &seen.bodies),
         })
     };
+    if request.headers().contains_key("sec-websocket-key") {
+        return Ok(sockets::accept(request, &seen));
+    }
     let (content_type, body) = match segments[0].as_str() {
         "bytes" => (
             "application/octet-stream",
@@ -407,7 +431,18 @@ async fn answer(
             let _held = Counted::new(&seen, |seen| &seen.bodies);
             std::future::pending().await
         }
-        "early" => ("text/plain", living(Kind::Bytes(b"enough".to_vec()))),
+        "namespaces" | "v1" if segments.contains(&"services".to_owned()) => {
+            let service = json!({"spec": {"type": "ClusterIP", "ports": [{"port": 80}]}});
+            ("application/json", whole(&service))
+        }
+        "v1" => {
+            let address = seen.application.get().expect("an application");
+            let target = json!({"kind": "Pod", "namespace": "shop", "name": "web-0"});
+            let slices = json!({"metadata": {}, "items": [{"addressType": "IPv4",
+                "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}, "targetRef": target}],
+                "ports": [{"port": address.port(), "protocol": "TCP"}]}]});
+            ("application/json", whole(&slices))
+        }
         _ => ("application/json", echo(request).await?),
     };
     Ok(Response::builder()
@@ -420,9 +455,7 @@ async fn answer(
 }
 
 /// Says what arrived.
-async fn echo(
-    request: Request<Incoming>,
-) -> io::Result<Pin<Box<dyn Body<Data = Bytes, Error = io::Error>>>> {
+async fn echo(request: Request<Incoming>) -> io::Result<Answered> {
     let (head, body) = request.into_parts();
     let mut headers: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in &head.headers {
@@ -438,8 +471,48 @@ async fn echo(
         "body_bytes": body.len(),
         "is_pattern": *body == *pattern(body.len()),
     });
-    let full = Full::new(Bytes::from(text.to_string()));
-    Ok(Box::pin(full.map_err(|never| match never {})))
+    Ok(whole(&text))
+}
+
+/// A body of JSON.
+fn whole(json: &Value) -> Answered {
+    let full = Full::new(Bytes::from(json.to_string()));
+    Box::pin(full.map_err(|never| match never {}))
+}
+
+/// The application behind the service `shop/web`, on an address of this machine that is not loopback: a Pod has none of those.
+async fn serve_application(
+    executor: &Rc<LocalExecutor<'static>>,
+    seen: Rc<Seen>,
+) -> Option<smol::Task<()>> {
+    let address = own_address()?;
+    let listener = TcpListener::bind((address, 0)).await.unwrap();
+    seen.application.set(Some(listener.local_addr().unwrap()));
+    let inner = Rc::clone(executor);
+    Some(executor.spawn(async move {
+        let mut connections = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let seen = Rc::clone(&seen);
+            connections.push(inner.spawn(async move {
+                let _open = Counted::new(&seen, |seen| &seen.connections);
+                let service = service_fn(|request| answer(request, Rc::clone(&seen)));
+                let served = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(FuturesIo::new(stream), service)
+                    .with_upgrades()
+                    .await;
+                drop(served);
+            }));
+        }
+    }))
+}
+
+fn own_address() -> Option<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().unwrap();
+    let mut addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        Some(IpAddr::V4(address.as_sockaddr_in()?.ip()))
+    });
+    addresses.find(|address| !address.is_loopback())
 }
 
 /// Text that no compressor makes smaller.

@@ -2,3 +2,5 @@
 
 mod bench;
 mod plain;
+mod services;
+mod sockets;

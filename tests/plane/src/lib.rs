@@ -15,6 +15,7 @@ mod bridge;
 mod check;
 mod clock;
 mod exchange;
+mod handles;
 mod http;
 mod inbound;
 mod json;
@@ -27,18 +28,20 @@ mod rest;
 mod session;
 mod shape;
 mod state;
+mod thread;
 mod transport;
 mod world;
 mod ws;
 
 pub use exchange::{Failed, Received};
+pub use handles::{Body, Response, StreamHandle};
 pub use hyper::body::Bytes;
 pub use json::StreamRequest;
 pub use options::{
     Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Overflow, Redirect,
     RegisterReply, RestReply, Services, Spelling, Upgrade,
 };
-pub use plane::{Body, Cut, Plane, Response, SessionInfo, Sessions, StreamHandle, View};
+pub use plane::{Cut, Plane, SessionInfo, Sessions, View};
 pub use record::{Direction, Frame, Handshake, RestCall, Role, Violation};
 pub use request::{ProxyRequest, Service};
 pub use shape::Head;

@@ -4,20 +4,16 @@
 //! its own, whose state nobody else touches.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hyper::body::Bytes;
 use serde_json::{Value, json};
-use smol::LocalExecutor;
-use smol::channel::{Receiver, Sender, bounded};
-use smol::net::TcpListener;
+use smol::channel::{Sender, bounded};
 
 use crate::bell::within;
-use crate::exchange::{Failed, Received};
-use crate::http::{self, Endpoints, Listener};
+use crate::exchange::Failed;
+use crate::handles::{Body, Response, StreamHandle};
 use crate::json::StreamRequest;
 use crate::net::{Ending, Flow};
 use crate::options::{Behaviour, Options};
@@ -26,7 +22,8 @@ use crate::request::ProxyRequest;
 use crate::session::Session;
 use crate::shape::Head;
 use crate::state::{self, Access, Cluster, Failure, State};
-use crate::transport::{self, Duplex};
+use crate::thread::{self, Job, Parts};
+use crate::transport;
 use crate::world::{Addresses, Security, World};
 use crate::ws::{Last, Opcode};
 
@@ -53,8 +50,6 @@ struct Urls {
     gateway: String,
     plaintext: Option<String>,
 }
-
-type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
 
 /// How to end or spoil a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +142,7 @@ impl Plane {
     /// Starts a stopped plane on the same addresses, with the same state and behaviour.
     pub fn start_again(&mut self) -> Result<(), Failure> {
         self.stop();
-        let listeners = bind(&self.options, &mut self.addresses)?;
+        let listeners = thread::bind(&self.options, &mut self.addresses)?;
         let parts = Parts {
             options: self.options.clone(),
             addresses: self.addresses.clone(),
@@ -156,9 +151,9 @@ impl Plane {
             listeners,
         };
         let (jobs, queue) = bounded::<Job>(64);
-        let thread = thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("plane".to_owned())
-            .spawn(move || run(parts, &queue))
+            .spawn(move || thread::run(parts, &queue))
             .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
         self.running = Some(Running { jobs, thread });
         let urls = self.call(|world| Urls {
@@ -567,179 +562,4 @@ fn look<T>(world: &World, mut look: impl FnMut(&View<'_>) -> Option<T>) -> Optio
         violations: &world.record.violations.borrow(),
         sessions: &sessions,
     })
-}
-
-/// An answer: its head, and its body as it comes. Dropping it cancels the request.
-#[derive(Debug)]
-pub struct Response {
-    /// Status and headers.
-    pub head: Head,
-    /// The body.
-    pub body: Body,
-}
-
-/// The body of an answer. The plane keeps what is not read, up to `spool_bytes_max`.
-#[derive(Debug)]
-pub struct Body {
-    chunks: Receiver<Result<Bytes, Failed>>,
-}
-
-impl Body {
-    /// The next piece; `None` at the end.
-    pub fn next(&mut self, limit: Duration) -> Option<Result<Bytes, Failed>> {
-        match smol::block_on(within(limit, self.chunks.recv())) {
-            Some(Ok(chunk)) => Some(chunk),
-            Some(Err(_closed)) => None,
-            None => Some(Err(Failed::Late)),
-        }
-    }
-
-    /// The whole rest; `limit` is for each piece.
-    pub fn read_all(mut self, limit: Duration) -> Result<Vec<u8>, Failed> {
-        let mut all = Vec::new();
-        while let Some(piece) = self.next(limit) {
-            all.extend_from_slice(&piece?);
-        }
-        Ok(all)
-    }
-}
-
-/// A stream of WebSocket frames. Dropping it closes the stream.
-#[derive(Debug)]
-pub struct StreamHandle {
-    frames: Sender<(u8, Vec<u8>)>,
-    received: Receiver<Received>,
-}
-
-struct Ends {
-    frames: Receiver<(u8, Vec<u8>)>,
-    received: Sender<Received>,
-}
-
-impl StreamHandle {
-    fn pair() -> (Self, Ends) {
-        let (frames, frames_out) = bounded(16);
-        let (received_in, received) = bounded(16);
-        let ends = Ends {
-            frames: frames_out,
-            received: received_in,
-        };
-        (Self { frames, received }, ends)
-    }
-
-    /// Sends a frame: 1 is text, 2 is binary (on exec: with the channel byte first). Says
-    /// whether it could be handed over in time.
-    pub fn send(&self, opcode: u8, data: &[u8], limit: Duration) -> bool {
-        let frame = (opcode, data.to_vec());
-        matches!(
-            smol::block_on(within(limit, self.frames.send(frame))),
-            Some(Ok(()))
-        )
-    }
-
-    /// The next thing that the stream brings; `None` after its end or the limit.
-    pub fn receive(&self, limit: Duration) -> Option<Received> {
-        smol::block_on(within(limit, self.received.recv()))?.ok()
-    }
-}
-
-impl Ends {
-    /// Carries frames until the stream ends or its handle is dropped.
-    async fn carry(self, duplex: Duplex) {
-        let up = async {
-            while let Ok((opcode, data)) = self.frames.recv().await {
-                duplex.send(opcode, &data).await;
-            }
-        };
-        let down = async {
-            while let Some(received) = duplex.receive().await {
-                if self.received.send(received).await.is_err() {
-                    break;
-                }
-            }
-        };
-        smol::future::or(up, down).await;
-    }
-}
-
-/// What a plane's thread is made of.
-struct Parts {
-    options: Options,
-    addresses: Addresses,
-    state: State,
-    behaviour: Behaviour,
-    listeners: Vec<Listener>,
-}
-
-/// Binds every listener; addresses that were bound before are kept.
-fn bind(options: &Options, addresses: &mut Addresses) -> Result<Vec<Listener>, Failure> {
-    let mut listeners = Vec::new();
-    let mut add = |address: SocketAddr, security, endpoints| -> Result<SocketAddr, Failure> {
-        let failed = |error| Failure::new(format!("cannot listen at {address}: {error}"));
-        let socket = smol::block_on(TcpListener::bind(address)).map_err(failed)?;
-        let address = socket.local_addr().map_err(failed)?;
-        listeners.push(Listener {
-            socket,
-            security,
-            endpoints,
-        });
-        Ok(address)
-    };
-    let mut tls: Vec<SocketAddr> = Vec::new();
-    for (place, wanted) in options.listen.iter().enumerate() {
-        let mut address = addresses.tls.get(place).copied().unwrap_or(*wanted);
-        if let Some(first) = tls.first().filter(|_| address.port() == 0) {
-            address.set_port(first.port());
-        }
-        tls.push(add(address, Security::Tls, Endpoints::All)?);
-    }
-    addresses.tls = tls;
-    if let Some(wanted) = options.gateway_listen {
-        let address = addresses.gateway.unwrap_or(wanted);
-        addresses.gateway = Some(add(address, Security::Tls, Endpoints::Gateway)?);
-    }
-    if let Some(wanted) = options.plaintext_listen {
-        let address = addresses.plaintext.unwrap_or(wanted);
-        addresses.plaintext = Some(add(address, Security::Plaintext, Endpoints::All)?);
-    }
-    Ok(listeners)
-}
-
-/// The plane's thread; gives back what outlives it.
-fn run(parts: Parts, queue: &Receiver<Job>) -> Option<State> {
-    let executor = Rc::new(LocalExecutor::new());
-    let tls = match parts.state.tls(parts.options.client_certificates) {
-        Ok(tls) => tls,
-        Err(error) => {
-            log::error!("{error}");
-            return None;
-        }
-    };
-    let world = World::new(
-        parts.options,
-        parts.addresses,
-        parts.state,
-        parts.behaviour,
-        Rc::clone(&executor),
-    );
-    let world = match world {
-        Ok(world) => Rc::new(world),
-        Err(error) => {
-            log::error!("{error}");
-            return None;
-        }
-    };
-    for listener in parts.listeners {
-        let accept = http::accept(Rc::clone(&world), listener, std::sync::Arc::clone(&tls));
-        world.tasks.spawn(accept);
-    }
-    smol::block_on(executor.run(async {
-        while let Ok(job) = queue.recv().await {
-            job(&world);
-        }
-    }));
-    world.tasks.clear();
-    // Dropped tasks are still to be run once by the executor, which then drops what they own.
-    while executor.try_tick() {}
-    Some(world.state.borrow().clone())
 }

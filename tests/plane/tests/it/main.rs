@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod kubectl;
 #[cfg(test)]
 mod sessions;
