@@ -55,8 +55,11 @@ address add $ADDRESS/30 dev eth0
 link set eth0 up
 $routes
 COMMANDS
-    # /proc/sys/net is that of the namespace of the process that opens it.
-    within sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+    # /proc/sys/net is that of the namespace of the process that opens it. Without the
+    # last three, "connection refused" for a Service with nothing behind it is lost among
+    # redirects: the host's packets to ClusterIPs come and go by the same cable.
+    within sh -c 'cd /proc/sys/net/ipv4 && echo 1 >ip_forward && echo 0 >icmp_ratelimit &&
+        echo 0 >conf/all/send_redirects && echo 0 >conf/eth0/send_redirects'
 }
 
 network_down() {

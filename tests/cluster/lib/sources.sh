@@ -142,7 +142,7 @@ build() {
     fi
     if [[ ! -e $BIN/complete ]]; then
         install_dependencies build
-        go_works || skip "this Go cannot build the cluster (1.25 or later, or 1.21 that may fetch one): $(go version 2>&1 | head -n 1)"
+        go_works || skip "Go 1.25 is needed (or 1.21, which fetches it), from https://go.dev/dl; this is $(go version 2>&1 | head -n 1)"
         local work began
         began=$(date +%s)
         find "$CACHE" -maxdepth 1 -name 'building.*' -exec rm -rf {} +
@@ -160,8 +160,14 @@ build() {
     exec 8>&-
 }
 
-# Go 1.21 and later fetch the version that a go.mod asks for by themselves.
-go_works() { (cd "$HERE/kine" && go version) >/dev/null 2>&1; }
+# Go 1.21 and later fetch the version that a go.mod asks for by themselves, which
+# "go version" in its folder tries.
+go_works() {
+    local version
+    version=$(cd "$HERE/kine" && go version 2>/dev/null) || return 1
+    [[ $version =~ go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21))
+}
+
 
 # Sets K3S to a k3s binary, or to nothing. Order: the one the caller names, a release
 # from the internet, none.

@@ -110,6 +110,7 @@ await_or_tell() {
 cgroup_up() {
     local hierarchy
     if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+        hand_down_controllers
         mkdir -p "/sys/fs/cgroup/$CGROUP"
         return
     fi
@@ -121,6 +122,19 @@ cgroup_up() {
             cat "$hierarchy/cpuset.cpus" >"$hierarchy$CGROUP/cpuset.cpus"
             cat "$hierarchy/cpuset.mems" >"$hierarchy$CGROUP/cpuset.mems"
         fi
+    done
+}
+
+# In a version 2 tree a child has only the controllers that the root hands down; the
+# kubelet refuses to start without all that the machine has. systemd and every container
+# runtime hand them down too, so this is not taken back.
+hand_down_controllers() {
+    local root=/sys/fs/cgroup controller
+    for controller in cpuset cpu io memory hugetlb pids; do
+        grep -qw "$controller" $root/cgroup.controllers || continue
+        grep -qw "$controller" $root/cgroup.subtree_control && continue
+        { echo "+$controller" >$root/cgroup.subtree_control; } 2>/dev/null ||
+            skip "the cgroup controller $controller cannot be handed down here (a container without a cgroup tree of its own?)"
     done
 }
 
