@@ -1,5 +1,3 @@
-//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session, outlet.
+//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), pump, outlet.
 
-pub mod dial;
 pub mod outlet;
-pub mod session;

@@ -2,6 +2,5 @@
 
 pub mod api;
 pub mod control;
-pub mod handshake;
 pub mod kube;
 pub mod state;

@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 
-use super::upstream::until;
+use super::{audit::Record, upstream::until};
 use crate::{
     core::proxy::{HeaderList, Target, first},
     files::{Spool, SpoolFailure, SpoolFile},
@@ -100,6 +100,7 @@ impl Reply {
     /// Sends head and pieces as they come, and the end. A piece is never held back for more to come.
     pub(super) async fn stream(
         &mut self,
+        record: &Record,
         head: (u16, &HeaderList),
         mut body: Body,
         target: &Target,
@@ -108,6 +109,7 @@ impl Reply {
         let (status, headers) = head;
         self.head(status, headers).await?;
         while let Some(data) = next(&mut body, target, idle).await? {
+            record.sent(data.len());
             for piece in data.chunks(PIECE_BYTES) {
                 let now = clock::now().wall;
                 self.text(control::proxy_response_chunk(&self.id, piece, now))
@@ -231,6 +233,16 @@ impl Reply {
                 is_last,
             })
             .await
+    }
+}
+
+impl Whole {
+    /// Bytes of the body.
+    pub(super) fn body_bytes(&self) -> usize {
+        match &self.body {
+            Collected::Memory(body) => body.len(),
+            Collected::Spooled { file, .. } => usize::try_from(file.length()).unwrap_or(usize::MAX),
+        }
     }
 }
 

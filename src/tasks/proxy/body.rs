@@ -62,6 +62,7 @@ impl Drop for Held {
 #[derive(Debug, Default)]
 struct State {
     pieces: VecDeque<(Bytes, Held)>,
+    received_bytes: u64,
     is_complete: bool,
     /// The backend wants no more of it.
     is_abandoned: bool,
@@ -122,6 +123,8 @@ impl Pipe {
             state.wake();
             return Pushed::NoRoom;
         };
+        let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        state.received_bytes = state.received_bytes.saturating_add(bytes);
         state.pieces.push_back((piece, held));
         state.wake();
         Pushed::Taken
@@ -143,6 +146,11 @@ impl Pipe {
         state.pieces.clear();
         state.failure = Some(why);
         state.wake();
+    }
+
+    /// Bytes that came in so far.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.state.borrow().received_bytes
     }
 
     /// Waits until the body has failed; for ever where it does not.

@@ -1,6 +1,6 @@
 //! One plain request from its turn to the end of its answer.
 
-use std::rc::Rc;
+use std::{cell::OnceCell, rc::Rc};
 
 use hyper::body::Bytes;
 use smol::channel::Receiver;
@@ -8,6 +8,7 @@ use smol::channel::Receiver;
 use super::{
     Permit,
     answer::{Failure, Reply},
+    audit::Record,
     body::{Held, Pipe},
     table::Place,
     upstream::{self, DEADLINE, header_list, until},
@@ -74,32 +75,46 @@ impl Exchange {
     pub(super) async fn run(self, source: Source) {
         let pipe = source.pipe();
         let mut reply = Reply::new(&self.place.id, self.answer, &self.outlet);
+        let book: OnceCell<Record> = OnceCell::new();
         let conversation = async {
             match self.limits.total {
-                Some(total) => until(total, self.converse(source, &mut reply))
+                Some(total) => until(total, self.converse(source, &mut reply, &book))
                     .await
                     .unwrap_or_else(|| Err(Failure::Told(DEADLINE.to_owned()))),
-                None => self.converse(source, &mut reply).await,
+                None => self.converse(source, &mut reply, &book).await,
             }
         };
         let broken_body = async {
-            match pipe {
+            match &pipe {
                 Some(pipe) => Err(Failure::Told(pipe.failed().await)),
                 None => std::future::pending().await,
             }
         };
         let outcome = smol::future::or(conversation, broken_body).await;
+        if let (Some(record), Some(pipe)) = (book.get(), &pipe) {
+            record.received_bytes.set(pipe.received_bytes());
+        }
+        let say_ended = |how| {
+            if let Some(record) = book.get() {
+                record.ended(how);
+            }
+        };
         match outcome {
             Ok(Some(whole)) => {
+                say_ended("done");
                 // Complete and local: no limit of the caller's can cut the message in its middle any more.
                 reply.send_whole(whole).await;
             }
-            Ok(None) => reply.finish(),
+            Ok(None) => {
+                say_ended("done");
+                reply.finish();
+            }
             Err(Failure::Told(text)) => {
+                say_ended("failed");
                 log::debug!("proxy: {} failed: {text}", self.permit.call.method);
                 reply.fail(&text).await;
             }
-            Err(Failure::Lost) => {}
+            Err(Failure::Lost) => say_ended("link lost"),
         }
     }
 
@@ -107,11 +122,18 @@ impl Exchange {
         &self,
         source: Source,
         reply: &mut Reply,
+        book: &OnceCell<Record>,
     ) -> Result<Option<super::answer::Whole>, Failure> {
         self.wait_for_turn().await?;
+        let record = self.place.shared.audit.permit(&self.permit.call).await?;
+        let record = book.get_or_init(|| record);
         let (body, held) = match source {
             Source::None => (Body::empty(), None),
-            Source::Inline(bytes, held) => (Body::full(bytes), Some(held)),
+            Source::Inline(bytes, held) => {
+                let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                record.received_bytes.set(length);
+                (Body::full(bytes), Some(held))
+            }
             Source::NextBinary(pipe) => (Body::of_io(pipe.reader(None)), None),
             Source::Chunked { pipe, length } => (Body::of_io(pipe.reader(length)), None),
         };
@@ -126,6 +148,7 @@ impl Exchange {
             Answer::Streaming => {
                 reply
                     .stream(
+                        record,
                         (status, &headers),
                         response.into_body(),
                         target,
@@ -143,7 +166,9 @@ impl Exchange {
                     target,
                     self.limits.idle,
                 );
-                Ok(Some(whole.await?))
+                let whole = whole.await?;
+                record.sent(whole.body_bytes());
+                Ok(Some(whole))
             }
         }
     }

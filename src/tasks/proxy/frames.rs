@@ -86,6 +86,7 @@ pub(super) enum End {
 struct State {
     queue: VecDeque<FrameIn>,
     bytes: usize,
+    received_bytes: u64,
     end: Option<End>,
     writer: Option<Waker>,
     watcher: Option<Waker>,
@@ -113,9 +114,16 @@ impl Frames {
             return Queued::Full;
         }
         state.bytes = bytes;
+        let length = u64::try_from(frame.payload.len()).unwrap_or(u64::MAX);
+        state.received_bytes = state.received_bytes.saturating_add(length);
         state.queue.push_back(frame);
         state.wake();
         Queued::Taken
+    }
+
+    /// Bytes that came in so far.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.state.borrow().received_bytes
     }
 
     /// The control plane wants no more: what is queued is still written.

@@ -5,6 +5,7 @@
 //! in `core::proxy`.
 
 mod answer;
+mod audit;
 mod body;
 mod exchange;
 mod frames;
@@ -22,6 +23,7 @@ use smol::{
 
 use crate::{
     core::{
+        audit::Entry,
         policy::{self, Level},
         proxy::{Admission, Asked, Call, Cluster, Form, Refusal, Target, route, route_stream},
     },
@@ -29,16 +31,18 @@ use crate::{
     host::clock,
     kube::{Client, Identity},
     link::outlet::{Frame, Outlet},
+    store,
     wire::control::{
         self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
     },
 };
 
+use audit::Audit;
 use body::{Budget, Pipe, Pushed, busy_with_bodies};
 use exchange::{Exchange, Source};
 use frames::{FrameIn, Frames, Queued};
 use socket::{Kind, SocketExchange};
-use table::{Entry, Inlet, Table};
+use table::{Inlet, Running, Table};
 
 /// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
 const REFUSALS_MAX: usize = 64;
@@ -61,12 +65,14 @@ pub struct Parts {
 pub struct Proxy {
     shared: Rc<Shared>,
     refusals: RefCell<Option<Refusals>>,
+    _keeping: Task<()>,
 }
 
 /// What every exchange may reach.
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
+    audit: Rc<Audit>,
     budget: Budget,
     table: RefCell<Table>,
 }
@@ -74,7 +80,7 @@ struct Shared {
 /// The one lane for answers to messages that started nothing.
 #[derive(Debug)]
 struct Refusals {
-    queue: Sender<String>,
+    queue: Sender<(Option<Entry>, String)>,
     _task: Task<()>,
 }
 
@@ -106,6 +112,13 @@ enum Work {
     Socket(Kind, Rc<Frames>),
 }
 
+/// Why a request does not run, and its row for the audit where it gets one.
+#[derive(Debug)]
+struct Denied {
+    refusal: Refusal,
+    row: Option<Entry>,
+}
+
 /// A call that may run, and as whom.
 #[derive(Debug)]
 struct Permit {
@@ -116,14 +129,32 @@ struct Permit {
 impl Proxy {
     /// A proxy without exchanges.
     pub fn new(parts: Parts) -> Self {
+        Self::with_audit(parts, None)
+    }
+
+    /// A proxy that writes down what it does: writes and exec before they have an effect, and not at all where that fails.
+    pub fn audited(parts: Parts, store: store::Handle) -> Self {
+        Self::with_audit(parts, Some(store))
+    }
+
+    fn with_audit(parts: Parts, store: Option<store::Handle>) -> Self {
+        let audit = Audit::new(store, parts.level);
+        let keeping = parts.executor.spawn(Rc::clone(&audit).keep());
         Self {
             shared: Rc::new(Shared {
                 parts,
+                audit,
                 budget: Budget::default(),
                 table: RefCell::default(),
             }),
             refusals: RefCell::new(None),
+            _keeping: keeping,
         }
+    }
+
+    /// Writes what is still to be written into the audit: for the stop.
+    pub async fn flush_audit(&self) {
+        self.shared.audit.write_sums().await;
     }
 
     /// Takes one message. Its answers go through `outlet`, the session's that it came in on.
@@ -222,7 +253,7 @@ impl Proxy {
         }
         let permit = match self.shared.admit(&asked, route) {
             Ok(permit) => permit,
-            Err(Refusal(text)) => return self.refuse(&request_id, answer, &text, outlet),
+            Err(denied) => return self.deny(&request_id, answer, denied, outlet),
         };
         if matches!(permit.call.form, Form::Socket(_)) {
             let kind = match permit.call.target {
@@ -316,7 +347,7 @@ impl Proxy {
                 (inlet, executor.spawn(exchange.run()))
             }
         };
-        let entry = Entry {
+        let entry = Running {
             number,
             turn: told,
             inlet,
@@ -367,7 +398,7 @@ impl Proxy {
                 let work = Work::Socket(Kind::Kubernetes, Frames::new());
                 self.begin(stream_id, permit, work, Answer::Socket, outlet);
             }
-            Err(Refusal(text)) => self.refuse(&stream_id, Answer::Socket, &text, outlet),
+            Err(denied) => self.deny(&stream_id, Answer::Socket, denied, outlet),
         }
     }
 
@@ -418,41 +449,74 @@ impl Proxy {
         }
     }
 
+    /// Answers a request that may not run. Its row in the audit is written before the answer.
+    fn deny(&self, id: &str, answer: Answer, denied: Denied, outlet: &Outlet) {
+        let Denied {
+            refusal: Refusal(text),
+            row,
+        } = denied;
+        self.answer_refused(id, answer, (row, &text), outlet);
+    }
+
     /// Answers a message that starts nothing.
     fn refuse(&self, id: &str, answer: Answer, reason: &str, outlet: &Outlet) {
+        self.answer_refused(id, answer, (None, reason), outlet);
+    }
+
+    fn answer_refused(
+        &self,
+        id: &str,
+        answer: Answer,
+        refused: (Option<Entry>, &str),
+        outlet: &Outlet,
+    ) {
+        let (row, reason) = refused;
         let now = clock::now().wall;
         match answer {
-            Answer::Buffered => self.say(control::proxy_error(id, reason, now), outlet),
-            Answer::Streaming => self.say(control::proxy_response_abort(id, reason, now), outlet),
+            Answer::Buffered => {
+                self.say_after(row, control::proxy_error(id, reason, now), outlet);
+            }
+            Answer::Streaming => {
+                let message = control::proxy_response_abort(id, reason, now);
+                self.say_after(row, message, outlet);
+            }
             Answer::Socket => {
-                self.say(control::stream_error(id, reason, now), outlet);
+                self.say_after(row, control::stream_error(id, reason, now), outlet);
                 self.say(control::socket_close(id, now), outlet);
             }
         }
     }
 
+    fn say(&self, message: String, outlet: &Outlet) {
+        self.say_after(None, message, outlet);
+    }
+
     /// Queues a message in the lane of refusals. They do not go in front as control messages: a flood of them would push the session's
     /// own aside, and end it.
-    fn say(&self, message: String, outlet: &Outlet) {
+    fn say_after(&self, row: Option<Entry>, message: String, outlet: &Outlet) {
         let mut refusals = self.refusals.borrow_mut();
-        let mut message = message;
+        let mut said = (row, message);
         if let Some(refusals) = refusals.as_ref() {
-            match refusals.queue.try_send(message) {
+            match refusals.queue.try_send(said) {
                 Ok(()) => return,
                 Err(TrySendError::Full(_)) => return self.drop_message("too many refusals wait"),
-                Err(TrySendError::Closed(back)) => message = back,
+                Err(TrySendError::Closed(back)) => said = back,
             }
         }
-        let (queue, waiting) = bounded(REFUSALS_MAX);
+        let (queue, waiting) = bounded::<(Option<Entry>, String)>(REFUSALS_MAX);
         let mut lane = outlet.open();
+        let audit = Rc::clone(&self.shared.audit);
         let task = self.shared.parts.executor.spawn(async move {
-            while let Ok(message) = waiting.recv().await {
+            while let Ok((row, message)) = waiting.recv().await {
+                if let Some(row) = row {
+                    audit.refused(row).await;
+                }
                 if lane.send(Frame::Text(message)).await.is_err() {
                     return;
                 }
             }
         });
-        if queue.try_send(message).is_err() {
+        if queue.try_send(said).is_err() {
             self.drop_message("too many refusals wait");
         }
         *refusals = Some(Refusals { queue, _task: task });
@@ -473,13 +537,16 @@ impl Shared {
         &self,
         asked: &Asked,
         route: fn(&Asked, Cluster) -> Result<Call, Refusal>,
-    ) -> Result<Permit, Refusal> {
+    ) -> Result<Permit, Denied> {
         let cluster = match self.parts.client {
             Some(_) => Cluster::Known,
             None => Cluster::None,
         };
-        let call = route(asked, cluster)?;
-        policy::decide(self.parts.level, &call)?;
+        let call = route(asked, cluster).map_err(|refusal| Denied { refusal, row: None })?;
+        if let Err(refusal) = policy::decide(self.parts.level, &call) {
+            let row = self.audit.refuse(&call);
+            return Err(Denied { refusal, row });
+        }
         let identity = match policy::identity(self.parts.level, &call) {
             policy::Identity::Agent => Identity::Agent,
             policy::Identity::Caller => Identity::Anonymous,

@@ -15,6 +15,7 @@ use smol::stream::StreamExt;
 use super::{
     Permit,
     answer::{Failure, Reply},
+    audit::Record,
     frames::{End, FrameIn, Frames, Opcode},
     table::Place,
     upstream::{self, DEADLINE, every_header, header_list, until},
@@ -72,6 +73,17 @@ enum Over {
     Lost,
 }
 
+impl Over {
+    /// The word in the audit.
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::ByCaller | Self::ByBackend => "done",
+            Self::Failed(_) => "failed",
+            Self::Lost => "link lost",
+        }
+    }
+}
+
 impl From<Lost> for Over {
     fn from(Lost: Lost) -> Self {
         Self::Lost
@@ -86,9 +98,13 @@ impl SocketExchange {
             self.frames.ended().await;
             Err("closed before the backend answered".to_owned().into())
         };
-        let opened = smol::future::or(Box::pin(self.open(&mut reply)), ended).await;
-        let socket = match opened {
-            Ok(socket) => socket,
+        let opening = async {
+            let record = self.place.shared.audit.permit(&self.permit.call).await?;
+            Ok((self.open(&mut reply).await?, record))
+        };
+        let opened = smol::future::or(Box::pin(opening), ended).await;
+        let (socket, record) = match opened {
+            Ok(opened) => opened,
             Err(Failure::Told(text)) => return self.refused(reply, &text).await,
             Err(Failure::Lost) => return,
         };
@@ -96,11 +112,13 @@ impl SocketExchange {
             return;
         }
         let over = match self.limits.total {
-            Some(total) => until(total, self.relay(&mut reply, *socket))
+            Some(total) => until(total, self.relay(&mut reply, *socket, &record))
                 .await
                 .unwrap_or_else(|| Over::Failed(DEADLINE.to_owned())),
-            None => self.relay(&mut reply, *socket).await,
+            None => self.relay(&mut reply, *socket, &record).await,
         };
+        record.ended(over.word());
+        record.received_bytes.set(self.frames.received_bytes());
         if self.say_over(&mut reply, over).await.is_ok() {
             reply.finish();
         }
@@ -214,11 +232,11 @@ impl SocketExchange {
     }
 
     /// Carries frames both ways until one side ends.
-    async fn relay(&self, reply: &mut Reply, socket: Socket) -> Over {
+    async fn relay(&self, reply: &mut Reply, socket: Socket, record: &Record) -> Over {
         let translation = Translation::of(self.kind, socket.protocol.as_deref());
         let (mut sender, mut receiver) = socket.messages.split();
         let up = self.carry_up(&mut sender, translation);
-        let down = self.carry_down(&mut receiver, translation, reply);
+        let down = self.carry_down(&mut receiver, translation, (reply, record));
         let over = smol::future::or(Box::pin(up), Box::pin(down)).await;
         let code = match &over {
             Over::ByCaller => CloseCode::Normal,
@@ -271,8 +289,9 @@ impl SocketExchange {
         &self,
         receiver: &mut WebSocketReceiver<UpgradedStream>,
         translation: Translation,
-        reply: &mut Reply,
+        way_back: (&mut Reply, &Record),
     ) -> Over {
+        let (reply, record) = way_back;
         loop {
             // Only the wait for the backend counts as its silence, not our own for a slow caller.
             let silence = match self.kind {
@@ -302,6 +321,7 @@ impl SocketExchange {
                 Kind::Application => control::app_socket_data(id, opcode, &payload, now),
                 Kind::Kubernetes => control::kube_socket_data(id, opcode, &payload, now),
             };
+            record.sent(payload.len());
             drop(payload);
             if let Err(lost) = reply.large_text(text).await {
                 return lost.into();

@@ -10,7 +10,7 @@ use crate::core::proxy::Slots;
 /// The exchanges of a session.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: BTreeMap<String, Running>,
     pub(super) slots: Slots,
     /// The request whose body is the next binary message.
     pub(super) awaited: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct Table {
 
 /// One exchange. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Running {
     /// Tells exchanges apart that have the same id one after another.
     pub(super) number: u64,
     /// Tells a waiting request that its turn has come.
@@ -69,7 +69,7 @@ impl Table {
     }
 
     /// Takes everything out, to be dropped when the table is not borrowed.
-    pub(super) fn take_all(&mut self) -> BTreeMap<String, Entry> {
+    pub(super) fn take_all(&mut self) -> BTreeMap<String, Running> {
         self.awaited = None;
         std::mem::take(&mut self.entries)
     }

@@ -29,6 +29,7 @@ use pipeops_agent::{
     kube::{Client, Settings, kubeconfig::Source},
     link::outlet::{Frame, Outlet, Part},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
+    store::Handle,
     tasks::proxy::{Load, Parts, Proxy},
     wire::control::{Inbound, decode},
 };
@@ -66,6 +67,7 @@ pub(crate) struct Bench {
     pub(crate) proxy: Proxy,
     pub(crate) outlet: Outlet,
     pub(crate) seen: Rc<Seen>,
+    client: Client,
     directory: tempfile::TempDir,
 }
 
@@ -98,7 +100,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
         );
         let proxy = Proxy::new(Parts {
             executor: Rc::clone(&server),
-            client: Some(client),
+            client: Some(client.clone()),
             level,
             spool: Spool::new(directory.path()),
         });
@@ -106,6 +108,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
             proxy,
             outlet: Outlet::new(),
             seen,
+            client,
             directory,
         })
         .await;
@@ -113,6 +116,17 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
 }
 
 impl Bench {
+    /// Writes down what is done from here on.
+    pub(crate) fn audit(&mut self, level: Level, store: Handle) {
+        let parts = Parts {
+            executor: Rc::clone(&self.seen.executor),
+            client: Some(self.client.clone()),
+            level,
+            spool: Spool::new(self.directory()),
+        };
+        self.proxy = Proxy::audited(parts, store);
+    }
+
     /// Delivers a message as the control plane would send it.
     pub(crate) fn say(&self, message: &Value) {
         let Ok(Inbound::Proxy(message)) = decode(message.to_string().as_bytes()) else {

@@ -1,0 +1,257 @@
+//! What is written down about proxied calls: writes and exec row by row before their effect, reads and floods of refusals as sums.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::channel::{Receiver, Sender, bounded};
+
+use super::upstream::until;
+use crate::{
+    core::{
+        audit::{Effect, Entry, Form as Written, Kind, Minute, Verdict},
+        policy::Level,
+        proxy::{Call, Form, Target},
+        time::{Mono, in_words},
+    },
+    host::clock,
+    store::{Handle, Ticket},
+};
+
+/// How often sums are written.
+const SUMS_EVERY: Duration = Duration::from_secs(60);
+/// Ends of rows that wait for the disk: as many as exchanges can end at once.
+const ENDS_MAX: usize = 128;
+/// Who asks in all of this.
+const WHO: &str = "control-plane";
+
+/// The book that calls are written into.
+#[derive(Debug)]
+pub(super) struct Audit {
+    book: Option<Book>,
+    level: Level,
+    minute: RefCell<Minute>,
+}
+
+#[derive(Debug)]
+struct Book {
+    store: Handle,
+    ends: Sender<End>,
+    ended: Receiver<End>,
+}
+
+#[derive(Debug)]
+struct End {
+    ticket: Ticket,
+    outcome: &'static str,
+    effect: Effect,
+}
+
+/// One permitted call. Its end is written when it is dropped, however that comes.
+#[derive(Debug)]
+pub(super) struct Record {
+    audit: Rc<Audit>,
+    place: RefCell<Option<Place>>,
+    started: Mono,
+    outcome: Cell<&'static str>,
+    pub(super) received_bytes: Cell<u64>,
+    pub(super) sent_bytes: Cell<u64>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Row(Ticket),
+    Sum(Entry),
+}
+
+impl Audit {
+    /// A book on disk, or none: then nothing is written down.
+    pub(super) fn new(store: Option<Handle>, level: Level) -> Rc<Self> {
+        let book = store.map(|store| {
+            let (ends, ended) = bounded(ENDS_MAX);
+            Book { store, ends, ended }
+        });
+        Rc::new(Self {
+            book,
+            level,
+            minute: RefCell::new(Minute::new(clock::now().mono)),
+        })
+    }
+
+    /// Writes a permitted call down. What cannot be written down may not go on: the text says why.
+    pub(super) async fn permit(self: &Rc<Self>, call: &Call) -> Result<Record, String> {
+        let record = Record {
+            audit: Rc::clone(self),
+            place: RefCell::new(None),
+            started: clock::now().mono,
+            outcome: Cell::new("cancelled"),
+            received_bytes: Cell::new(0),
+            sent_bytes: Cell::new(0),
+        };
+        let Some(book) = &self.book else {
+            return Ok(record);
+        };
+        let entry = self.entry(call, Verdict::Permitted);
+        let form = self.form(kind(call), Verdict::Permitted);
+        let place = match form {
+            Written::Sum => Place::Sum(entry),
+            Written::TooMany(wait) => {
+                let wait = in_words(wait);
+                return Err(format!(
+                    "busy: too many writes in a minute; try again in {wait}"
+                ));
+            }
+            Written::Row => {
+                let ticket = book.store.audit_begin(entry, clock::now().wall).await;
+                let ticket = ticket
+                    .map_err(|error| format!("busy: the audit cannot be written: {error}"))?;
+                Place::Row(ticket)
+            }
+        };
+        record.place.replace(Some(place));
+        Ok(record)
+    }
+
+    /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
+    pub(super) fn refuse(&self, call: &Call) -> Option<Entry> {
+        self.book.as_ref()?;
+        let entry = self.entry(call, Verdict::Refused);
+        match self.form(kind(call), Verdict::Refused) {
+            Written::Row => Some(entry),
+            Written::Sum | Written::TooMany(_) => {
+                let wall = clock::now().wall;
+                self.minute.borrow_mut().add(entry, Effect::default(), wall);
+                None
+            }
+        }
+    }
+
+    /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the row alone.
+    pub(super) async fn refused(&self, entry: Entry) {
+        let Some(book) = &self.book else {
+            return;
+        };
+        let begun = book.store.audit_begin(entry, clock::now().wall).await;
+        match begun {
+            Ok(ticket) => {
+                let end = End {
+                    ticket,
+                    outcome: "refused",
+                    effect: Effect::default(),
+                };
+                write_end(&book.store, end).await;
+            }
+            Err(error) => log::warn!("proxy: a refusal is not in the audit: {error}"),
+        }
+    }
+
+    /// Writes ends as they come and sums once a minute. Runs as long as it is polled.
+    pub(super) async fn keep(self: Rc<Self>) {
+        let Some(book) = &self.book else {
+            return;
+        };
+        let mut sums_at = clock::now().mono.after(SUMS_EVERY);
+        loop {
+            match until(sums_at, book.ended.recv()).await {
+                Some(Ok(end)) => write_end(&book.store, end).await,
+                Some(Err(_)) => return,
+                None => {
+                    self.write_sums().await;
+                    sums_at = clock::now().mono.after(SUMS_EVERY);
+                }
+            }
+        }
+    }
+
+    /// Writes what was summed up and what has ended so far.
+    pub(super) async fn write_sums(&self) {
+        let Some(book) = &self.book else {
+            return;
+        };
+        while let Ok(end) = book.ended.try_recv() {
+            write_end(&book.store, end).await;
+        }
+        let sums = self.minute.borrow_mut().take_sums();
+        if sums.is_empty() {
+            return;
+        }
+        if let Err(error) = book.store.audit_sums(sums).await {
+            log::warn!("proxy: the sums of a minute are not in the audit: {error}");
+        }
+    }
+
+    fn form(&self, kind: Kind, verdict: Verdict) -> Written {
+        let now = clock::now().mono;
+        self.minute.borrow_mut().form(kind, verdict, now)
+    }
+
+    fn entry(&self, call: &Call, verdict: Verdict) -> Entry {
+        let why = format!("access.level = {}", self.level.word());
+        Entry::new(WHO, &call.line(), verdict, &why)
+    }
+}
+
+async fn write_end(store: &Handle, end: End) {
+    let End {
+        ticket,
+        outcome,
+        effect,
+    } = end;
+    if let Err(error) = store.audit_end(ticket, outcome.to_owned(), effect).await {
+        log::warn!("proxy: the end of a call is not in the audit: {error}");
+    }
+}
+
+/// What a call does, for the audit. A WebSocket of the API runs something or opens a way into a container.
+fn kind(call: &Call) -> Kind {
+    match (&call.form, &call.target) {
+        (Form::Socket(_), Target::Kubernetes(_)) => Kind::Exec,
+        (Form::Socket(_) | Form::Plain, _) if call.is_write() => Kind::Write,
+        (Form::Socket(_) | Form::Plain, _) => Kind::Read,
+    }
+}
+
+impl Record {
+    /// How it came out.
+    pub(super) fn ended(&self, outcome: &'static str) {
+        self.outcome.set(outcome);
+    }
+
+    /// Counts bytes of the answer.
+    pub(super) fn sent(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.sent_bytes
+            .set(self.sent_bytes.get().saturating_add(bytes));
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let now = clock::now();
+        let duration = now.mono.since(self.started).as_millis();
+        let effect = Effect {
+            received_bytes: self.received_bytes.get(),
+            sent_bytes: self.sent_bytes.get(),
+            duration_ms: u64::try_from(duration).unwrap_or(u64::MAX),
+        };
+        match self.place.take() {
+            None => {}
+            Some(Place::Sum(entry)) => {
+                self.audit.minute.borrow_mut().add(entry, effect, now.wall);
+            }
+            Some(Place::Row(ticket)) => {
+                let end = End {
+                    ticket,
+                    outcome: self.outcome.get(),
+                    effect,
+                };
+                let sent = self.audit.book.as_ref().map(|book| book.ends.try_send(end));
+                if matches!(sent, Some(Err(_))) {
+                    log::warn!("proxy: the end of a call is not in the audit: too many wait");
+                }
+            }
+        }
+    }
+}
