@@ -4,6 +4,7 @@
 mod certificates;
 mod client;
 mod net;
+mod real;
 mod server;
 mod services;
 mod watch;
