@@ -231,9 +231,9 @@ fn objects_are_written_watched_and_deleted() {
             matches!(stale, Error::Refused { status: 409, .. }),
             "{stale}"
         );
-        let patch = serde_json::json!({"data": {"k": "patched"}});
+        let change = serde_json::json!({"data": {"k": "patched"}});
         client
-            .patch::<_, ConfigMap>(&path, Patch::Merge, &patch)
+            .patch::<_, ConfigMap>(&path, Patch::Merge, &change)
             .await
             .unwrap();
         client.delete(&path).await.unwrap();
@@ -451,19 +451,26 @@ fn a_watch_outlives_the_api_server_and_new_certificates_are_believed() {
         until("the watch has gone on again", || has("after-new-ca")).await;
         drop(task);
         smol::unblock(|| must("rotate-serving-cert", &[])).await;
-        let old = client_of(&executor, &kubeconfig());
-        for name in ["before", "after-restart", "after-new-ca"] {
-            let path = format!("{CONFIG_MAPS}/{name}");
-            let gone = async {
-                while old
-                    .delete(&path)
-                    .await
-                    .is_err_and(|error| !error.is_not_found())
-                {
-                    smol::Timer::after(Duration::from_millis(200)).await;
-                }
-            };
-            deadline(WITHIN / 4, gone).await.expect("deleted");
-        }
+        tidy_up(
+            &client_of(&executor, &kubeconfig()),
+            &["before", "after-restart", "after-new-ca"],
+        )
+        .await;
     });
+}
+
+async fn tidy_up(client: &Client, names: &[&str]) {
+    for name in names {
+        let path = format!("{CONFIG_MAPS}/{name}");
+        let gone = async {
+            while client
+                .delete(&path)
+                .await
+                .is_err_and(|error| !error.is_not_found())
+            {
+                smol::Timer::after(Duration::from_millis(200)).await;
+            }
+        };
+        deadline(WITHIN / 4, gone).await.expect("deleted");
+    }
 }
