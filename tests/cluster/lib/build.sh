@@ -33,7 +33,7 @@ make_images() {
     local out=$1 root oci applet layer
     root=$(mktemp -d "$out/root.XXXXXX")
     oci=$(mktemp -d "$out/oci.XXXXXX")
-    mkdir -p "$root"/{bin,etc,root,tmp,proc,sys,dev} "$oci/blobs/sha256"
+    mkdir -p "$root"/{bin,etc,tmp,proc,sys,dev} "$oci/blobs/sha256"
     chmod 755 "$root"
     chmod 1777 "$root/tmp"
     cp "$(static_busybox)" "$root/bin/busybox"
@@ -41,7 +41,7 @@ make_images() {
     for applet in $("$root/bin/busybox" --list); do
         [[ -e $root/bin/$applet ]] || ln -s busybox "$root/bin/$applet"
     done
-    printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$root/etc/passwd"
+    printf 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$root/etc/passwd"
     printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
     tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$root" -cf "$out/layer.tar" .
     layer=$(add_blob "$oci" "$out/layer.tar")

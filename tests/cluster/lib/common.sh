@@ -4,8 +4,9 @@
 
 KUBERNETES_VERSION=v1.34.4
 K3S_VERSION=v1.34.4+k3s1
+GO_VERSION=go1.25.1
 NODE=bench
-CACHE=${PIPEOPS_TEST_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/pipeops-agent-test}
+CACHE=${PIPEOPS_TEST_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/pipeops-agent-test}
 IMAGE=pipeops-test.invalid/testpod:1
 PAUSE_IMAGE=pipeops-test.invalid/pause:1
 STARTED_MS=$(date +%s%3N)
@@ -97,7 +98,7 @@ relaunch() {
     local name=$1 command
     mapfile -d '' -t command <"$DIR/run/$name.command"
     # shellcheck disable=SC2016 # expanded by the inner shell
-    within env -i PATH="$BIN:$TOOLS_PATH" HOME=/root AWS_EC2_METADATA_DISABLED=true \
+    within env -i PATH="$BIN:$TOOLS_PATH" HOME=/ AWS_EC2_METADATA_DISABLED=true \
         bash -c 'log=$1 pid=$2; shift 2; cd /; setsid "$@" </dev/null >>"$log" 2>&1 & printf %s $! >"$pid"' \
         "$name" "$DIR/log/$name.log" "$DIR/run/$name.pid" "${command[@]}"
 }

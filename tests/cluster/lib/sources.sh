@@ -10,7 +10,7 @@ TOOLS_PATH=$PACKAGES/usr/bin:$PACKAGES/usr/sbin:$PACKAGES/bin:/usr/local/sbin:/u
 # Tools that are installed as packages (program:package) to build and to run, and
 # container programs that are only unpacked into the cache: installing Debian's
 # containerd would start a service, and would throw out a Docker that brought its own.
-TO_BUILD=(flock:util-linux tar:tar gcc:gcc go:golang-go)
+TO_BUILD=(flock:util-linux tar:tar gcc:gcc)
 TO_RUN=(ip:iproute2 nft:nftables nsenter:util-linux flock:util-linux)
 UNPACKED=(containerd:containerd ctr:containerd containerd-shim-runc-v2:containerd runc:runc)
 
@@ -142,7 +142,7 @@ build() {
     fi
     if [[ ! -e $BIN/complete ]]; then
         install_dependencies build
-        go_works || skip "Go 1.25 is needed (or 1.21, which fetches it), from https://go.dev/dl; this is $(go version 2>&1 | head -n 1)"
+        ensure_go
         local work began
         began=$(date +%s)
         find "$CACHE" -maxdepth 1 -name 'building.*' -exec rm -rf {} +
@@ -168,6 +168,36 @@ go_works() {
     [[ $version =~ go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21))
 }
 
+# The machine's Go, else Go's own release kept in the cache, else Debian's.
+ensure_go() {
+    PATH=$PATH:$CACHE/go/bin
+    go_works && return
+    if download_go; then
+        PATH=$CACHE/go/bin:$PATH
+        go_works && return
+    fi
+    if ! have go && have apt-get && [[ $(id -u) == 0 ]]; then
+        say "installing packages: golang-go"
+        apt_get install -y --no-install-recommends --no-remove golang-go || true
+        go_works && return
+    fi
+    skip "Go 1.25 is needed (or 1.21, which fetches it), from https://go.dev/dl; here: $(go version 2>/dev/null || echo none)"
+}
+
+download_go() {
+    local name=$GO_VERSION.linux-$(machine).tar.gz base=https://dl.google.com/go wanted work
+    have curl || return 1
+    wanted=$(curl -fsSL --connect-timeout 3 --max-time 10 "$base/$name.sha256" 2>/dev/null 9>&-)
+    [[ $wanted =~ ^[0-9a-f]{64}$ ]] || return 1
+    say "downloading $GO_VERSION into $CACHE/go"
+    work=$(mktemp -d "$CACHE/building.XXXXXX")
+    curl -fsSL --connect-timeout 5 --max-time 600 -o "$work/$name" "$base/$name" 9>&- &&
+        [[ $(sha256sum <"$work/$name" | cut -d' ' -f1) == "$wanted" ]] &&
+        tar -C "$work" -xzf "$work/$name" && rm -rf "$CACHE/go" && mv "$work/go" "$CACHE/go"
+    local outcome=$?
+    rm -rf "$work"
+    return $outcome
+}
 
 # Sets K3S to a k3s binary, or to nothing. Order: the one the caller names, a release
 # from the internet, none.
