@@ -4,18 +4,21 @@
 //! tree is built, unknown fields are skipped, every list and string that is kept has a cap. What to do about a message is not
 //! decided here.
 
+mod answers;
 mod fields;
 mod inbound;
 mod outbound;
 mod proxied;
 
+pub use answers::{
+    Encoding, ResponseParts, app_socket_data, backpressure, binary_response_head, header_object,
+    kube_socket_data, proxy_error, proxy_response, proxy_response_abort, proxy_response_chunk,
+    proxy_response_end, proxy_response_header, socket_close, stream_error, tcp_tunnel_close,
+};
 pub use inbound::{GatewayHello, Inbound, RegisterSuccess, Undecodable, decode};
 pub use outbound::{
-    Encoding, Features, Heartbeat, Registration, ResponseParts, SUPPORTED_TYPES, ServerSpecs,
-    TunnelPorts, app_socket_data, backpressure, binary_response_head, gateway_hello_ack,
-    header_object, heartbeat, kube_socket_data, pong, protocol_fallback, proxy_error,
-    proxy_response, proxy_response_abort, proxy_response_chunk, proxy_response_end,
-    proxy_response_header, register, socket_close, stream_error, tcp_tunnel_close,
+    Features, Heartbeat, Registration, SUPPORTED_TYPES, ServerSpecs, TunnelPorts,
+    gateway_hello_ack, heartbeat, pong, protocol_fallback, register,
 };
 pub use proxied::{
     Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,

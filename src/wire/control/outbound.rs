@@ -1,12 +1,10 @@
 //! What the agent says. Every function returns one whole message, ready to be sent as text.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
-use base64::Engine;
 use serde::Serialize;
 
-use super::fields::BASE64;
-use crate::core::{proxy::HeaderList, time::Wall};
+use crate::core::time::Wall;
 
 /// The types that `protocol_fallback` lists, as the existing agent does.
 pub const SUPPORTED_TYPES: [&str; 17] = [
@@ -39,7 +37,7 @@ struct Envelope<'a, P> {
     timestamp: String,
 }
 
-fn message<P: Serialize>(kind: &str, request_id: &str, payload: P, now: Wall) -> String {
+pub(super) fn message<P: Serialize>(kind: &str, request_id: &str, payload: P, now: Wall) -> String {
     let envelope = Envelope {
         kind,
         request_id,
@@ -49,9 +47,6 @@ fn message<P: Serialize>(kind: &str, request_id: &str, payload: P, now: Wall) ->
     // Structs of strings, numbers and string maps always serialise; there is no writer that could fail.
     serde_json::to_string(&envelope).unwrap_or_default()
 }
-
-#[derive(Serialize)]
-struct Nothing {}
 
 /// The facts of `register`. Fields are written in the order of their names, as the existing agent does.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -299,321 +294,84 @@ pub fn protocol_fallback(
     message("protocol_fallback", "", payload, now)
 }
 
-/// `backpressure`: a frame for an application WebSocket was dropped.
-pub fn backpressure(stream_id: &str, now: Wall) -> String {
-    #[derive(Serialize)]
-    struct Payload<'a> {
-        reason: &'a str,
-        request_id: &'a str,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    /// 2026-06-16T05:50:28.123Z
+    const NOW: Wall = Wall::from_millis(1_781_589_028_123);
+
+    fn is(message: String, wanted: &Expect) {
+        wanted.assert_eq(&message.replace(r#""timestamp":"2026-06-16T05:50:28.123Z"}"#, "NOW"));
     }
-    let payload = Payload {
-        reason: "channel_full",
-        request_id: stream_id,
-    };
-    message("backpressure", stream_id, payload, now)
-}
 
-#[derive(Serialize)]
-struct ErrorPayload<'a> {
-    error: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    request_id: &'a str,
-}
-
-/// `proxy_error`: the whole answer to a buffered request.
-pub fn proxy_error(request_id: &str, error: &str, now: Wall) -> String {
-    message(
-        "proxy_error",
-        request_id,
-        ErrorPayload {
-            error,
-            request_id: "",
-        },
-        now,
-    )
-}
-
-/// `proxy_error` of an exec, attach or port-forward stream, which repeats the id in its payload.
-pub fn stream_error(stream_id: &str, error: &str, now: Wall) -> String {
-    message(
-        "proxy_error",
-        stream_id,
-        ErrorPayload {
-            error,
-            request_id: stream_id,
-        },
-        now,
-    )
-}
-
-/// `proxy_response_abort`: the end of a streamed answer that failed.
-pub fn proxy_response_abort(request_id: &str, error: &str, now: Wall) -> String {
-    message(
-        "proxy_response_abort",
-        request_id,
-        ErrorPayload {
-            error,
-            request_id: "",
-        },
-        now,
-    )
-}
-
-/// `proxy_response_end`.
-pub fn proxy_response_end(request_id: &str, now: Wall) -> String {
-    message("proxy_response_end", request_id, Nothing {}, now)
-}
-
-/// Headers as the wire has them: names in Go's canonical form, `null` when there are none.
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Headers {
-    by_name: Option<BTreeMap<String, Vec<String>>>,
-}
-
-impl Headers {
-    fn new(list: &HeaderList) -> Self {
-        let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (name, values) in list {
-            by_name
-                .entry(canonical(name))
-                .or_default()
-                .extend(values.iter().cloned());
-        }
-        Self {
-            by_name: (!by_name.is_empty()).then_some(by_name),
-        }
-    }
-}
-
-/// `content-type` as `Content-Type`: what Go's map look-ups on the other side expect.
-fn canonical(name: &str) -> String {
-    let mut is_first = true;
-    name.chars()
-        .map(|letter| {
-            let cased = if is_first {
-                letter.to_ascii_uppercase()
-            } else {
-                letter.to_ascii_lowercase()
-            };
-            is_first = letter == '-';
-            cased
-        })
-        .collect()
-}
-
-/// The headers as JSON text, for the binary response.
-pub fn header_object(headers: &HeaderList) -> String {
-    serde_json::to_string(&Headers::new(headers)).unwrap_or_default()
-}
-
-/// `proxy_response_header`: the begin of a streamed answer.
-pub fn proxy_response_header(
-    request_id: &str,
-    status: u16,
-    headers: &HeaderList,
-    now: Wall,
-) -> String {
-    #[derive(Serialize)]
-    struct Payload {
-        headers: Headers,
-        status: u16,
-    }
-    let payload = Payload {
-        headers: Headers::new(headers),
-        status,
-    };
-    message("proxy_response_header", request_id, payload, now)
-}
-
-/// `proxy_response_chunk`. Written by hand: this is the one message that carries bulk.
-pub fn proxy_response_chunk(request_id: &str, data: &[u8], now: Wall) -> String {
-    let mut text = opening("proxy_response_chunk", request_id, data.len());
-    text.push_str("\"data\":\"");
-    BASE64.encode_string(data, &mut text);
-    // Writing into a string does not fail.
-    let written = write!(text, "\",\"encoding\":\"base64\",\"size\":{}", data.len());
-    debug_assert!(written.is_ok(), "a string takes everything");
-    text.push_str(&closing(now));
-    text
-}
-
-fn opening(kind: &str, request_id: &str, raw_bytes: usize) -> String {
-    let id = serde_json::to_string(request_id).unwrap_or_default();
-    let mut text = String::with_capacity(raw_bytes.saturating_mul(4) / 3 + id.len() + 192);
-    text.push_str("{\"type\":\"");
-    text.push_str(kind);
-    text.push('"');
-    if !request_id.is_empty() {
-        text.push_str(",\"request_id\":");
-        text.push_str(&id);
-    }
-    text.push_str(",\"payload\":{");
-    text
-}
-
-fn closing(now: Wall) -> String {
-    format!("}},\"timestamp\":\"{}\"}}", now.rfc3339())
-}
-
-/// How the body of a `proxy_response` is packed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Encoding {
-    /// Base64 of the body.
-    Base64,
-    /// Base64 of a gzip stream of the body.
-    Gzip,
-}
-
-/// A `proxy_response` in one piece; `body` is what `encoding` says, before base64.
-pub fn proxy_response(
-    request_id: &str,
-    status: u16,
-    headers: &HeaderList,
-    body: (&[u8], Encoding),
-    now: Wall,
-) -> String {
-    let (body, encoding) = body;
-    if body.is_empty() {
-        #[derive(Serialize)]
-        struct Payload {
-            headers: Headers,
-            status: u16,
-        }
-        let payload = Payload {
-            headers: Headers::new(headers),
-            status,
+    #[test]
+    fn a_registration_is_written_as_the_protocol_has_it() {
+        let facts = Registration {
+            agent_id: "agent-3f1c9a0be2d47788".to_owned(),
+            agent_version: "0.1.0".to_owned(),
+            cloud_provider: "hetzner".to_owned(),
+            cluster_id: "7d1f0b52".to_owned(),
+            hostname: "box".to_owned(),
+            k8s_version: "v1.31.4+k3s1".to_owned(),
+            labels: BTreeMap::from([("env".to_owned(), "prod".to_owned())]),
+            metadata: BTreeMap::from([("agent_mode".to_owned(), "vm-agent".to_owned())]),
+            name: "edge-1".to_owned(),
+            region: "DE".to_owned(),
+            server_ip: "203.0.113.7".to_owned(),
+            server_specs: ServerSpecs {
+                cpu_cores: 4,
+                os: "Alpine".to_owned(),
+                ..ServerSpecs::default()
+            },
+            ..Registration::default()
         };
-        return message("proxy_response", request_id, payload, now);
+        is(
+            register("req_1", &facts, NOW),
+            &expect![[r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#]],
+        );
+        is(
+            register("req_1", &Registration::default(), NOW),
+            &expect![[r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"","agent_version":"","cloud_provider":"","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"","k8s_version":"","labels":{},"name":"","region":"","server_ip":"","server_specs":{},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#]],
+        );
     }
-    let ResponseParts { opening, closing } =
-        ResponseParts::new(request_id, status, headers, encoding, now);
-    let mut text = opening;
-    text.reserve(body.len().saturating_mul(4) / 3 + closing.len() + 4);
-    BASE64.encode_string(body, &mut text);
-    text.push_str(&closing);
-    text
-}
 
-/// A `proxy_response` that is sent in parts: `opening`, base64 of the body (cut at multiples of three bytes), `closing`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ResponseParts {
-    /// Everything before the base64.
-    pub opening: String,
-    /// Everything after it.
-    pub closing: String,
-}
-
-impl ResponseParts {
-    /// The parts around a body.
-    pub fn new(
-        request_id: &str,
-        status: u16,
-        headers: &HeaderList,
-        encoding: Encoding,
-        now: Wall,
-    ) -> Self {
-        let mut start = opening("proxy_response", request_id, 0);
-        start.push_str("\"body\":\"");
-        let encoding = match encoding {
-            Encoding::Base64 => "base64",
-            Encoding::Gzip => "gzip",
+    #[test]
+    fn a_heartbeat_has_real_numbers_or_none() {
+        let beat = Heartbeat {
+            cluster_id: "c".to_owned(),
+            agent_id: "a".to_owned(),
+            status: "healthy".to_owned(),
+            tunnel_status: "connected".to_owned(),
+            cpu_percent: Some(12.34),
+            k8s_nodes: 1,
+            k8s_pods: 23,
+            ..Heartbeat::default()
         };
-        let headers = header_object(headers);
-        let end = closing(now);
-        Self {
-            opening: start,
-            closing: format!(
-                "\",\"encoding\":\"{encoding}\",\"headers\":{headers},\"status\":{status}{end}"
-            ),
-        }
+        is(
+            heartbeat(&beat, NOW),
+            &expect![[r#"{"type":"heartbeat","payload":{"agent_id":"a","cluster_id":"c","metadata":{"agent_version":"","cpu_usage":"12.3%","gateway_routes":0,"is_private":false,"k8s_nodes":1,"k8s_pods":23,"k8s_version":""},"status":"healthy","tunnel_status":"connected"},NOW"#]],
+        );
     }
 
-    /// The base64 text of a part of the body.
-    pub fn body(part: &[u8]) -> String {
-        BASE64.encode(part)
+    #[test]
+    fn the_small_control_messages_are_as_the_protocol_has_them() {
+        is(
+            pong(Some("p-1"), NOW),
+            &expect![[r#"{"type":"pong","request_id":"p-1","payload":{NOW,NOW"#]],
+        );
+        is(
+            pong(None, NOW),
+            &expect![[r#"{"type":"pong","payload":{NOW,NOW"#]],
+        );
+        is(
+            gateway_hello_ack(NOW),
+            &expect![[r#"{"type":"gateway_hello_ack","payload":{"use_yamux":true},NOW"#]],
+        );
+        is(
+            protocol_fallback("frobnicate", Some("x-1"), NOW),
+            &expect![[r#"{"type":"protocol_fallback","payload":{"agent_version":"pipeops-k8-agent","fallback_mode":"legacy_proxy","original_request_id":"x-1","protocol_version":"1.0","supported_types":["register_success","register_in_progress","heartbeat_ack","pong","ping","proxy_request","proxy_request_chunk","proxy_request_stream_end","proxy_cancel","proxy_stream_data","proxy_websocket_start","proxy_websocket_data","proxy_websocket_close","ws_start","ws_data","ws_close","error"],"timestamp":"2026-06-16T05:50:28Z","unknown_type":"frobnicate"},NOW"#]],
+        );
     }
-}
-
-/// Everything before the body of the large binary response (5.5). `None` where the id does not fit its length field.
-pub fn binary_response_head(
-    request_id: &str,
-    status: u16,
-    headers: &HeaderList,
-) -> Option<Vec<u8>> {
-    let headers = header_object(headers);
-    let mut head = Vec::with_capacity(request_id.len() + headers.len() + 10);
-    head.extend(u16::try_from(request_id.len()).ok()?.to_be_bytes());
-    head.extend(request_id.as_bytes());
-    head.extend(u32::from(status).to_be_bytes());
-    head.extend(u32::try_from(headers.len()).ok()?.to_be_bytes());
-    head.extend(headers.as_bytes());
-    Some(head)
-}
-
-fn framed(opcode: u8, payload: &[u8]) -> String {
-    let mut framed = Vec::with_capacity(payload.len() + 1);
-    framed.push(opcode);
-    framed.extend(payload);
-    BASE64.encode(framed)
-}
-
-/// `proxy_websocket_data` of an application WebSocket.
-pub fn app_socket_data(stream_id: &str, opcode: u8, payload: &[u8], now: Wall) -> String {
-    #[derive(Serialize)]
-    struct Payload<'a> {
-        data: String,
-        message_type: u8,
-        request_id: &'a str,
-        stream_id: &'a str,
-    }
-    let payload = Payload {
-        data: framed(opcode, payload),
-        message_type: opcode,
-        request_id: stream_id,
-        stream_id,
-    };
-    message("proxy_websocket_data", stream_id, payload, now)
-}
-
-/// `proxy_websocket_data` of exec, attach or port-forward.
-pub fn kube_socket_data(stream_id: &str, opcode: u8, payload: &[u8], now: Wall) -> String {
-    #[derive(Serialize)]
-    struct Payload<'a> {
-        data: String,
-        stream_id: &'a str,
-    }
-    let payload = Payload {
-        data: framed(opcode, payload),
-        stream_id,
-    };
-    message("proxy_websocket_data", stream_id, payload, now)
-}
-
-/// `proxy_websocket_close`: the end of a stream, whoever ended it.
-pub fn socket_close(stream_id: &str, now: Wall) -> String {
-    #[derive(Serialize)]
-    struct Payload<'a> {
-        stream_id: &'a str,
-    }
-    message(
-        "proxy_websocket_close",
-        stream_id,
-        Payload { stream_id },
-        now,
-    )
-}
-
-/// `tcp_tunnel_close`: how a legacy tunnel is refused.
-pub fn tcp_tunnel_close(request_id: &str, error: &str, now: Wall) -> String {
-    #[derive(Serialize)]
-    struct Payload<'a> {
-        error: &'a str,
-        reason: &'a str,
-    }
-    let payload = Payload {
-        error,
-        reason: "connection_failed",
-    };
-    message("tcp_tunnel_close", request_id, payload, now)
 }
