@@ -1,14 +1,386 @@
-//! Start order, wiring, supervision, stop order.
+//! Start order, wiring, stop order: the one place where everything meets.
+//!
+//! Start: store → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
+//! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
+
+use std::{cell::RefCell, num::NonZeroUsize, path::PathBuf, rc::Rc, time::Duration};
+
+use smol::{
+    LocalExecutor, Task, Timer,
+    channel::{Receiver, Sender, bounded},
+    future::FutureExt as _,
+};
 
 use crate::{
-    config::Settings,
-    error::{Error, Exit, Result},
+    config::{LogFormat, Settings},
+    core::{
+        health::Severity,
+        identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
+        link::{self, Link, Membership},
+    },
+    dashboard,
+    error::{Exit, Result},
+    host::{
+        clock,
+        notify::Notifier,
+        random,
+        signals::{Signals, Wish},
+    },
+    kube::Client,
+    link::dial::Caller,
+    log,
+    store::{self, Store},
+    tasks::{
+        board::Board,
+        facts::Facts,
+        observe,
+        proxy::Proxy,
+        status, takeover,
+        uplink::{self, Command},
+    },
+    wire::api::{self, Load},
 };
+
+use parts::Network;
+
+mod parts;
+
+/// Threads for what blocks: two slots are kept for DNS, the rest is for files and one-shot calls.
+const BLOCKING_THREADS_MAX: NonZeroUsize = NonZeroUsize::new(6).unwrap();
+/// How long the link may take to say good-bye.
+const GOOD_BYE: Duration = Duration::from_secs(4);
+/// How often the disk is looked after and the service manager told what is new.
+const TEND_EVERY: Duration = Duration::from_secs(30);
+/// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
+const COMMANDS_MAX: usize = 8;
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the agent until it is told to stop.
 pub fn run(settings: Settings) -> Result<Exit> {
-    Err(
-        Error::new(format!("cannot link to {}", settings.pipeops.api_url))
-            .why("this build has no daemon yet"),
-    )
+    start_log(&settings)?;
+    blocking::set_max_blocking_threads(BLOCKING_THREADS_MAX);
+    let executor = Rc::new(LocalExecutor::new());
+    let for_tasks = Rc::clone(&executor);
+    smol::block_on(executor.run(live(settings, for_tasks)))
+}
+
+fn start_log(settings: &Settings) -> Result<()> {
+    let format = match settings.log.format {
+        LogFormat::Auto if log::is_journal(settings.surroundings.journal_stream.as_deref()) => {
+            log::Format::Journal
+        }
+        LogFormat::Auto | LogFormat::Plain => log::Format::Plain,
+        LogFormat::Journal => log::Format::Journal,
+        LogFormat::Json => log::Format::Json,
+    };
+    // The remembered lines are for local viewers, which show none of them yet.
+    log::install(format, settings.log.level, || clock::now().wall).map(drop)
+}
+
+async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Result<Exit> {
+    ::log::info!("pipeops-agent {VERSION} starts");
+    for warning in &settings.warnings {
+        ::log::warn!("{}", warning.sentence());
+    }
+    let mut signals = Signals::new()?;
+    let board = Rc::new(Board::new(clock::now));
+    let (store, loaded) = Store::open(&settings.agent.state_dir, board.now().wall).await?;
+    board.show_all(&store::CONDITIONS, loaded.conditions.clone());
+    let agent = Rc::new(Agent::new(settings, executor, board, store.handle()));
+    let (commands, received) = bounded(COMMANDS_MAX);
+    let tasks = [
+        agent.spawn(Rc::clone(&agent).serve()),
+        agent.spawn(Rc::clone(&agent).observe()),
+        agent.spawn(Rc::clone(&agent).tend()),
+    ];
+    let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
+    agent.notifier.ready("starting");
+    while signals.next().await == Some(Wish::Reload) {
+        ::log::info!(
+            "SIGHUP: replaced tokens, kubeconfigs and certificates are picked up by themselves; settings need a restart"
+        );
+    }
+    agent.notifier.stopping();
+    ::log::info!("stopping");
+    let again = async {
+        signals.next().await;
+        ::log::warn!("told twice: stopping at once");
+    };
+    let stopped = async {
+        say_good_bye(link, &commands).await;
+        drop(tasks);
+        if let Err(failure) = store.close().await {
+            ::log::warn!("the store was not closed in good order: {failure}");
+        }
+    };
+    stopped.or(again).await;
+    ::log::info!("stopped");
+    Ok(Exit::Fine)
+}
+
+async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
+    let good_bye = async {
+        // The uplink has ended where nobody takes the command any more.
+        if commands.send(Command::Stop).await.is_ok() {
+            link.await;
+        }
+    };
+    let late = async {
+        Timer::after(GOOD_BYE).await;
+    };
+    good_bye.or(late).await;
+}
+
+/// What the parts of the running agent share.
+struct Agent {
+    settings: Settings,
+    executor: Rc<LocalExecutor<'static>>,
+    board: Rc<Board>,
+    notifier: Notifier,
+    store: store::Handle,
+    network: Network,
+    cluster: Option<Client>,
+    facts: Rc<Facts>,
+    proxy: Rc<Proxy>,
+}
+
+impl Agent {
+    fn new(
+        settings: Settings,
+        executor: Rc<LocalExecutor<'static>>,
+        board: Rc<Board>,
+        store: store::Handle,
+    ) -> Self {
+        let network = Network::new(&settings, &board);
+        let cluster = parts::cluster(&settings, &network, &board, &executor);
+        let facts = Rc::new(Facts::new(
+            parts::profile(&settings),
+            PathBuf::from("/"),
+            Rc::clone(&board),
+        ));
+        let proxy = Rc::new(parts::proxy(&settings, cluster.clone(), &executor));
+        let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
+        Self {
+            settings,
+            executor,
+            board,
+            notifier,
+            store,
+            network,
+            cluster,
+            facts,
+            proxy,
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + 'static) -> Task<()> {
+        self.executor.spawn(work)
+    }
+
+    /// Answers local viewers. A socket that cannot be had is a condition, and is tried again.
+    async fn serve(self: Rc<Self>) {
+        let path = &self.settings.dashboard.socket;
+        let server = loop {
+            match dashboard::Server::bind(path) {
+                Ok(server) => break server,
+                Err(error) => {
+                    self.board.report(
+                        "dashboard.socket",
+                        Severity::Warning,
+                        error.sentence(),
+                        error.fix,
+                    );
+                    Timer::after(TEND_EVERY).await;
+                }
+            }
+        };
+        self.board.clear("dashboard.socket");
+        let agent = Rc::clone(&self);
+        let status = move || {
+            let load = agent.proxy.load();
+            let load = Load {
+                exchanges: load.exchanges.try_into().unwrap_or(u64::MAX),
+                waiting: load.short_waiting.try_into().unwrap_or(u64::MAX),
+                streams: load.long_running.try_into().unwrap_or(u64::MAX),
+                spooled_bytes: load.spooled_bytes,
+                ..Load::default()
+            };
+            status::status(
+                &agent.board,
+                &agent.facts,
+                agent.settings.access.level.word(),
+                &load,
+            )
+        };
+        server
+            .serve(Rc::clone(&self.executor), Rc::new(status))
+            .await;
+    }
+
+    /// Watches the cluster, where there is one.
+    async fn observe(self: Rc<Self>) {
+        if let Some(client) = self.cluster.clone() {
+            observe::run(client, Rc::clone(&self.board)).await;
+        }
+    }
+
+    /// Looks after the disk and tells the service manager what is new.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    async fn tend(self: Rc<Self>) {
+        let mut said = String::new();
+        loop {
+            match self.store.tend(self.board.now().wall).await {
+                Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),
+                Err(failure) => ::log::debug!("the disk was not looked after: {failure}"),
+            }
+            let sentence = self.board.with_conditions(api::summary);
+            if said != sentence {
+                self.notifier.status(&sentence);
+                said = sentence;
+            }
+            Timer::after(TEND_EVERY).await;
+        }
+    }
+
+    /// Finds out who this agent is and holds the link as that one, until it is told to stop.
+    async fn link(
+        self: Rc<Self>,
+        loaded: store::Loaded,
+        commands: Sender<Command>,
+        received: Receiver<Command>,
+    ) {
+        let settled = async {
+            let identity = self.settle(loaded).await;
+            let caller = self.caller().await;
+            Some((identity, caller))
+        };
+        let stopped = async {
+            while !matches!(received.recv().await, Ok(Command::Stop) | Err(_)) {}
+            None
+        };
+        let Some((identity, caller)) = settled.or(stopped).await else {
+            return;
+        };
+        let guard = self.cluster.clone().map(|client| {
+            let namespace = self.settings.agent.go_state_namespace.clone();
+            self.spawn(takeover::guard(
+                client,
+                namespace,
+                Rc::clone(&self.board),
+                commands,
+            ))
+        });
+        let membership = parts::membership(&identity);
+        let mut settings = link::Settings::new(identity.agent_id.clone());
+        settings.heartbeat_every = self.settings.agent.heartbeat.connected;
+        let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
+        let machine = Link::new(settings, membership, seed, self.board.now());
+        let token = self.settings.pipeops.token.clone();
+        let parts = uplink::Parts {
+            api_url: self.settings.pipeops.api_url.to_string(),
+            caller: Rc::new(caller),
+            token: Box::new(move || token.read().map(|secret| secret.reveal().to_owned())),
+            keep: self.keeper(identity),
+            facts: Rc::clone(&self.facts),
+            proxy: Rc::clone(&self.proxy),
+            board: Rc::clone(&self.board),
+            commands: received,
+            executor: Rc::clone(&self.executor),
+        };
+        uplink::run(parts, machine).await;
+        drop(guard);
+    }
+
+    /// Decides who this agent is, after the cluster was asked where that matters, and while no Go agent runs there.
+    async fn settle(&self, loaded: store::Loaded) -> Identity {
+        let mut evidence = Evidence {
+            database: loaded.database,
+            file: loaded.file,
+            configured_id: self.settings.pipeops.agent_id.clone(),
+            fingerprint: self.facts.host().fingerprint.clone(),
+            installed: if self.cluster.is_some() {
+                Installed::NotAsked
+            } else {
+                Installed::NoCluster
+            },
+            fresh_id: identity::random_id(&random::hex::<8>().unwrap_or_default()),
+        };
+        let namespace = &self.settings.agent.go_state_namespace;
+        loop {
+            let decision = identity::decide(&evidence);
+            self.facts.call_me(&decision.identity.agent_id);
+            match (decision.linking, &self.cluster) {
+                (Linking::AfterCluster, Some(client)) => {
+                    evidence.installed = takeover::ask(client, namespace, &self.board).await;
+                }
+                (Linking::Held, Some(client)) => {
+                    self.say(&decision);
+                    evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
+                    self.board.clear("identity.go-agent-runs");
+                }
+                (Linking::Free | Linking::AfterCluster | Linking::Held, _) => {
+                    self.say(&decision);
+                    if decision.is_changed {
+                        parts::keep(&self.store, decision.identity.clone()).await;
+                    }
+                    return decision.identity;
+                }
+            }
+        }
+    }
+
+    fn say(&self, decision: &Decision) {
+        for remark in &decision.remarks {
+            let sentence = remark.sentence(&decision.identity.agent_id);
+            match remark.condition() {
+                Some((id, severity)) => {
+                    self.board
+                        .report(id, severity, sentence, remark.fix().map(str::to_owned))
+                }
+                None => ::log::info!("{sentence}"),
+            }
+        }
+    }
+
+    /// What opens sessions; waits while the settings for it cannot be used (a CA file that is not there yet).
+    async fn caller(&self) -> Caller {
+        loop {
+            match self.network.caller(&self.settings) {
+                Ok(caller) => {
+                    self.board.clear("link.settings");
+                    return caller;
+                }
+                Err(error) => self.board.report(
+                    "link.settings",
+                    Severity::Critical,
+                    error.sentence(),
+                    error.fix,
+                ),
+            }
+            Timer::after(TEND_EVERY).await;
+        }
+    }
+
+    /// Keeps on disk what a registration brought.
+    fn keeper(&self, identity: Identity) -> uplink::Keep {
+        let (store, identity) = (self.store.clone(), Rc::new(RefCell::new(identity)));
+        Box::new(move |membership: Membership| {
+            let registration = Registration {
+                cluster_id: membership.cluster_id,
+                cluster_uuid: Some(membership.cluster_uuid),
+                gateway_ws_url: membership.gateway_url,
+            };
+            let changed = identity.borrow().registered(&registration);
+            let store = store.clone();
+            if let Some(changed) = &changed {
+                *identity.borrow_mut() = changed.clone();
+            }
+            Box::pin(async move {
+                if let Some(changed) = changed {
+                    parts::keep(&store, changed).await;
+                }
+            })
+        })
+    }
 }

@@ -73,6 +73,10 @@ fn fetch(sockets: &[PathBuf]) -> Result<(Status, serde_json::Value)> {
     let body: serde_json::Value =
         serde_json::from_slice(&answer.body).map_err(|error| odd(error.to_string()))?;
     let status = Status::deserialize(&body).map_err(|error| odd(error.to_string()))?;
+    // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
+    if status.summary.is_empty() || !body.is_object() {
+        return Err(odd("it has no summary".to_owned()));
+    }
     Ok((status, body))
 }
 

@@ -11,7 +11,7 @@ use super::{
     layers::{Entry, Merged, Origin},
     settings::{
         Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
-        LogFormat, Pipeops, Roots, Settings, Telemetry, Tls,
+        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -106,6 +106,7 @@ impl Merged {
             dashboard: dashboard?,
             tls,
             log: self.log(),
+            surroundings: Surroundings::default(),
             warnings: self.warnings.clone(),
         })
     }

@@ -27,7 +27,7 @@ pub use self::{
     layers::{Entry, Origin},
     settings::{
         Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
-        LogFormat, Pipeops, Roots, Settings, Telemetry, Tls,
+        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };
@@ -116,7 +116,10 @@ pub fn load(sources: &Sources) -> Loaded {
     merged.add_assignments(&sources.assignments, &sources.folder);
     merged.warnings.extend(check::without_effect(&merged));
     let place = sources.place();
-    let settings = merged.settings(&place);
+    let settings = merged.settings(&place).map(|settings| Settings {
+        surroundings: Surroundings::of(&sources.environment),
+        ..settings
+    });
     let socket = merged.socket(&place);
     Loaded {
         merged,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
@@ -30,8 +31,37 @@ pub struct Settings {
     pub tls: Tls,
     /// Log lines.
     pub log: Log,
+    /// What the process was started in.
+    pub surroundings: Surroundings,
     /// What is doubtful but no reason to stop: to be logged once at the start.
     pub warnings: Vec<Error>,
+}
+
+/// What the service manager or Kubernetes say in the environment. Not settings: no file has them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Surroundings {
+    /// `NOTIFY_SOCKET`: where the service manager listens.
+    pub notify_socket: Option<OsString>,
+    /// `JOURNAL_STREAM`: which standard stream is the journal.
+    pub journal_stream: Option<String>,
+    /// `KUBERNETES_SERVICE_HOST`: the API server, as seen from inside a Pod.
+    pub kubernetes_host: Option<String>,
+    /// `KUBERNETES_SERVICE_PORT`.
+    pub kubernetes_port: Option<String>,
+}
+
+impl Surroundings {
+    /// Reads them from an environment.
+    pub(super) fn of(environment: &BTreeMap<OsString, OsString>) -> Self {
+        let value = |name: &str| environment.get(&OsString::from(name)).cloned();
+        let text = |name: &str| value(name).and_then(|value| value.into_string().ok());
+        Self {
+            notify_socket: value("NOTIFY_SOCKET"),
+            journal_stream: text("JOURNAL_STREAM"),
+            kubernetes_host: text("KUBERNETES_SERVICE_HOST"),
+            kubernetes_port: text("KUBERNETES_SERVICE_PORT"),
+        }
+    }
 }
 
 /// `[pipeops]`: the control plane and how this cluster introduces itself to it.

@@ -288,6 +288,7 @@ pub struct Link {
     why: String,
     unknown_types: BTreeSet<String>,
     outages: VecDeque<Outage>,
+    losses: u64,
     outage_began: Mono,
     up_since: Wall,
     registrations: u32,
@@ -318,6 +319,7 @@ impl Link {
             why: outage.why.clone(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
+            losses: 0,
             outage_began: now.mono,
             up_since: now.wall,
             registrations: 0,
@@ -347,6 +349,11 @@ impl Link {
     /// What the control plane knows this cluster by, as far as it is known.
     pub const fn membership(&self) -> Option<&Membership> {
         self.membership.as_ref()
+    }
+
+    /// How often a link that was up was lost.
+    pub const fn losses(&self) -> u64 {
+        self.losses
     }
 
     /// The last outages, the newest last.
@@ -783,6 +790,7 @@ impl Link {
         if self.outages.len() >= OUTAGES_MAX {
             self.outages.pop_front();
         }
+        self.losses += 1;
         self.outage_began = now.mono;
         self.outages.push_back(Outage {
             began: now.wall,

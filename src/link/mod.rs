@@ -1,3 +1,5 @@
-//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), pump, outlet.
+//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session, outlet.
 
+pub mod dial;
 pub mod outlet;
+pub mod session;

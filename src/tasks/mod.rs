@@ -1,3 +1,9 @@
 //! Introductions: short loops that introduce a machine of `core` to one or more parties.
 
+pub mod board;
+pub mod facts;
+pub mod observe;
 pub mod proxy;
+pub mod status;
+pub mod takeover;
+pub mod uplink;

@@ -215,6 +215,21 @@ pub fn percent(share: f64) -> Option<f64> {
         .then(|| (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0)
 }
 
+/// The answer to "does the process work?": that there is an answer.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Health {
+    /// Always `ok`.
+    pub state: String,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            state: "ok".to_owned(),
+        }
+    }
+}
+
 /// What the server answers where it does not answer what was asked: the body of every 4xx and 5xx.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]

@@ -2,5 +2,6 @@
 
 pub mod api;
 pub mod control;
+pub mod handshake;
 pub mod kube;
 pub mod state;

@@ -1,7 +1,16 @@
 //! The integration tests, in one binary.
 
 #[cfg(test)]
+mod agent;
+#[cfg(test)]
+mod cli;
+#[cfg(test)]
+mod dashboard;
+#[cfg(test)]
 mod kube;
 #[cfg(test)]
+mod link;
+#[cfg(test)]
 mod proxy;
+#[cfg(test)]
 mod tidy;

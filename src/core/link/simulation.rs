@@ -365,7 +365,7 @@ impl World {
                 DialFailure::Status(503, Some(Duration::from_secs(self.random.u64(0..100)))),
                 "HTTP 503",
             )),
-            _ => None,
+            Mood::Healthy | Mood::Silent | Mood::Forgetful | Mood::Wrong | Mood::Dropping => None,
         };
         if let Some((failure, why)) = failure {
             self.check.socket = Socket::None;

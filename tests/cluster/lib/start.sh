@@ -13,9 +13,14 @@ cluster_up() {
     check_machine
     prepare_sources
     lock
+    local follow=$owner
     if is_up; then
         need_running
         say "already up"
+        # What somebody started to stay is not taken down, and what is asked for without
+        # an owner stays from now on.
+        [[ -d $DIR/run/owners ]] || follow=
+        [[ -n $owner ]] || rm -rf "${DIR:?}/run/owners"
     else
         local began=$STARTED_MS
         STARTED_MS=$(date +%s%3N)
@@ -24,7 +29,7 @@ cluster_up() {
         say "up after $(($(date +%s%3N) - STARTED_MS)) ms"
         STARTED_MS=$began
     fi
-    [[ -z $owner ]] || follow_owner "$owner"
+    [[ -z $follow ]] || follow_owner "$follow"
     printf 'ready kubeconfig=%s api=https://%s:6443 node=%s source=%s env=%s\n' \
         "$DIR/kubeconfig.yaml" "$ADDRESS" "$NODE" "$SOURCE" "$DIR/env"
 }
@@ -354,14 +359,26 @@ write_env() {
     mv "$DIR/env.next" "$DIR/env"
 }
 
-# Takes the cluster down when the process that asked for it is gone, however it ended.
+# Takes the cluster down when the process that asked for it is gone, however it ended,
+# unless another one has asked for the same cluster in the meantime.
 follow_owner() {
     kill -0 "$1" 2>/dev/null || die "--owner: there is no process $1"
+    mkdir -p "$DIR/run/owners"
+    : >"$DIR/run/owners/$1"
     # shellcheck disable=SC2016 # expanded by the inner shell
-    setsid bash -c 'tail --pid="$1" -f /dev/null; exec "$2" down "$3"' owner "$1" "$HERE/cluster" "$DIR" \
-        </dev/null >/dev/null 2>&1 7>&- 8>&- 9>&- &
+    setsid bash -c 'while kill -0 "$1" 2>/dev/null; do sleep 0.5; done; exec "$2" down "$3" --unless-owned' \
+        owner "$1" "$HERE/cluster" "$DIR" </dev/null >/dev/null 2>&1 7>&- 8>&- 9>&- &
     disown
-    printf '%s' "$!" >"$DIR/run/owner"
+}
+
+# Without a folder of owners somebody started it to stay.
+may_stay() {
+    local file
+    [[ -d $DIR/run/owners ]] || return 0
+    for file in "$DIR"/run/owners/*; do
+        [[ -e $file ]] && kill -0 "${file##*/}" 2>/dev/null && return
+    done
+    return 1
 }
 
 cluster_down() {
@@ -374,6 +391,10 @@ cluster_down() {
         return
     fi
     lock
+    if [[ ${1:-} == --unless-owned ]] && may_stay; then
+        say "stays up: it is wanted"
+        return
+    fi
     clear_away
     say "down"
 }

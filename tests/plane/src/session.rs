@@ -211,6 +211,7 @@ pub(crate) async fn run(world: &Rc<World>, session: &Rc<Session>, conn: Conn, re
     let received = reader.counter();
     let why = {
         let mut writer = pin!(write_all(session, &mut write));
+        let is_written = Cell::new(false);
         let reading = async {
             loop {
                 let message = match reader.next().await {
@@ -225,7 +226,11 @@ pub(crate) async fn run(world: &Rc<World>, session: &Rc<Session>, conn: Conn, re
         let why = or(
             reading,
             or(
-                async { format!("writing failed: {}", (&mut writer).await) },
+                async {
+                    let fault = (&mut writer).await;
+                    is_written.set(true);
+                    format!("writing failed: {fault}")
+                },
                 silence(world, session, &received),
             ),
         )
@@ -233,7 +238,9 @@ pub(crate) async fn run(world: &Rc<World>, session: &Rc<Session>, conn: Conn, re
         session.is_open.set(false);
         // The answer to a close frame, and whatever waits before it, still goes out.
         session.outbox.push(Out::End, 0);
-        within(Duration::from_secs(2), &mut writer).await;
+        if !is_written.get() {
+            within(Duration::from_secs(2), &mut writer).await;
+        }
         why
     };
     world.sessions.borrow_mut().remove(&number);

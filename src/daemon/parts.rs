@@ -1,0 +1,235 @@
+//! The parts of the agent, made from settings: each party gets its own small struct.
+
+use std::{path::Path, rc::Rc, time::Duration};
+
+use smol::{LocalExecutor, Timer};
+
+use super::VERSION;
+use crate::{
+    config::{AccessLevel, Roots, Settings},
+    core::{health::Severity, identity::Identity, link::Membership, policy, time::Wall},
+    error::{Error, Result},
+    files::Spool,
+    host::clock,
+    kube::{
+        self, Client,
+        kubeconfig::{self, Source},
+    },
+    link::dial::Caller,
+    net::{
+        dial::Dialer,
+        proxy::{self, Proxies},
+        tls::{self, ClientIdentity, Tls, read_pem},
+    },
+    store,
+    tasks::{self, board::Board, facts::Profile, proxy::Proxy},
+};
+
+/// How often keeping an identity is tried again while the disk is busy.
+const KEEP_TRIES: u32 = 5;
+const KEEP_AGAIN: Duration = Duration::from_secs(2);
+
+/// What lies below all conversations over the network.
+pub(super) struct Network {
+    dialer: Dialer,
+    clock: tls::Clock,
+    proxies: Proxies,
+}
+
+fn wall() -> Wall {
+    clock::now().wall
+}
+
+impl Network {
+    pub(super) fn new(settings: &Settings, board: &Board) -> Self {
+        let clock = tls::Clock::new(wall, Wall::default());
+        let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)
+            .unwrap_or_else(|error| {
+                let error = Error::from(&error);
+                board.report(
+                    "link.proxy",
+                    Severity::Critical,
+                    error.sentence(),
+                    error.fix,
+                );
+                Proxies::default()
+            });
+        Self {
+            dialer: Dialer::default(),
+            clock,
+            proxies,
+        }
+    }
+
+    /// What opens sessions with the control plane.
+    pub(super) fn caller(&self, settings: &Settings) -> Result<Caller> {
+        let client = match &settings.tls.client {
+            None => None,
+            Some(files) => Some(ClientIdentity {
+                certificate_pem: pem(&files.cert_file)?,
+                key_pem: pem(&files.key_file)?,
+            }),
+        };
+        let settings = tls::Settings {
+            roots: match settings.tls.roots {
+                Roots::BuiltIn => tls::Roots::BuiltIn,
+                Roots::System => tls::Roots::System,
+            },
+            extra_ca_pem: settings.tls.ca_file.as_deref().map(pem).transpose()?,
+            client,
+            ..tls::Settings::default()
+        };
+        Ok(Caller {
+            dialer: self.dialer.clone(),
+            tls: Tls::new(&settings, self.clock).map_err(|error| Error::from(&error))?,
+            proxies: self.proxies.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+        })
+    }
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>> {
+    read_pem(path).map_err(|error| Error::from(&error))
+}
+
+fn proxy_settings(settings: &Settings) -> proxy::Settings {
+    let url = settings.pipeops.proxy.as_ref().map(|proxy| {
+        let credentials = proxy
+            .credentials
+            .as_ref()
+            .map(|secret| format!("{}@", secret.reveal()))
+            .unwrap_or_default();
+        format!(
+            "http://{credentials}{}:{}",
+            bracketed(&proxy.host),
+            proxy.port
+        )
+    });
+    proxy::Settings {
+        https_proxy: url.clone(),
+        http_proxy: url,
+        no_proxy: Some(settings.pipeops.no_proxy.join(",")),
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
+/// The client of the cluster's API, where a cluster is configured or to be found.
+pub(super) fn cluster(
+    settings: &Settings,
+    network: &Network,
+    board: &Board,
+    executor: &Rc<LocalExecutor<'static>>,
+) -> Option<Client> {
+    let around = &settings.surroundings;
+    let named = settings
+        .agent
+        .kubeconfig
+        .as_ref()
+        .and_then(|path| path.to_str());
+    let source = Source::choose(
+        named,
+        around.kubernetes_host.as_deref(),
+        around.kubernetes_port.as_deref(),
+    );
+    if let (Source::Files(paths), None) = (&source, named)
+        && !paths.iter().any(|path| path.exists())
+    {
+        let fix = "install k3s, or name a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the settings";
+        let sentence = "no cluster is configured: only the host is reported";
+        board.report(
+            "cluster.none",
+            Severity::Note,
+            sentence,
+            Some(fix.to_owned()),
+        );
+        return None;
+    }
+    // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
+    let server = kubeconfig::load(&source)
+        .map_or_else(|_| "not known yet".to_owned(), |cluster| cluster.server);
+    board.cluster.borrow_mut().server = Some(server);
+    let settings = kube::Settings {
+        source,
+        proxies: network.proxies.clone(),
+        clock: network.clock,
+        now: clock::now,
+    };
+    Some(Client::new(
+        &settings,
+        network.dialer.clone(),
+        Rc::clone(executor),
+    ))
+}
+
+/// What settings say about this box.
+pub(super) fn profile(settings: &Settings) -> Profile {
+    let pipeops = &settings.pipeops;
+    Profile {
+        version: VERSION,
+        cluster_name: pipeops.cluster_name.clone(),
+        server_ip: pipeops.server_ip,
+        region: pipeops.region.clone(),
+        cloud_provider: pipeops.cloud_provider.clone(),
+        labels: settings.agent.labels.clone(),
+        allows_plaintext: pipeops.allows_plaintext,
+    }
+}
+
+/// What answers proxied requests.
+pub(super) fn proxy(
+    settings: &Settings,
+    client: Option<Client>,
+    executor: &Rc<LocalExecutor<'static>>,
+) -> Proxy {
+    let level = match settings.access.level {
+        AccessLevel::Full => policy::Level::Full,
+        AccessLevel::Managed => policy::Level::Managed,
+        AccessLevel::ReadOnly => policy::Level::ReadOnly,
+        AccessLevel::Off => policy::Level::Off,
+    };
+    Proxy::new(tasks::proxy::Parts {
+        executor: Rc::clone(executor),
+        client,
+        level,
+        spool: Spool::new(&settings.agent.state_dir),
+    })
+}
+
+/// What the control plane knew this cluster by.
+pub(super) fn membership(identity: &Identity) -> Option<Membership> {
+    let cluster_id = identity.cluster_id.clone()?;
+    let cluster_uuid = identity
+        .cluster_uuid
+        .clone()
+        .unwrap_or_else(|| cluster_id.clone());
+    Some(Membership {
+        cluster_id,
+        cluster_uuid,
+        gateway_url: identity.gateway_ws_url.clone(),
+    })
+}
+
+/// Keeps an identity on disk. Where the disk refuses, the store keeps it in memory and says so itself; only a busy disk is asked again.
+pub(super) async fn keep(store: &store::Handle, identity: Identity) {
+    for _ in 0..KEEP_TRIES {
+        match store.keep_identity(identity.clone(), wall()).await {
+            Ok(_) => return,
+            Err(failure @ (store::Failure::Busy | store::Failure::Slow)) => {
+                log::debug!("the identity is not on disk yet: {failure}");
+                Timer::after(KEEP_AGAIN).await;
+            }
+            Err(failure) => {
+                log::warn!("the identity is not on disk: {failure}");
+                return;
+            }
+        }
+    }
+    log::warn!("the identity is not on disk: it was too slow {KEEP_TRIES} times");
+}

@@ -1,0 +1,181 @@
+//! From an endpoint to an open WebSocket: name, TCP, proxy, TLS and upgrade under one deadline.
+
+use std::time::Duration;
+
+use async_tungstenite::{
+    client_async_with_config,
+    tungstenite::{self, handshake::client::generate_key},
+};
+use hyper::{
+    Request, StatusCode,
+    header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, RETRY_AFTER, USER_AGENT},
+    http::response,
+};
+
+use super::session::{Session, limits};
+use crate::{
+    core::link::DialFailure,
+    error::{Error, Retry},
+    net::{
+        deadline,
+        dial::{Dialer, Route, SocketOptions, Target as Peer},
+        proxy::{Proxies, Use},
+        tls::Tls,
+    },
+    wire::handshake::{Security, Target},
+};
+
+/// What waits unsent in the kernel has left our priorities: keep it as little as one bulk frame.
+const UNSENT_BYTES_MAX: u32 = 16 * 1024;
+/// Sent bytes that nobody acknowledges for so long: the link is cut. Below the 60 s in which a dead peer must be noticed.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(45);
+
+/// Opens sessions with the control plane.
+#[derive(Debug)]
+pub struct Caller {
+    /// Makes the connections.
+    pub dialer: Dialer,
+    /// TLS with the control plane.
+    pub tls: Tls,
+    /// Proxies between.
+    pub proxies: Proxies,
+    /// What we call ourselves: `pipeops-agent/1.2.3`.
+    pub user_agent: String,
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub struct Failure {
+    /// What the link machine needs to know.
+    pub kind: DialFailure,
+    /// What a person needs to know.
+    pub error: Error,
+}
+
+impl Caller {
+    /// Opens a session at `target`, all within `limit`. Dropping the future ends every attempt.
+    pub async fn call(
+        &self,
+        target: &Target,
+        token: &str,
+        limit: Duration,
+    ) -> Result<Session, Failure> {
+        let host = target.host_header();
+        match deadline(limit, self.connect(target, token, limit)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure {
+                kind: DialFailure::Network,
+                error: Error::new(format!("no session with {host}"))
+                    .why(format!("no answer to the upgrade request within {} s", limit.as_secs()))
+                    .fix("check that the address is that of the control plane and that no proxy holds WebSockets back")
+                    .retry(Retry::Later),
+            }),
+        }
+    }
+
+    async fn connect(
+        &self,
+        target: &Target,
+        token: &str,
+        limit: Duration,
+    ) -> Result<Session, Failure> {
+        let request = self.request(target, token)?;
+        let peer = Peer::new(&target.host, target.port);
+        let (used, tls) = match target.security {
+            Security::Tls => (Use::Tls, Some(&self.tls)),
+            Security::Plain => (Use::Plain, None),
+        };
+        let route = Route::direct(&peer)
+            .with_tls(tls)
+            .through(self.proxies.between(&peer, used))
+            .with_options(SocketOptions {
+                unsent_bytes_max: Some(UNSENT_BYTES_MAX),
+                unacknowledged_max: Some(UNACKNOWLEDGED_MAX),
+            });
+        let stream = self
+            .dialer
+            .dial(&route, limit)
+            .await
+            .map_err(|error| Failure {
+                kind: DialFailure::Network,
+                error: Error::from(&error)
+                    .within(format!("no session with {}", target.host_header())),
+            })?;
+        match client_async_with_config(request, stream, Some(limits())).await {
+            Ok((socket, _)) => Ok(Session::new(socket)),
+            Err(error) => Err(refusal(&error, target)),
+        }
+    }
+
+    fn request(&self, target: &Target, token: &str) -> Result<Request<()>, Failure> {
+        let unusable = |what: &str| Failure {
+            kind: DialFailure::Network,
+            error: Error::new(format!("no session with {}", target.host_header()))
+                .why(what.to_owned()),
+        };
+        let mut bearer = HeaderValue::try_from(format!("Bearer {token}")).or(Err(unusable(
+            "the token holds characters that no HTTP header can carry",
+        )))?;
+        bearer.set_sensitive(true);
+        Request::builder()
+            .uri(format!("{}{}", target.origin(), target.path_and_query))
+            .header(HOST, target.host_header())
+            .header(CONNECTION, "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Version", "13")
+            .header("Sec-WebSocket-Key", generate_key())
+            .header(USER_AGENT, &self.user_agent)
+            .header(AUTHORIZATION, bearer)
+            .body(())
+            .or(Err(unusable(
+                "its address cannot be written as an HTTP request",
+            )))
+    }
+}
+
+/// Reads why the upgrade failed.
+fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
+    let host = target.host_header();
+    let what = format!("no session with {host}");
+    let tungstenite::Error::Http(answer) = error else {
+        let error = Error::new(what)
+            .because(error)
+            .fix("check that the address is that of the control plane and that no proxy holds WebSockets back")
+            .retry(Retry::Soon);
+        return Failure {
+            kind: DialFailure::Network,
+            error,
+        };
+    };
+    let status = answer.status();
+    let error = Error::new(what).why(format!("it answered HTTP {status}"));
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure {
+            kind: DialFailure::Refused,
+            error: error
+                .fix("put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is picked up without a restart")
+                .retry(Retry::Never),
+        },
+        StatusCode::NOT_FOUND => Failure {
+            kind: DialFailure::Status(404, None),
+            error: error.fix("check pipeops.api_url: there is no control plane at this address").retry(Retry::Later),
+        },
+        other => Failure {
+            kind: DialFailure::Status(other.as_u16(), retry_after(answer)),
+            error: error.retry(Retry::Later),
+        },
+    }
+}
+
+/// `Retry-After` in seconds; the form with a date is not worth a calendar here.
+fn retry_after<T>(answer: &response::Response<T>) -> Option<Duration> {
+    let seconds = answer
+        .headers()
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,327 @@
+//! One open WebSocket: what comes in is handed over message by message, what goes out is taken from the outlet.
+//!
+//! It decides nothing: what a message means is decided by `core::link` and the proxy, which frame goes out next by `core::lanes`.
+
+use std::{
+    future::poll_fn,
+    net::IpAddr,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use async_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self, Message,
+        error::CapacityError,
+        protocol::{
+            CloseFrame, WebSocketConfig,
+            frame::{
+                Frame as RawFrame,
+                coding::{CloseCode, Data, OpCode},
+            },
+        },
+    },
+};
+use futures_sink::Sink as _;
+use hyper::body::Bytes;
+use smol::stream::Stream as _;
+
+use super::outlet::{Frame, Outlet, Part};
+use crate::net::{Stream, deadline};
+
+/// A larger inbound message ends the session. The largest legitimate one is a request body in base64.
+pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Frames that one turn may write: a fast socket must not keep the reader from its turn.
+const FRAMES_A_TURN: usize = 16;
+/// How long a close frame may take to get out before the socket is dropped.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The limits of the control connection.
+pub fn limits() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(16 * 1024)
+        // Small messages that are due together leave in one write; a bulk frame leaves at once.
+        .write_buffer_size(16 * 1024)
+        .max_write_buffer_size(1024 * 1024)
+        .max_message_size(Some(MESSAGE_BYTES_MAX))
+        .max_frame_size(Some(MESSAGE_BYTES_MAX))
+}
+
+/// What came in.
+#[derive(Debug)]
+pub enum Event {
+    /// A whole text or binary message.
+    Message(Bytes, MessageKind),
+    /// A ping: nothing but a sign of life. Its answer is on its way.
+    Ping,
+    /// The answer to one of our pings.
+    Pong,
+    /// The session is over.
+    Ended(Ending),
+}
+
+/// Why a session is over.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ending {
+    /// For the log and the status.
+    pub why: String,
+    /// The close code and reason that the peer is owed, where it broke the rules and can still hear us.
+    pub owed: Option<(u16, &'static str)>,
+}
+
+impl Ending {
+    fn new(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            owed: None,
+        }
+    }
+}
+
+/// How a message was framed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MessageKind {
+    /// Always JSON.
+    Text,
+    /// JSON, or the body of the request before it.
+    Binary,
+}
+
+/// Bytes and messages of a session, for the status.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Traffic {
+    /// Messages received.
+    pub messages_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Payload bytes received.
+    pub bytes_in: u64,
+    /// Payload bytes sent.
+    pub bytes_out: u64,
+}
+
+/// An open WebSocket and its outlet.
+#[derive(Debug)]
+pub struct Session {
+    socket: WebSocketStream<Stream>,
+    outlet: Outlet,
+    is_ping_due: bool,
+    needs_flush: bool,
+    traffic: Traffic,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.outlet.lose();
+    }
+}
+
+impl Session {
+    /// Takes an open socket over.
+    pub fn new(socket: WebSocketStream<Stream>) -> Self {
+        Self {
+            socket,
+            outlet: Outlet::new(),
+            is_ping_due: false,
+            needs_flush: false,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// The way out.
+    pub const fn outlet(&self) -> &Outlet {
+        &self.outlet
+    }
+
+    /// The address of this machine on the way to the control plane.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.socket
+            .get_ref()
+            .local_address()
+            .ok()
+            .map(|address| address.ip())
+    }
+
+    /// What went through so far.
+    pub const fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Sends an empty ping before anything else; it may even go between the parts of a message.
+    pub fn ping(&mut self) {
+        self.is_ping_due = true;
+    }
+
+    /// The next thing that comes in. While waiting for it, what is in the outlet goes out. Cancel-safe.
+    pub async fn next(&mut self) -> Event {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    /// Says good-bye: a close frame with a deadline, then the socket is dropped.
+    pub async fn close(mut self, code: u16, reason: &'static str) {
+        self.outlet.lose();
+        let frame = CloseFrame {
+            code: CloseCode::from(code),
+            reason: reason.into(),
+        };
+        // What comes of it does not matter: the socket is dropped next.
+        deadline(CLOSE_DEADLINE, self.socket.close(Some(frame)))
+            .await
+            .ok();
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Poll::Ready(ending) = self.poll_out(context) {
+            return Poll::Ready(Event::Ended(ending));
+        }
+        self.poll_in(context)
+    }
+
+    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+        for turn in 0.. {
+            if turn == FRAMES_A_TURN {
+                context.waker().wake_by_ref();
+                break;
+            }
+            match Pin::new(&mut self.socket).poll_ready(context) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(ending(&error)),
+                Poll::Ready(Ok(())) => {}
+            }
+            let message = match self.poll_frame(context) {
+                Poll::Pending => break,
+                Poll::Ready(None) => {
+                    return Poll::Ready(Ending::new("control messages no longer get out"));
+                }
+                Poll::Ready(Some(message)) => message,
+            };
+            self.needs_flush = true;
+            if let Err(error) = Pin::new(&mut self.socket).start_send(message) {
+                return Poll::Ready(ending(&error));
+            }
+        }
+        if !self.needs_flush {
+            return Poll::Pending;
+        }
+        match ready!(Pin::new(&mut self.socket).poll_flush(context)) {
+            Ok(()) => {
+                self.needs_flush = false;
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(ending(&error)),
+        }
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
+        if std::mem::take(&mut self.is_ping_due) {
+            return Poll::Ready(Some(Message::Ping(Bytes::new())));
+        }
+        let Some(frame) = ready!(self.outlet.poll_next(context)) else {
+            return Poll::Ready(None);
+        };
+        self.traffic.frames_out += 1;
+        let message = match frame {
+            Frame::Text(text) => Message::Text(text.into()),
+            Frame::Binary(data) => Message::Binary(data),
+            Frame::Part {
+                kind,
+                data,
+                is_last,
+            } => {
+                let code = match kind {
+                    Part::FirstText => Data::Text,
+                    Part::FirstBinary => Data::Binary,
+                    Part::Next => Data::Continue,
+                };
+                Message::Frame(RawFrame::message(data, OpCode::Data(code), is_last))
+            }
+        };
+        self.traffic.bytes_out += u64::try_from(message.len()).unwrap_or(u64::MAX);
+        Poll::Ready(Some(message))
+    }
+
+    fn poll_in(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let message = match ready!(Pin::new(&mut self.socket).poll_next(context)) {
+            Some(Ok(message)) => message,
+            Some(Err(error)) => return Poll::Ready(Event::Ended(ending(&error))),
+            None => {
+                return Poll::Ready(Event::Ended(Ending::new(
+                    "the control plane closed the connection",
+                )));
+            }
+        };
+        self.traffic.messages_in += 1;
+        self.traffic.bytes_in += u64::try_from(message.len()).unwrap_or(u64::MAX);
+        let event = match message {
+            Message::Text(text) => Event::Message(text.into(), MessageKind::Text),
+            Message::Binary(data) => Event::Message(data, MessageKind::Binary),
+            Message::Ping(_) => {
+                // The answer is already queued inside the socket.
+                self.needs_flush = true;
+                context.waker().wake_by_ref();
+                Event::Ping
+            }
+            Message::Pong(_) => Event::Pong,
+            Message::Close(frame) => Event::Ended(Ending::new(said(frame.as_ref()))),
+            Message::Frame(_) => Event::Ended(Ending::new("a raw frame came in")),
+        };
+        Poll::Ready(event)
+    }
+}
+
+fn said(frame: Option<&CloseFrame>) -> String {
+    match frame {
+        None => "the control plane closed the session".to_owned(),
+        Some(frame) if frame.reason.is_empty() => {
+            format!(
+                "the control plane closed the session with code {}",
+                u16::from(frame.code)
+            )
+        }
+        Some(frame) => {
+            let reason: String = frame
+                .reason
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(120)
+                .collect();
+            format!(
+                "the control plane closed the session with code {}: {reason}",
+                u16::from(frame.code)
+            )
+        }
+    }
+}
+
+fn ending(error: &tungstenite::Error) -> Ending {
+    if let tungstenite::Error::Capacity(CapacityError::MessageTooLong { size, .. }) = error {
+        let why = format!("a message of {size} bytes came in; the limit is {MESSAGE_BYTES_MAX}");
+        return Ending {
+            why,
+            owed: Some((1009, "message over 32 MiB")),
+        };
+    }
+    let owed = match error {
+        tungstenite::Error::Utf8(_) => Some((1007, "text that is not UTF-8")),
+        tungstenite::Error::Protocol(
+            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+        ) => None,
+        tungstenite::Error::Protocol(_) => Some((1002, "protocol error")),
+        tungstenite::Error::ConnectionClosed
+        | tungstenite::Error::AlreadyClosed
+        | tungstenite::Error::Io(_)
+        | tungstenite::Error::Tls(_)
+        | tungstenite::Error::Capacity(_)
+        | tungstenite::Error::WriteBufferFull(_)
+        | tungstenite::Error::AttackAttempt
+        | tungstenite::Error::Url(_)
+        | tungstenite::Error::Http(_)
+        | tungstenite::Error::HttpFormat(_) => None,
+    };
+    Ending {
+        why: error.to_string().to_lowercase(),
+        owed,
+    }
+}

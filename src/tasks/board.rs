@@ -1,0 +1,170 @@
+//! What is known right now, in one place: each task reports its part, the status and the heartbeat read it.
+//!
+//! It keeps no history. One thread runs everything, so the cells are borrowed for the length of a call only.
+
+use std::cell::{Cell, RefCell};
+use std::{net::IpAddr, time::Duration};
+
+use crate::core::{
+    health::{Change, Condition, Conditions, Severity},
+    link::Standing,
+    time::{Now, Wall},
+};
+
+/// The link as the uplink sees it.
+#[derive(Clone, Debug, Default)]
+pub struct LinkView {
+    /// The machine's own words; `None` before its first turn.
+    pub standing: Option<Standing>,
+    /// Times that the link was lost since the start.
+    pub outages: u64,
+    /// Why it was lost the last time.
+    pub last_outage_why: Option<String>,
+    /// What the control plane calls this cluster.
+    pub cluster_id: Option<String>,
+    /// Where the link is, or was tried last: `wss://host:port`.
+    pub address: Option<String>,
+    /// This machine's address on the way there.
+    pub local_ip: Option<IpAddr>,
+    /// When the last heartbeat was queued.
+    pub last_heartbeat: Option<Wall>,
+    /// Between the last ping and its pong.
+    pub round_trip: Option<Duration>,
+    /// Payload bytes received since the start.
+    pub received_bytes: u64,
+    /// Payload bytes sent since the start.
+    pub sent_bytes: u64,
+    /// Open lanes.
+    pub lanes: usize,
+    /// Bytes that wait in them.
+    pub queued_bytes: usize,
+}
+
+/// The cluster as its watches see it.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterView {
+    /// Where its API is; `None`: no cluster is configured.
+    pub server: Option<String>,
+    /// `gitVersion` of the API server; kept while it does not answer.
+    pub version: Option<String>,
+    /// Why the API does not answer; `None` while it does.
+    pub why: Option<String>,
+    /// Whether the list of nodes is complete.
+    pub is_nodes_synced: bool,
+    /// Whether the list of pods is complete.
+    pub is_pods_synced: bool,
+    /// Nodes.
+    pub nodes: u64,
+    /// Nodes whose Ready condition is true.
+    pub nodes_ready: u64,
+    /// Pods in all namespaces.
+    pub pods: u64,
+}
+
+/// The host's changing numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostView {
+    /// Share of the processor time in use since the reading before, over all processors.
+    pub cpu_share: Option<f64>,
+    /// Share of the memory in use.
+    pub memory_share: Option<f64>,
+}
+
+/// The board.
+#[derive(Debug)]
+pub struct Board {
+    clock: fn() -> Now,
+    started: Now,
+    conditions: RefCell<Conditions>,
+    /// Written by the uplink.
+    pub link: RefCell<LinkView>,
+    /// Written by the observer.
+    pub cluster: RefCell<ClusterView>,
+    /// Written by whoever reads the host.
+    pub host: Cell<HostView>,
+}
+
+impl Board {
+    /// An empty board.
+    pub fn new(clock: fn() -> Now) -> Self {
+        Self {
+            clock,
+            started: clock(),
+            conditions: RefCell::default(),
+            link: RefCell::default(),
+            cluster: RefCell::default(),
+            host: Cell::default(),
+        }
+    }
+
+    /// When the agent started.
+    pub const fn started(&self) -> Now {
+        self.started
+    }
+
+    /// The clock that everything here is stamped with.
+    pub fn now(&self) -> Now {
+        (self.clock)()
+    }
+
+    /// Says that a condition holds. What is new gets a line in the log.
+    pub fn report(
+        &self,
+        id: &'static str,
+        severity: Severity,
+        sentence: impl Into<String>,
+        fix: Option<String>,
+    ) {
+        let sentence = sentence.into();
+        let line = match &fix {
+            Some(fix) => format!("{sentence}; fix: {fix}"),
+            None => sentence.clone(),
+        };
+        let condition = Condition {
+            id,
+            severity,
+            since: self.now().wall,
+            sentence,
+            fix,
+        };
+        if self.conditions.borrow_mut().report(condition) == Change::Same {
+            return;
+        }
+        match severity {
+            Severity::Note => log::info!("{line} condition={id}"),
+            Severity::Warning => log::warn!("{line} condition={id}"),
+            Severity::Critical => log::error!("{line} condition={id}"),
+        }
+    }
+
+    /// Says that a condition no longer holds.
+    pub fn clear(&self, id: &'static str) {
+        if let Some(ended) = self.conditions.borrow_mut().clear(id) {
+            log::info!("no longer: {} condition={id}", ended.sentence);
+        }
+    }
+
+    /// Shows the conditions of one reporter that always says all of them: those of `ids` that are not among them do not hold.
+    pub fn show_all(&self, ids: &[&'static str], holding: Vec<Condition>) {
+        for id in ids {
+            if !holding.iter().any(|condition| condition.id == *id) {
+                self.clear(id);
+            }
+        }
+        for Condition {
+            id,
+            severity,
+            sentence,
+            fix,
+            ..
+        } in holding
+        {
+            self.report(id, severity, sentence, fix);
+        }
+    }
+
+    /// Reads the list.
+    pub fn with_conditions<T>(&self, read: impl FnOnce(&Conditions) -> T) -> T {
+        read(&self.conditions.borrow())
+    }
+}

@@ -1,0 +1,135 @@
+//! The board as the local API shows it.
+
+use std::path::Path;
+
+use super::{
+    board::{Board, ClusterView, HostView, LinkView},
+    facts::Facts,
+};
+use crate::{
+    core::{
+        health::{Conditions, Severity},
+        rates::DiskSpace,
+        time::Now,
+    },
+    host::facts as host,
+    wire::api::{self, Access, Cluster, Host, Link, Load, Status},
+};
+
+/// Everything that is known right now.
+pub fn status(board: &Board, facts: &Facts, access_level: &str, load: &Load) -> Status {
+    let now = board.now();
+    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let link_shape = shape_of_link(&link);
+    Status {
+        summary: board.with_conditions(|list| summary(list, &link)),
+        version: facts.version().to_owned(),
+        agent_id: Some(facts.agent_id()).filter(|id| !id.is_empty()),
+        cluster_id: link.cluster_id.clone(),
+        cluster_name: Some(facts.cluster_name()),
+        started: api::stamp(board.started().wall),
+        uptime_s: now.mono.since(board.started().mono).as_secs(),
+        boot_id: crate::host::clock::boot_id(),
+        cluster: shape_of_cluster(&cluster),
+        host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
+        access: Access {
+            level: access_level.to_owned(),
+        },
+        load: Load {
+            lanes: count(link.lanes),
+            queued_bytes: count(link.queued_bytes),
+            ..load.clone()
+        },
+        conditions: board.with_conditions(api::conditions),
+        link: link_shape,
+    }
+}
+
+/// The sentence on top. A link that is only just being made is neither a problem nor "everything works".
+fn summary(list: &Conditions, link: &LinkView) -> String {
+    let is_wrong = list
+        .worst_first()
+        .first()
+        .is_some_and(|worst| worst.severity > Severity::Note);
+    let is_ready = link
+        .standing
+        .as_ref()
+        .is_some_and(|standing| standing.state == "ready");
+    if is_wrong || is_ready {
+        api::summary(list)
+    } else {
+        "connecting to the control plane".to_owned()
+    }
+}
+
+fn shape_of_link(view: &LinkView) -> Link {
+    let mut shape = Link {
+        state: "starting".to_owned(),
+        last_heartbeat: view.last_heartbeat.map(api::stamp),
+        rtt_ms: view
+            .round_trip
+            .map(|time| (time.as_secs_f64() * 1e4).round() / 10.0),
+        outages: view.outages,
+        last_outage_why: view.last_outage_why.clone(),
+        received_bytes: view.received_bytes,
+        sent_bytes: view.sent_bytes,
+        ..Link::default()
+    };
+    if let Some(standing) = &view.standing {
+        standing.state.clone_into(&mut shape.state);
+        shape.since = Some(api::stamp(standing.since));
+        shape.why = Some(standing.why.clone()).filter(|why| !why.is_empty());
+        shape.endpoint.clone_from(&view.address);
+        shape.next_attempt_s = standing
+            .next_attempt
+            .map(|wait| (wait.as_secs_f64() * 10.0).round() / 10.0);
+    }
+    shape
+}
+
+fn shape_of_cluster(view: &ClusterView) -> Cluster {
+    let known = view.is_nodes_synced && view.is_pods_synced;
+    let state = match (&view.server, &view.why, known) {
+        (None, _, _) => "none",
+        (Some(_), Some(_), _) => "unreachable",
+        (Some(_), None, true) => "ready",
+        (Some(_), None, false) => "connecting",
+    };
+    Cluster {
+        state: state.to_owned(),
+        server: view.server.clone(),
+        version: view.version.clone(),
+        nodes: known.then_some(view.nodes),
+        nodes_ready: known.then_some(view.nodes_ready),
+        pods: known.then_some(view.pods),
+        why: view.why.clone(),
+    }
+}
+
+fn shape_of_host(facts: &Facts, now: Now, address: Option<String>) -> Host {
+    let HostView {
+        cpu_share,
+        memory_share,
+    } = facts.read_host();
+    let host = facts.host();
+    Host {
+        hostname: host.hostname.clone(),
+        os: host.os.clone(),
+        kernel: host.kernel.clone(),
+        architecture: host.architecture.clone(),
+        cores: host.cores,
+        memory_bytes: host.memory_bytes,
+        memory_percent: memory_share.and_then(api::percent),
+        cpu_percent: cpu_share.and_then(api::percent),
+        disk_bytes: host.disk_bytes,
+        disk_percent: host::disk_space(Path::new("/"))
+            .and_then(DiskSpace::used_share)
+            .and_then(api::percent),
+        uptime_s: Some(now.mono.elapsed_since_boot().as_secs()),
+        address,
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,258 @@
+//! The agent as its users run it: the real program, its environment, its state folder, its socket.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use plane::Plane;
+use serde_json::Value;
+
+/// How long a test waits for what must happen soon.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+/// Looks at a level until it gives something; panics with what was awaited when the limit passes.
+pub(crate) fn until<T>(what: &str, limit: Duration, mut level: impl FnMut() -> Option<T>) -> T {
+    let deadline = clock() + limit;
+    loop {
+        if let Some(found) = level() {
+            return found;
+        }
+        assert!(clock() < deadline, "not within {limit:?}: {what}");
+        pause();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that waits reads the clock here and nowhere else"
+)]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pause between two looks at a level, with the deadline of `until`"
+)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests start real programs, and end them when dropped"
+)]
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// A running agent with a folder of its own. Dropping it kills it.
+pub(crate) struct Agent {
+    folder: tempfile::TempDir,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Agent {
+    /// An agent for this control plane, not started yet: full access, no cluster.
+    pub(crate) fn new(plane: &Plane) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        put(&folder.path().join("ca.pem"), plane.ca_pem());
+        put(&folder.path().join("token"), plane.token());
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let environment = [
+            ("PIPEOPS_API_URL", plane.api_url().to_owned()),
+            ("PIPEOPS_TOKEN_FILE", path("token")),
+            ("PIPEOPS_CLUSTER_NAME", "test".to_owned()),
+            ("PIPEOPS_STATE_DIR", path("state")),
+            ("PIPEOPS_DASHBOARD_SOCKET", path("agent.sock")),
+            ("PIPEOPS_TLS_CA_FILE", path("ca.pem")),
+            ("PIPEOPS_ACCESS_LEVEL", "full".to_owned()),
+            ("PIPEOPS_LOG_LEVEL", "debug".to_owned()),
+            ("PIPEOPS_CONFIG", path("config.toml")),
+        ];
+        put(&folder.path().join("config.toml"), "");
+        let environment = environment
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        Self {
+            folder,
+            environment,
+            child: None,
+        }
+    }
+
+    /// A started agent for this control plane.
+    pub(crate) fn start_for(plane: &Plane) -> Self {
+        let mut agent = Self::new(plane);
+        agent.start();
+        agent
+    }
+
+    /// Sets a variable of the next start.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.environment.retain(|(known, _)| known != name);
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Its folder: `ca.pem`, `token`, `state/`, `agent.sock`, `log`.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A file in its state folder.
+    pub(crate) fn state(&self, name: &str) -> PathBuf {
+        self.folder().join("state").join(name)
+    }
+
+    /// Replaces the token file.
+    pub(crate) fn set_token(&self, token: &str) {
+        put(&self.folder().join("token"), token);
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "already running");
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder().join("log"))
+            .unwrap();
+        let child = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+            .arg("run")
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait_end(&mut self, limit: Duration) -> ExitStatus {
+        let mut child = self.child.take().unwrap();
+        until("the agent ends", limit, || child.try_wait().unwrap())
+    }
+
+    /// SIGTERM, and the end that follows.
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.wait_end(SOON)
+    }
+
+    /// SIGKILL: what a power cut does to the process.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.wait_end(SOON);
+    }
+
+    /// Everything it logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder().join("log")).unwrap_or_default()
+    }
+
+    /// What `GET /api/v1/status` says, once it answers.
+    pub(crate) fn status(&self) -> Value {
+        until("the agent answers on its socket", SOON, || self.look())
+    }
+
+    /// Waits until the status has what is looked for.
+    pub(crate) fn until<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut level: impl FnMut(&Value) -> Option<T>,
+    ) -> T {
+        until(what, limit, || level(&self.look()?))
+    }
+
+    /// Waits until the link is ready.
+    pub(crate) fn until_linked(&self) -> Value {
+        self.until("the link is ready", SOON, |status| {
+            (status["link"]["state"] == "ready").then(|| status.clone())
+        })
+    }
+
+    /// Waits for a condition and returns it.
+    pub(crate) fn until_condition(&self, id: &str, limit: Duration) -> Value {
+        self.until(&format!("condition {id}"), limit, |status| {
+            status["conditions"]
+                .as_array()?
+                .iter()
+                .find(|condition| condition["id"] == id)
+                .cloned()
+        })
+    }
+
+    /// Runs a command of the same program with the same environment: its exit code and what it printed.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> (i32, String) {
+        let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+            .args(arguments)
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap_or(-1), text.into_owned())
+    }
+
+    fn look(&self) -> Option<Value> {
+        let mut socket = UnixStream::connect(self.folder().join("agent.sock")).ok()?;
+        socket.set_read_timeout(Some(SOON)).ok()?;
+        socket
+            .write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            .ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        serde_json::from_str(body).ok()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- log of the agent\n{}", self.log());
+        }
+    }
+}
+
+/// Writes a small file that only its owner can read.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's own file need not survive a power cut"
+)]
+pub(crate) fn put(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}

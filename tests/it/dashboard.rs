@@ -1,0 +1,232 @@
+//! The local API on its socket, spoken to byte by byte.
+
+use std::{cell::Cell, os::unix::fs::PermissionsExt, path::Path, rc::Rc, time::Duration};
+
+use pipeops_agent::{
+    dashboard::{CONNECTIONS_MAX, Server},
+    host::clock,
+    wire::api::Status,
+};
+use smol::{
+    LocalExecutor, Task,
+    future::{FutureExt, block_on},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::unix::UnixStream,
+};
+
+/// The server while it serves.
+type Serving = Cell<Option<Task<()>>>;
+
+/// Runs `conversation` against a server at `agent.sock` in a directory of its own. The status counts how often it was asked for.
+fn with_server<F: Future<Output = ()>>(conversation: impl FnOnce(Rc<Path>, Rc<Serving>) -> F) {
+    let directory = tempfile::tempdir().unwrap();
+    let path: Rc<Path> = directory.path().join("run/agent.sock").into();
+    let executor = Rc::new(LocalExecutor::new());
+    let server = Server::bind(&path).unwrap();
+    let asked = Rc::new(Cell::new(0));
+    let status = Rc::new(move || {
+        asked.set(asked.get() + 1);
+        Status {
+            version: "1.2.3".to_owned(),
+            uptime_s: asked.get(),
+            ..Status::default()
+        }
+    });
+    let serving = server.serve(Rc::clone(&executor), status);
+    let task = executor.spawn(async move { match serving.await {} });
+    let serving = Rc::new(Cell::new(Some(task)));
+    let conversation = conversation(path, Rc::clone(&serving));
+    block_on(executor.run(async { conversation.or(overdue()).await }));
+}
+
+async fn overdue() {
+    smol::Timer::after(Duration::from_secs(30)).await;
+    panic!("the conversation did not end in 30 s");
+}
+
+async fn say(path: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    heard(&mut stream).await
+}
+
+/// Everything until the server closes.
+async fn heard(stream: &mut UnixStream) -> String {
+    let mut answer = Vec::new();
+    // A reset after the answer is the server's way of not reading on.
+    let _end = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn the_status_is_read_over_the_socket() {
+    with_server(|path, _server| async move {
+        for n in 1..4 {
+            let answer = say(&path, &get("/api/v1/status")).await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+            assert!(
+                answer.contains("content-type: application/json\r\n"),
+                "{answer}"
+            );
+            assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
+            let status: Status = serde_json::from_str(body(&answer)).unwrap();
+            assert_eq!((status.version.as_str(), status.uptime_s), ("1.2.3", n));
+        }
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let run = std::fs::metadata(path.parent().unwrap()).unwrap();
+        assert_eq!(run.permissions().mode() & 0o777, 0o750);
+    });
+}
+
+#[test]
+fn several_requests_use_one_connection() {
+    with_server(|path, _server| async move {
+        let mut stream = UnixStream::connect(&*path).await.unwrap();
+        let two = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n".to_owned() + &get("/healthz");
+        stream.write_all(two.as_bytes()).await.unwrap();
+        let answers = heard(&mut stream).await;
+        assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+        assert_eq!(answers.matches(r#"{"state":"ok"}"#).count(), 2, "{answers}");
+    });
+}
+
+#[test]
+fn what_is_not_there_or_not_allowed_is_said_in_json() {
+    with_server(|path, _server| async move {
+        let post = "POST /api/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+        let huge = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(100_000));
+        let large = "GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\nabc";
+        for (request, code) in [
+            (get("/").as_str(), "404"),
+            (&get("/api/v1/status?x=1"), "200"),
+            (post, "405"),
+            (large, "413"),
+            (&huge, "4"),
+            ("nonsense\r\n\r\n", "400"),
+            ("GET /healthz HTTP/1.1\r\nbad header\r\n\r\n", "400"),
+            (
+                "GET /healthz HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
+                "400",
+            ),
+            ("\u{16}\u{3}\u{1}\u{0}\r\n\r\n", "400"),
+        ] {
+            let mut stream = UnixStream::connect(&*path).await.unwrap();
+            // A server that has seen enough closes while this is still being written.
+            let _written = stream.write_all(request.as_bytes()).await;
+            let answer = heard(&mut stream).await;
+            let head: String = request.chars().take(40).collect();
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {code}")),
+                "{head:?}: {answer}"
+            );
+        }
+        assert!(say(&path, &get("/healthz")).await.contains("200 OK"));
+    });
+}
+
+#[test]
+fn a_slow_head_is_cut_and_others_are_served_meanwhile() {
+    with_server(|path, _server| async move {
+        let began = clock::now().mono;
+        let mut slow = UnixStream::connect(&*path).await.unwrap();
+        slow.write_all(b"GET /healthz HTTP/1.1\r\nx-slow: ")
+            .await
+            .unwrap();
+        assert!(say(&path, &get("/healthz")).await.contains("200 OK"));
+        let cut = heard(&mut slow).await;
+        assert!(!cut.contains("200 OK"), "{cut}");
+        let took = clock::now().mono.since(began);
+        assert!(took < Duration::from_secs(10), "cut after {took:?}");
+    });
+}
+
+#[test]
+fn one_viewer_too_many_is_told_and_served_once_another_left() {
+    with_server(|path, _server| async move {
+        let mut viewers = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut viewer = UnixStream::connect(&*path).await.unwrap();
+            // Served, and kept open.
+            let request = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+            viewer.write_all(request.as_bytes()).await.unwrap();
+            let mut first = [0; 12];
+            viewer.read_exact(&mut first).await.unwrap();
+            viewers.push(viewer);
+        }
+        let refused = say(&path, &get("/healthz")).await;
+        assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+        let told: serde_json::Value = serde_json::from_str(body(&refused)).unwrap();
+        assert!(told["error"].as_str().unwrap().contains("too many"));
+        viewers.truncate(CONNECTIONS_MAX - 1);
+        while !say(&path, &get("/healthz")).await.contains("200 OK") {
+            smol::future::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_viewer_that_never_reads_disturbs_nobody() {
+    with_server(|path, _server| async move {
+        let mut mute = UnixStream::connect(&*path).await.unwrap();
+        let many = "GET /api/v1/status HTTP/1.1\r\nhost: x\r\n\r\n".repeat(2000);
+        // Written until both buffers are full.
+        let flood = async { drop(mute.write_all(many.as_bytes()).await) };
+        let pause = async {
+            smol::Timer::after(Duration::from_millis(300)).await;
+        };
+        flood.or(pause).await;
+        assert!(say(&path, &get("/healthz")).await.contains("200 OK"));
+    });
+}
+
+#[test]
+fn the_socket_goes_with_the_server() {
+    with_server(|path, server| async move {
+        assert!(path.exists());
+        assert!(server.take().unwrap().cancel().await.is_none());
+        assert!(!path.exists());
+        assert!(UnixStream::connect(&*path).await.is_err());
+    });
+}
+
+#[test]
+fn the_socket_of_a_dead_agent_is_replaced_and_that_of_a_living_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    // The listener is gone and its path is left, as after kill -9.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let living = Server::bind(&path).unwrap();
+    let error = Server::bind(&path).unwrap_err();
+    assert!(
+        error.sentence().contains("another agent answers"),
+        "{error}"
+    );
+    assert!(error.fix.is_some());
+    drop(living);
+    drop(Server::bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_is_not_a_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    pipeops_agent::files::replace(&path, b"mine", 0o600).unwrap();
+    let error = Server::bind(&path).unwrap_err();
+    assert!(error.sentence().contains("something else"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    let missing = directory.path().join("no/such/agent.sock");
+    assert!(Server::bind(&missing).is_err());
+    let long = directory.path().join("x".repeat(120));
+    let error = Server::bind(&long).unwrap_err();
+    assert!(error.fix.is_some_and(|fix| fix.contains("100 characters")));
+}
