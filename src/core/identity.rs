@@ -399,3 +399,396 @@ fn clean(text: &str) -> Option<String> {
         !text.is_empty() && text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
     is_clean.then(|| text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(machine: &str, board: &str) -> Fingerprint {
+        let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Fingerprint {
+            machine: part(machine),
+            board: part(board),
+        }
+    }
+
+    fn stored() -> Identity {
+        Identity {
+            generation: 5,
+            agent_id: "agent-old".to_owned(),
+            cluster_id: Some("c-1".to_owned()),
+            cluster_uuid: Some("u-1".to_owned()),
+            gateway_ws_url: Some("wss://gateway".to_owned()),
+            fingerprint: machine("m1", "b1"),
+            left_behind: None,
+        }
+    }
+
+    /// Both copies on disk, the same machine, no cluster.
+    fn evidence() -> Evidence {
+        Evidence {
+            database: Some(stored()),
+            file: Some(stored()),
+            fingerprint: machine("m1", "b1"),
+            fresh_id: "agent-fresh".to_owned(),
+            ..Evidence::default()
+        }
+    }
+
+    fn state(agent_id: &str, cluster_id: &str) -> Installed {
+        Installed::State(ClusterState {
+            agent_id: agent_id.to_owned(),
+            cluster_id: cluster_id.to_owned(),
+            gateway_ws_url: "wss://go".to_owned(),
+        })
+    }
+
+    /// What the next start sees after this one was kept.
+    fn next_start(evidence: &Evidence, decision: &Decision) -> Evidence {
+        Evidence {
+            database: Some(decision.identity.clone()),
+            file: Some(decision.identity.clone()),
+            fresh_id: "agent-fresher".to_owned(),
+            ..evidence.clone()
+        }
+    }
+
+    #[test]
+    fn nothing_new_changes_nothing() {
+        let decision = decide(&evidence());
+        assert_eq!(decision.identity, stored());
+        assert!(!decision.is_changed && decision.remarks.is_empty());
+        assert_eq!(decision.linking, Linking::Free);
+    }
+
+    /// Evidence, and the agent id, the cluster id and the words that follow from it.
+    type Case = (
+        &'static str,
+        Evidence,
+        &'static str,
+        Option<&'static str>,
+        &'static str,
+    );
+
+    fn named(name: &str, evidence: Evidence) -> Evidence {
+        Evidence {
+            configured_id: Some(name.to_owned()),
+            ..evidence
+        }
+    }
+
+    fn cases_on_new_machines() -> [Case; 3] {
+        let new = || Evidence {
+            database: None,
+            file: None,
+            ..evidence()
+        };
+        let emptied = Some(Identity {
+            generation: 9,
+            ..Identity::default()
+        });
+        let emptied = Evidence {
+            file: emptied,
+            ..new()
+        };
+        [
+            ("a new box", new(), "agent-fresh", None, "is new"),
+            ("with a name", named(" me ", new()), "me", None, "is new"),
+            ("an emptied file", emptied, "agent-fresh", None, "is new"),
+        ]
+    }
+
+    fn cases_on_this_machine() -> [Case; 5] {
+        let newer = Identity {
+            generation: 6,
+            agent_id: "agent-6".to_owned(),
+            ..stored()
+        };
+        let no_database = Evidence {
+            database: None,
+            ..evidence()
+        };
+        let no_file = Evidence {
+            file: None,
+            ..evidence()
+        };
+        let newer = Evidence {
+            file: Some(newer),
+            ..evidence()
+        };
+        let renamed = "is called me by its settings; before it was agent-old";
+        [
+            (
+                "no database",
+                no_database,
+                "agent-old",
+                Some("c-1"),
+                "written anew",
+            ),
+            ("no file", no_file, "agent-old", Some("c-1"), "written anew"),
+            (
+                "a newer file",
+                newer,
+                "agent-6",
+                Some("c-1"),
+                "written anew",
+            ),
+            (
+                "a name",
+                named("me", evidence()),
+                "me",
+                Some("c-1"),
+                renamed,
+            ),
+            (
+                "no name",
+                named("  ", evidence()),
+                "agent-old",
+                Some("c-1"),
+                "",
+            ),
+        ]
+    }
+
+    fn cases_on_other_machines() -> [Case; 5] {
+        let on = |machine_id, board| Evidence {
+            fingerprint: machine(machine_id, board),
+            ..evidence()
+        };
+        let copied = "copy of the machine that is called agent-old, so this one is now agent-fresh";
+        let shared = named("agent-old", on("m2", "b2"));
+        [
+            (
+                "another machine id",
+                on("m2", "b1"),
+                "agent-fresh",
+                None,
+                copied,
+            ),
+            ("another board", on("m1", "b2"), "agent-fresh", None, copied),
+            (
+                "an unknown board",
+                on("m1", ""),
+                "agent-old",
+                Some("c-1"),
+                "",
+            ),
+            ("in a pod", on("", ""), "agent-old", Some("c-1"), ""),
+            (
+                "a copy that kept its name",
+                shared,
+                "agent-old",
+                None,
+                "the settings give that id to this machine too",
+            ),
+        ]
+    }
+
+    #[test]
+    fn each_case_has_its_identity_and_its_words_and_stays_as_it_is() {
+        let cases = cases_on_new_machines()
+            .into_iter()
+            .chain(cases_on_this_machine())
+            .chain(cases_on_other_machines());
+        for (case, evidence, agent_id, cluster_id, words) in cases {
+            let decision = decide(&evidence);
+            assert_eq!(decision.identity.agent_id, agent_id, "{case}");
+            assert_eq!(
+                decision.identity.cluster_id.as_deref(),
+                cluster_id,
+                "{case}"
+            );
+            let said: Vec<_> = decision
+                .remarks
+                .iter()
+                .map(|remark| remark.sentence(agent_id))
+                .collect();
+            assert_eq!(
+                said.len(),
+                usize::from(!words.is_empty()),
+                "{case}: {said:?}"
+            );
+            assert!(
+                said.iter().all(|said| said.contains(words)),
+                "{case}: {said:?}"
+            );
+            let copies = [&evidence.database, &evidence.file].into_iter().flatten();
+            let believed = copies.filter(|copy| !copy.agent_id.is_empty());
+            let highest = believed.map(|copy| copy.generation).max().unwrap_or(0);
+            let expected = highest + u64::from(decision.is_changed);
+            assert_eq!(decision.identity.generation, expected, "{case}");
+            let again = decide(&next_start(&evidence, &decision));
+            assert!(!again.is_changed, "{case}: {:?}", again.remarks);
+            assert_eq!(again.identity, decision.identity, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_installation_in_the_cluster_goes_on_where_this_one_has_no_cluster_yet() {
+        let mut evidence = Evidence {
+            database: None,
+            file: None,
+            installed: state("agent-go", "c-go"),
+            ..evidence()
+        };
+        let decision = decide(&evidence);
+        assert_eq!(decision.identity.agent_id, "agent-go");
+        assert_eq!(decision.identity.cluster_id.as_deref(), Some("c-go"));
+        assert_eq!(decision.identity.cluster_uuid.as_deref(), Some("c-go"));
+        assert_eq!(
+            decision.identity.gateway_ws_url.as_deref(),
+            Some("wss://go")
+        );
+        assert!(matches!(decision.remarks[..], [Remark::TakenOver { .. }]));
+        // A name in the settings wins, and the cluster still goes on.
+        evidence.configured_id = Some("me".to_owned());
+        let decision = decide(&evidence);
+        assert_eq!(decision.identity.agent_id, "me");
+        assert_eq!(decision.identity.cluster_id.as_deref(), Some("c-go"));
+    }
+
+    #[test]
+    fn an_installation_in_the_cluster_is_left_alone_where_it_says_nothing_new() {
+        for installed in [state("agent-go", "c-go"), state("", ""), Installed::Nothing] {
+            let decision = decide(&Evidence {
+                installed,
+                ..evidence()
+            });
+            assert_eq!(decision.identity, stored());
+            assert!(!decision.is_changed);
+        }
+        let odd = state(&"x".repeat(10_000), "c\n-1");
+        let new = Evidence {
+            database: None,
+            file: None,
+            installed: odd,
+            ..evidence()
+        };
+        assert_eq!(decide(&new).identity.agent_id, "agent-fresh");
+        assert_eq!(decide(&new).identity.cluster_id, None);
+    }
+
+    #[test]
+    fn a_copied_disk_does_not_take_its_old_identity_back_from_the_copied_cluster() {
+        let copied = Evidence {
+            fingerprint: machine("m2", "b2"),
+            ..evidence()
+        };
+        let first = decide(&copied);
+        for installed in [
+            state("agent-old", "c-1"),
+            state("", "c-1"),
+            state("agent-old", ""),
+        ] {
+            let later = Evidence {
+                installed,
+                ..next_start(&copied, &first)
+            };
+            let decision = decide(&later);
+            assert_eq!(decision.identity.agent_id, "agent-fresh");
+            assert_eq!(decision.identity.cluster_id, None);
+            assert!(matches!(
+                decision.remarks[..],
+                [Remark::Copied {
+                    is_id_shared: false,
+                    ..
+                }]
+            ));
+        }
+        // The copy of the copy is told from both.
+        let second = Evidence {
+            fingerprint: machine("m3", "b3"),
+            ..next_start(&copied, &first)
+        };
+        assert_eq!(decide(&second).identity.agent_id, "agent-fresher");
+    }
+
+    #[test]
+    fn a_copy_is_told_about_until_it_has_its_own_cluster() {
+        let copied = Evidence {
+            fingerprint: machine("m2", "b2"),
+            ..evidence()
+        };
+        let decision = decide(&copied);
+        let again = decide(&next_start(&copied, &decision));
+        let [remark] = &again.remarks[..] else {
+            panic!("{:?}", again.remarks)
+        };
+        assert_eq!(
+            remark.condition(),
+            Some(("identity.copied", Severity::Warning))
+        );
+        assert!(remark.fix().is_some());
+        let registration = Registration {
+            cluster_id: "c-2".to_owned(),
+            ..Registration::default()
+        };
+        let identity = decision.identity.registered(&registration).unwrap();
+        let registered = Decision {
+            identity,
+            ..decision
+        };
+        assert!(decide(&next_start(&copied, &registered)).remarks.is_empty());
+    }
+
+    #[test]
+    fn while_the_go_agent_runs_there_is_no_second_link() {
+        for (installed, has_cluster, linking) in [
+            (Installed::GoAgentRuns, true, Linking::Held),
+            (Installed::GoAgentRuns, false, Linking::Held),
+            (Installed::NotAsked, true, Linking::Free),
+            (Installed::NotAsked, false, Linking::AfterCluster),
+            (Installed::Nothing, false, Linking::Free),
+            (Installed::NoCluster, false, Linking::Free),
+            (state("a", "c"), false, Linking::Free),
+        ] {
+            let mut evidence = Evidence {
+                installed,
+                ..evidence()
+            };
+            if !has_cluster {
+                (evidence.database, evidence.file) = (None, None);
+            }
+            let decision = decide(&evidence);
+            assert_eq!(
+                decision.linking, linking,
+                "{:?} {has_cluster}",
+                evidence.installed
+            );
+            let runs = evidence.installed == Installed::GoAgentRuns;
+            assert_eq!(decision.remarks.contains(&Remark::GoAgentRuns), runs);
+        }
+    }
+
+    #[test]
+    fn a_registration_is_kept_once_and_an_empty_one_takes_nothing_away() {
+        let registration = Registration {
+            cluster_id: "c-2".to_owned(),
+            cluster_uuid: Some("u-2".to_owned()),
+            gateway_ws_url: None,
+        };
+        let registered = stored().registered(&registration).unwrap();
+        assert_eq!(registered.generation, 6);
+        assert_eq!(registered.cluster_id.as_deref(), Some("c-2"));
+        assert_eq!(registered.gateway_ws_url, None);
+        assert_eq!(registered.registered(&registration), None);
+        let empty = stored().registered(&Registration::default()).unwrap();
+        assert_eq!(empty.cluster_id.as_deref(), Some("c-1"));
+    }
+
+    #[test]
+    fn a_part_that_one_side_does_not_know_contradicts_nothing() {
+        for (one, other, contradicts) in [
+            (machine("a", "b"), machine("a", "b"), false),
+            (machine("a", ""), machine("a", "b"), false),
+            (machine("", ""), machine("a", "b"), false),
+            (machine("a", ""), machine("", "b"), false),
+            (machine("a", "b"), machine("a", "c"), true),
+            (machine("a", "b"), machine("c", "b"), true),
+            (machine("a", ""), machine("c", "b"), true),
+        ] {
+            assert_eq!(one.contradicts(&other), contradicts, "{one:?} {other:?}");
+            assert_eq!(other.contradicts(&one), contradicts, "{one:?} {other:?}");
+        }
+    }
+}

@@ -131,8 +131,8 @@ impl Disk {
         &mut self,
         work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
     ) -> std::result::Result<T, Failure> {
-        // Mended at most twice: once by moving a damaged file aside, once by giving up the reserve.
-        for _ in 0..3 {
+        // Mended at most three times: by a new look at what seemed damaged, by moving it aside, by giving up the reserve.
+        for attempt in 0..4 {
             let refusal = match transact(self.connection()?, &work) {
                 Ok(value) => {
                     self.trouble = None;
@@ -144,8 +144,8 @@ impl Disk {
                 Refusal::Conflict(why) => return Err(Failure::Conflict(why)),
                 Refusal::Sql(error) => error,
             };
-            if !self.mend(&error) {
-                let error = explain(&self.directory, &error);
+            if !self.mend(&error, attempt) {
+                let error = explain(&self.directory.join(DATABASE), &error);
                 self.trouble = Some(error.clone());
                 return Err(Failure::Disk(error));
             }
@@ -158,13 +158,16 @@ impl Disk {
         &mut self,
         work: impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> std::result::Result<T, Failure> {
-        for _ in 0..2 {
+        for attempt in 0..3 {
             let error = match work(self.connection()?) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if !is_damage(&error) || !self.mend(&error) {
-                return Err(Failure::Disk(explain(&self.directory, &error)));
+            if !is_damage(&error) || !self.mend(&error, attempt) {
+                return Err(Failure::Disk(explain(
+                    &self.directory.join(DATABASE),
+                    &error,
+                )));
             }
         }
         Err(Failure::Disk(Error::new("cannot mend state.db")))
@@ -229,11 +232,20 @@ impl Disk {
     }
 
     /// Does what helps against an error. `false` where nothing does.
-    fn mend(&mut self, error: &rusqlite::Error) -> bool {
-        if is_damage(error) {
-            return self.replace_damaged().is_ok() && matches!(self.home, Home::Open(_));
+    fn mend(&mut self, error: &rusqlite::Error, attempt: u32) -> bool {
+        if !is_damage(error) {
+            return is_full(error, &self.directory) && self.give_up_reserve();
         }
-        is_full(error, &self.directory) && self.give_up_reserve()
+        // SQLite says "corrupt" for a read that failed, too: only what is damaged at a second look is given up.
+        if attempt > 0 {
+            self.home = Home::Away(Error::new("being replaced"));
+            if let Err(error) = self.move_aside() {
+                self.home = Home::Away(error);
+                return false;
+            }
+        }
+        self.reopen();
+        matches!(self.home, Home::Open(_))
     }
 
     /// Gives up the reserve where the disk is full. `false` where that changes nothing.
@@ -272,23 +284,23 @@ impl Disk {
             self.lock = super::lock(&self.directory)?;
         }
         let path = self.directory.join(DATABASE);
-        match open_database(&path) {
-            Ok(home) => Ok(home),
-            Err(error) if is_damage(&error) => {
-                move_aside(&self.directory, self.wall)?;
-                open_database(&path).map_err(|error| explain(&self.directory, &error))
+        let cannot = |error| explain(&path, &error);
+        for _ in 0..2 {
+            match open_database(&path) {
+                Ok(home) => return Ok(home),
+                // Looked at twice before it is given up: a read that failed looks like damage.
+                Err(error) if is_damage(&error) => {}
+                Err(error) => return Err(cannot(error)),
             }
-            Err(error) => Err(explain(&self.directory, &error)),
         }
+        self.move_aside()?;
+        open_database(&path).map_err(cannot)
     }
 
-    /// Puts an empty database in the place of one that turned out to be damaged.
-    fn replace_damaged(&mut self) -> Result<()> {
-        self.home = Home::Away(Error::new("being replaced"));
+    /// Makes way for an empty database.
+    fn move_aside(&mut self) -> Result<()> {
         move_aside(&self.directory, self.wall)?;
         self.identity.is_in_database = false;
-        self.reopen();
-        self.settle();
         Ok(())
     }
 
@@ -321,10 +333,13 @@ impl Disk {
         match (&self.home, &self.trouble) {
             (Home::Newer(error), _) => say(NEWER, Severity::Critical, error.clone()),
             (Home::Away(error), _) | (Home::Open(_), Some(error)) => {
-                let consequence = "; the agent goes on from memory, and no change can begin";
-                let mut error = error.clone();
-                error.what.push_str(consequence);
-                say(UNWRITABLE, Severity::Critical, error);
+                let sentence = format!(
+                    "{}; the agent goes on from memory, and no change can begin",
+                    error.sentence()
+                );
+                let what = Error::new(sentence);
+                let fix = error.fix.clone();
+                say(UNWRITABLE, Severity::Critical, Error { fix, ..what });
             }
             (Home::Open(_), None) => {}
         }
@@ -415,8 +430,16 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     if verdict == "ok" {
         return Ok(());
     }
-    let damage = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
-    Err(rusqlite::Error::SqliteFailure(damage, Some(verdict)))
+    // A page that could not be read now is not a damaged one: the database must not be given up for a passing error.
+    let code = if verdict.contains("error code=") {
+        rusqlite::ffi::SQLITE_IOERR
+    } else {
+        rusqlite::ffi::SQLITE_CORRUPT
+    };
+    Err(rusqlite::Error::SqliteFailure(
+        rusqlite::ffi::Error::new(code),
+        Some(verdict),
+    ))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
@@ -455,12 +478,12 @@ fn full(directory: &Path) -> Error {
     .retry(Retry::Later)
 }
 
-fn explain(directory: &Path, error: &rusqlite::Error) -> Error {
-    let path = directory.join(DATABASE);
-    let explained = Error::new(format!("cannot use {}", path.display())).because(error);
+fn explain(path: &Path, error: &rusqlite::Error) -> Error {
+    let directory = path.parent().unwrap_or(path);
     if is_full(error, directory) {
         return full(directory).because(error);
     }
+    let explained = Error::new(format!("cannot use {}", path.display())).because(error);
     match error.sqlite_error_code() {
         Some(ErrorCode::ReadOnly) => explained
             .fix("the file system is read-only or the file belongs to another user: dmesg | tail; ls -l")

@@ -13,4 +13,8 @@ mod link;
 #[cfg(test)]
 mod proxy;
 #[cfg(test)]
+mod store;
+#[cfg(test)]
+mod store_faults;
+#[cfg(test)]
 mod tidy;
