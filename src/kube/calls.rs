@@ -21,10 +21,7 @@ const CALL_WITHIN: Duration = Duration::from_secs(30);
 /// The largest answer held in memory. Objects are at most 1.5 MiB in the datastore; a page of 500 Pod heads takes 1 to 2 MB.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Objects of one page.
-const PAGE: usize = 500;
-
-/// Pages of one list: 100,000 objects. A server that always names a next page must not keep us for ever.
+/// Pages of one list: 100,000 heads. A server that always names a next page must not keep us for ever.
 const PAGES_MAX: usize = 200;
 
 /// The longest text of the API that is repeated in an error.
@@ -42,6 +39,15 @@ pub enum Detail {
 }
 
 impl Detail {
+    /// Objects of one page, so that a page fits into [`BODY_BYTES_MAX`]: a head takes 2 to 3 KB, a node with its list of images
+    /// up to 30 KB.
+    const fn page(self) -> usize {
+        match self {
+            Self::Whole => 100,
+            Self::Head => 500,
+        }
+    }
+
     pub(super) const fn of_list(self) -> HeaderValue {
         match self {
             Self::Whole => JSON,
@@ -159,9 +165,10 @@ impl Client {
         mut each: impl FnMut(T),
     ) -> Result<String, Error> {
         let separator = if path.contains('?') { '&' } else { '?' };
+        let limit = detail.page();
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
-            let mut page = format!("{path}{separator}limit={PAGE}");
+            let mut page = format!("{path}{separator}limit={limit}");
             if !next.is_empty() {
                 page.push_str("&continue=");
                 page.push_str(&query_escaped(&next));

@@ -416,6 +416,12 @@ fn addressed(
     access: &Access,
     identity: &Identity,
 ) -> Result<Request<Body>, Error> {
+    // CONNECT would turn the connection into a tunnel that nobody has asked for by its right name.
+    if request.method() == Method::CONNECT {
+        return Err(Error::BadRequest(
+            "CONNECT is not a call of the API".to_owned(),
+        ));
+    }
     let path = request
         .uri()
         .path_and_query()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper::header::{self, HeaderValue};
 use hyper::http::uri::PathAndQuery;
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, Uri};
 
 use super::body::Body;
 use super::calls::Detail;
@@ -228,6 +228,11 @@ fn named(request: &Request<Body>, address: &Address) -> String {
 }
 
 fn addressed(mut request: Request<Body>, address: &Address) -> Result<Request<Body>, Error> {
+    if request.method() == Method::CONNECT {
+        return Err(Error::BadRequest(
+            "CONNECT is not a request to a service".to_owned(),
+        ));
+    }
     let path = request
         .uri()
         .path_and_query()

@@ -378,11 +378,11 @@ fn an_upgrade_gives_the_raw_stream_or_the_answer() {
         };
         assert_eq!(response.status(), 404);
         assert!(response.into_body().collect().await.is_ok());
-        assert!(
-            client
-                .upgrade(get("/exec"), &Identity::Agent, SOON)
-                .await
-                .is_err()
-        );
+        let without = client.upgrade(get("/exec"), &Identity::Agent, SOON).await;
+        assert!(matches!(without, Err(Error::BadRequest(_))));
+        let mut tunnel = get("/exec");
+        *tunnel.method_mut() = Method::CONNECT;
+        let tunnel = client.send(tunnel, &Identity::Agent, SOON).await;
+        assert!(matches!(tunnel, Err(Error::BadRequest(_))));
     });
 }
