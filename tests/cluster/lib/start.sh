@@ -13,15 +13,16 @@ cluster_up() {
     check_machine
     prepare_sources
     lock
-    local follow=$owner
+    local follow=$owner wanted=$SOURCE programs=$BIN
     if is_up; then
-        need_running
         say "already up"
         # What somebody started to stay is not taken down, and what is asked for without
         # an owner stays from now on.
         [[ -d $DIR/run/owners ]] || follow=
         [[ -n $owner ]] || rm -rf "${DIR:?}/run/owners"
     else
+        SOURCE=$wanted
+        BIN=$programs
         local began=$STARTED_MS
         STARTED_MS=$(date +%s%3N)
         [[ ! -e $MARKER ]] || rm -rf --one-file-system "${DIR:?}/log"
@@ -59,9 +60,15 @@ prepare_sources() {
     [[ -z $K3S ]] || SOURCE=k3s
 }
 
+# Up is what is of use as it is. A cluster that a test has left without its API server,
+# cut off, or with a certificate from another CA is started anew.
 is_up() {
     INIT=$(init_pid)
-    [[ -n $INIT && -f $DIR/env ]]
+    [[ -n $INIT && -f $DIR/env ]] || return 1
+    need_running
+    await -until node -ca "$DIR/server/tls/server-ca.crt" -within 10s && return
+    say "what runs in $DIR is of no use as it is: starting anew"
+    return 1
 }
 
 # A k3s from the internet that does not run here must not cost the tests their cluster.
