@@ -66,9 +66,10 @@ init_pid() {
         if [[ ${argument[0]-} == bash && ${argument[1]-} == */lib/inside && ${argument[2]-} == "$DIR" ]]; then
             file=${file%/cmdline}
             printf '%s' "${file#/proc/}"
-            return
+            return 0
         fi
     done
+    return 0
 }
 
 # Runs a command inside the cluster: its network, its mounts, its processes.
@@ -129,9 +130,12 @@ host_pid() {
     done < <(grep -sE "^NSpid:.*[[:space:]]$wanted\$" /proc/[0-9]*/status)
 }
 
+# In the background, because a shell looks at its signals only between two commands, but
+# at once in "wait".
 await() {
     "$BIN/await" -ca "$DIR/server/tls/server-ca-both.crt" -cert "$DIR/server/tls/client-admin.crt" \
-        -key "$DIR/server/tls/client-admin.key" -server "https://$ADDRESS:6443" -node "$NODE" "$@"
+        -key "$DIR/server/tls/client-admin.key" -server "https://$ADDRESS:6443" -node "$NODE" "$@" 9>&- &
+    wait $!
 }
 
 kubectl() { KUBECONFIG=${ADMIN_KUBECONFIG:-$DIR/kubeconfig.yaml} "$BIN/kubectl" "$@"; }

@@ -87,6 +87,11 @@ start_or_fall_back() {
 }
 
 start() {
+    # Also after a Ctrl-C. Only kill -9 leaves something for "down" to do.
+    trap give_up EXIT
+    trap 'exit 129' HUP
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
     clear_away
     mkdir -p "$DIR"/{run,log,server/db,agent}
     chmod 700 "$DIR/server"
@@ -105,6 +110,18 @@ start() {
     await_or_tell -until node -within 60s
     say "node $NODE is Ready"
     write_env
+    trap - EXIT HUP INT TERM
+}
+
+# (In a trap a bare "return" gives the status from before it: nothing here may depend on
+# one.)
+give_up() {
+    set +e
+    trap '' HUP INT TERM
+    say "not up: taking down what was started"
+    stop_inside
+    network_down
+    cgroup_down
 }
 
 await_or_tell() {
@@ -114,7 +131,7 @@ await_or_tell() {
         printf -- '--- the end of %s\n' "$file" >&2
         tail -n 5 "$file" >&2
     done
-    die "the cluster in $DIR did not come up; fix: look into $DIR/log, then: $0 down $DIR"
+    die "the cluster in $DIR did not come up; its logs: $DIR/log"
 }
 
 # The processes of a cluster live in cgroups of their own, so that several kubelets do
