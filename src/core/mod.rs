@@ -12,3 +12,4 @@ pub mod proxy;
 pub mod rates;
 pub mod secret;
 pub mod time;
+pub mod yamux;

@@ -1,5 +1,6 @@
 //! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session, outlet.
 
 pub mod dial;
+pub mod mux;
 pub mod outlet;
 pub mod session;

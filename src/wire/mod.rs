@@ -5,3 +5,4 @@ pub mod control;
 pub mod handshake;
 pub mod kube;
 pub mod state;
+pub mod stream;

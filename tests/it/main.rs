@@ -11,6 +11,8 @@ mod kube;
 #[cfg(test)]
 mod link;
 #[cfg(test)]
+mod mux;
+#[cfg(test)]
 mod proxy;
 #[cfg(test)]
 mod store;

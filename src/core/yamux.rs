@@ -1,0 +1,686 @@
+//! One yamux session as a machine: which stream a byte belongs to, who may send how much, and what is answered.
+//!
+//! It sees payloads only as ranges and lengths: [`Yamux::receive`] says which part of the input belongs to which stream,
+//! [`Yamux::write`] gives the header that goes in front of so many bytes. Nothing that a peer opens, sends, withholds or repeats
+//! ends the session, but a byte where a header should begin that is none: from there on the framing is lost.
+//!
+//! Decisions where the protocol leaves room:
+//! * Over the limit of streams a SYN is answered with RST and counted. A stream takes its slot until [`Yamux::release`], also
+//!   after its end: a peer that opens and resets cannot pile up work faster than it is dropped.
+//! * A SYN for an id that is in use resets that stream: the two sides no longer agree on what the id names.
+//! * A peer that breaks the rules of one stream (more than its window, data after FIN, a window above 32 bits) loses that stream.
+//! * Payload for a stream that does not exist is skipped without being stored, however long it says it is, and answered with
+//!   one RST. A frame without payload for such a stream is what is left of one that has ended, and is not answered.
+//! * A stream that was finished here and then let go is forgotten as TCP does it: what it sent still goes out, and RST
+//!   answers only if more data comes, or if data lies here that nobody will read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
+};
+
+use crate::core::lanes::LANE_FRAMES_MAX;
+
+mod event;
+pub mod frame;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub use event::{Event, GoAway, Load, Received, ResetReason, StreamKey, Write};
+use frame::{Flags, HEADER_BYTES, Head, Header, Kind, Unreadable};
+
+/// The window of a stream in each direction: the protocol's initial one. Ours never grows, so that a peer that sends to a slow
+/// reader costs this much and no more; the peer tunes its own.
+pub const WINDOW: u32 = 256 * 1024;
+/// Payload of one frame at most, so that one message of bulk delays a small one by the time of 32 KiB.
+pub const PAYLOAD_MAX: usize = 32 * 1024;
+/// Payload of one frame when many streams run.
+const PAYLOAD_MIN: usize = 4 * 1024;
+/// What all streams together may hold in their lanes, from which the payload of a frame follows: 128 streams with eight frames of
+/// 4 KiB are 4 MiB.
+const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Resets that wait to go out. A peer that opens streams without reading our answers gets none beyond this.
+const RESETS_MAX: usize = 1024;
+/// Pings that wait for their answer. An honest peer waits for one before it sends the next.
+const PONGS_MAX: usize = 16;
+/// Streams that are remembered as already answered with RST.
+const ANSWERED_MAX: usize = 256;
+
+/// The limits of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Streams at once, counted until they are released.
+    pub streams_max: usize,
+    /// Bytes received and not yet consumed, of all streams.
+    pub buffered_bytes_max: usize,
+}
+
+impl Default for Settings {
+    /// 128 streams; 8 MiB, which are 32 full windows.
+    fn default() -> Self {
+        Self {
+            streams_max: 128,
+            buffered_bytes_max: 8 * 1024 * 1024,
+        }
+    }
+}
+
+/// Which ids our own streams get. The ids of the peer's are not checked: hashicorp/yamux does not either.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    /// Odd ids. The agent, although it is the gateway that opens streams.
+    Client,
+    /// Even ids.
+    Server,
+}
+
+/// Invariant: `receive_window + buffered + owed == WINDOW`. What the peer may still send, what lies here and what has been consumed
+/// without being granted again are parts of one window.
+#[derive(Debug)]
+struct Stream {
+    serial: u64,
+    /// What we may still send.
+    send_window: u32,
+    /// What the peer may still send.
+    receive_window: u32,
+    /// Received and not consumed.
+    buffered: u32,
+    /// Consumed and not granted again.
+    owed: u32,
+    /// Number of the last consumption (at first: of the opening), to find the stream that was left alone the longest.
+    last_read: u64,
+    /// SYN or ACK, until a frame has carried it.
+    hello: Flags,
+    finished_here: bool,
+    finished_there: bool,
+}
+
+impl Stream {
+    const fn new(serial: u64, hello: Flags) -> Self {
+        Self {
+            serial,
+            send_window: WINDOW,
+            receive_window: WINDOW,
+            buffered: 0,
+            owed: 0,
+            last_read: serial,
+            hello,
+            finished_here: false,
+            finished_there: false,
+        }
+    }
+
+    fn check(&self) {
+        debug_assert_eq!(
+            u64::from(self.receive_window) + u64::from(self.buffered) + u64::from(self.owed),
+            u64::from(WINDOW),
+            "a window is what may come, what is here and what is owed"
+        );
+    }
+}
+
+/// What the next byte of input is.
+#[derive(Debug)]
+enum Reading {
+    Header {
+        head: Head,
+        have: usize,
+    },
+    Payload {
+        left: u32,
+        /// `None` for bytes that nobody wants.
+        to: Option<StreamKey>,
+        is_last: bool,
+    },
+    /// The framing is lost.
+    Nothing,
+}
+
+impl Reading {
+    const START: Self = Self::Header {
+        head: [0; HEADER_BYTES],
+        have: 0,
+    };
+}
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct Yamux {
+    settings: Settings,
+    reading: Reading,
+    streams: BTreeMap<u32, Stream>,
+    slots: usize,
+    buffered: usize,
+    /// Counts everything that needs an order: streams and consumptions.
+    serial: u64,
+    next_id: u32,
+    events: VecDeque<Event>,
+    /// Streams whose window or hello waits to go out. Always a subset of `streams`.
+    updates: BTreeSet<u32>,
+    resets: BTreeSet<u32>,
+    answered: VecDeque<u32>,
+    pongs: VecDeque<u32>,
+    going_away: Option<GoAway>,
+    /// Whether `going_away` waits to go out.
+    says_go_away: bool,
+    peer_goes_away: bool,
+    refused: u64,
+    unanswered: u64,
+    cut: u64,
+}
+
+impl Yamux {
+    /// A session without streams.
+    pub const fn new(settings: Settings, side: Side) -> Self {
+        Self {
+            settings,
+            reading: Reading::START,
+            streams: BTreeMap::new(),
+            slots: 0,
+            buffered: 0,
+            serial: 0,
+            next_id: match side {
+                Side::Client => 1,
+                Side::Server => 2,
+            },
+            events: VecDeque::new(),
+            updates: BTreeSet::new(),
+            resets: BTreeSet::new(),
+            answered: VecDeque::new(),
+            pongs: VecDeque::new(),
+            going_away: None,
+            says_go_away: false,
+            peer_goes_away: false,
+            refused: 0,
+            unanswered: 0,
+            cut: 0,
+        }
+    }
+
+    /// Reads on. To be called with the rest of the input until there is no event: `used` bytes are dealt with, and the range of
+    /// an [`Event::Data`] is a range of *this* input.
+    pub fn receive(&mut self, input: &[u8]) -> Received {
+        let mut used = 0;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                let event = Some(event);
+                return Received { used, event };
+            }
+            let rest = input.get(used..).unwrap_or_default();
+            if rest.is_empty() {
+                return Received { used, event: None };
+            }
+            match &mut self.reading {
+                Reading::Nothing => used = input.len(),
+                Reading::Header { head, have } => {
+                    used += fill(head, have, rest);
+                    if *have == HEADER_BYTES {
+                        let head = *head;
+                        self.reading = Reading::START;
+                        self.begin(head);
+                    }
+                }
+                Reading::Payload { left, to, is_last } => {
+                    let part = u32::try_from(rest.len()).unwrap_or(u32::MAX).min(*left);
+                    *left -= part;
+                    let (to, is_last, left) = (*to, *is_last, *left);
+                    if left == 0 {
+                        self.reading = Reading::START;
+                    }
+                    let from = used;
+                    used += usize::try_from(part).unwrap_or(rest.len());
+                    let Some(key) = to else { continue };
+                    let event = self.take_in(key, part, is_last && left == 0, from..used);
+                    if event.is_some() {
+                        return Received { used, event };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The reader of the stream took so many bytes.
+    pub fn consumed(&mut self, key: StreamKey, bytes: usize) {
+        let serial = self.next_serial();
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return;
+        };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        debug_assert!(bytes <= stream.buffered, "only what is there is consumed");
+        let bytes = bytes.min(stream.buffered);
+        stream.buffered -= bytes;
+        stream.owed += bytes;
+        stream.last_read = serial;
+        stream.check();
+        // Half a window, as every implementation does it: fewer frames, and the peer need not wait.
+        if stream.owed >= WINDOW / 2 && !stream.finished_there {
+            self.updates.insert(key.id);
+        }
+        self.buffered -= usize::try_from(bytes).unwrap_or(0);
+    }
+
+    /// Asks to send `wanted` bytes (more than 0) on a stream. A frame that is given out has to be sent, in this order.
+    pub fn write(&mut self, key: StreamKey, wanted: usize) -> Write {
+        debug_assert!(wanted > 0, "an empty frame says nothing");
+        let most = self.payload_max();
+        let Some(stream) = alive(&mut self.streams, key).filter(|stream| !stream.finished_here)
+        else {
+            return Write::Closed;
+        };
+        let length = u32::try_from(wanted.min(most))
+            .unwrap_or(u32::MAX)
+            .min(stream.send_window);
+        if length == 0 {
+            return Write::Blocked;
+        }
+        stream.send_window -= length;
+        let flags = self.hello(key);
+        let head = header(Kind::Data, flags, key.id, length);
+        Write::Frame(head, usize::try_from(length).unwrap_or(most))
+    }
+
+    /// No more data from us: the frame that says so, to be sent after the data. `None` where that was said, or the stream is over.
+    pub fn finish(&mut self, key: StreamKey) -> Option<Head> {
+        let stream = alive(&mut self.streams, key).filter(|stream| !stream.finished_here)?;
+        stream.finished_here = true;
+        let flags = self.hello(key).with(Flags::FIN);
+        Some(header(Kind::Data, flags, key.id, 0))
+    }
+
+    /// Ends a stream in both directions at once. It still has to be released.
+    pub fn reset(&mut self, key: StreamKey) {
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return;
+        };
+        // A stream whose SYN never went out needs no RST: the peer has not heard of it.
+        let is_known = !stream.hello.has(Flags::SYN);
+        self.forget(key.id);
+        if is_known {
+            self.resets.insert(key.id);
+            self.remember(key.id);
+        }
+    }
+
+    /// Nobody uses this stream any more. It gives its slot back; the peer is told by RST where it could not know.
+    /// To be called once for each stream that was opened, also after its reset.
+    pub fn release(&mut self, key: StreamKey) {
+        debug_assert!(self.slots > 0, "a stream is released once");
+        self.slots = self.slots.saturating_sub(1);
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return;
+        };
+        if stream.finished_here && (stream.finished_there || stream.buffered == 0) {
+            self.forget(key.id);
+        } else {
+            self.reset(key);
+        }
+    }
+
+    /// Opens a stream of our own. `None` where the limit is reached, one side goes away or the ids are used up.
+    pub fn open(&mut self) -> Option<StreamKey> {
+        let is_over = self.peer_goes_away || self.going_away.is_some();
+        if is_over || self.slots >= self.settings.streams_max {
+            return None;
+        }
+        // The peer may have taken ids of our parity.
+        while self.streams.contains_key(&self.next_id) {
+            self.next_id = self.next_id.checked_add(2)?;
+        }
+        let id = self.next_id;
+        self.next_id = id.checked_add(2)?;
+        let key = self.admit(id, Flags::SYN);
+        self.updates.insert(id);
+        Some(key)
+    }
+
+    /// Refuses new streams from here on; those that run go on.
+    pub fn go_away(&mut self) {
+        if self.going_away.is_none() {
+            self.going_away = Some(GoAway::Normal);
+            self.says_go_away = true;
+        }
+    }
+
+    /// The next frame that belongs to no lane: GoAway, pongs, resets, windows. They wait in small tables, not in a queue, so
+    /// that a peer that does not read does not make them grow.
+    pub fn next_control(&mut self) -> Option<Head> {
+        if let Some(reason) = self.going_away.filter(|_| self.says_go_away) {
+            self.says_go_away = false;
+            return Some(header(Kind::GoAway, Flags::NONE, 0, reason.code()));
+        }
+        if let Some(value) = self.pongs.pop_front() {
+            return Some(header(Kind::Ping, Flags::ACK, 0, value));
+        }
+        if let Some(id) = self.resets.pop_first() {
+            return Some(header(Kind::Window, Flags::RST, id, 0));
+        }
+        while let Some(id) = self.updates.pop_first() {
+            let Some(stream) = self.streams.get_mut(&id) else {
+                debug_assert!(false, "only streams that exist have updates");
+                continue;
+            };
+            let (flags, delta) = (stream.hello, std::mem::take(&mut stream.owed));
+            stream.hello = Flags::NONE;
+            stream.receive_window += delta;
+            stream.check();
+            if flags != Flags::NONE || delta > 0 {
+                return Some(header(Kind::Window, flags, id, delta));
+            }
+        }
+        None
+    }
+
+    /// Whether [`Self::next_control`] has something.
+    pub fn has_control(&self) -> bool {
+        self.control_frames() > 0
+    }
+
+    /// Whether the framing is lost.
+    pub const fn is_ended(&self) -> bool {
+        matches!(self.reading, Reading::Nothing)
+    }
+
+    /// What is held, and what was refused.
+    pub fn load(&self) -> Load {
+        Load {
+            streams: self.slots,
+            buffered_bytes: self.buffered,
+            control_frames: self.control_frames(),
+            refused: self.refused,
+            unanswered: self.unanswered,
+            cut: self.cut,
+        }
+    }
+
+    fn control_frames(&self) -> usize {
+        usize::from(self.says_go_away) + self.pongs.len() + self.resets.len() + self.updates.len()
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Fewer bytes a frame when more streams run, because each may have a full lane.
+    fn payload_max(&self) -> usize {
+        (OUTGOING_BYTES_MAX / LANE_FRAMES_MAX / self.slots.max(1)).clamp(PAYLOAD_MIN, PAYLOAD_MAX)
+    }
+
+    /// SYN or ACK for the first frame of a stream, and nothing for later ones.
+    fn hello(&mut self, key: StreamKey) -> Flags {
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return Flags::NONE;
+        };
+        let flags = std::mem::take(&mut stream.hello);
+        if flags != Flags::NONE && stream.owed < WINDOW / 2 {
+            self.updates.remove(&key.id);
+        }
+        flags
+    }
+
+    fn admit(&mut self, id: u32, hello: Flags) -> StreamKey {
+        let serial = self.next_serial();
+        self.streams.insert(id, Stream::new(serial, hello));
+        self.slots += 1;
+        StreamKey { serial, id }
+    }
+
+    /// A header is complete.
+    fn begin(&mut self, head: Head) {
+        let header = match Header::decode(head) {
+            Ok(header) => header,
+            Err(unreadable) => return self.end(unreadable),
+        };
+        match header.kind {
+            Kind::Data => {
+                let to = self.address(&header).and_then(|key| {
+                    let is_allowed = self.allows(key, header.length);
+                    is_allowed.then_some(key)
+                });
+                let is_last = header.flags.has(Flags::FIN);
+                match (header.length, to) {
+                    (0, Some(key)) if is_last => self.finish_there(key),
+                    (0, _) => {}
+                    (left, to) => self.reading = Reading::Payload { left, to, is_last },
+                }
+            }
+            Kind::Window => {
+                if let Some(key) = self.address(&header) {
+                    self.widen(key, header.length);
+                    if header.flags.has(Flags::FIN) {
+                        self.finish_there(key);
+                    }
+                }
+            }
+            Kind::Ping => {
+                if header.flags.has(Flags::SYN) {
+                    if self.pongs.len() >= PONGS_MAX {
+                        self.pongs.pop_front();
+                        self.unanswered += 1;
+                    }
+                    self.pongs.push_back(header.length);
+                }
+            }
+            Kind::GoAway => {
+                self.peer_goes_away = true;
+                let reason = GoAway::from_code(header.length);
+                self.events.push_back(Event::GoAway(reason));
+            }
+        }
+    }
+
+    /// The stream that a frame is for, after SYN and RST have had their effect.
+    fn address(&mut self, header: &Header) -> Option<StreamKey> {
+        let id = header.stream;
+        let known = self.streams.get(&id).map(|stream| StreamKey {
+            serial: stream.serial,
+            id,
+        });
+        if header.flags.has(Flags::RST) {
+            // Never answered, or two sides could send each other RST for ever.
+            if let Some(key) = known {
+                self.drop_stream(key, ResetReason::Peer);
+            }
+            return None;
+        }
+        if header.flags.has(Flags::SYN) {
+            return match known {
+                Some(key) => {
+                    self.cut(key, ResetReason::IdReused);
+                    None
+                }
+                None => self.welcome(id),
+            };
+        }
+        if known.is_none() && header.kind == Kind::Data && header.length > 0 {
+            self.answer_unknown(id);
+        }
+        known
+    }
+
+    /// A SYN for an id that is free.
+    fn welcome(&mut self, id: u32) -> Option<StreamKey> {
+        let is_full = self.slots >= self.settings.streams_max
+            || self.resets.len() >= RESETS_MAX
+            || self.resets.contains(&id);
+        if id == 0 || is_full || self.going_away.is_some() {
+            self.refused += 1;
+            if id != 0 {
+                self.refuse(id);
+            }
+            return None;
+        }
+        self.answered.retain(|answered| *answered != id);
+        let key = self.admit(id, Flags::ACK);
+        // At once, not with the first data: a hashicorp peer ends the session when a stream is not acknowledged in 75 s.
+        self.updates.insert(id);
+        self.events.push_back(Event::Opened(key));
+        Some(key)
+    }
+
+    fn answer_unknown(&mut self, id: u32) {
+        if id != 0 && !self.answered.contains(&id) {
+            self.refuse(id);
+        }
+    }
+
+    fn refuse(&mut self, id: u32) {
+        if self.resets.len() >= RESETS_MAX {
+            self.unanswered += 1;
+            return;
+        }
+        self.resets.insert(id);
+        self.remember(id);
+    }
+
+    fn remember(&mut self, id: u32) {
+        self.answered.retain(|answered| *answered != id);
+        if self.answered.len() >= ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(id);
+    }
+
+    /// Whether so much payload may come; where not, the stream is cut.
+    fn allows(&mut self, key: StreamKey, length: u32) -> bool {
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return false;
+        };
+        let reason = if length > 0 && stream.finished_there {
+            ResetReason::DataAfterFinish
+        } else if length > stream.receive_window {
+            ResetReason::WindowExceeded
+        } else {
+            return true;
+        };
+        self.cut(key, reason);
+        false
+    }
+
+    /// Payload has come for a stream that was allowed to get it.
+    fn take_in(
+        &mut self,
+        key: StreamKey,
+        bytes: u32,
+        is_last: bool,
+        at: Range<usize>,
+    ) -> Option<Event> {
+        // It may have been released or reset since the header.
+        let stream = alive(&mut self.streams, key)?;
+        stream.receive_window -= bytes;
+        stream.buffered += bytes;
+        stream.check();
+        self.buffered += at.len();
+        while self.buffered > self.settings.buffered_bytes_max {
+            let Some(stalled) = self.stalled() else { break };
+            self.cut(stalled, ResetReason::BufferFull);
+        }
+        alive(&mut self.streams, key)?;
+        if is_last {
+            self.finish_there(key);
+        }
+        Some(Event::Data(key, at))
+    }
+
+    /// Of the streams that hold about as much as the fullest, the one that was not read for the longest time. Not simply the
+    /// fullest: a stream that moves is full at some moment too, and one byte more should not cost it its life.
+    fn stalled(&self) -> Option<StreamKey> {
+        let most = self.streams.values().map(|stream| stream.buffered).max()?;
+        let (id, stream) = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.buffered > most / 2)
+            .min_by_key(|(_, stream)| stream.last_read)?;
+        Some(StreamKey {
+            serial: stream.serial,
+            id: *id,
+        })
+    }
+
+    fn widen(&mut self, key: StreamKey, delta: u32) {
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return;
+        };
+        match stream.send_window.checked_add(delta) {
+            Some(window) => {
+                if stream.send_window == 0 && delta > 0 {
+                    self.events.push_back(Event::Room(key));
+                }
+                stream.send_window = window;
+            }
+            None => self.cut(key, ResetReason::WindowOverflow),
+        }
+    }
+
+    fn finish_there(&mut self, key: StreamKey) {
+        let Some(stream) = alive(&mut self.streams, key) else {
+            return;
+        };
+        // A second FIN says nothing new.
+        if !stream.finished_there {
+            stream.finished_there = true;
+            self.events.push_back(Event::Finished(key));
+        }
+    }
+
+    /// Ends a stream from this side, and tells the peer.
+    fn cut(&mut self, key: StreamKey, reason: ResetReason) {
+        self.cut += 1;
+        self.refuse(key.id);
+        self.drop_stream(key, reason);
+    }
+
+    fn drop_stream(&mut self, key: StreamKey, reason: ResetReason) {
+        self.forget(key.id);
+        self.events.push_back(Event::Reset(key, reason));
+    }
+
+    fn forget(&mut self, id: u32) {
+        if let Some(stream) = self.streams.remove(&id) {
+            self.buffered -= usize::try_from(stream.buffered).unwrap_or(0);
+        }
+        self.updates.remove(&id);
+        debug_assert!(self.streams.len() <= self.slots, "a stream has a slot");
+    }
+
+    fn end(&mut self, unreadable: Unreadable) {
+        self.reading = Reading::Nothing;
+        self.streams.clear();
+        self.buffered = 0;
+        self.updates.clear();
+        self.resets.clear();
+        self.pongs.clear();
+        self.going_away = Some(GoAway::ProtocolError);
+        self.says_go_away = true;
+        self.events.push_back(Event::Ended(unreadable));
+    }
+}
+
+fn alive(streams: &mut BTreeMap<u32, Stream>, key: StreamKey) -> Option<&mut Stream> {
+    streams
+        .get_mut(&key.id)
+        .filter(|stream| stream.serial == key.serial)
+}
+
+fn header(kind: Kind, flags: Flags, stream: u32, length: u32) -> Head {
+    Header {
+        kind,
+        flags,
+        stream,
+        length,
+    }
+    .encode()
+}
+
+/// Moves what is missing of a header out of the input; says how much that was.
+fn fill(head: &mut Head, have: &mut usize, input: &[u8]) -> usize {
+    let room = head.get_mut(*have..).unwrap_or_default();
+    let count = room.len().min(input.len());
+    for (to, from) in room.iter_mut().zip(input) {
+        *to = *from;
+    }
+    *have += count;
+    count
+}
