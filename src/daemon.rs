@@ -49,6 +49,8 @@ mod parts;
 const BLOCKING_THREADS_MAX: NonZeroUsize = NonZeroUsize::new(6).unwrap();
 /// How long the link may take to say good-bye.
 const GOOD_BYE: Duration = Duration::from_secs(4);
+/// How long the last sums of the audit may take at the stop.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// How often the disk is looked after and the service manager told what is new.
 const TEND_EVERY: Duration = Duration::from_secs(30);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
@@ -110,6 +112,9 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let stopped = async {
         say_good_bye(link, &commands).await;
         drop(tasks);
+        agent.proxy.session_lost();
+        // A disk that hangs may keep the last sums; it may not keep the program.
+        agent.proxy.flush_audit().or(wait(FLUSH_WITHIN)).await;
         if let Err(failure) = store.close().await {
             ::log::warn!("the store was not closed in good order: {failure}");
         }
@@ -117,6 +122,10 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     stopped.or(again).await;
     ::log::info!("stopped");
     Ok(Exit::Fine)
+}
+
+async fn wait(time: Duration) {
+    Timer::after(time).await;
 }
 
 async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
@@ -159,7 +168,12 @@ impl Agent {
             PathBuf::from("/"),
             Rc::clone(&board),
         ));
-        let proxy = Rc::new(parts::proxy(&settings, cluster.clone(), &executor));
+        let proxy = Rc::new(parts::proxy(
+            &settings,
+            cluster.clone(),
+            &executor,
+            store.clone(),
+        ));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,

@@ -187,6 +187,7 @@ pub(super) fn proxy(
     settings: &Settings,
     client: Option<Client>,
     executor: &Rc<LocalExecutor<'static>>,
+    store: store::Handle,
 ) -> Proxy {
     let level = match settings.access.level {
         AccessLevel::Full => policy::Level::Full,
@@ -194,12 +195,13 @@ pub(super) fn proxy(
         AccessLevel::ReadOnly => policy::Level::ReadOnly,
         AccessLevel::Off => policy::Level::Off,
     };
-    Proxy::new(tasks::proxy::Parts {
+    let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
         level,
         spool: Spool::new(&settings.agent.state_dir),
-    })
+    };
+    Proxy::audited(parts, store)
 }
 
 /// What the control plane knew this cluster by.

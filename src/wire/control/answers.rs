@@ -352,16 +352,22 @@ mod tests {
         let body = (b"hello".as_slice(), Encoding::Base64);
         is(
             &proxy_response("pr-82", 200, &headers(), body, NOW),
-            &expect![[r#"{"type":"proxy_response","request_id":"pr-82","payload":{"body":"aGVsbG8=","encoding":"base64","headers":{"Content-Type":["text/plain"]},"status":200},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_response","request_id":"pr-82","payload":{"body":"aGVsbG8=","encoding":"base64","headers":{"Content-Type":["text/plain"]},"status":200},NOW"#
+            ]],
         );
         let nothing = (b"".as_slice(), Encoding::Base64);
         is(
             &proxy_response("pr-82", 204, &Vec::new(), nothing, NOW),
-            &expect![[r#"{"type":"proxy_response","request_id":"pr-82","payload":{"headers":null,"status":204},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_response","request_id":"pr-82","payload":{"headers":null,"status":204},NOW"#
+            ]],
         );
         is(
             &proxy_error("pr-82", "a \"b\"", NOW),
-            &expect![[r#"{"type":"proxy_error","request_id":"pr-82","payload":{"error":"a \"b\""},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_error","request_id":"pr-82","payload":{"error":"a \"b\""},NOW"#
+            ]],
         );
     }
 
@@ -369,11 +375,15 @@ mod tests {
     fn streamed_answers_are_as_the_protocol_has_them() {
         is(
             &proxy_response_header("pr-81", 200, &headers(), NOW),
-            &expect![[r#"{"type":"proxy_response_header","request_id":"pr-81","payload":{"headers":{"Content-Type":["text/plain"]},"status":200},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_response_header","request_id":"pr-81","payload":{"headers":{"Content-Type":["text/plain"]},"status":200},NOW"#
+            ]],
         );
         is(
             &proxy_response_chunk("pr-81", b"{\"kind\":", NOW),
-            &expect![[r#"{"type":"proxy_response_chunk","request_id":"pr-81","payload":{"data":"eyJraW5kIjo=","encoding":"base64","size":8},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_response_chunk","request_id":"pr-81","payload":{"data":"eyJraW5kIjo=","encoding":"base64","size":8},NOW"#
+            ]],
         );
         is(
             &proxy_response_end("pr-81", NOW),
@@ -381,7 +391,9 @@ mod tests {
         );
         is(
             &proxy_response_abort("pr-81", "x", NOW),
-            &expect![[r#"{"type":"proxy_response_abort","request_id":"pr-81","payload":{"error":"x"},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_response_abort","request_id":"pr-81","payload":{"error":"x"},NOW"#
+            ]],
         );
     }
 
@@ -389,27 +401,39 @@ mod tests {
     fn frames_of_websockets_are_as_the_protocol_has_them() {
         is(
             &app_socket_data("ws-5", 1, b"hello", NOW),
-            &expect![[r#"{"type":"proxy_websocket_data","request_id":"ws-5","payload":{"data":"AWhlbGxv","message_type":1,"request_id":"ws-5","stream_id":"ws-5"},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_websocket_data","request_id":"ws-5","payload":{"data":"AWhlbGxv","message_type":1,"request_id":"ws-5","stream_id":"ws-5"},NOW"#
+            ]],
         );
         is(
             &kube_socket_data("ex-9", 2, b"x", NOW),
-            &expect![[r#"{"type":"proxy_websocket_data","request_id":"ex-9","payload":{"data":"Ang=","stream_id":"ex-9"},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_websocket_data","request_id":"ex-9","payload":{"data":"Ang=","stream_id":"ex-9"},NOW"#
+            ]],
         );
         is(
             &socket_close("ex-9", NOW),
-            &expect![[r#"{"type":"proxy_websocket_close","request_id":"ex-9","payload":{"stream_id":"ex-9"},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_websocket_close","request_id":"ex-9","payload":{"stream_id":"ex-9"},NOW"#
+            ]],
         );
         is(
             &stream_error("ex-9", "no", NOW),
-            &expect![[r#"{"type":"proxy_error","request_id":"ex-9","payload":{"error":"no","request_id":"ex-9"},NOW"#]],
+            &expect![[
+                r#"{"type":"proxy_error","request_id":"ex-9","payload":{"error":"no","request_id":"ex-9"},NOW"#
+            ]],
         );
         is(
             &backpressure("ws-5", NOW),
-            &expect![[r#"{"type":"backpressure","request_id":"ws-5","payload":{"reason":"channel_full","request_id":"ws-5"},NOW"#]],
+            &expect![[
+                r#"{"type":"backpressure","request_id":"ws-5","payload":{"reason":"channel_full","request_id":"ws-5"},NOW"#
+            ]],
         );
         is(
             &tcp_tunnel_close("t-1", "no", NOW),
-            &expect![[r#"{"type":"tcp_tunnel_close","request_id":"t-1","payload":{"error":"no","reason":"connection_failed"},NOW"#]],
+            &expect![[
+                r#"{"type":"tcp_tunnel_close","request_id":"t-1","payload":{"error":"no","reason":"connection_failed"},NOW"#
+            ]],
         );
     }
 

@@ -302,7 +302,7 @@ mod tests {
     /// 2026-06-16T05:50:28.123Z
     const NOW: Wall = Wall::from_millis(1_781_589_028_123);
 
-    fn is(message: String, wanted: &Expect) {
+    fn is(message: &str, wanted: &Expect) {
         wanted.assert_eq(&message.replace(r#""timestamp":"2026-06-16T05:50:28.123Z"}"#, "NOW"));
     }
 
@@ -328,12 +328,16 @@ mod tests {
             ..Registration::default()
         };
         is(
-            register("req_1", &facts, NOW),
-            &expect![[r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#]],
+            &register("req_1", &facts, NOW),
+            &expect![[
+                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
+            ]],
         );
         is(
-            register("req_1", &Registration::default(), NOW),
-            &expect![[r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"","agent_version":"","cloud_provider":"","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"","k8s_version":"","labels":{},"name":"","region":"","server_ip":"","server_specs":{},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#]],
+            &register("req_1", &Registration::default(), NOW),
+            &expect![[
+                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"","agent_version":"","cloud_provider":"","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"","k8s_version":"","labels":{},"name":"","region":"","server_ip":"","server_specs":{},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
+            ]],
         );
     }
 
@@ -350,28 +354,32 @@ mod tests {
             ..Heartbeat::default()
         };
         is(
-            heartbeat(&beat, NOW),
-            &expect![[r#"{"type":"heartbeat","payload":{"agent_id":"a","cluster_id":"c","metadata":{"agent_version":"","cpu_usage":"12.3%","gateway_routes":0,"is_private":false,"k8s_nodes":1,"k8s_pods":23,"k8s_version":""},"status":"healthy","tunnel_status":"connected"},NOW"#]],
+            &heartbeat(&beat, NOW),
+            &expect![[
+                r#"{"type":"heartbeat","payload":{"agent_id":"a","cluster_id":"c","metadata":{"agent_version":"","cpu_usage":"12.3%","gateway_routes":0,"is_private":false,"k8s_nodes":1,"k8s_pods":23,"k8s_version":""},"status":"healthy","tunnel_status":"connected"},NOW"#
+            ]],
         );
     }
 
     #[test]
     fn the_small_control_messages_are_as_the_protocol_has_them() {
         is(
-            pong(Some("p-1"), NOW),
+            &pong(Some("p-1"), NOW),
             &expect![[r#"{"type":"pong","request_id":"p-1","payload":{NOW,NOW"#]],
         );
         is(
-            pong(None, NOW),
+            &pong(None, NOW),
             &expect![[r#"{"type":"pong","payload":{NOW,NOW"#]],
         );
         is(
-            gateway_hello_ack(NOW),
+            &gateway_hello_ack(NOW),
             &expect![[r#"{"type":"gateway_hello_ack","payload":{"use_yamux":true},NOW"#]],
         );
         is(
-            protocol_fallback("frobnicate", Some("x-1"), NOW),
-            &expect![[r#"{"type":"protocol_fallback","payload":{"agent_version":"pipeops-k8-agent","fallback_mode":"legacy_proxy","original_request_id":"x-1","protocol_version":"1.0","supported_types":["register_success","register_in_progress","heartbeat_ack","pong","ping","proxy_request","proxy_request_chunk","proxy_request_stream_end","proxy_cancel","proxy_stream_data","proxy_websocket_start","proxy_websocket_data","proxy_websocket_close","ws_start","ws_data","ws_close","error"],"timestamp":"2026-06-16T05:50:28Z","unknown_type":"frobnicate"},NOW"#]],
+            &protocol_fallback("frobnicate", Some("x-1"), NOW),
+            &expect![[
+                r#"{"type":"protocol_fallback","payload":{"agent_version":"pipeops-k8-agent","fallback_mode":"legacy_proxy","original_request_id":"x-1","protocol_version":"1.0","supported_types":["register_success","register_in_progress","heartbeat_ack","pong","ping","proxy_request","proxy_request_chunk","proxy_request_stream_end","proxy_cancel","proxy_stream_data","proxy_websocket_start","proxy_websocket_data","proxy_websocket_close","ws_start","ws_data","ws_close","error"],"timestamp":"2026-06-16T05:50:28Z","unknown_type":"frobnicate"},NOW"#
+            ]],
         );
     }
 }
