@@ -500,7 +500,7 @@ fn request_bodies_have_one_limit_for_all() {
         let upload = |id: &str| {
             bench.ask(
                 id,
-                json!({"method": "POST", "path": "/api/v1/hang", "use_streaming": true}),
+                json!({"method": "POST", "path": "/api/v1/echo", "use_streaming": true}),
             );
         };
         let chunk = |id: &str| {
@@ -519,6 +519,10 @@ fn request_bodies_have_one_limit_for_all() {
         assert!(bench.proxy.load().held_body_bytes <= 8 << 20);
         bench.say(&json!({"type": "proxy_cancel", "request_id": "one"}));
         bench.until_idle().await;
+        // A server that reads the body notices that its sender is gone.
+        bench
+            .until("closed", |bench| bench.seen.connections.get() == 0)
+            .await;
     });
 }
 
