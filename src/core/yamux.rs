@@ -23,13 +23,17 @@ use crate::core::lanes::LANE_FRAMES_MAX;
 
 mod event;
 pub mod frame;
+mod resets;
 #[cfg(test)]
 mod simulation;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use event::{Event, GoAway, Load, Received, ResetReason, StreamKey, Write};
 use frame::{Flags, HEADER_BYTES, Head, Header, Kind, Unreadable};
+use resets::Resets;
+use stream::Stream;
 
 /// The window of a stream in each direction: the protocol's initial one. Ours never grows, so that a peer that sends to a slow
 /// reader costs this much and no more; the peer tunes its own.
@@ -41,13 +45,8 @@ const PAYLOAD_MIN: usize = 4 * 1024;
 /// What all streams together may hold in their lanes, from which the payload of a frame follows: 128 streams with eight frames of
 /// 4 KiB are 4 MiB.
 const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Resets that wait to go out. A peer that opens streams without reading our answers gets none beyond this.
-const RESETS_MAX: usize = 1024;
 /// Pings that wait for their answer. An honest peer waits for one before it sends the next.
 const PONGS_MAX: usize = 16;
-/// Streams that are remembered as already answered with RST.
-const ANSWERED_MAX: usize = 256;
-
 /// The limits of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -74,51 +73,6 @@ pub enum Side {
     Client,
     /// Even ids.
     Server,
-}
-
-/// Invariant: `receive_window + buffered + owed == WINDOW`. What the peer may still send, what lies here and what has been consumed
-/// without being granted again are parts of one window.
-#[derive(Debug)]
-struct Stream {
-    serial: u64,
-    /// What we may still send.
-    send_window: u32,
-    /// What the peer may still send.
-    receive_window: u32,
-    /// Received and not consumed.
-    buffered: u32,
-    /// Consumed and not granted again.
-    owed: u32,
-    /// Number of the last consumption (at first: of the opening), to find the stream that was left alone the longest.
-    last_read: u64,
-    /// SYN or ACK, until a frame has carried it.
-    hello: Flags,
-    finished_here: bool,
-    finished_there: bool,
-}
-
-impl Stream {
-    const fn new(serial: u64, hello: Flags) -> Self {
-        Self {
-            serial,
-            send_window: WINDOW,
-            receive_window: WINDOW,
-            buffered: 0,
-            owed: 0,
-            last_read: serial,
-            hello,
-            finished_here: false,
-            finished_there: false,
-        }
-    }
-
-    fn check(&self) {
-        debug_assert_eq!(
-            u64::from(self.receive_window) + u64::from(self.buffered) + u64::from(self.owed),
-            u64::from(WINDOW),
-            "a window is what may come, what is here and what is owed"
-        );
-    }
 }
 
 /// What the next byte of input is.
@@ -159,15 +113,14 @@ pub struct Yamux {
     events: VecDeque<Event>,
     /// Streams whose window or hello waits to go out. Always a subset of `streams`.
     updates: BTreeSet<u32>,
-    resets: BTreeSet<u32>,
-    answered: VecDeque<u32>,
+    resets: Resets,
     pongs: VecDeque<u32>,
     going_away: Option<GoAway>,
     /// Whether `going_away` waits to go out.
     says_go_away: bool,
     peer_goes_away: bool,
     refused: u64,
-    unanswered: u64,
+    unanswered_pings: u64,
     cut: u64,
 }
 
@@ -187,14 +140,13 @@ impl Yamux {
             },
             events: VecDeque::new(),
             updates: BTreeSet::new(),
-            resets: BTreeSet::new(),
-            answered: VecDeque::new(),
+            resets: Resets::new(),
             pongs: VecDeque::new(),
             going_away: None,
             says_go_away: false,
             peer_goes_away: false,
             refused: 0,
-            unanswered: 0,
+            unanswered_pings: 0,
             cut: 0,
         }
     }
@@ -248,14 +200,8 @@ impl Yamux {
             return;
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        debug_assert!(bytes <= stream.buffered, "only what is there is consumed");
-        let bytes = bytes.min(stream.buffered);
-        stream.buffered -= bytes;
-        stream.owed += bytes;
-        stream.last_read = serial;
-        stream.check();
-        // Half a window, as every implementation does it: fewer frames, and the peer need not wait.
-        if stream.owed >= WINDOW / 2 && !stream.finished_there {
+        let bytes = stream.consume(bytes, serial);
+        if stream.owes() {
             self.updates.insert(key.id);
         }
         self.buffered -= usize::try_from(bytes).unwrap_or(0);
@@ -298,8 +244,7 @@ impl Yamux {
         let is_known = !stream.hello.has(Flags::SYN);
         self.forget(key.id);
         if is_known {
-            self.resets.insert(key.id);
-            self.remember(key.id);
+            self.resets.end(key.id);
         }
     }
 
@@ -311,7 +256,7 @@ impl Yamux {
         let Some(stream) = alive(&mut self.streams, key) else {
             return;
         };
-        if stream.finished_here && (stream.finished_there || stream.buffered == 0) {
+        if stream.finished_here && (stream.finished_there || stream.buffered() == 0) {
             self.forget(key.id);
         } else {
             self.reset(key);
@@ -353,7 +298,7 @@ impl Yamux {
         if let Some(value) = self.pongs.pop_front() {
             return Some(header(Kind::Ping, Flags::ACK, 0, value));
         }
-        if let Some(id) = self.resets.pop_first() {
+        if let Some(id) = self.resets.next() {
             return Some(header(Kind::Window, Flags::RST, id, 0));
         }
         while let Some(id) = self.updates.pop_first() {
@@ -361,10 +306,7 @@ impl Yamux {
                 debug_assert!(false, "only streams that exist have updates");
                 continue;
             };
-            let (flags, delta) = (stream.hello, std::mem::take(&mut stream.owed));
-            stream.hello = Flags::NONE;
-            stream.receive_window += delta;
-            stream.check();
+            let (flags, delta) = (std::mem::take(&mut stream.hello), stream.grant());
             if flags != Flags::NONE || delta > 0 {
                 return Some(header(Kind::Window, flags, id, delta));
             }
@@ -389,7 +331,7 @@ impl Yamux {
             buffered_bytes: self.buffered,
             control_frames: self.control_frames(),
             refused: self.refused,
-            unanswered: self.unanswered,
+            unanswered: self.unanswered_pings + self.resets.unanswered(),
             cut: self.cut,
         }
     }
@@ -414,7 +356,7 @@ impl Yamux {
             return Flags::NONE;
         };
         let flags = std::mem::take(&mut stream.hello);
-        if flags != Flags::NONE && stream.owed < WINDOW / 2 {
+        if flags != Flags::NONE && !stream.owes() {
             self.updates.remove(&key.id);
         }
         flags
@@ -458,7 +400,7 @@ impl Yamux {
                 if header.flags.has(Flags::SYN) {
                     if self.pongs.len() >= PONGS_MAX {
                         self.pongs.pop_front();
-                        self.unanswered += 1;
+                        self.unanswered_pings += 1;
                     }
                     self.pongs.push_back(header.length);
                 }
@@ -474,10 +416,7 @@ impl Yamux {
     /// The stream that a frame is for, after SYN and RST have had their effect.
     fn address(&mut self, header: &Header) -> Option<StreamKey> {
         let id = header.stream;
-        let known = self.streams.get(&id).map(|stream| StreamKey {
-            serial: stream.serial,
-            id,
-        });
+        let known = self.streams.get(&id).map(|stream| stream.key(id));
         if header.flags.has(Flags::RST) {
             // Never answered, or two sides could send each other RST for ever.
             if let Some(key) = known {
@@ -495,7 +434,7 @@ impl Yamux {
             };
         }
         if known.is_none() && header.kind == Kind::Data && header.length > 0 {
-            self.answer_unknown(id);
+            self.resets.refuse_once(id);
         }
         known
     }
@@ -503,44 +442,21 @@ impl Yamux {
     /// A SYN for an id that is free.
     fn welcome(&mut self, id: u32) -> Option<StreamKey> {
         let is_full = self.slots >= self.settings.streams_max
-            || self.resets.len() >= RESETS_MAX
-            || self.resets.contains(&id);
+            || self.resets.is_full()
+            || self.resets.is_waiting(id);
         if id == 0 || is_full || self.going_away.is_some() {
             self.refused += 1;
             if id != 0 {
-                self.refuse(id);
+                self.resets.refuse(id);
             }
             return None;
         }
-        self.answered.retain(|answered| *answered != id);
+        self.resets.forget(id);
         let key = self.admit(id, Flags::ACK);
         // At once, not with the first data: a hashicorp peer ends the session when a stream is not acknowledged in 75 s.
         self.updates.insert(id);
         self.events.push_back(Event::Opened(key));
         Some(key)
-    }
-
-    fn answer_unknown(&mut self, id: u32) {
-        if id != 0 && !self.answered.contains(&id) {
-            self.refuse(id);
-        }
-    }
-
-    fn refuse(&mut self, id: u32) {
-        if self.resets.len() >= RESETS_MAX {
-            self.unanswered += 1;
-            return;
-        }
-        self.resets.insert(id);
-        self.remember(id);
-    }
-
-    fn remember(&mut self, id: u32) {
-        self.answered.retain(|answered| *answered != id);
-        if self.answered.len() >= ANSWERED_MAX {
-            self.answered.pop_front();
-        }
-        self.answered.push_back(id);
     }
 
     /// Whether so much payload may come; where not, the stream is cut.
@@ -550,7 +466,7 @@ impl Yamux {
         };
         let reason = if length > 0 && stream.finished_there {
             ResetReason::DataAfterFinish
-        } else if length > stream.receive_window {
+        } else if !stream.may_receive(length) {
             ResetReason::WindowExceeded
         } else {
             return true;
@@ -569,9 +485,7 @@ impl Yamux {
     ) -> Option<Event> {
         // It may have been released or reset since the header.
         let stream = alive(&mut self.streams, key)?;
-        stream.receive_window -= bytes;
-        stream.buffered += bytes;
-        stream.check();
+        stream.receive(bytes);
         self.buffered += at.len();
         while self.buffered > self.settings.buffered_bytes_max {
             let Some(stalled) = self.stalled() else { break };
@@ -587,16 +501,17 @@ impl Yamux {
     /// Of the streams that hold about as much as the fullest, the one that was not read for the longest time. Not simply the
     /// fullest: a stream that moves is full at some moment too, and one byte more should not cost it its life.
     fn stalled(&self) -> Option<StreamKey> {
-        let most = self.streams.values().map(|stream| stream.buffered).max()?;
+        let most = self
+            .streams
+            .values()
+            .map(Stream::buffered)
+            .max()?;
         let (id, stream) = self
             .streams
             .iter()
-            .filter(|(_, stream)| stream.buffered > most / 2)
+            .filter(|(_, stream)| stream.buffered() > most / 2)
             .min_by_key(|(_, stream)| stream.last_read)?;
-        Some(StreamKey {
-            serial: stream.serial,
-            id: *id,
-        })
+        Some(stream.key(*id))
     }
 
     fn widen(&mut self, key: StreamKey, delta: u32) {
@@ -628,7 +543,7 @@ impl Yamux {
     /// Ends a stream from this side, and tells the peer.
     fn cut(&mut self, key: StreamKey, reason: ResetReason) {
         self.cut += 1;
-        self.refuse(key.id);
+        self.resets.refuse(key.id);
         self.drop_stream(key, reason);
     }
 
@@ -639,7 +554,7 @@ impl Yamux {
 
     fn forget(&mut self, id: u32) {
         if let Some(stream) = self.streams.remove(&id) {
-            self.buffered -= usize::try_from(stream.buffered).unwrap_or(0);
+            self.buffered -= usize::try_from(stream.buffered()).unwrap_or(0);
         }
         self.updates.remove(&id);
         debug_assert!(self.streams.len() <= self.slots, "a stream has a slot");

@@ -23,7 +23,7 @@ fn peer() -> Option<&'static PathBuf> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mux-peer");
         let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mux-peer");
         let built = Command::new("go")
-            .args(["build", "-o"])
+            .args(["build", "-buildvcs=false", "-o"])
             .arg(&program)
             .arg(".")
             .current_dir(source)
@@ -102,6 +102,15 @@ fn bytes_come_back_from_one_stream_as_they_were_sent() {
         return;
     };
     assert_eq!((load.refused, load.cut), (0, 0));
+}
+
+#[test]
+fn downloads_share_the_link_and_all_come_to_their_end() {
+    let Some((load, peak)) = with_peer(&["download", "8", "33554432"]) else {
+        return;
+    };
+    assert_eq!((load.refused, load.cut), (0, 0));
+    assert!(peak.outgoing_bytes <= 4 << 20, "{peak:?}");
 }
 
 #[test]
