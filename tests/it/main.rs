@@ -5,9 +5,13 @@ mod agent;
 #[cfg(test)]
 mod cli;
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod dashboard;
 #[cfg(test)]
 mod kube;
+#[cfg(test)]
+mod kubectl;
 #[cfg(test)]
 mod link;
 #[cfg(test)]

@@ -4,9 +4,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 use std::rc::Rc;
-use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use async_tungstenite::tungstenite::Message;
@@ -28,89 +26,10 @@ use pipeops_agent::wire::kube::{ConfigMap, HeadOnly, Metadata, Node};
 use smol::stream::StreamExt;
 
 use super::{Executor, now_clock};
+use crate::cluster::{alone, calm, cluster, must};
 
 /// A restart of the API server takes 10 s on two quiet cores.
 const WITHIN: Duration = Duration::from_secs(120);
-
-/// One cluster for the process; it goes down with it.
-fn cluster() -> Option<&'static Path> {
-    static CLUSTER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    CLUSTER.get_or_init(start).as_deref()
-}
-
-/// Calm tests share the cluster, the others have it for themselves.
-static CALM: RwLock<()> = RwLock::new(());
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test that starts its counterpart"
-)]
-fn command(verb: &str, directory: &Path, more: &[&str]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/cluster");
-    std::process::Command::new(script)
-        .arg(verb)
-        .arg(directory)
-        .args(more)
-        .output()
-        .expect("the script of the cluster runs")
-}
-
-fn must(verb: &str, more: &[&str]) {
-    let directory = cluster().expect("a cluster");
-    let output = command(verb, directory, more);
-    assert!(
-        output.status.success(),
-        "{verb}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn start() -> Option<PathBuf> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kube-cluster");
-    let owner = std::process::id().to_string();
-    let up = command("up", &directory, &["--owner", &owner]);
-    if up.status.code() == Some(75) {
-        // The caller of the tests looks for this line and decides whether it is a failure.
-        println!("{}", String::from_utf8_lossy(&up.stdout).trim());
-        return None;
-    }
-    assert!(
-        up.status.success(),
-        "up: {}",
-        String::from_utf8_lossy(&up.stderr)
-    );
-    let fixtures = command("fixtures", &directory, &[]);
-    assert!(
-        fixtures.status.success(),
-        "fixtures: {}",
-        String::from_utf8_lossy(&fixtures.stderr)
-    );
-    Some(directory)
-}
-
-struct Shared<'a>(#[expect(dead_code, reason = "held")] Lock<'a>);
-
-#[expect(dead_code, reason = "held")]
-enum Lock<'a> {
-    Calm(RwLockReadGuard<'a, ()>),
-    Alone(RwLockWriteGuard<'a, ()>),
-}
-
-fn calm() -> Option<Shared<'static>> {
-    cluster()?;
-    let guard = CALM
-        .read()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    Some(Shared(Lock::Calm(guard)))
-}
-
-fn alone() -> Option<Shared<'static>> {
-    cluster()?;
-    let guard = CALM
-        .write()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    Some(Shared(Lock::Alone(guard)))
-}
 
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Executor) -> F) {
     let executor = Executor::default();
