@@ -34,6 +34,14 @@ impl Nodes {
         self.is_synced.then_some(self.ready.len())
     }
 
+    /// The names of those that take no Pods.
+    pub fn away(&self) -> impl Iterator<Item = &str> {
+        self.ready
+            .iter()
+            .filter(|(_, is_ready)| !**is_ready)
+            .map(|(name, _)| name.as_str())
+    }
+
     /// Those whose kubelet says that they take Pods.
     pub fn ready(&self) -> Option<usize> {
         let ready = self.ready.values().filter(|ready| **ready).count();

@@ -49,16 +49,12 @@ pub struct ClusterView {
     pub version: Option<String>,
     /// Why the API does not answer; `None` while it does.
     pub why: Option<String>,
-    /// Whether the list of nodes is complete.
-    pub is_nodes_synced: bool,
-    /// Whether the list of pods is complete.
-    pub is_pods_synced: bool,
-    /// Nodes.
-    pub nodes: u64,
+    /// Nodes; `None` before the list was complete once.
+    pub nodes: Option<u64>,
     /// Nodes whose Ready condition is true.
-    pub nodes_ready: u64,
+    pub nodes_ready: Option<u64>,
     /// Pods in all namespaces.
-    pub pods: u64,
+    pub pods: Option<u64>,
 }
 
 /// The host's changing numbers.

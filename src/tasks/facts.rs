@@ -190,7 +190,10 @@ impl Facts {
         let host = self.read_host();
         let (nodes, pods) = {
             let cluster = self.board.cluster.borrow();
-            (cluster.nodes, cluster.pods)
+            (
+                cluster.nodes.unwrap_or_default(),
+                cluster.pods.unwrap_or_default(),
+            )
         };
         Heartbeat {
             cluster_id,

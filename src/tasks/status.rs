@@ -88,7 +88,7 @@ fn shape_of_link(view: &LinkView) -> Link {
 }
 
 fn shape_of_cluster(view: &ClusterView) -> Cluster {
-    let known = view.is_nodes_synced && view.is_pods_synced;
+    let known = view.nodes.is_some() && view.pods.is_some();
     let state = match (&view.server, &view.why, known) {
         (None, _, _) => "none",
         (Some(_), Some(_), _) => "unreachable",
@@ -99,9 +99,9 @@ fn shape_of_cluster(view: &ClusterView) -> Cluster {
         state: state.to_owned(),
         server: view.server.clone(),
         version: view.version.clone(),
-        nodes: known.then_some(view.nodes),
-        nodes_ready: known.then_some(view.nodes_ready),
-        pods: known.then_some(view.pods),
+        nodes: view.nodes,
+        nodes_ready: view.nodes_ready,
+        pods: view.pods,
         why: view.why.clone(),
     }
 }
