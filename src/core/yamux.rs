@@ -501,11 +501,7 @@ impl Yamux {
     /// Of the streams that hold about as much as the fullest, the one that was not read for the longest time. Not simply the
     /// fullest: a stream that moves is full at some moment too, and one byte more should not cost it its life.
     fn stalled(&self) -> Option<StreamKey> {
-        let most = self
-            .streams
-            .values()
-            .map(Stream::buffered)
-            .max()?;
+        let most = self.streams.values().map(Stream::buffered).max()?;
         let (id, stream) = self
             .streams
             .iter()
