@@ -102,7 +102,7 @@ pub enum Event {
     Ended(Unreadable),
 }
 
-/// How far [`Yamux::receive`] came.
+/// How far [`Yamux::receive`](super::Yamux::receive) came.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Received {
     /// Bytes of the input that are dealt with.
@@ -111,7 +111,7 @@ pub struct Received {
     pub event: Option<Event>,
 }
 
-/// The answer to [`Yamux::write`].
+/// The answer to [`Yamux::write`](super::Yamux::write).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Write {
     /// Send this header and so many bytes in one frame.
