@@ -47,6 +47,8 @@ pub(crate) struct Agent {
     running: Option<Running>,
     /// The cluster's API through the link.
     pub(crate) address: Option<Address>,
+    /// Since when it is linked.
+    pub(crate) linked_at: Option<Instant>,
     /// The largest resident memory that was seen, over all its starts.
     pub(crate) peak_mb: f64,
 }
@@ -81,6 +83,7 @@ impl Agent {
             plane,
             running: None,
             address: None,
+            linked_at: None,
             peak_mb: 0.0,
         })
     }
@@ -109,6 +112,7 @@ impl Agent {
         };
         let link = self.plane.linked(LINK_LIMIT)?;
         let linked_ms = os::since(exec).as_secs_f64() * 1e3;
+        self.linked_at = Some(os::now());
         running.check()?;
         let ca = self.plane.text("ca.pem")?;
         self.address = Some(Address::new(&link.url, Some(link.token), Trust::Pem(&ca))?);

@@ -30,15 +30,15 @@ impl Default for Options {
             only: Vec::new(),
             agent: None,
             rival: None,
-            pairs: 3000,
+            pairs: 2000,
             settle: Duration::from_secs(30),
             idle: Duration::from_secs(60),
             load: Duration::from_secs(10),
-            slow: Duration::from_secs(60),
+            slow: Duration::from_secs(40),
             downloads: 5,
-            download_bytes: 256_000_000,
+            download_bytes: 128_000_000,
             starts: 9,
-            resets: 7,
+            resets: 3,
         }
     }
 }
@@ -79,7 +79,7 @@ impl Options {
         self.slow = Duration::from_secs(10);
         self.downloads = 3;
         self.starts = 3;
-        self.resets = 2;
+        self.resets = 1;
     }
 }
 
@@ -114,7 +114,7 @@ bench - measures pipeops-agent, and the existing agent beside it
 usage: bench [--only GROUP,GROUP...] [--pairs N] [--quick]
 
   --only    measure these groups only
-  --pairs   requests for the latency, of each kind (default 3000)
+  --pairs   requests for the latency, of each kind (default 2000)
   --quick   everything shortened: to see that it works, not for figures
 
 groups, in the order in which they run:
