@@ -14,6 +14,11 @@ pub(crate) fn pss_mb(pid: u32) -> Result<f64, String> {
     field_mb(pid, "smaps_rollup", "Pss:")
 }
 
+/// What of it belongs to files, most of all the program itself: the kernel can take it back.
+pub(crate) fn pss_of_files_mb(pid: u32) -> Result<f64, String> {
+    field_mb(pid, "smaps_rollup", "Pss_File:")
+}
+
 /// The largest resident size so far, or since [`forget_peak`], in MB.
 pub(crate) fn peak_mb(pid: u32) -> Result<f64, String> {
     field_mb(pid, "status", "VmHWM:")

@@ -6,7 +6,7 @@ use super::{Bench, Group, Results, all, each};
 use crate::os;
 use crate::process::{self, WakeUps};
 use crate::stats::Samples;
-use crate::table::{Figure, Goal, Measured};
+use crate::table::{Figure, Goal, Measured, number};
 
 pub(crate) const REST: Group = Group {
     name: "rest",
@@ -109,10 +109,14 @@ impl Watch {
     fn end(self, seconds: f64) -> Result<Vec<Measured>, String> {
         let cpu = process::cpu_time(self.pid)?.saturating_sub(self.cpu);
         let pss = Samples::of(self.pss);
+        let files = process::pss_of_files_mb(self.pid)?;
         let voluntary = os::float(self.wake_ups.voluntary()) / seconds;
         let forced = os::float(self.wake_ups.forced()) / seconds;
         Ok(vec![
-            Measured::new(pss.median(), pss.spread()),
+            Measured::new(
+                pss.median(),
+                format!("{} of files; {}", number(files), pss.spread()),
+            ),
             Measured::new(
                 cpu.as_secs_f64() / seconds * 100.0,
                 format!("{:.1} ms in {seconds:.0} s", cpu.as_secs_f64() * 1e3),
