@@ -18,7 +18,7 @@ pub(crate) struct Options {
     pub(crate) idle: Duration,
     pub(crate) load: Duration,
     pub(crate) slow: Duration,
-    pub(crate) downloads: u32,
+    pub(crate) downloads: usize,
     pub(crate) download_bytes: u64,
     pub(crate) starts: u32,
     pub(crate) resets: u32,
@@ -63,6 +63,7 @@ impl Options {
                 "--help" | "-h" => return Ok(None),
                 "--only" => options.only = groups(&value()?)?,
                 "--pairs" => options.pairs = whole(&value()?)?,
+                "--downloads" => options.downloads = whole(&value()?)?,
                 "--quick" => options.hurry(),
                 other => return Err(format!("unknown argument {other}")),
             }
@@ -111,11 +112,12 @@ pub(crate) fn usage() -> String {
         "\
 bench - measures pipeops-agent, and the existing agent beside it
 
-usage: bench [--only GROUP,GROUP...] [--pairs N] [--quick]
+usage: bench [--only GROUP,GROUP...] [--pairs N] [--downloads N] [--quick]
 
-  --only    measure these groups only
-  --pairs   requests for the latency, of each kind (default 2000)
-  --quick   everything shortened: to see that it works, not for figures
+  --only       measure these groups only
+  --pairs      requests for the latency, of each kind (default 2000)
+  --downloads  how often the large body is fetched (default 5)
+  --quick      everything shortened: to see that it works, not for figures
 
 groups, in the order in which they run:
 {}
