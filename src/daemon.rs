@@ -3,7 +3,7 @@
 //! Start: store → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
-use std::{cell::RefCell, num::NonZeroUsize, path::PathBuf, rc::Rc, time::Duration};
+use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
 
 use smol::{
     LocalExecutor, Task, Timer,
@@ -45,8 +45,6 @@ use parts::Network;
 
 mod parts;
 
-/// Threads for what blocks: two slots are kept for DNS, the rest is for files and one-shot calls.
-const BLOCKING_THREADS_MAX: NonZeroUsize = NonZeroUsize::new(6).unwrap();
 /// How long the link may take to say good-bye.
 const GOOD_BYE: Duration = Duration::from_secs(4);
 /// How long the last sums of the audit may take at the stop.
@@ -61,7 +59,6 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Runs the agent until it is told to stop.
 pub fn run(settings: Settings) -> Result<Exit> {
     start_log(&settings)?;
-    blocking::set_max_blocking_threads(BLOCKING_THREADS_MAX);
     let executor = Rc::new(LocalExecutor::new());
     let for_tasks = Rc::clone(&executor);
     smol::block_on(executor.run(live(settings, for_tasks)))

@@ -179,19 +179,17 @@ impl Session {
         self.poll_in(context)
     }
 
+    /// Writes what the outlet has, as far as the socket takes it. Ready only with the end of the session.
+    ///
+    /// Every way to `Pending` leaves a waker behind: with the socket where it is full, with the outlet where that is empty.
     fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
-        for turn in 0.. {
-            if turn == FRAMES_A_TURN {
-                context.waker().wake_by_ref();
-                break;
-            }
-            match Pin::new(&mut self.socket).poll_ready(context) {
-                Poll::Pending => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(ending(&error)),
-                Poll::Ready(Ok(())) => {}
+        for _ in 0..FRAMES_A_TURN {
+            // A socket that is full is flushed by this call, and wakes us when there is room again.
+            if let Err(error) = ready!(Pin::new(&mut self.socket).poll_ready(context)) {
+                return Poll::Ready(ending(&error));
             }
             let message = match self.poll_frame(context) {
-                Poll::Pending => break,
+                Poll::Pending => return self.poll_flush(context),
                 Poll::Ready(None) => {
                     return Poll::Ready(Ending::new("control messages no longer get out"));
                 }
@@ -202,6 +200,12 @@ impl Session {
                 return Poll::Ready(ending(&error));
             }
         }
+        // The reader's turn; then on with the rest.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
         if !self.needs_flush {
             return Poll::Pending;
         }

@@ -71,7 +71,11 @@ fn act(plane: &mut Plane, ask: &Ask) -> Answer {
             } else {
                 Mode::Streaming
             };
-            plane.set(|behaviour| behaviour.mode = mode);
+            plane.set(|behaviour| {
+                behaviour.mode = mode;
+                // The slow reader's answer waits here: the JSON form has no other way to hold it back without holding back the others.
+                behaviour.spool_bytes_max = 2 << 30;
+            });
             Answer::Done
         }
         Ask::Linked { limit_ms } => {
