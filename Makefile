@@ -2,7 +2,7 @@
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help run test check bench dist clean
+.PHONY: help run test soak check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,11 @@ run:
 ## make test    all tests; what this machine cannot run is listed at the end
 test:
 	@tests/all
+
+## make soak    a followed log and a quiet watch through the link for eleven minutes
+soak:
+	@tests/setup
+	PIPEOPS_TEST_HELD_S=660 PIPEOPS_TEST_REQUIRE=1 cargo test --test it -- --nocapture live_as_long_as_somebody_looks
 
 ## make check   format, lints as errors, links in the documentation, licences and bans
 check:

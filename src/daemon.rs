@@ -17,6 +17,7 @@ use crate::{
         health::Severity,
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
         link::{self, Link, Membership},
+        time::Wall,
     },
     dashboard,
     error::{Exit, Result},
@@ -86,7 +87,14 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let board = Rc::new(Board::new(clock::now));
     let (store, loaded) = Store::open(&settings.agent.state_dir, board.now().wall).await?;
     board.show_all(&store::CONDITIONS, loaded.conditions.clone());
-    let agent = Rc::new(Agent::new(settings, executor, board, store.handle()));
+    let believed = parts::last_believed(&settings, &loaded);
+    let agent = Rc::new(Agent::new(
+        settings,
+        executor,
+        board,
+        store.handle(),
+        believed,
+    ));
     let (commands, received) = bounded(COMMANDS_MAX);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
@@ -157,8 +165,9 @@ impl Agent {
         executor: Rc<LocalExecutor<'static>>,
         board: Rc<Board>,
         store: store::Handle,
+        believed: Wall,
     ) -> Self {
-        let network = Network::new(&settings, &board);
+        let network = Network::new(&settings, &board, believed);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
         let facts = Rc::new(Facts::new(
             parts::profile(&settings),

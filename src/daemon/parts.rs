@@ -40,9 +40,26 @@ fn wall() -> Wall {
     clock::now().wall
 }
 
+/// The latest time that was certainly believed once: a registration is written down when the certificates of its session were good
+/// at that time. A time from before the first one may be anything, and is not believed.
+pub(super) fn last_believed(settings: &Settings, loaded: &store::Loaded) -> Wall {
+    let is_registered = loaded
+        .file
+        .as_ref()
+        .is_some_and(|identity| identity.cluster_id.is_some());
+    let written = std::fs::metadata(settings.agent.state_dir.join(store::IDENTITY))
+        .and_then(|metadata| metadata.modified())
+        .ok()
+        .filter(|_| is_registered)
+        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    written.map_or_else(Wall::default, |since| {
+        Wall::from_millis(i64::try_from(since.as_millis()).unwrap_or_default())
+    })
+}
+
 impl Network {
-    pub(super) fn new(settings: &Settings, board: &Board) -> Self {
-        let clock = tls::Clock::new(wall, Wall::default());
+    pub(super) fn new(settings: &Settings, board: &Board, believed: Wall) -> Self {
+        let clock = tls::Clock::new(wall, believed);
         let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)
             .unwrap_or_else(|error| {
                 let error = Error::from(&error);
