@@ -46,6 +46,8 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
         ..Options::default()
     })
     .map_err(|error| error.to_string())?;
+    // What a slow reader has not read yet waits in the control plane: the JSON form can hold it back only together with all the rest.
+    plane.set(|behaviour| behaviour.spool_bytes_max = 2 << 30);
     reply(&Answer::Done)?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|error| error.to_string())?;
@@ -71,11 +73,7 @@ fn act(plane: &mut Plane, ask: &Ask) -> Answer {
             } else {
                 Mode::Streaming
             };
-            plane.set(|behaviour| {
-                behaviour.mode = mode;
-                // The slow reader's answer waits here: the JSON form has no other way to hold it back without holding back the others.
-                behaviour.spool_bytes_max = 2 << 30;
-            });
+            plane.set(|behaviour| behaviour.mode = mode);
             Answer::Done
         }
         Ask::Linked { limit_ms } => {
