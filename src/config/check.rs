@@ -10,14 +10,20 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
-        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log, LogFormat, Pipeops,
+        Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
     value::Value,
 };
-use crate::{core::secret::Secret, error::Error};
+use crate::{
+    core::{
+        policy::{Level, PodSecurity},
+        secret::Secret,
+    },
+    error::Error,
+};
 
 /// What the program knows about where it runs, for the defaults that depend on it.
 #[derive(Clone, Debug, Default)]
@@ -254,15 +260,16 @@ impl Merged {
     }
 
     fn access(&self) -> Access {
-        let level = match self.text(&keys::LEVEL).as_deref() {
-            Some("full") => AccessLevel::Full,
-            Some("managed") => AccessLevel::Managed,
-            Some("read-only") => AccessLevel::ReadOnly,
-            // Anything else cannot pass the table; if it could, nothing is what it may reach.
-            _ => AccessLevel::Off,
-        };
+        // Another word cannot pass the table; if it could, the strictest holds.
+        let level = self
+            .text(&keys::LEVEL)
+            .and_then(|word| Level::from_word(&word));
+        let pod_security = self
+            .text(&keys::POD_SECURITY)
+            .and_then(|word| PodSecurity::from_word(&word));
         Access {
-            level,
+            level: level.unwrap_or(Level::Off),
+            pod_security: pod_security.unwrap_or(PodSecurity::Restricted),
             shares_token: self.is_on(&keys::SHARE_TOKEN),
             accepts_foreign_tokens: self.is_on(&keys::FOREIGN_TOKENS),
         }

@@ -229,20 +229,24 @@ keys! {
         path: "access.level",
         kind: Kind::Choice(&["full", "managed", "read-only", "off"]),
         default: Some("managed"),
-        doc: "What the control plane may reach in the cluster. This version serves requests under full and refuses all of them under any other level.",
+        doc: "What the control plane may reach in the cluster. managed: reads without the Secrets of others, and changes in namespaces labelled pipeops.io/managed=true; read-only: reads without Secrets; full: whatever the cluster permits; off: nothing. `pipeops-agent access` can make it stricter at any time.",
+    }
+    POD_SECURITY = {
+        path: "access.pod_security",
+        kind: Kind::Choice(&["privileged", "baseline", "restricted"]),
+        default: Some("baseline"),
+        doc: "The Pod Security Standard that a managed namespace must enforce at least. privileged: none is asked for.",
     }
     SHARE_TOKEN = {
         path: "access.share_token",
         kind: Kind::Flag,
         default: Some("false"),
-        effect: Effect::Later,
         doc: "Give a control plane that insists on it a short-lived token of a narrow account.",
     }
     FOREIGN_TOKENS = {
         path: "access.foreign_tokens",
         kind: Kind::Flag,
         default: Some("false"),
-        effect: Effect::Later,
         doc: "Accept requests that bring an Authorization of their own.",
     }
     TELEMETRY_INTERVAL = {

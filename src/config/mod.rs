@@ -26,8 +26,8 @@ use self::{
 pub use self::{
     layers::{Entry, Origin},
     settings::{
-        Access, AccessLevel, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log,
-        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log, LogFormat, Pipeops,
+        Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };

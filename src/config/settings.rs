@@ -12,7 +12,10 @@ use super::{
     token::TokenSource,
     url::{ApiUrl, Proxy},
 };
-use crate::error::Error;
+use crate::{
+    core::policy::{Level, PodSecurity},
+    error::Error,
+};
 
 /// All settings, section by section.
 #[derive(Clone, Debug)]
@@ -119,36 +122,13 @@ pub struct HeartbeatIntervals {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Access {
     /// What it may reach in the cluster.
-    pub level: AccessLevel,
+    pub level: Level,
+    /// What a managed namespace must enforce.
+    pub pod_security: PodSecurity,
     /// Whether a short-lived token of a narrow account is shared with it.
     pub shares_token: bool,
     /// Whether requests may bring an `Authorization` of their own.
     pub accepts_foreign_tokens: bool,
-}
-
-/// What the control plane may reach, from the widest to the narrowest.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AccessLevel {
-    /// Everything that the agent's own kubeconfig may reach.
-    Full,
-    /// Reads, and writes in namespaces that are marked for it.
-    Managed,
-    /// Reads without Secrets.
-    ReadOnly,
-    /// Nothing.
-    Off,
-}
-
-impl AccessLevel {
-    /// The word in the settings.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Managed => "managed",
-            Self::ReadOnly => "read-only",
-            Self::Off => "off",
-        }
-    }
 }
 
 /// `[telemetry]`: samples of the host. Nothing reads it in this version.

@@ -1,6 +1,7 @@
 use std::{fs::DirBuilder, io::Write};
 
 use super::*;
+use crate::core::policy::Level;
 
 /// A folder with a configuration in it.
 struct Box {
@@ -129,7 +130,7 @@ fn the_environment_alone_is_enough() {
         settings.agent.kubeconfig.as_deref(),
         Some(Path::new("/k/config"))
     );
-    assert_eq!(settings.access.level, AccessLevel::Full);
+    assert_eq!(settings.access.level, Level::Full);
     assert_eq!(settings.telemetry.interval.as_secs(), 5);
     assert_eq!(settings.dashboard.listen.port(), 7481);
     assert_eq!(

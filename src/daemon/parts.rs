@@ -6,7 +6,7 @@ use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{AccessLevel, Roots, Settings},
+    config::{Roots, Settings},
     core::{health::Severity, identity::Identity, link::Membership, policy, time::Wall},
     error::{Error, Result},
     files::Spool,
@@ -206,16 +206,15 @@ pub(super) fn proxy(
     executor: &Rc<LocalExecutor<'static>>,
     store: store::Handle,
 ) -> Proxy {
-    let level = match settings.access.level {
-        AccessLevel::Full => policy::Level::Full,
-        AccessLevel::Managed => policy::Level::Managed,
-        AccessLevel::ReadOnly => policy::Level::ReadOnly,
-        AccessLevel::Off => policy::Level::Off,
+    let rules = policy::Rules {
+        level: settings.access.level,
+        pod_security: settings.access.pod_security,
+        accepts_foreign_tokens: settings.access.accepts_foreign_tokens,
     };
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
-        level,
+        rules,
         spool: Spool::new(&settings.agent.state_dir),
     };
     Proxy::audited(parts, store)

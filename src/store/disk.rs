@@ -16,6 +16,7 @@ use super::{
     Failure, Loaded, audit,
     identity::{self, KeptIdentity},
     journal,
+    notes::{self, Notes},
     schema::{self, Migrated},
 };
 use crate::{
@@ -31,6 +32,8 @@ use crate::{
 pub const DATABASE: &str = "state.db";
 /// The name of the small file that has the identity once more.
 pub const IDENTITY: &str = "identity.json";
+/// The name of the small file with notes.
+pub(super) const NOTES: &str = "notes.json";
 /// Every condition that the store reports.
 pub const CONDITIONS: [&str; 6] = [FULL, UNWRITABLE, NEWER, DAMAGED, AUDIT_LOST, OTHER_IDENTITY];
 
@@ -90,6 +93,7 @@ pub(super) struct Disk {
     is_full: bool,
     pub(super) identity: KeptIdentity,
     pub(super) audit: audit::Waiting,
+    pub(super) notes: Notes,
 }
 
 impl Disk {
@@ -104,10 +108,12 @@ impl Disk {
             is_full: false,
             identity: KeptIdentity::default(),
             audit: audit::Waiting::new(now),
+            notes: Notes::default(),
         };
         // What cannot be removed is tried again by the next start; it takes room and does no harm.
         drop(files::remove_unfinished(&disk.directory));
         disk.reopen();
+        disk.notes = notes::read(&disk.directory);
         let file = match identity::read_file(&disk.directory) {
             Ok(file) => file,
             Err(newer) => {
@@ -121,6 +127,7 @@ impl Disk {
         let loaded = Loaded {
             database,
             file,
+            notes: disk.notes.clone(),
             conditions,
         };
         (disk, loaded)

@@ -20,12 +20,14 @@ mod audit;
 mod disk;
 mod identity;
 mod journal;
+mod notes;
 mod schema;
 
 pub use audit::{AuditRow, Ticket};
 pub use disk::{CONDITIONS, DATABASE, IDENTITY};
 pub use identity::Kept;
 pub use journal::Begun;
+pub use notes::Notes;
 
 use disk::Disk;
 
@@ -90,6 +92,8 @@ pub struct Loaded {
     pub database: Option<Identity>,
     /// The identity in the small file beside it.
     pub file: Option<Identity>,
+    /// What was switched here by hand, and what others know us by.
+    pub notes: Notes,
     /// What is wrong with the disk.
     pub conditions: Vec<Condition>,
 }

@@ -1,7 +1,7 @@
 //! Kubernetes objects, as far as they are read: a handful of fields of each, everything else is skipped while parsing. A list of
 //! 4.7 MB takes under 1 MB this way, and 60 MB as a tree of values.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -283,6 +283,52 @@ impl Object for ConfigMap {
 pub struct Version {
     /// `v1.34.4+k3s1`.
     pub git_version: String,
+}
+
+/// A request for a token of a service account, and its answer.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TokenRequest {
+    /// What is asked for.
+    pub spec: TokenRequestSpec,
+    /// What is given.
+    #[serde(skip_serializing)]
+    pub status: TokenRequestStatus,
+}
+
+impl TokenRequest {
+    /// Asks for a token of this life, for the API server itself.
+    pub fn lasting(life: Duration) -> Self {
+        let spec = TokenRequestSpec {
+            expiration_seconds: life.as_secs(),
+        };
+        Self {
+            spec,
+            ..Self::default()
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TokenRequestSpec {
+    /// The token's life; the API server may shorten it.
+    pub expiration_seconds: u64,
+}
+
+/// What is given.
+#[derive(Clone, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct TokenRequestStatus {
+    /// The token itself.
+    pub token: String,
+}
+
+impl fmt::Debug for TokenRequestStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
 }
 
 #[cfg(test)]

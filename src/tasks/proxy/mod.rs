@@ -24,7 +24,7 @@ use smol::{
 use crate::{
     core::{
         audit::Entry,
-        policy::{self, Level},
+        policy::{self, Rules},
         proxy::{Admission, Asked, Call, Cluster, Form, Refusal, Target, route, route_stream},
     },
     files::Spool,
@@ -55,7 +55,7 @@ pub struct Parts {
     /// The way into the cluster; `None`: there is no cluster.
     pub client: Option<Client>,
     /// What the owner of the box permits.
-    pub level: Level,
+    pub rules: Rules,
     /// Where large buffered answers wait.
     pub spool: Spool,
 }
@@ -138,7 +138,7 @@ impl Proxy {
     }
 
     fn with_audit(parts: Parts, store: Option<store::Handle>) -> Self {
-        let audit = Audit::new(store, parts.level);
+        let audit = Audit::new(store, parts.rules.level);
         let keeping = parts.executor.spawn(Rc::clone(&audit).keep());
         Self {
             shared: Rc::new(Shared {
@@ -543,13 +543,13 @@ impl Shared {
             None => Cluster::None,
         };
         let call = route(asked, cluster).map_err(|refusal| Denied { refusal, row: None })?;
-        if let Err(refusal) = policy::decide(self.parts.level, &call) {
+        if let Err(refusal) = policy::decide(&self.parts.rules, &call) {
             let row = self.audit.refuse(&call);
             return Err(Denied { refusal, row });
         }
-        let identity = match policy::identity(self.parts.level, &call) {
-            policy::Identity::Agent => Identity::Agent,
-            policy::Identity::Caller => Identity::Anonymous,
+        let identity = match call.target {
+            Target::Kubernetes(_) => Identity::Agent,
+            Target::Service(_) => Identity::Anonymous,
         };
         Ok(Permit { call, identity })
     }

@@ -23,7 +23,10 @@ use hyper::{
     service::service_fn,
 };
 use pipeops_agent::{
-    core::{policy::Level, time::Wall},
+    core::{
+        policy::{Level, Rules},
+        time::Wall,
+    },
     files::Spool,
     host::clock,
     kube::{Client, Settings, kubeconfig::Source},
@@ -101,7 +104,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
         let proxy = Proxy::new(Parts {
             executor: Rc::clone(&server),
             client: Some(client.clone()),
-            level,
+            rules: rules(level),
             spool: Spool::new(directory.path()),
         });
         test(Bench {
@@ -115,13 +118,20 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
     }));
 }
 
+fn rules(level: Level) -> Rules {
+    Rules {
+        level,
+        ..Rules::default()
+    }
+}
+
 impl Bench {
     /// Writes down what is done from here on.
     pub(crate) fn audit(&mut self, level: Level, store: Handle) {
         let parts = Parts {
             executor: Rc::clone(&self.seen.executor),
             client: Some(self.client.clone()),
-            level,
+            rules: rules(level),
             spool: Spool::new(self.directory()),
         };
         self.proxy = Proxy::audited(parts, store);
