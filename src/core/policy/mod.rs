@@ -2,9 +2,31 @@
 //! of request.
 //!
 //! [`decide`] judges what the call itself says; where that depends on a namespace, [`settle`] judges what the cluster says of it.
-//! Nothing here can be changed from the link.
+//! Nothing here can be changed from the link. The lists are in `tables.rs`; what is on none of them is refused.
+//!
+//! | a call that | `read-only` | `managed` | `full` |
+//! |---|---|---|---|
+//! | reads what is on the list: get, list, watch, logs, discovery, health | yes | yes | yes |
+//! | asks about itself: `kubectl auth can-i`, `whoami` | yes | yes | yes |
+//! | reads Secrets, or an API group on no list | no | in managed namespaces | yes |
+//! | changes what is on the list | no | in managed namespaces | yes |
+//! | enters: exec, attach, port-forward, proxy, a service | no | in managed namespaces | yes |
+//! | creates a namespace | no | one with both labels | yes |
+//! | does anything else, or impersonates | no | no | yes |
+//!
+//! A managed namespace carries `pipeops.io/managed=true` and enforces a Pod Security level of at least `access.pod_security`. `default`,
+//! `kube-*` and `pipeops-system` never are. `off` permits nothing. Under `full` the cluster's own rules decide alone.
 
-use crate::core::proxy::{Call, HeaderList, Refusal, Target};
+mod attributes;
+mod identity;
+mod judge;
+mod namespace;
+mod tables;
+
+pub use attributes::{Attributes, Object, Verb};
+pub use identity::{Identity, identity};
+pub use judge::decide;
+pub use namespace::{NewNamespace, new_namespace, settle};
 
 /// What the owner of the box permits (`access.level`). The greater, the stricter.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -100,120 +122,12 @@ pub struct Namespace {
     pub enforces: Option<PodSecurity>,
 }
 
-/// Decides whether a call may run, by what it says itself.
-pub fn decide(rules: &Rules, _call: &Call) -> Result<Terms, Refusal> {
-    match rules.level {
-        Level::Full => Ok(Terms::Free),
-        Level::Managed | Level::ReadOnly => Err(Refusal(format!(
-            "refused by the agent: access.level is \"{}\", and this version proxies calls only with access.level = \"full\"",
-            rules.level.word()
-        ))),
-        Level::Off => Err(Refusal(
-            "refused by the agent: access.level is \"off\"".to_owned(),
-        )),
-    }
-}
-
-/// Under whose identity a call runs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Identity<'a> {
-    /// The narrow account of the control plane, whose token never leaves the box. An `Authorization` of the caller's stays behind.
-    ControlPlane,
-    /// Whoever this value of `Authorization` belongs to.
-    Foreign(&'a str),
-    /// None of ours: an application decides by what the caller sent, `Authorization` and cookies included.
-    Caller,
-}
-
-/// Chooses the identity of a call. `handle` is what the control plane was given in place of a token.
-pub fn identity<'a>(rules: &Rules, handle: &str, call: &'a Call) -> Result<Identity<'a>, Refusal> {
-    if matches!(call.target, Target::Service(_)) {
-        return Ok(Identity::Caller);
-    }
-    match authorizations(&call.headers).as_slice() {
-        [] => Ok(Identity::ControlPlane),
-        [value] if value.strip_prefix("Bearer ") == Some(handle) => Ok(Identity::ControlPlane),
-        [value] if rules.accepts_foreign_tokens => Ok(Identity::Foreign(value)),
-        [_] => Err(Refusal(
-            "refused by the agent: the request brings an Authorization of its own, and access.foreign_tokens is false".to_owned(),
-        )),
-        _ => Err(Refusal(
-            "refused by the agent: the request brings more than one Authorization".to_owned(),
-        )),
-    }
-}
-
-fn authorizations(headers: &HeaderList) -> Vec<&str> {
-    headers
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
-        .flat_map(|(_, values)| values)
-        .map(String::as_str)
-        .collect()
-}
+/// Where the settings are, for the text of a refusal.
+const CONFIG: &str = "/etc/pipeops-agent/config.toml";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, Limit, Scheme, route};
-
-    fn call(namespace: &str, path: &str) -> Call {
-        let asked = Asked {
-            method: String::new(),
-            path: path.to_owned(),
-            query: String::new(),
-            headers: Vec::new(),
-            scheme: Scheme::Http,
-            namespace: namespace.to_owned(),
-            service: namespace.to_owned(),
-            port: i64::from(!namespace.is_empty()),
-            is_websocket: false,
-            protocol: String::new(),
-            limit: Limit::Default,
-        };
-        route(&asked, Cluster::Known).unwrap()
-    }
-
-    fn rules(level: Level) -> Rules {
-        Rules {
-            level,
-            ..Rules::default()
-        }
-    }
-
-    #[test]
-    fn only_full_permits_and_a_refusal_names_the_setting() {
-        let call = call("", "/api/v1/pods");
-        assert_eq!(decide(&rules(Level::Full), &call), Ok(Terms::Free));
-        for level in [Level::Managed, Level::ReadOnly, Level::Off] {
-            let Refusal(text) = decide(&rules(level), &call).unwrap_err();
-            assert!(text.contains("access.level"), "{text}");
-            assert!(text.contains(level.word()), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_a_call_brings_along_decides_who_it_is() {
-        let mut asked = call("", "/api/v1/pods");
-        let found = |call: &Call, accepts| {
-            let rules = Rules {
-                accepts_foreign_tokens: accepts,
-                ..Rules::default()
-            };
-            identity(&rules, "handle", call).map(|identity| format!("{identity:?}"))
-        };
-        assert_eq!(found(&asked, false).unwrap(), "ControlPlane");
-        asked.headers = vec![("authorization".into(), vec!["Bearer handle".into()])];
-        assert_eq!(found(&asked, false).unwrap(), "ControlPlane");
-        asked.headers = vec![("AUTHORIZATION".into(), vec!["Bearer other".into()])];
-        assert!(found(&asked, false).is_err());
-        assert_eq!(found(&asked, true).unwrap(), "Foreign(\"Bearer other\")");
-        asked
-            .headers
-            .push(("Authorization".into(), vec!["Bearer handle".into()]));
-        assert!(found(&asked, true).is_err());
-        assert_eq!(found(&call("shop", "/x"), false).unwrap(), "Caller");
-    }
 
     #[test]
     fn words_name_levels_and_nothing_else_does() {

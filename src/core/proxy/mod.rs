@@ -6,12 +6,14 @@
 
 mod headers;
 mod path;
+mod query;
 mod slots;
 
 use std::time::Duration;
 
 pub use headers::{end_to_end, first};
-pub use path::{KubePath, MAX_PATH_BYTES, query, query_flag, service_path};
+pub use path::{KubePath, MAX_PATH_BYTES, service_path};
+pub use query::{query, query_flag, query_value};
 pub use slots::{Admission, Class, Slots, WAIT_MAX};
 
 use crate::core::time::{Mono, Now, Wall};

@@ -1,4 +1,4 @@
-//! Paths and queries: canonicalised once, then judged and sent in exactly that form.
+//! Paths: canonicalised once, then judged and sent in exactly that form.
 //!
 //! The wire's path is a text that may hold percent escapes. An escape of a letter that needs none is decoded, any other escape is
 //! kept in capitals, any other byte that needs an escape gets one. So `%2F` stays an encoded slash, and no two spellings of one path differ
@@ -8,16 +8,15 @@ use super::{Refusal, refuse};
 
 /// The longest path that is sent on, in bytes after escaping.
 pub const MAX_PATH_BYTES: usize = 16 * 1024;
-/// The longest query, in bytes after escaping.
-const MAX_QUERY_BYTES: usize = 32 * 1024;
 
 /// First segments of the API server's paths.
 const ROOTS: [&str; 7] = [
     "api", "apis", "healthz", "readyz", "livez", "version", "openapi",
 ];
 
-/// A canonical path of the Kubernetes API: absolute, no empty, `.` or `..` segment, and no encoded slash but behind a proxy subresource,
-/// where it belongs to the proxied application. So what the API server resolves is what stands here.
+/// A canonical path of the Kubernetes API: absolute, no empty, `.` or `..` segment, and no encoded slash, backslash or percent sign but
+/// behind a proxy subresource, where it belongs to the proxied application. So what the API server resolves is what stands here, also where
+/// something on the way decodes once more.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubePath(String);
 
@@ -29,14 +28,21 @@ impl KubePath {
         let has_slash_at_end = canonical.ends_with('/');
         for segment in canonical.split('/').filter(|segment| !segment.is_empty()) {
             refuse_dots(segment)?;
-            let behind_proxy = proxied_from(&segments).is_some();
-            if !behind_proxy && (segment.contains("%2F") || segment.contains("%5C")) {
-                return refuse("invalid path: encoded slash");
+            if !is_proxied(&segments) {
+                refuse_separators(segment)?;
             }
             segments.push(segment);
         }
-        let mut path = format!("/{}", segments.join("/"));
-        if has_slash_at_end && path.len() > 1 {
+        let mut path = String::with_capacity(canonical.len());
+        for (place, segment) in segments.iter().enumerate() {
+            path.push('/');
+            if is_proxied(segments.get(..place).unwrap_or_default()) {
+                path.push_str(segment);
+            } else {
+                push_plain(&mut path, segment);
+            }
+        }
+        if has_slash_at_end || path.is_empty() {
             path.push('/');
         }
         if !is_kubernetes(&path) {
@@ -71,9 +77,10 @@ impl KubePath {
     }
 }
 
-/// From which segment on a path belongs to a proxied application: behind `proxy` of a pod, a service or a node.
-fn proxied_from(segments: &[&str]) -> Option<usize> {
-    match segments {
+/// Whether what follows these segments belongs to a proxied application: they end in, or go beyond, `proxy` of a pod, a service or a node.
+fn is_proxied(segments: &[&str]) -> bool {
+    matches!(
+        segments,
         [
             "api",
             _,
@@ -82,11 +89,42 @@ fn proxied_from(segments: &[&str]) -> Option<usize> {
             "pods" | "services",
             _,
             "proxy",
-            ..,
-        ] => Some(7),
-        ["api", _, "nodes", _, "proxy", ..] => Some(5),
-        _ => None,
+            ..
+        ] | ["api", _, "nodes", _, "proxy", ..]
+    )
+}
+
+/// What another reader could take for a boundary. No name in Kubernetes holds one of them.
+fn refuse_separators(segment: &str) -> Result<(), Refusal> {
+    for (escape, what) in [
+        ("%2F", "slash"),
+        ("%5C", "backslash"),
+        ("%25", "percent sign"),
+    ] {
+        if segment.contains(escape) {
+            return refuse(format!("invalid path: encoded {what}"));
+        }
     }
+    Ok(())
+}
+
+/// Appends a segment with those escapes decoded that a path needs nowhere: `system%3Ax` and `system:x` are one name.
+fn push_plain(path: &mut String, segment: &str) {
+    let mut rest = segment;
+    while let Some((before, after)) = rest.split_once('%') {
+        path.push_str(before);
+        rest = match escape(after.as_bytes()) {
+            Some((byte, _)) if is_path_letter(byte) => {
+                path.push(char::from(byte));
+                after.get(2..).unwrap_or_default()
+            }
+            _ => {
+                path.push('%');
+                after
+            }
+        };
+    }
+    path.push_str(rest);
 }
 
 /// Whether a path is one of the Kubernetes API by its first segment. A missing slash at its begin is forgiven.
@@ -148,14 +186,14 @@ fn canonical(path: &str) -> Result<String, Refusal> {
 }
 
 /// Reads two hexadecimal digits.
-fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
+pub(super) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let ([high, low], rest) = text.split_first_chunk::<2>()?;
     let digit = |letter: &u8| char::from(*letter).to_digit(16);
     let value = digit(high)? * 16 + digit(low)?;
     Some((u8::try_from(value).ok()?, rest))
 }
 
-fn push(text: &mut String, byte: u8, stays: bool) {
+pub(super) fn push(text: &mut String, byte: u8, stays: bool) {
     if stays {
         text.push(char::from(byte));
         return;
@@ -173,56 +211,8 @@ fn is_unreserved(byte: u8) -> bool {
 }
 
 /// RFC 3986, 3.3: what may stand in a path unescaped.
-fn is_path_letter(byte: u8) -> bool {
+pub(super) fn is_path_letter(byte: u8) -> bool {
     is_unreserved(byte) || b"!$&'()*+,;=:@/".contains(&byte)
-}
-
-/// A raw query that is safe to send: existing escapes and the order of its fields stay, letters that no query may hold are escaped.
-pub fn query(raw: &str) -> Result<String, Refusal> {
-    let mut text = String::with_capacity(raw.len());
-    for byte in raw.bytes() {
-        if byte < b' ' || byte == 0x7f {
-            return refuse("invalid query string: control character");
-        }
-        push(
-            &mut text,
-            byte,
-            is_path_letter(byte) || b"?%".contains(&byte),
-        );
-    }
-    if text.len() > MAX_QUERY_BYTES {
-        return refuse(format!(
-            "invalid query string: longer than {MAX_QUERY_BYTES} bytes"
-        ));
-    }
-    Ok(text)
-}
-
-/// Whether a field of a query is set as the API server reads it: present and neither `false` nor `0`.
-pub fn query_flag(query: &str, name: &str) -> bool {
-    query.split('&').any(|field| {
-        let (key, value) = field.split_once('=').unwrap_or((field, ""));
-        decoded(key) == name.as_bytes()
-            && !matches!(
-                decoded(value).to_ascii_lowercase().as_slice(),
-                b"false" | b"0"
-            )
-    })
-}
-
-fn decoded(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, tail)) = rest.split_first() {
-        let (byte, tail) = match (byte, escape(tail)) {
-            (b'%', Some((decoded, tail))) => (decoded, tail),
-            (b'+', _) => (b' ', tail),
-            _ => (*byte, tail),
-        };
-        bytes.push(byte);
-        rest = tail;
-    }
-    bytes
 }
 
 #[cfg(test)]
@@ -246,12 +236,12 @@ mod tests {
                 Some("/api/v1/namespaces/a/pods/x%20y"),
             ),
             (
-                "/api/v1/namespaces/a/pods/100%",
-                Some("/api/v1/namespaces/a/pods/100%25"),
+                "/api/v1/namespaces/a/services/b/proxy/100%",
+                Some("/api/v1/namespaces/a/services/b/proxy/100%25"),
             ),
             (
-                "/api/v1/namespaces/a/pods/%zz",
-                Some("/api/v1/namespaces/a/pods/%25zz"),
+                "/api/v1/namespaces/a/services/b/proxy/%zz%3a",
+                Some("/api/v1/namespaces/a/services/b/proxy/%25zz%3A"),
             ),
             (
                 "/api/v1/namespaces/a/pods/a?b#c",
@@ -260,6 +250,10 @@ mod tests {
             (
                 "/api/v1/namespaces/a/configmaps/system:x",
                 Some("/api/v1/namespaces/a/configmaps/system:x"),
+            ),
+            (
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3ax%2B%40%20%3d",
+                Some("/apis/rbac.authorization.k8s.io/v1/clusterroles/system:x+@%20="),
             ),
             (
                 "/api/v1/namespaces/a/services/http:web:80/proxy/a%2fb/",
@@ -289,6 +283,11 @@ mod tests {
             "/api/v1/namespaces/proxy/secrets%2fx",
             "/api/v1/namespaces/a/pods/x/log/proxy/%2fy",
             "/api/v1/namespaces/a/pods/x%5cy",
+            "/api/v1/namespaces/a/pods/x\\y",
+            "/api/v1/namespaces/a%252Fsecrets",
+            "/api/v1/namespaces/a/pods/%252e%252e/secrets",
+            "/api/v1/namespaces/a/pods/100%",
+            "/api/v1/namespaces/a/pods/%zz",
             "/api/v1/namespaces/a/services/x/proxy/..%2f..",
             "/api/v1/namespaces/a/services/x/proxy/%2e%2e",
             "/api/v1/pods\r\nHost: x",
@@ -325,36 +324,6 @@ mod tests {
             ("/a\0", None),
         ] {
             assert_eq!(service_path(path).ok().as_deref(), wanted, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_query_is_sent_as_it_was_written() {
-        for (raw, wanted) in [
-            ("b=2&a=1;c&flag", Some("b=2&a=1;c&flag")),
-            ("fieldSelector=a%3Db&x=/?", Some("fieldSelector=a%3Db&x=/?")),
-            ("q=a b\"<ü#", Some("q=a%20b%22%3C%C3%BC%23")),
-            ("a\r\nb", None),
-        ] {
-            assert_eq!(query(raw).ok().as_deref(), wanted, "{raw}");
-        }
-    }
-
-    #[test]
-    fn flags_are_read_as_the_api_server_reads_them() {
-        for (query, wanted) in [
-            ("watch=true", true),
-            ("watch=1&x=2", true),
-            ("watch", true),
-            ("watch=", true),
-            ("w%61tch=true", true),
-            ("watch=false", false),
-            ("watch=FALSE", false),
-            ("watch=0", false),
-            ("watching=true", false),
-            ("", false),
-        ] {
-            assert_eq!(query_flag(query, "watch"), wanted, "{query}");
         }
     }
 

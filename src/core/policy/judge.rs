@@ -1,0 +1,363 @@
+//! Whether a call may run, by what it says itself.
+
+use super::{Attributes, CONFIG, Level, Object, Rules, Terms, Verb, namespace, tables};
+use crate::core::proxy::{Call, Form, HeaderList, KubePath, Refusal, Target};
+
+/// What a call does, whatever the level. The table in [`policy`](crate::core::policy) has a line for each.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Effect {
+    Read,
+    Ask,
+    ReadSecret,
+    Change,
+    Enter,
+    NewNamespace,
+}
+
+/// Why a call is refused, and what would allow it.
+struct Denial {
+    why: String,
+    fix: String,
+}
+
+impl Denial {
+    fn by_level(level: Level, what: &str, needed: &str) -> Self {
+        Self {
+            why: format!("access.level is \"{}\", {what}", level.word()),
+            fix: format!("set {needed} in {CONFIG}"),
+        }
+    }
+
+    /// What only the owner of the box does.
+    fn never(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            fix: format!(
+                "use kubectl on the box, or set access.level = \"full\" in {CONFIG} and let the cluster's own rules decide"
+            ),
+        }
+    }
+
+    fn refusal(self, what: &str) -> Refusal {
+        let Self { why, fix } = self;
+        Refusal(format!("refused by the agent: {what}: {why}; fix: {fix}"))
+    }
+}
+
+/// Decides whether a call may run, by what it says itself.
+pub fn decide(rules: &Rules, call: &Call) -> Result<Terms, Refusal> {
+    match rules.level {
+        Level::Full => return Ok(Terms::Free),
+        Level::Off => {
+            let denial = Denial::by_level(
+                Level::Off,
+                "so nothing passes",
+                "access.level = \"managed\" or \"read-only\"",
+            );
+            return Err(denial.refusal(&call.line()));
+        }
+        Level::Managed | Level::ReadOnly => {}
+    }
+    match &call.target {
+        Target::Service(service) => terms(rules.level, Effect::Enter, &service.namespace)
+            .map_err(|denial| denial.refusal(&format!("call a service: {}", call.line()))),
+        Target::Kubernetes(path) => kubernetes(rules.level, call, path),
+    }
+}
+
+fn kubernetes(level: Level, call: &Call, path: &KubePath) -> Result<Terms, Refusal> {
+    let attributes = Attributes::of(&call.method, path, &call.query)?;
+    let judged = match &attributes {
+        _ if impersonates(&call.headers) => Err(Denial::never(
+            "calls through the link run under the agent's own account, so Impersonate headers do not pass",
+        )),
+        Attributes::Path { .. } => {
+            judge_path(call, path).and_then(|effect| terms(level, effect, ""))
+        }
+        Attributes::Object(object) => {
+            judge(call, object).and_then(|effect| terms(level, effect, &object.namespace))
+        }
+    };
+    judged.map_err(|denial| denial.refusal(&attributes.to_string()))
+}
+
+fn impersonates(headers: &HeaderList) -> bool {
+    headers.iter().any(|(name, _)| {
+        let prefix = name.get(.."impersonate-".len());
+        prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case("impersonate-"))
+    })
+}
+
+/// What a level makes of an effect. This is the table.
+fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
+    let is_managed = level == Level::Managed;
+    match effect {
+        Effect::Read | Effect::Ask => Ok(Terms::Free),
+        Effect::NewNamespace if is_managed => Ok(Terms::NewNamespace),
+        Effect::ReadSecret | Effect::Change | Effect::Enter if is_managed => {
+            if name.is_empty() {
+                let why = if effect == Effect::ReadSecret {
+                    "what may hold secrets is read in managed namespaces only, one at a time"
+                } else {
+                    "the request names no namespace"
+                };
+                return Err(Denial::never(why));
+            }
+            namespace::may_be_managed(name).map_err(Denial::never)?;
+            Ok(Terms::InManaged(name.to_owned()))
+        }
+        Effect::ReadSecret => Err(Denial::by_level(
+            level,
+            "without Secrets and what may hold them",
+            "access.level = \"managed\", which allows it in managed namespaces,",
+        )),
+        Effect::Change | Effect::Enter | Effect::NewNamespace => Err(Denial::by_level(
+            level,
+            "so nothing is changed or entered",
+            "access.level = \"managed\", which allows it in managed namespaces,",
+        )),
+    }
+}
+
+/// The effect of a request that names no object.
+fn judge_path(call: &Call, path: &KubePath) -> Result<Effect, Denial> {
+    if !is_read(&call.method) || call.form != Form::Plain {
+        return Err(Denial::never(
+            "such paths are only read, by GET or HEAD and not as a WebSocket",
+        ));
+    }
+    if !tables::has_path(path) {
+        return Err(Denial::never(
+            "the path is not on the list of those that may be read",
+        ));
+    }
+    Ok(Effect::Read)
+}
+
+/// The effect of a request for objects.
+fn judge(call: &Call, object: &Object<'_>) -> Result<Effect, Denial> {
+    let Object {
+        group,
+        namespace,
+        resource,
+        subresource,
+        ..
+    } = object;
+    if !namespace.is_empty() && !namespace::is_name(namespace) {
+        return Err(Denial::never("that is no name of a namespace"));
+    }
+    if tables::has(tables::ENTER, group, resource, subresource) {
+        return judge_entry(object);
+    }
+    if object.has_more {
+        return Err(Denial::never("nothing is known that follows there"));
+    }
+    if call.form != Form::Plain && object.verb != Verb::Watch && subresource != "log" {
+        return Err(Denial::never(
+            "a WebSocket carries watches, logs, exec, attach, port-forward and proxied applications only",
+        ));
+    }
+    if object.verb.is_read() {
+        return judge_read(call, object);
+    }
+    if is_new_namespace(object) {
+        return Ok(Effect::NewNamespace);
+    }
+    if object.verb == Verb::Create && tables::has(tables::ASK, group, resource, subresource) {
+        return Ok(Effect::Ask);
+    }
+    let is_change = match object.verb {
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => true,
+        Verb::Get | Verb::List | Verb::Watch | Verb::Proxy | Verb::None => false,
+    };
+    if is_change && tables::has(tables::CHANGE, group, resource, subresource) {
+        return Ok(Effect::Change);
+    }
+    Err(reason(object))
+}
+
+fn judge_entry(object: &Object<'_>) -> Result<Effect, Denial> {
+    let is_proxy = object.subresource == "proxy";
+    match object.verb {
+        _ if object.has_more && !is_proxy => {
+            Err(Denial::never("nothing is known that follows there"))
+        }
+        Verb::Get | Verb::Create => Ok(Effect::Enter),
+        Verb::Update | Verb::Patch | Verb::Delete if is_proxy => Ok(Effect::Enter),
+        Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::List
+        | Verb::Watch
+        | Verb::DeleteCollection
+        | Verb::Proxy
+        | Verb::None => Err(Denial::never("nothing is entered by this method")),
+    }
+}
+
+fn judge_read(call: &Call, object: &Object<'_>) -> Result<Effect, Denial> {
+    let Object {
+        group,
+        resource,
+        subresource,
+        ..
+    } = object;
+    // The API server calls everything below /watch/ a watch, whatever the method.
+    if !is_read(&call.method) {
+        return Err(Denial::never("nothing is watched by this method"));
+    }
+    if tables::has(tables::READ, group, resource, subresource) {
+        return Ok(Effect::Read);
+    }
+    let whole = if tables::READ_PARTS.contains(&subresource.as_ref()) {
+        ""
+    } else {
+        subresource
+    };
+    if tables::has(tables::READ, group, resource, whole) {
+        return Ok(Effect::Read);
+    }
+    let is_custom = ![tables::READ, tables::SECRET, tables::ASK]
+        .into_iter()
+        .flatten()
+        .any(|(listed, _)| listed == group);
+    if tables::has(tables::SECRET, group, resource, whole) || (is_custom && whole.is_empty()) {
+        return Ok(Effect::ReadSecret);
+    }
+    Err(reason(object))
+}
+
+fn is_read(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD")
+}
+
+fn is_new_namespace(object: &Object<'_>) -> bool {
+    object.verb == Verb::Create
+        && object.group.is_empty()
+        && object.resource == "namespaces"
+        && object.name.is_empty()
+}
+
+/// Why something is on no list.
+fn reason(object: &Object<'_>) -> Denial {
+    let Object {
+        group,
+        resource,
+        subresource,
+        ..
+    } = object;
+    let known = tables::REASONS.iter().find(|(listed, name, _)| {
+        let whole = if name.contains('/') { subresource } else { "" };
+        listed == group && tables::is(name, resource, whole)
+    });
+    Denial::never(match (known, object.verb) {
+        (Some((_, _, why)), _) => *why,
+        (None, Verb::None) => "the API has no verb for this method",
+        (None, Verb::Proxy) => "the prefix /proxy/ is not used any more",
+        (None, verb) if verb.is_read() => "it is not on the list of what may be read",
+        (None, _) if object.namespace.is_empty() => {
+            "it belongs to the whole cluster, and only what lies in a managed namespace is changed"
+        }
+        (None, _) => "it is not on the list of what may be changed in a managed namespace",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::proxy::{Asked, Cluster, Limit, Scheme, route};
+
+    fn decided(level: Level, request: &str) -> String {
+        let (method, path) = request.split_once(' ').unwrap();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let asked = Asked {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: Vec::new(),
+            scheme: Scheme::Http,
+            namespace: String::new(),
+            service: String::new(),
+            port: 0,
+            is_websocket: false,
+            protocol: String::new(),
+            limit: Limit::Default,
+        };
+        let rules = Rules {
+            level,
+            ..Rules::default()
+        };
+        match decide(&rules, &route(&asked, Cluster::Known).unwrap()) {
+            Ok(terms) => format!("{terms:?}"),
+            Err(Refusal(text)) => text,
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_asked_why_not_and_what_would_allow_it() {
+        for (level, request, wanted) in [
+            (
+                Level::ReadOnly,
+                "GET /api/v1/namespaces/shop/secrets/x",
+                "refused by the agent: get secrets x in namespace shop: access.level is \"read-only\", without Secrets and what may hold them; \
+                 fix: set access.level = \"managed\", which allows it in managed namespaces, in /etc/pipeops-agent/config.toml",
+            ),
+            (
+                Level::Managed,
+                "GET /api/v1/secrets",
+                "refused by the agent: list secrets: what may hold secrets is read in managed namespaces only, one at a time; fix: use kubectl \
+                 on the box, or set access.level = \"full\" in /etc/pipeops-agent/config.toml and let the cluster's own rules decide",
+            ),
+            (
+                Level::Off,
+                "GET /version",
+                "refused by the agent: GET /version: access.level is \"off\", so nothing passes; fix: set access.level = \"managed\" or \
+                 \"read-only\" in /etc/pipeops-agent/config.toml",
+            ),
+        ] {
+            assert_eq!(decided(level, request), wanted, "{request}");
+        }
+    }
+
+    #[test]
+    fn a_level_permits_what_its_line_says() {
+        let shop = "InManaged(\"shop\")";
+        for (request, read_only, managed) in [
+            ("GET /api/v1/pods", "Free", "Free"),
+            (
+                "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                "Free",
+                "Free",
+            ),
+            ("GET /api/v1/namespaces/shop/secrets", "refused", shop),
+            (
+                "GET /apis/helm.cattle.io/v1/namespaces/shop/helmcharts",
+                "refused",
+                shop,
+            ),
+            (
+                "PATCH /apis/apps/v1/namespaces/shop/deployments/web",
+                "refused",
+                shop,
+            ),
+            (
+                "POST /api/v1/namespaces/shop/pods/web/exec",
+                "refused",
+                shop,
+            ),
+            ("POST /api/v1/namespaces", "refused", "NewNamespace"),
+            ("DELETE /api/v1/namespaces/shop", "refused", "refused"),
+            ("GET /api/v1/nodes/a/proxy/pods", "refused", "refused"),
+        ] {
+            for (level, wanted) in [
+                (Level::Full, "Free"),
+                (Level::Managed, managed),
+                (Level::ReadOnly, read_only),
+                (Level::Off, "refused"),
+            ] {
+                let found = decided(level, request);
+                assert!(found.starts_with(wanted), "{level:?} {request}: {found}");
+            }
+        }
+    }
+}

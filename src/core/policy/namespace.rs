@@ -1,0 +1,267 @@
+//! Managed namespaces: which they are, and how one is made.
+
+use serde::Deserialize;
+
+use super::{CONFIG, Namespace, PodSecurity, Rules};
+use crate::core::proxy::Refusal;
+
+/// The label that an owner gives to a namespace.
+const MANAGED: &str = "pipeops.io/managed";
+/// The label by which a namespace enforces a Pod Security level.
+const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+/// The longest body that is read for a name.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// The namespace that is made in place of the one that was sent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NewNamespace {
+    /// Its name.
+    pub name: String,
+    /// The whole object in JSON: name and labels, and nothing else of what was sent.
+    pub object: Vec<u8>,
+}
+
+/// Whether a text is a name of a namespace (RFC 1123 label).
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// Whether a namespace can be a managed one at all, whatever labels it carries; why not otherwise.
+pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
+    if !is_name(name) {
+        return Err(format!("{name:?} is no name of a namespace"));
+    }
+    if matches!(name, "default" | "pipeops-system") || name.starts_with("kube-") {
+        return Err(format!(
+            "the namespace {name} is never managed, whatever labels it carries"
+        ));
+    }
+    Ok(())
+}
+
+/// Judges a call that depends on a managed namespace by what the cluster says of it; `None` where the cluster has none of that name.
+pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<(), Refusal> {
+    may_be_managed(name).map_err(|why| {
+        Refusal(format!(
+            "refused by the agent: {why}; fix: use another namespace"
+        ))
+    })?;
+    let wanted = rules.pod_security;
+    let Some(found) = found else {
+        return Err(Refusal(format!(
+            "refused by the agent: there is no namespace {name}; fix: kubectl create namespace {name}, which makes a managed one through the \
+             link"
+        )));
+    };
+    // Without the label the cluster's default counts, which nobody can look up and which is to let everything run unless it was changed.
+    let enforces = found.enforces.unwrap_or(PodSecurity::Privileged);
+    let why = match (found.is_managed, enforces >= wanted) {
+        (true, true) => return Ok(()),
+        (false, _) => format!("the namespace {name} is not managed"),
+        (true, false) => format!(
+            "the namespace {name} is managed but enforces only Pod Security \"{}\", and access.pod_security is \"{}\"",
+            enforces.word(),
+            wanted.word()
+        ),
+    };
+    let fix = format!(
+        "kubectl label --overwrite namespace {name} {MANAGED}=true {ENFORCE}={}",
+        wanted.max(enforces).word()
+    );
+    Err(Refusal(format!(
+        "refused by the agent: {why}; fix, on the box: {fix}"
+    )))
+}
+
+#[derive(Deserialize)]
+struct Sent {
+    #[serde(default)]
+    kind: String,
+    metadata: SentMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SentMetadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    generate_name: String,
+}
+
+/// Makes the object that is sent in place of a namespace that the caller wants: with its name and both labels. Nothing else of it passes.
+pub fn new_namespace(
+    rules: &Rules,
+    body: &[u8],
+    content_type: &str,
+) -> Result<NewNamespace, Refusal> {
+    let name = wanted_name(body, content_type)
+        .map_err(|why| Refusal(format!("refused by the agent: create a namespace: {why}")))?;
+    may_be_managed(&name).map_err(|why| {
+        Refusal(format!(
+            "refused by the agent: create namespace {name}: {why}; fix: choose another name, or set access.level = \"full\" in {CONFIG}"
+        ))
+    })?;
+    let enforce = rules.pod_security.word();
+    let object = format!(
+        r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}","labels":{{"{MANAGED}":"true","{ENFORCE}":"{enforce}"}}}}}}"#
+    );
+    Ok(NewNamespace {
+        name,
+        object: object.into_bytes(),
+    })
+}
+
+fn wanted_name(body: &[u8], content_type: &str) -> Result<String, String> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
+        return Err(format!(
+            "its body is {kind:?}, and the agent reads JSON only; fix: send application/json, as kubectl does"
+        ));
+    }
+    if body.len() > BODY_BYTES_MAX {
+        return Err(format!("its body is larger than {BODY_BYTES_MAX} bytes"));
+    }
+    let sent: Sent = serde_json::from_slice(body)
+        .map_err(|error| format!("its body is no namespace in JSON: {error}"))?;
+    if !matches!(sent.kind.as_str(), "" | "Namespace") {
+        return Err(format!("its body is a {:?}", sent.kind));
+    }
+    if sent.metadata.name.is_empty() && !sent.metadata.generate_name.is_empty() {
+        return Err("generateName does not pass; fix: choose a name".to_owned());
+    }
+    if sent.metadata.name.is_empty() {
+        return Err("it has no name".to_owned());
+    }
+    Ok(sent.metadata.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(wanted: PodSecurity, name: &str, enforces: Option<PodSecurity>) -> String {
+        let rules = Rules {
+            pod_security: wanted,
+            ..Rules::default()
+        };
+        let found = Namespace {
+            is_managed: true,
+            enforces,
+        };
+        settle(&rules, name, Some(&found)).map_or_else(|refusal| refusal.0, |()| "fine".to_owned())
+    }
+
+    #[test]
+    fn a_managed_namespace_enforces_what_is_asked_or_more() {
+        use PodSecurity::{Baseline, Privileged, Restricted};
+        for (wanted, enforces, is_fine) in [
+            (Baseline, Some(Baseline), true),
+            (Baseline, Some(Restricted), true),
+            (Baseline, Some(Privileged), false),
+            (Baseline, None, false),
+            (Restricted, Some(Baseline), false),
+            (Privileged, None, true),
+        ] {
+            let text = settled(wanted, "shop", enforces);
+            assert_eq!(text == "fine", is_fine, "{wanted:?} {enforces:?}: {text}");
+        }
+        let text = settled(Baseline, "shop", None);
+        assert!(text.ends_with("kubectl label --overwrite namespace shop pipeops.io/managed=true pod-security.kubernetes.io/enforce=baseline"), "{text}");
+    }
+
+    #[test]
+    fn some_namespaces_are_never_managed() {
+        for name in [
+            "default",
+            "kube-system",
+            "kube-",
+            "kube-anything",
+            "pipeops-system",
+            "",
+            "-a",
+            "a-",
+            "A",
+            "a.b",
+            "a/b",
+            "a b",
+            &"a".repeat(64),
+        ] {
+            let text = settled(PodSecurity::Privileged, name, Some(PodSecurity::Restricted));
+            assert_ne!(text, "fine", "{name}");
+        }
+        assert_eq!(
+            settled(PodSecurity::Privileged, "kubernetes", None),
+            "fine",
+            "only the prefix with its dash is kept"
+        );
+    }
+
+    #[test]
+    fn what_is_not_labelled_or_not_there_says_what_to_do() {
+        let Refusal(text) = settle(&Rules::default(), "shop", None).unwrap_err();
+        assert!(text.contains("kubectl create namespace shop"), "{text}");
+        let plain = Namespace::default();
+        let Refusal(text) = settle(&Rules::default(), "shop", Some(&plain)).unwrap_err();
+        assert!(text.contains("pipeops.io/managed=true"), "{text}");
+    }
+
+    #[test]
+    fn a_new_namespace_keeps_its_name_and_nothing_else() {
+        let body = r#"{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"shop","labels":{
+            "pod-security.kubernetes.io/enforce":"privileged","x":"y"},"annotations":{"a":"b"},"finalizers":["c"]},
+            "spec":{"finalizers":["d"]}}"#;
+        let made = new_namespace(
+            &Rules::default(),
+            body.as_bytes(),
+            "application/json; charset=utf-8",
+        )
+        .unwrap();
+        assert_eq!(made.name, "shop");
+        assert_eq!(
+            String::from_utf8(made.object).unwrap(),
+            r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop","labels":{"pipeops.io/managed":"true","pod-security.kubernetes.io/enforce":"baseline"}}}"#
+        );
+    }
+
+    #[test]
+    fn a_body_that_names_no_namespace_for_us_is_refused() {
+        let json = "application/json";
+        let named = |name: &str| format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
+        let long = format!(
+            r#"{{"metadata":{{"name":"a"}},"x":"{}"}}"#,
+            "x".repeat(65536)
+        );
+        for (body, kind) in [
+            (named("shop"), "application/yaml"),
+            (named("shop"), "application/vnd.kubernetes.protobuf"),
+            (named("shop"), "application/apply-patch+yaml"),
+            (named("kube-public"), json),
+            (named("kube-new"), json),
+            (named("default"), json),
+            (named("pipeops-system"), json),
+            (named("Shop"), json),
+            (named(r#"a\",\"labels\":{\"x\":\"y"#), json),
+            (named(""), json),
+            (r#"{"metadata":{"generateName":"shop-"}}"#.to_owned(), json),
+            (
+                r#"{"metadata":{"name":"a","name":"kube-system"}}"#.to_owned(),
+                json,
+            ),
+            (r#"{"kind":"Pod","metadata":{"name":"a"}}"#.to_owned(), json),
+            (r#"{"metadata":null}"#.to_owned(), json),
+            ("k8s\0".to_owned(), json),
+            (String::new(), json),
+            (long, json),
+        ] {
+            let made = new_namespace(&Rules::default(), body.as_bytes(), kind);
+            assert!(made.is_err(), "{kind} {body:.80}: {made:?}");
+        }
+        assert!(new_namespace(&Rules::default(), named("shop").as_bytes(), "").is_ok());
+    }
+}
