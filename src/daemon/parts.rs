@@ -22,7 +22,7 @@ use crate::{
         tls::{self, ClientIdentity, Tls, read_pem},
     },
     store,
-    tasks::{self, board::Board, facts::Profile, proxy::Proxy},
+    tasks::{self, board::Board, delegate::Delegate, facts::Profile, proxy::Proxy},
 };
 
 /// How often keeping an identity is tried again while the disk is busy.
@@ -211,9 +211,12 @@ pub(super) fn proxy(
         pod_security: settings.access.pod_security,
         accepts_foreign_tokens: settings.access.accepts_foreign_tokens,
     };
+    let delegate = client.clone().map(|client| Rc::new(Delegate::new(client)));
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
+        delegate,
+        handle: String::new(),
         rules,
         spool: Spool::new(&settings.agent.state_dir),
     };

@@ -79,6 +79,7 @@ struct Shared {
     pump: Option<Waker>,
     waiting: BTreeMap<LaneId, Waker>,
     is_lost: bool,
+    carries_streams: bool,
 }
 
 impl Shared {
@@ -128,6 +129,11 @@ impl Outlet {
             Ok(()) => shared.wake_pump(),
             Err(Refused::Full(_) | Refused::NoLane) => shared.lose(),
         }
+    }
+
+    /// From here on binary messages of this session are frames of streams, and nothing else.
+    pub fn carry_streams(&self) {
+        self.shared.borrow_mut().carries_streams = true;
     }
 
     /// Opens a lane for the answers of one exchange.
@@ -185,6 +191,11 @@ impl fmt::Debug for Lane {
 }
 
 impl Lane {
+    /// Whether binary messages of the session belong to streams.
+    pub fn carries_streams(&self) -> bool {
+        self.shared.borrow().carries_streams
+    }
+
     /// Queues a frame; waits while this lane is full. The wait ends with room, or with the session.
     pub async fn send(&mut self, frame: Frame) -> Result<(), Lost> {
         let mut held = Some(frame);

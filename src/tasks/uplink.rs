@@ -32,6 +32,9 @@ const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
 const QUIET_FAILURES: u32 = 1;
 
+/// The version of the extension that this program speaks.
+const EDGE_VERSION: u32 = 1;
+
 /// What others may ask of the link.
 #[derive(Debug)]
 pub enum Command {
@@ -351,6 +354,10 @@ impl Uplink {
             self.link.handle(Input::Heard, now);
             return;
         }
+        if kind == MessageKind::Binary && self.parts.proxy.stream_bytes(data) {
+            self.link.handle(Input::Heard, now);
+            return;
+        }
         match control::decode(data) {
             Ok(inbound) => self.inbound(inbound, now),
             Err(undecodable) => {
@@ -393,8 +400,27 @@ impl Uplink {
                 message_type: kind,
                 request_id,
             },
-            // No acknowledgement, no yamux (protocol.md 6.1): the gateway goes on in JSON.
-            Inbound::GatewayHello(_) | Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
+            Inbound::GatewayHello(hello) => {
+                if let Some(session) = &self.session
+                    && hello.use_yamux
+                {
+                    // The streams first: their first bytes may follow the acknowledgement at once.
+                    self.parts.proxy.open_streams(session.outlet());
+                    let text = control::gateway_hello_ack(now.wall);
+                    session.outlet().control(text);
+                }
+                Input::Heard
+            }
+            Inbound::EdgeHello { version } => {
+                if let Some(session) = &self.session
+                    && version > 0
+                {
+                    let text = control::edge_hello_ack(version.min(EDGE_VERSION), now.wall);
+                    session.outlet().control(text);
+                }
+                Input::Heard
+            }
+            Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
         };
         self.link.handle(input, now);
     }

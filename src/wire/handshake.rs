@@ -54,6 +54,7 @@ impl Target {
             ("agent_version", agent_version),
             ("cluster_uuid", cluster_uuid),
             ("supports_binary", "true"),
+            ("supports_edge", "true"),
             ("supports_response_streaming", "true"),
             ("supports_streaming", "true"),
             ("supports_websocket", "true"),
@@ -224,7 +225,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             target.path_and_query,
-            "/ws?agent_version=1.0&b=2&cluster_uuid=c%201&supports_binary=true&supports_response_streaming=true\
+            "/ws?agent_version=1.0&b=2&cluster_uuid=c%201&supports_binary=true&supports_edge=true&supports_response_streaming=true\
              &supports_streaming=true&supports_websocket=true&supports_yamux=true"
         );
         assert!(

@@ -463,23 +463,8 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-#[test]
-fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
-    let Some(_held) = alone() else { return };
-    let kubectl = |arguments: &[&str]| {
-        let output = command(variable("KUBECTL"))
-            .arg("--kubeconfig")
-            .arg(admin())
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    kubectl(&["create", "namespace", "pipeops-system"]);
+/// What an installation of the Go agent leaves in a cluster, and a Pod that looks like it.
+fn install_go_agent(kubectl: &impl Fn(&[&str])) {
     kubectl(&[
         "create",
         "configmap",
@@ -512,6 +497,25 @@ fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
         "--for=condition=Ready",
         "--timeout=60s",
     ]);
+}
+
+#[test]
+fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
+    let Some(_held) = alone() else { return };
+    let kubectl = |arguments: &[&str]| {
+        let output = command(variable("KUBECTL"))
+            .arg("--kubeconfig")
+            .arg(admin())
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    install_go_agent(&kubectl);
     let plane = Plane::start(Options::default()).unwrap();
     let mut agent = Agent::new(&plane).with("KUBECONFIG", admin().display().to_string());
     agent.start();
@@ -535,7 +539,13 @@ fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
     assert_eq!(status["agent_id"], "agent-old");
     assert_eq!(status["cluster_id"], "7d1f0b52-6a1e-4b0e-9a64-2f0c1f3f9b10");
     // Gone before others use the cluster: they would take it over too.
-    kubectl(&["delete", "namespace", "pipeops-system", "--timeout=60s"]);
+    kubectl(&[
+        "delete",
+        "configmap",
+        "pipeops-agent-state",
+        "-n",
+        "pipeops-system",
+    ]);
 }
 
 /// How long a followed log and a quiet watch are held: `make soak` sets more than every time-out on the way.

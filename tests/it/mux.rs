@@ -2,6 +2,6 @@
 
 mod bench;
 mod by_hand;
-mod crate_peer;
+pub(crate) mod crate_peer;
 mod go_peer;
 mod http;

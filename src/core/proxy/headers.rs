@@ -52,7 +52,8 @@ pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
     if matches!(name.as_str(), "host" | "content-length" | "expect") {
         return true;
     }
-    if matches!(form, Form::Socket(_)) && name.starts_with("sec-websocket-") {
+    // Of a handshake that the agent does not pass on as it is.
+    if !matches!(form, Form::Upgrade(_)) && name.starts_with("sec-websocket-") {
         return true;
     }
     // A front proxy's word about who is calling: the API server believes it together with certain client certificates.

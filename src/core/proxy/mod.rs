@@ -127,8 +127,10 @@ pub struct Service {
 pub enum Form {
     /// Request and response.
     Plain,
-    /// A WebSocket with these subprotocols.
+    /// A WebSocket with these subprotocols, spoken by the agent.
     Socket(Vec<String>),
+    /// A request to switch to this protocol; what follows passes through as it is.
+    Upgrade(String),
 }
 
 /// Why a request is not run: the text that the caller reads.
@@ -174,14 +176,14 @@ impl Call {
         };
         let head = match self.form {
             Form::Plain => HEAD,
-            Form::Socket(_) => DIAL,
+            Form::Socket(_) | Form::Upgrade(_) => DIAL,
         };
         let head = now.mono.after(head);
         Limits {
             // A deadline that is longer than the default is one for the head too.
             head: match (&self.form, total) {
                 (Form::Plain, Some(total)) => total,
-                (Form::Socket(_), Some(total)) => total.min(head),
+                (Form::Socket(_) | Form::Upgrade(_), Some(total)) => total.min(head),
                 (_, None) => head,
             },
             total,
@@ -194,8 +196,7 @@ impl Call {
 
     /// Whether the call can change something, for the audit.
     pub fn is_write(&self) -> bool {
-        matches!(self.form, Form::Socket(_))
-            || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
+        self.form != Form::Plain || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
     }
 
     /// What was asked, in one line without the query, which may hold secrets.
@@ -216,6 +217,42 @@ impl Call {
 /// path goes to the API server whatever its `Host` says: the same words with another `Host` would get there too, and both are judged
 /// alike.
 pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
+    routed(asked, cluster, is_socket(asked), |target| {
+        Ok(if is_socket(asked) {
+            Form::Socket(subprotocols(asked, target)?)
+        } else {
+            Form::Plain
+        })
+    })
+}
+
+/// The same for a request that came as HTTP: what it wants to switch to passes through as it is.
+pub fn route_http(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
+    let upgrade = upgrade(&asked.headers)?;
+    routed(asked, cluster, upgrade.is_some(), |target| {
+        let Some(protocol) = upgrade else {
+            return Ok(Form::Plain);
+        };
+        let is_known = ["websocket", "spdy/3.1"].contains(&protocol.to_ascii_lowercase().as_str());
+        match target {
+            // HTTP/2 in the clear would carry requests that nobody judges.
+            Target::Service(_) if protocol.eq_ignore_ascii_case("h2c") => {
+                refuse("invalid upgrade: h2c is not proxied")
+            }
+            Target::Kubernetes(_) if !is_known => {
+                refuse("invalid upgrade: the Kubernetes API knows websocket and SPDY/3.1")
+            }
+            Target::Service(_) | Target::Kubernetes(_) => Ok(Form::Upgrade(protocol)),
+        }
+    })
+}
+
+fn routed(
+    asked: &Asked,
+    cluster: Cluster,
+    switches: bool,
+    form: impl FnOnce(&Target) -> Result<Form, Refusal>,
+) -> Result<Call, Refusal> {
     if cluster == Cluster::None {
         return refuse("kubernetes client not initialized");
     }
@@ -223,14 +260,13 @@ pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
     let query = query(&asked.query)?;
     headers::check(&asked.headers)?;
     let triple = Triple::of(asked);
-    let is_socket = is_socket(asked);
     let is_kubernetes = path::is_kubernetes(&asked.path);
     let target = match triple {
         Triple::Whole => Target::Service(service(asked)?),
         Triple::None | Triple::Part if is_kubernetes => {
             Target::Kubernetes(KubePath::parse(&asked.path)?)
         }
-        Triple::None | Triple::Part if is_socket => {
+        Triple::None | Triple::Part if switches => {
             return refuse("missing service routing information for WebSocket");
         }
         Triple::Part => {
@@ -244,13 +280,12 @@ pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
             );
         }
     };
-    let form = if is_socket {
-        Form::Socket(subprotocols(asked, &target)?)
-    } else {
-        Form::Plain
+    let form = form(&target)?;
+    // A handshake that the agent speaks is a GET whatever the frame says: what is judged must be what is sent.
+    let method = match form {
+        Form::Socket(_) => "GET".to_owned(),
+        Form::Plain | Form::Upgrade(_) => method,
     };
-    // A handshake is a GET whatever the frame says: what is judged must be what is sent.
-    let method = if is_socket { "GET".to_owned() } else { method };
     let mut headers = end_to_end(&asked.headers);
     headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
     Ok(Call {
@@ -392,6 +427,38 @@ fn is_socket(asked: &Asked) -> bool {
         || is_filled("sec-websocket-protocol")
 }
 
+/// What a request of HTTP wants to switch to: `Upgrade`, where `Connection` names it (RFC 9110, 7.8).
+fn upgrade(headers: &HeaderList) -> Result<Option<String>, Refusal> {
+    let is_nominated = headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("connection"))
+        .flat_map(|(_, values)| values)
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    let values: Vec<&String> = headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("upgrade"))
+        .flat_map(|(_, values)| values)
+        .collect();
+    match values.as_slice() {
+        [protocol] if is_nominated => {
+            let protocol = protocol.trim();
+            let is_fine = !protocol.is_empty()
+                && protocol.len() <= 64
+                && protocol
+                    .bytes()
+                    .all(|byte| byte == b'/' || headers::is_token(byte));
+            if !is_fine {
+                return refuse("invalid upgrade: name one protocol");
+            }
+            Ok(Some(protocol.to_owned()))
+        }
+        // A wish that is not for this connection goes no further, as hop-by-hop headers do.
+        [] | [_] => Ok(None),
+        _ => refuse("invalid upgrade: name one protocol"),
+    }
+}
+
 /// The subprotocols to offer: the request's own field, then the header's, without doubles.
 fn subprotocols(asked: &Asked, target: &Target) -> Result<Vec<String>, Refusal> {
     let from_headers = asked
@@ -427,10 +494,10 @@ fn class(form: &Form, target: &Target, query: &str) -> Class {
     let Target::Kubernetes(path) = target else {
         return match form {
             Form::Plain => Class::Short,
-            Form::Socket(_) => Class::Long,
+            Form::Socket(_) | Form::Upgrade(_) => Class::Long,
         };
     };
-    let is_long = matches!(form, Form::Socket(_))
+    let is_long = *form != Form::Plain
         || path.is_legacy_watch()
         || query_flag(query, "watch")
         || query_flag(query, "follow");

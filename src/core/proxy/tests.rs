@@ -39,6 +39,7 @@ fn place(asked: &Asked) -> String {
             let form = match &call.form {
                 Form::Plain => "",
                 Form::Socket(_) => " (socket)",
+                Form::Upgrade(_) => " (upgrade)",
             };
             let target = match &call.target {
                 Target::Kubernetes(_) => "kubernetes",

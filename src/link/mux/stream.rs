@@ -251,6 +251,22 @@ impl StreamWatch {
         }
     }
 
+    /// Waits until the stream is over in both directions, or was dropped here.
+    pub async fn broken(&self) {
+        poll_fn(|context| match self.poll_ended(context) {
+            Poll::Ready(Some(End::Finished)) => {
+                // Finished is not over: the next word is awaited.
+                if let Some(port) = self.mux.state.borrow_mut().ports.get_mut(&self.key) {
+                    remember(&mut port.watcher, context);
+                }
+                Poll::Pending
+            }
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+    }
+
     /// Waits for it.
     pub async fn ended(&self) -> Option<End> {
         poll_fn(|context| self.poll_ended(context)).await

@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 
-use super::{audit::Record, upstream::until};
+use super::{denial::Denial, upstream::until};
 use crate::{
     core::proxy::{HeaderList, Target, first},
     files::{Spool, SpoolFailure, SpoolFile},
@@ -46,6 +46,12 @@ impl From<Lost> for Failure {
 impl From<String> for Failure {
     fn from(text: String) -> Self {
         Self::Told(text)
+    }
+}
+
+impl From<Denial> for Failure {
+    fn from(denial: Denial) -> Self {
+        Self::Told(denial.text)
     }
 }
 
@@ -100,7 +106,7 @@ impl Reply {
     /// Sends head and pieces as they come, and the end. A piece is never held back for more to come.
     pub(super) async fn stream(
         &mut self,
-        record: &Record,
+        mut sent: impl FnMut(usize),
         head: (u16, &HeaderList),
         mut body: Body,
         target: &Target,
@@ -109,7 +115,7 @@ impl Reply {
         let (status, headers) = head;
         self.head(status, headers).await?;
         while let Some(data) = next(&mut body, target, idle).await? {
-            record.sent(data.len());
+            sent(data.len());
             for piece in data.chunks(PIECE_BYTES) {
                 let now = clock::now().wall;
                 self.text(control::proxy_response_chunk(&self.id, piece, now))
@@ -184,14 +190,15 @@ impl Reply {
         }
     }
 
-    /// The binary form, but where the body itself is gzip: its receiver would take that for our packing (D12).
+    /// The binary form, but where the body itself is gzip: its receiver would take that for our packing (D12). And not where binary
+    /// messages belong to streams.
     async fn send_parts(
         &mut self,
         status: u16,
         headers: &HeaderList,
         body: &Collected,
     ) -> Result<(), Failure> {
-        let head = if body.is_gzip() {
+        let head = if body.is_gzip() || self.lane.carries_streams() {
             None
         } else {
             control::binary_response_head(&self.id, status, headers)

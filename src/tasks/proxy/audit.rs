@@ -12,7 +12,7 @@ use super::upstream::until;
 use crate::{
     core::{
         audit::{Effect, Entry, Form as Written, Kind, Minute, Verdict},
-        policy::Level,
+        policy::Rules,
         proxy::{Call, Form, Target},
         time::{Mono, in_words},
     },
@@ -31,7 +31,7 @@ const WHO: &str = "control-plane";
 #[derive(Debug)]
 pub(super) struct Audit {
     book: Option<Book>,
-    level: Level,
+    rules: Rc<Cell<Rules>>,
     minute: RefCell<Minute>,
 }
 
@@ -68,14 +68,14 @@ enum Place {
 
 impl Audit {
     /// A book on disk, or none: then nothing is written down.
-    pub(super) fn new(store: Option<Handle>, level: Level) -> Rc<Self> {
+    pub(super) fn new(store: Option<Handle>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
         let book = store.map(|store| {
             let (ends, ended) = bounded(ENDS_MAX);
             Book { store, ends, ended }
         });
         Rc::new(Self {
             book,
-            level,
+            rules,
             minute: RefCell::new(Minute::new(clock::now().mono)),
         })
     }
@@ -188,7 +188,7 @@ impl Audit {
     }
 
     fn entry(&self, call: &Call, verdict: Verdict) -> Entry {
-        let why = format!("access.level = {}", self.level.word());
+        let why = format!("access.level = {}", self.rules.get().level.word());
         Entry::new(WHO, &call.line(), verdict, &why)
     }
 }
@@ -207,9 +207,9 @@ async fn write_end(store: &Handle, end: End) {
 /// What a call does, for the audit. A WebSocket of the API runs something or opens a way into a container.
 fn kind(call: &Call) -> Kind {
     match (&call.form, &call.target) {
-        (Form::Socket(_), Target::Kubernetes(_)) => Kind::Exec,
-        (Form::Socket(_) | Form::Plain, _) if call.is_write() => Kind::Write,
-        (Form::Socket(_) | Form::Plain, _) => Kind::Read,
+        (Form::Socket(_) | Form::Upgrade(_), Target::Kubernetes(_)) => Kind::Exec,
+        _ if call.is_write() => Kind::Write,
+        _ => Kind::Read,
     }
 }
 
@@ -217,6 +217,13 @@ impl Record {
     /// How it came out.
     pub(super) fn ended(&self, outcome: &'static str) {
         self.outcome.set(outcome);
+    }
+
+    /// Counts bytes of the request.
+    pub(super) fn received(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.received_bytes
+            .set(self.received_bytes.get().saturating_add(bytes));
     }
 
     /// Counts bytes of the answer.

@@ -3,21 +3,20 @@
 use std::{cell::OnceCell, rc::Rc};
 
 use hyper::body::Bytes;
-use smol::channel::Receiver;
+use smol::future::FutureExt as _;
 
 use super::{
-    Permit,
-    answer::{Failure, Reply},
+    Shared,
+    answer::{Failure, Reply, Whole, collect},
     audit::Record,
     body::{Held, Pipe},
+    gate::Pass,
+    permit::{Admitted, Permit},
     table::Place,
-    upstream::{self, DEADLINE, header_list, until},
+    upstream::{self, header_list, late, until},
 };
 use crate::{
-    core::{
-        proxy::{HeaderList, Limits, first},
-        time::Mono,
-    },
+    core::proxy::{HeaderList, Limits, first},
     kube::Body,
     link::outlet::Outlet,
     wire::control::Answer,
@@ -62,9 +61,8 @@ pub(super) fn declared_length(headers: &HeaderList) -> Option<u64> {
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) place: Place,
-    /// Where it has to wait: until when, and who says that its turn has come.
-    pub(super) turn: Option<(Mono, Receiver<()>)>,
-    pub(super) permit: Permit,
+    pub(super) pass: Pass,
+    pub(super) admitted: Admitted,
     pub(super) limits: Limits,
     pub(super) answer: Answer,
     pub(super) outlet: Outlet,
@@ -73,15 +71,34 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Runs it to its end. Dropping the future cancels it.
     pub(super) async fn run(self, source: Source) {
+        let Self {
+            place,
+            pass,
+            admitted,
+            limits,
+            answer,
+            outlet,
+        } = self;
         let pipe = source.pipe();
-        let mut reply = Reply::new(&self.place.id, self.answer, &self.outlet);
+        let mut reply = Reply::new(&place.id, answer, &outlet);
         let book: OnceCell<Record> = OnceCell::new();
         let conversation = async {
-            match self.limits.total {
-                Some(total) => until(total, self.converse(source, &mut reply, &book))
+            let shared = &place.shared;
+            let permit = shared.permit(admitted, &pass, &book).await?;
+            let talk = Conversation {
+                shared,
+                permit: &permit,
+                limits: &limits,
+                answer,
+            };
+            talk.run(source, &mut reply, &book).await
+        };
+        let conversation = async {
+            match limits.total {
+                Some(total) => until(total, conversation)
                     .await
-                    .unwrap_or_else(|| Err(Failure::Told(DEADLINE.to_owned()))),
-                None => self.converse(source, &mut reply, &book).await,
+                    .unwrap_or_else(|| Err(late().into())),
+                None => conversation.await,
             }
         };
         let broken_body = async {
@@ -90,7 +107,8 @@ impl Exchange {
                 None => std::future::pending().await,
             }
         };
-        let outcome = smol::future::or(conversation, broken_body).await;
+        let cut = async { Err(pass.cut().await.into()) };
+        let outcome = Box::pin(conversation).or(broken_body).or(cut).await;
         if let (Some(record), Some(pipe)) = (book.get(), &pipe) {
             record.received_bytes.set(pipe.received_bytes());
         }
@@ -111,75 +129,66 @@ impl Exchange {
             }
             Err(Failure::Told(text)) => {
                 say_ended("failed");
-                log::debug!("proxy: {} failed: {text}", self.permit.call.method);
+                log::debug!("proxy: a request failed: {text}");
                 reply.fail(&text).await;
             }
             Err(Failure::Lost) => say_ended("link lost"),
         }
     }
+}
 
-    async fn converse(
-        &self,
+/// A permitted request on its way.
+#[derive(Clone, Copy)]
+struct Conversation<'a> {
+    shared: &'a Shared,
+    permit: &'a Permit,
+    limits: &'a Limits,
+    answer: Answer,
+}
+
+impl Conversation<'_> {
+    async fn run(
+        self,
         source: Source,
         reply: &mut Reply,
         book: &OnceCell<Record>,
-    ) -> Result<Option<super::answer::Whole>, Failure> {
-        self.wait_for_turn().await?;
-        let record = self.place.shared.audit.permit(&self.permit.call).await?;
-        let record = book.get_or_init(|| record);
+    ) -> Result<Option<Whole>, Failure> {
         let (body, held) = match source {
             Source::None => (Body::empty(), None),
             Source::Inline(bytes, held) => {
-                let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-                record.received_bytes.set(length);
+                if let Some(record) = book.get() {
+                    record.received(bytes.len());
+                }
                 (Body::full(bytes), Some(held))
             }
             Source::NextBinary(pipe) => (Body::of_io(pipe.reader(None)), None),
             Source::Chunked { pipe, length } => (Body::of_io(pipe.reader(length)), None),
         };
-        let shared = &self.place.shared;
-        let response = upstream::send(shared, &self.permit, &self.limits, body).await?;
+        let response = upstream::send(self.shared, self.permit, self.limits, body).await?;
         // An answer has begun, so the request's bytes are out or of no use any more.
         drop(held);
         let status = response.status().as_u16();
         let headers = header_list(response.headers());
-        let target = &self.permit.call.target;
+        let (target, idle) = (&self.permit.call.target, self.limits.idle);
+        let body = response.into_body();
+        let sent = |bytes| {
+            if let Some(record) = book.get() {
+                record.sent(bytes);
+            }
+        };
         match self.answer {
             Answer::Streaming => {
                 reply
-                    .stream(
-                        record,
-                        (status, &headers),
-                        response.into_body(),
-                        target,
-                        self.limits.idle,
-                    )
+                    .stream(sent, (status, &headers), body, target, idle)
                     .await?;
                 Ok(None)
             }
             Answer::Buffered | Answer::Socket => {
-                let spool = &shared.parts.spool;
-                let whole = super::answer::collect(
-                    (status, headers),
-                    response.into_body(),
-                    spool,
-                    target,
-                    self.limits.idle,
-                );
-                let whole = whole.await?;
-                record.sent(whole.body_bytes());
+                let spool = &self.shared.parts.spool;
+                let whole = collect((status, headers), body, spool, target, idle).await?;
+                sent(whole.body_bytes());
                 Ok(Some(whole))
             }
-        }
-    }
-
-    async fn wait_for_turn(&self) -> Result<(), Failure> {
-        let Some((moment, turn)) = &self.turn else {
-            return Ok(());
-        };
-        match until(*moment, turn.recv()).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) | None => Err(Failure::Told(super::BUSY.to_owned())),
         }
     }
 }

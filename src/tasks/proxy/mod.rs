@@ -7,13 +7,20 @@
 mod answer;
 mod audit;
 mod body;
+mod denial;
 mod exchange;
 mod frames;
+mod gate;
+mod permit;
 mod socket;
+mod streams;
 mod table;
 mod upstream;
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use hyper::body::Bytes;
 use smol::{
@@ -24,14 +31,15 @@ use smol::{
 use crate::{
     core::{
         audit::Entry,
-        policy::{self, Rules},
-        proxy::{Admission, Asked, Call, Cluster, Form, Refusal, Target, route, route_stream},
+        policy::Rules,
+        proxy::{Asked, Form, Target, route, route_stream},
     },
     files::Spool,
     host::clock,
-    kube::{Client, Identity},
+    kube::Client,
     link::outlet::{Frame, Outlet},
     store,
+    tasks::delegate::Delegate,
     wire::control::{
         self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
     },
@@ -39,9 +47,13 @@ use crate::{
 
 use audit::Audit;
 use body::{Budget, Pipe, Pushed, busy_with_bodies};
+use denial::Denial;
 use exchange::{Exchange, Source};
 use frames::{FrameIn, Frames, Queued};
+use gate::Gate;
+use permit::{Admitted, Denied};
 use socket::{Kind, SocketExchange};
+use streams::Streams;
 use table::{Inlet, Running, Table};
 
 /// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
@@ -54,6 +66,10 @@ pub struct Parts {
     pub executor: Rc<LocalExecutor<'static>>,
     /// The way into the cluster; `None`: there is no cluster.
     pub client: Option<Client>,
+    /// The account that calls run under; `None`: there is no cluster.
+    pub delegate: Option<Rc<Delegate>>,
+    /// What the control plane was given in place of a token.
+    pub handle: String,
     /// What the owner of the box permits.
     pub rules: Rules,
     /// Where large buffered answers wait.
@@ -65,6 +81,7 @@ pub struct Parts {
 pub struct Proxy {
     shared: Rc<Shared>,
     refusals: RefCell<Option<Refusals>>,
+    streams: RefCell<Option<Streams>>,
     _keeping: Task<()>,
 }
 
@@ -72,7 +89,9 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
+    rules: Rc<Cell<Rules>>,
     audit: Rc<Audit>,
+    gate: Rc<Gate>,
     budget: Budget,
     table: RefCell<Table>,
 }
@@ -91,6 +110,8 @@ pub struct Load {
     pub exchanges: usize,
     /// WebSockets among them.
     pub sockets: usize,
+    /// Streams that the control plane has opened.
+    pub streams: usize,
     /// Short requests that run.
     pub short_running: usize,
     /// Short requests that wait for their turn.
@@ -112,20 +133,6 @@ enum Work {
     Socket(Kind, Rc<Frames>),
 }
 
-/// Why a request does not run, and its row for the audit where it gets one.
-#[derive(Debug)]
-struct Denied {
-    refusal: Refusal,
-    row: Option<Entry>,
-}
-
-/// A call that may run, and as whom.
-#[derive(Debug)]
-struct Permit {
-    call: Call,
-    identity: Identity,
-}
-
 impl Proxy {
     /// A proxy without exchanges.
     pub fn new(parts: Parts) -> Self {
@@ -138,18 +145,34 @@ impl Proxy {
     }
 
     fn with_audit(parts: Parts, store: Option<store::Handle>) -> Self {
-        let audit = Audit::new(store, parts.rules.level);
+        let rules = Rc::new(Cell::new(parts.rules));
+        let audit = Audit::new(store, Rc::clone(&rules));
         let keeping = parts.executor.spawn(Rc::clone(&audit).keep());
         Self {
             shared: Rc::new(Shared {
                 parts,
+                rules,
                 audit,
+                gate: Rc::default(),
                 budget: Budget::default(),
                 table: RefCell::default(),
             }),
             refusals: RefCell::new(None),
+            streams: RefCell::new(None),
             _keeping: keeping,
         }
+    }
+
+    /// The rules that hold now.
+    pub fn rules(&self) -> Rules {
+        self.shared.rules.get()
+    }
+
+    /// Changes the rules. What runs and would not be admitted any more is ended. Returns how many that were.
+    pub fn set_rules(&self, rules: Rules) -> usize {
+        self.shared.rules.set(rules);
+        let shared = &self.shared;
+        shared.gate.review(|call| shared.review(call))
     }
 
     /// Writes what is still to be written into the audit: for the stop.
@@ -221,14 +244,18 @@ impl Proxy {
         // Dropped here, when nothing is borrowed: each task's end looks into the table.
         drop(entries);
         self.refusals.replace(None);
+        let streams = self.streams.replace(None);
+        drop(streams);
     }
 
     /// What is going on now.
     pub fn load(&self) -> Load {
         let table = self.shared.table.borrow();
-        let (short_running, short_waiting, long_running) = table.slots.load();
+        let (short_running, short_waiting, long_running) = self.shared.gate.load();
+        let streams = self.streams.borrow();
         Load {
             exchanges: table.entries.len(),
+            streams: streams.as_ref().map_or(0, Streams::open_count),
             sockets: table.sockets(),
             short_running,
             short_waiting,
@@ -251,17 +278,17 @@ impl Proxy {
             self.drop_message("a request under the id of one that runs");
             return;
         }
-        let permit = match self.shared.admit(&asked, route) {
-            Ok(permit) => permit,
+        let admitted = match self.shared.admit(&asked, route) {
+            Ok(admitted) => admitted,
             Err(denied) => return self.deny(&request_id, answer, denied, outlet),
         };
-        if matches!(permit.call.form, Form::Socket(_)) {
-            let kind = match permit.call.target {
+        if matches!(admitted.call.form, Form::Socket(_)) {
+            let kind = match admitted.call.target {
                 Target::Kubernetes(_) => Kind::Kubernetes,
                 Target::Service(_) => Kind::Application,
             };
             let work = Work::Socket(kind, Frames::new());
-            return self.begin(request_id, permit, work, answer, outlet);
+            return self.begin(request_id, admitted, work, answer, outlet);
         }
         let source = match self.source(body, &asked) {
             Ok(source) => source,
@@ -270,7 +297,7 @@ impl Proxy {
         if matches!(source, Source::NextBinary(_)) {
             self.await_binary(&request_id);
         }
-        self.begin(request_id, permit, Work::Plain(source), answer, outlet);
+        self.begin(request_id, admitted, Work::Plain(source), answer, outlet);
     }
 
     /// Where the body of a request comes from, with room for it where it is there already.
@@ -281,6 +308,12 @@ impl Proxy {
             RequestBody::Inline(bytes) => {
                 let held = self.shared.budget.take(bytes.len());
                 Source::Inline(bytes, held.ok_or_else(busy_with_bodies)?)
+            }
+            RequestBody::NextBinary if self.streams.borrow().is_some() => {
+                return Err(
+                    "binary messages are yamux frames now: send the body in base64 or in chunks"
+                        .to_owned(),
+                );
             }
             RequestBody::NextBinary => Source::NextBinary(pipe()),
             RequestBody::Chunked => Source::Chunked {
@@ -302,22 +335,15 @@ impl Proxy {
     }
 
     /// Starts the task of an exchange, or says that there are too many.
-    fn begin(&self, id: String, permit: Permit, work: Work, answer: Answer, outlet: &Outlet) {
+    fn begin(&self, id: String, admitted: Admitted, work: Work, answer: Answer, outlet: &Outlet) {
+        let pass = match self.shared.gate.ask(&admitted.call) {
+            Ok(pass) => pass,
+            Err(denial) => return self.refuse(&id, answer, &denial.text, outlet),
+        };
         let mut table = self.shared.table.borrow_mut();
         let number = table.next_number();
-        let now = clock::now();
-        let admission = table.slots.ask(number, permit.call.class, now.mono);
-        let turn = match admission {
-            Admission::Busy => {
-                drop(table);
-                return self.refuse(&id, answer, BUSY, outlet);
-            }
-            Admission::Run => None,
-            Admission::Wait(until) => Some(until),
-        };
-        let (told, turn_came) = bounded(1);
         let place = self.shared.place(&id, number);
-        let limits = permit.call.limits(now);
+        let limits = admitted.call.limits(clock::now());
         let outlet = outlet.clone();
         let executor = &self.shared.parts.executor;
         let (inlet, task) = match work {
@@ -325,8 +351,8 @@ impl Proxy {
                 let inlet = source.pipe().map_or(Inlet::None, Inlet::Body);
                 let exchange = Exchange {
                     place,
-                    turn: turn.map(|until| (until, turn_came)),
-                    permit,
+                    pass,
+                    admitted,
                     limits,
                     answer,
                     outlet,
@@ -337,19 +363,18 @@ impl Proxy {
                 let inlet = Inlet::Frames(kind, Rc::clone(&frames));
                 let exchange = SocketExchange {
                     place,
-                    permit,
+                    pass,
                     limits,
                     answer,
                     outlet,
                     kind,
                     frames,
                 };
-                (inlet, executor.spawn(exchange.run()))
+                (inlet, executor.spawn(exchange.run(admitted)))
             }
         };
         let entry = Running {
             number,
-            turn: told,
             inlet,
             _task: task,
         };
@@ -394,9 +419,9 @@ impl Proxy {
             return self.drop_message("a start under the id of a stream that lives");
         }
         match self.shared.admit(&asked, route_stream) {
-            Ok(permit) => {
+            Ok(admitted) => {
                 let work = Work::Socket(Kind::Kubernetes, Frames::new());
-                self.begin(stream_id, permit, work, Answer::Socket, outlet);
+                self.begin(stream_id, admitted, work, Answer::Socket, outlet);
             }
             Err(denied) => self.deny(&stream_id, Answer::Socket, denied, outlet),
         }
@@ -452,7 +477,7 @@ impl Proxy {
     /// Answers a request that may not run. Its row in the audit is written before the answer.
     fn deny(&self, id: &str, answer: Answer, denied: Denied, outlet: &Outlet) {
         let Denied {
-            refusal: Refusal(text),
+            denial: Denial { text, .. },
             row,
         } = denied;
         self.answer_refused(id, answer, (row, &text), outlet);
@@ -526,31 +551,5 @@ impl Proxy {
         let mut table = self.shared.table.borrow_mut();
         table.dropped_messages = table.dropped_messages.saturating_add(1);
         log::debug!("proxy: dropped {what}; dropped={}", table.dropped_messages);
-    }
-}
-
-const BUSY: &str = "busy: too many requests run already; try again";
-
-impl Shared {
-    /// The one way in for every form of request: routed, decided, and given an identity.
-    fn admit(
-        &self,
-        asked: &Asked,
-        route: fn(&Asked, Cluster) -> Result<Call, Refusal>,
-    ) -> Result<Permit, Denied> {
-        let cluster = match self.parts.client {
-            Some(_) => Cluster::Known,
-            None => Cluster::None,
-        };
-        let call = route(asked, cluster).map_err(|refusal| Denied { refusal, row: None })?;
-        if let Err(refusal) = policy::decide(&self.parts.rules, &call) {
-            let row = self.audit.refuse(&call);
-            return Err(Denied { refusal, row });
-        }
-        let identity = match call.target {
-            Target::Kubernetes(_) => Identity::Agent,
-            Target::Service(_) => Identity::Anonymous,
-        };
-        Ok(Permit { call, identity })
     }
 }

@@ -1,6 +1,6 @@
 //! One WebSocket from its handshake to its close: exec, attach and port-forward of the Kubernetes API, or an application's.
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::OnceCell, rc::Rc, time::Duration};
 
 use async_tungstenite::{
     WebSocketReceiver, WebSocketSender,
@@ -10,13 +10,14 @@ use async_tungstenite::{
     },
 };
 use hyper::body::Bytes;
-use smol::stream::StreamExt;
+use smol::{future::FutureExt as _, stream::StreamExt};
 
 use super::{
-    Permit,
     answer::{Failure, Reply},
     audit::Record,
     frames::{End, FrameIn, Frames, Opcode},
+    gate::Pass,
+    permit::{Admitted, Permit},
     table::Place,
     upstream::{self, DEADLINE, every_header, header_list, until},
 };
@@ -47,11 +48,11 @@ pub(super) enum Kind {
     Kubernetes,
 }
 
-/// A permitted WebSocket.
+/// An admitted WebSocket.
 #[derive(Debug)]
 pub(super) struct SocketExchange {
     pub(super) place: Place,
-    pub(super) permit: Permit,
+    pub(super) pass: Pass,
     pub(super) limits: Limits,
     /// [`Answer::Socket`] where it began with a start message: then there is no answer to a request.
     pub(super) answer: Answer,
@@ -92,31 +93,43 @@ impl From<Lost> for Over {
 
 impl SocketExchange {
     /// Runs it to its end. Dropping the future closes the connection.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(self, admitted: Admitted) {
         let mut reply = Reply::new(&self.place.id, self.answer, &self.outlet);
         let ended = async {
             self.frames.ended().await;
             Err("closed before the backend answered".to_owned().into())
         };
+        let book = OnceCell::new();
         let opening = async {
-            let record = self.place.shared.audit.permit(&self.permit.call).await?;
-            Ok((self.open(&mut reply).await?, record))
+            let shared = &self.place.shared;
+            let permit = shared.permit(admitted, &self.pass, &book).await?;
+            self.open(&permit, &mut reply).await
         };
-        let opened = smol::future::or(Box::pin(opening), ended).await;
-        let (socket, record) = match opened {
-            Ok(opened) => opened,
+        let cut = async { Err(self.pass.cut().await.into()) };
+        let opened = Box::pin(opening).or(ended).or(cut).await;
+        let socket = match opened {
+            Ok(socket) => socket,
             Err(Failure::Told(text)) => return self.refused(reply, &text).await,
             Err(Failure::Lost) => return,
         };
         if self.say_open(&mut reply, &socket).await.is_err() {
             return;
         }
-        let over = match self.limits.total {
-            Some(total) => until(total, self.relay(&mut reply, *socket, &record))
-                .await
-                .unwrap_or_else(|| Over::Failed(DEADLINE.to_owned())),
-            None => self.relay(&mut reply, *socket, &record).await,
+        // It was written down before it was opened.
+        let Some(record) = book.get() else {
+            return;
         };
+        let relay = self.relay(&mut reply, *socket, record);
+        let relay = async {
+            match self.limits.total {
+                Some(total) => until(total, relay)
+                    .await
+                    .unwrap_or_else(|| Over::Failed(DEADLINE.to_owned())),
+                None => relay.await,
+            }
+        };
+        let cut = async { Over::Failed(self.pass.cut().await.text) };
+        let over = relay.or(cut).await;
         record.ended(over.word());
         record.received_bytes.set(self.frames.received_bytes());
         if self.say_over(&mut reply, over).await.is_ok() {
@@ -125,7 +138,7 @@ impl SocketExchange {
     }
 
     /// The handshake. A refusal of the backend's is passed on.
-    async fn open(&self, reply: &mut Reply) -> Result<Box<Socket>, Failure> {
+    async fn open(&self, permit: &Permit, reply: &mut Reply) -> Result<Box<Socket>, Failure> {
         let what = match self.kind {
             Kind::Application => "failed to connect to service WebSocket",
             Kind::Kubernetes => "failed to connect to K8s API",
@@ -134,10 +147,10 @@ impl SocketExchange {
             return Err("kubernetes client not initialized".to_owned().into());
         };
         let left = self.limits.head.since(clock::now().mono);
-        let request = upstream::request(&self.permit.call, &self.permit.identity, Body::empty())?;
+        let request = upstream::request(&permit.call, Body::empty())?;
         let path = request.uri().to_string();
-        let protocols = match &self.permit.call.form {
-            Form::Plain => &[],
+        let protocols = match &permit.call.form {
+            Form::Plain | Form::Upgrade(_) => &[],
             Form::Socket(protocols) => protocols.as_slice(),
         };
         let ask = Ask {
@@ -146,16 +159,16 @@ impl SocketExchange {
             protocols,
         };
         let opening = async {
-            match &self.permit.call.target {
+            match &permit.call.target {
                 Target::Kubernetes(_) => {
-                    let peer = Peer::Api(&self.permit.identity);
+                    let peer = Peer::Api(&permit.identity);
                     let opened = socket::open(client, peer, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 Target::Service(service) => {
                     let address = upstream::address(client, service)
                         .await
-                        .map_err(|error| format!("{what}: {error}"))?;
+                        .map_err(|denial| format!("{what}: {}", denial.text))?;
                     let peer = Peer::Service(&address, upstream::scheme(service));
                     let opened = socket::open(client, peer, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))

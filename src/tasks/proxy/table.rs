@@ -2,16 +2,14 @@
 
 use std::{collections::BTreeMap, rc::Rc};
 
-use smol::{Task, channel::Sender};
+use smol::Task;
 
 use super::{Shared, body::Pipe, frames::Frames, socket::Kind};
-use crate::core::proxy::Slots;
 
 /// The exchanges of a session.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) entries: BTreeMap<String, Running>,
-    pub(super) slots: Slots,
     /// The request whose body is the next binary message.
     pub(super) awaited: Option<String>,
     pub(super) dropped_messages: u64,
@@ -23,8 +21,6 @@ pub(super) struct Table {
 pub(super) struct Running {
     /// Tells exchanges apart that have the same id one after another.
     pub(super) number: u64,
-    /// Tells a waiting request that its turn has come.
-    pub(super) turn: Sender<()>,
     /// What still comes in for it.
     pub(super) inlet: Inlet,
     pub(super) _task: Task<()>,
@@ -86,7 +82,7 @@ impl Shared {
     }
 }
 
-/// An exchange's place in the table and among the slots, given up when it is dropped, however the exchange ended.
+/// An exchange's place in the table, given up when it is dropped, however the exchange ended.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) shared: Rc<Shared>,
@@ -97,13 +93,6 @@ pub(super) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.shared.table.borrow_mut();
-        if let Some(next) = table.slots.leave(self.number) {
-            let entry = table.entries.values().find(|entry| entry.number == next);
-            // The channel holds one word and gets one. Where the waiting one was cancelled meanwhile, its own end passes the turn on.
-            if entry.is_some_and(|entry| entry.turn.try_send(()).is_err()) {
-                log::debug!("proxy: a request that gave up got its turn");
-            }
-        }
         if table.awaited.as_deref() == Some(self.id.as_str())
             && table
                 .entries

@@ -1,41 +1,57 @@
 //! The way of a call into the cluster, and of its answer's head back.
 
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
 use hyper::{
-    Request, Response,
-    header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue},
+    Request, Response, StatusCode,
+    body::Body as HttpBody,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE},
     http::request::Builder,
 };
 
-use super::{Permit, Shared};
+use super::{
+    Shared,
+    denial::{Cause, Denial},
+    permit::{Permit, no_cluster},
+};
 use crate::{
     core::{
-        proxy::{Call, HeaderList, Limits, Scheme, Service, Target, end_to_end},
+        policy,
+        proxy::{Call, HeaderList, Limits, Scheme, Service, Target, end_to_end, first},
         time::Mono,
     },
     host::clock,
     kube::{
-        Body, Client, Error, Identity,
+        Body, Client, Error, Identity, Upgraded,
         services::{self, Address},
     },
 };
 
-/// Why a call has no answer: the text for the caller.
-pub(super) fn failure(target: &Target, error: &Error) -> String {
+/// Why a call has no answer.
+pub(super) fn failure(target: &Target, error: &Error) -> Denial {
     let what = match target {
         Target::Kubernetes(_) => "kubernetes API request failed",
         Target::Service(_) => "service request failed",
     };
     if matches!(error, Error::Unconfigured(_)) {
-        return format!("kubernetes client not initialized: {error}");
+        return Denial::backend(format!("kubernetes client not initialized: {error}"));
     }
     if error.is_deadline() {
-        return format!("{what}: {DEADLINE}: {error}");
+        return Denial::new(Cause::Late, format!("{what}: {DEADLINE}: {error}"));
     }
-    format!("{what}: {error}")
+    Denial::backend(format!("{what}: {error}"))
 }
 
 /// The text for an exchange whose time is over.
 pub(super) const DEADLINE: &str = "context deadline exceeded";
+
+pub(super) fn late() -> Denial {
+    Denial::new(Cause::Late, DEADLINE)
+}
+
+/// The largest body that names a namespace.
+const NAMESPACE_BYTES_MAX: usize = 64 * 1024;
 
 /// Sends a permitted call and waits for the head of its answer.
 pub(super) async fn send(
@@ -43,33 +59,128 @@ pub(super) async fn send(
     permit: &Permit,
     limits: &Limits,
     body: Body,
-) -> Result<Response<Body>, String> {
+) -> Result<Response<Body>, Denial> {
     let Some(client) = &shared.parts.client else {
-        return Err("kubernetes client not initialized".to_owned());
+        return Err(no_cluster());
     };
-    let left = limits.head.since(clock::now().mono);
-    if left.is_zero() {
-        return Err(DEADLINE.to_owned());
+    let call = &permit.call;
+    if let Target::Service(service) = &call.target {
+        let request = request(call, body)?;
+        let found = until(limits.head, address(client, service)).await;
+        let address = found.ok_or_else(|| {
+            Denial::new(Cause::Late, format!("service request failed: {DEADLINE}"))
+        })??;
+        let left = left(limits)?;
+        let sent = services::send(client, &address, scheme(service), request, left).await;
+        return sent.map_err(|error| failure(&call.target, &error));
     }
-    let request = request(&permit.call, &permit.identity, body)?;
-    let sent = match &permit.call.target {
-        Target::Kubernetes(_) => client.send(request, &permit.identity, left).await,
-        Target::Service(service) => {
-            let found = until(limits.head, address(client, service)).await;
-            let address = found.ok_or_else(|| format!("service request failed: {DEADLINE}"))??;
-            let left = limits.head.since(clock::now().mono);
-            services::send(client, &address, scheme(service), request, left).await
+    if permit.makes_namespace {
+        return Box::pin(make_namespace(shared, client, permit, limits, body)).await;
+    }
+    let has_body = !HttpBody::is_end_stream(&body);
+    let send = |body, identity| async move {
+        let sent = client
+            .send(request(call, body)?, identity, left(limits)?)
+            .await;
+        sent.map_err(|error| failure(&call.target, &error))
+    };
+    let response = send(body, &permit.identity).await?;
+    let Identity::Bearer(token) = &permit.identity else {
+        return Ok(response);
+    };
+    if !permit.is_delegated || response.status() != StatusCode::UNAUTHORIZED {
+        return Ok(response);
+    }
+    // The cluster was made anew, or the token has ended before its time.
+    if let Some(delegate) = &shared.parts.delegate {
+        delegate.refused(token);
+    }
+    if has_body {
+        return Ok(response);
+    }
+    let identity = Identity::Bearer(shared.delegated_token().await?);
+    send(Body::empty(), &identity).await
+}
+
+/// Makes the namespace that the body names, as an object of ours.
+async fn make_namespace(
+    shared: &Shared,
+    client: &Client,
+    permit: &Permit,
+    limits: &Limits,
+    body: Body,
+) -> Result<Response<Body>, Denial> {
+    let call = &permit.call;
+    let collected = Limited::new(body, NAMESPACE_BYTES_MAX).collect();
+    let Some(collected) = until(limits.head, collected).await else {
+        return Err(late());
+    };
+    let asked = collected
+        .map_err(|error| Denial::new(Cause::Invalid, format!("the body cannot be read: {error}")))?
+        .to_bytes();
+    let content_type = first(&call.headers, "content-type").unwrap_or_default();
+    let made = match policy::new_namespace(&shared.rules.get(), &asked, content_type) {
+        Ok(made) => made,
+        Err(refusal) => {
+            if let Some(row) = shared.audit.refuse(call) {
+                shared.audit.refused(row).await;
+            }
+            return Err(refusal.into());
         }
     };
-    sent.map_err(|error| failure(&permit.call.target, &error))
+    let mut request = request(call, Body::full(made.object))?;
+    request
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let sent = client.send(request, &permit.identity, left(limits)?).await;
+    sent.map_err(|error| failure(&call.target, &error))
+}
+
+fn left(limits: &Limits) -> Result<Duration, Denial> {
+    let left = limits.head.since(clock::now().mono);
+    if left.is_zero() {
+        return Err(late());
+    }
+    Ok(left)
+}
+
+/// The raw stream to the backend of a call that switches protocols, or the backend's refusal.
+pub(super) async fn upgrade(
+    shared: &Shared,
+    permit: &Permit,
+    limits: &Limits,
+    protocol: &str,
+) -> Result<Upgraded, Denial> {
+    let Some(client) = &shared.parts.client else {
+        return Err(no_cluster());
+    };
+    let call = &permit.call;
+    let mut request = request(call, Body::empty())?;
+    let protocol = HeaderValue::from_str(protocol)
+        .map_err(|error| Denial::new(Cause::Invalid, format!("invalid upgrade: {error}")))?;
+    request.headers_mut().insert(UPGRADE, protocol);
+    let switched = match &call.target {
+        Target::Kubernetes(_) => {
+            let upgrade = client.upgrade(request, &permit.identity, left(limits)?);
+            Box::pin(upgrade).await
+        }
+        Target::Service(service) => {
+            let found = until(limits.head, address(client, service)).await;
+            let address = found.ok_or_else(late)??;
+            let left = left(limits)?;
+            let upgrade = services::upgrade(client, &address, scheme(service), request, left);
+            Box::pin(upgrade).await
+        }
+    };
+    switched.map_err(|error| failure(&call.target, &error))
 }
 
 /// Where a service is served now.
-pub(super) async fn address(client: &Client, service: &Service) -> Result<Address, String> {
+pub(super) async fn address(client: &Client, service: &Service) -> Result<Address, Denial> {
     client
         .service(&service.namespace, &service.name, service.port)
         .await
-        .map_err(|error| format!("service request failed: {error}"))
+        .map_err(|error| Denial::backend(format!("service request failed: {error}")))
 }
 
 pub(super) fn scheme(service: &Service) -> services::Scheme {
@@ -80,11 +191,7 @@ pub(super) fn scheme(service: &Service) -> services::Scheme {
 }
 
 /// The request as it is sent: the canonical path, the checked headers.
-pub(super) fn request(
-    call: &Call,
-    identity: &Identity,
-    body: Body,
-) -> Result<Request<Body>, String> {
+pub(super) fn request(call: &Call, body: Body) -> Result<Request<Body>, Denial> {
     let path = match &call.target {
         Target::Kubernetes(path) => path.as_str(),
         Target::Service(service) => &service.path,
@@ -106,8 +213,8 @@ pub(super) fn request(
     }
     let mut request = builder
         .body(body)
-        .map_err(|error| format!("invalid request: {error}"))?;
-    if *identity == Identity::Agent {
+        .map_err(|error| Denial::new(Cause::Invalid, format!("invalid request: {error}")))?;
+    if matches!(call.target, Target::Kubernetes(_)) {
         // The party sets its own; a second value must never be there, whatever the party does.
         request.headers_mut().remove(AUTHORIZATION);
     }

@@ -67,6 +67,7 @@ known! {
     "tunnel_id" TunnelId,
     "use_streaming" UseStreaming,
     "use_yamux" UseYamux,
+    "version" Version,
     "yamux_config" YamuxConfig,
     // Members of `yamux_config`.
     "connection_timeout_seconds" ConnectionTimeoutSeconds,

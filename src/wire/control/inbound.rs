@@ -26,6 +26,11 @@ pub enum Inbound {
     HeartbeatAck,
     /// The gateway offers yamux.
     GatewayHello(GatewayHello),
+    /// The control plane knows the extension, in this version and those before it.
+    EdgeHello {
+        /// Its highest version.
+        version: u32,
+    },
     /// Answer with `pong` under the same id.
     Ping {
         /// Echoed in the `pong`.
@@ -140,6 +145,12 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
         "register_in_progress" => Inbound::RegisterInProgress,
         "heartbeat_ack" => Inbound::HeartbeatAck,
         "gateway_hello" => Inbound::GatewayHello(gateway_hello(fields)),
+        "edge_hello" => Inbound::EdgeHello {
+            version: fields
+                .integer(Field::Version)
+                .and_then(|version| u32::try_from(version).ok())
+                .unwrap_or(0),
+        },
         "ping" => Inbound::Ping { request_id },
         "pong" => Inbound::Pong,
         "error" => Inbound::Error {

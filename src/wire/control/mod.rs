@@ -17,7 +17,7 @@ pub use answers::{
 };
 pub use inbound::{GatewayHello, Inbound, RegisterSuccess, Undecodable, decode};
 pub use outbound::{
-    Features, Heartbeat, Registration, SUPPORTED_TYPES, ServerSpecs, TunnelPorts,
+    Features, Heartbeat, Registration, SUPPORTED_TYPES, ServerSpecs, TunnelPorts, edge_hello_ack,
     gateway_hello_ack, heartbeat, pong, protocol_fallback, register,
 };
 pub use proxied::{

@@ -86,17 +86,19 @@ pub struct Registration {
     pub tunnel_port_config: TunnelPorts,
 }
 
-/// The six abilities of 1.3.
+/// The six abilities of 1.3, and the offer of the extension.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "the protocol has six booleans here"
+    reason = "the protocol has booleans here"
 )]
 pub struct Features {
     /// Binary bodies and responses.
     pub supports_binary_protocol: bool,
     /// The gzip label of buffered responses.
     pub supports_compression: bool,
+    /// The extension: streams of HTTP, records, commands.
+    pub supports_edge: bool,
     /// The gateway redirect.
     pub supports_gateway: bool,
     /// `proxy_response_header`, chunks and end.
@@ -112,6 +114,7 @@ impl Default for Features {
         Self {
             supports_binary_protocol: true,
             supports_compression: true,
+            supports_edge: true,
             supports_gateway: true,
             supports_response_streaming: true,
             supports_streaming: true,
@@ -263,6 +266,15 @@ pub fn gateway_hello_ack(now: Wall) -> String {
     message("gateway_hello_ack", "", Payload { use_yamux: true }, now)
 }
 
+/// `edge_hello_ack`: the version of the extension that holds from here on.
+pub fn edge_hello_ack(version: u32, now: Wall) -> String {
+    #[derive(Serialize)]
+    struct Payload {
+        version: u32,
+    }
+    message("edge_hello_ack", "", Payload { version }, now)
+}
+
 /// `protocol_fallback`, once for each unknown type and connection.
 pub fn protocol_fallback(
     unknown_type: &str,
@@ -330,13 +342,13 @@ mod tests {
         is(
             &register("req_1", &facts, NOW),
             &expect![[
-                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
+                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_edge":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
             ]],
         );
         is(
             &register("req_1", &Registration::default(), NOW),
             &expect![[
-                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"","agent_version":"","cloud_provider":"","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"","k8s_version":"","labels":{},"name":"","region":"","server_ip":"","server_specs":{},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
+                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"","agent_version":"","cloud_provider":"","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_edge":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"","k8s_version":"","labels":{},"name":"","region":"","server_ip":"","server_specs":{},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
             ]],
         );
     }

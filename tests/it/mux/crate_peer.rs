@@ -16,13 +16,13 @@ use yamux::{Config, Connection, Mode, Stream};
 use super::bench::{Agent, run};
 
 /// The gateway's side of a session.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     wanted: Sender<Sender<Stream>>,
     _task: Task<()>,
 }
 
 impl Peer {
-    pub(super) fn start(executor: &LocalExecutor<'static>, socket: UnixStream) -> Self {
+    pub(crate) fn start(executor: &LocalExecutor<'static>, socket: UnixStream) -> Self {
         let mut config = Config::default();
         config.set_max_num_streams(1024);
         config.set_max_connection_receive_window(None);
@@ -34,7 +34,7 @@ impl Peer {
         }
     }
 
-    pub(super) async fn open(&self, first: &[u8]) -> Stream {
+    pub(crate) async fn open(&self, first: &[u8]) -> Stream {
         let (given, stream) = bounded(1);
         self.wanted.send(given).await.unwrap();
         let mut stream = stream.recv().await.unwrap();

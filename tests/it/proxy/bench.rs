@@ -33,7 +33,10 @@ use pipeops_agent::{
     link::outlet::{Frame, Outlet, Part},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
     store::Handle,
-    tasks::proxy::{Load, Parts, Proxy},
+    tasks::{
+        delegate::Delegate,
+        proxy::{Load, Parts, Proxy},
+    },
     wire::control::{Inbound, decode},
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -44,10 +47,13 @@ use smol_hyper::rt::FuturesIo;
 /// How long a test waits for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What the control plane was given in place of a token.
+pub(crate) const HANDLE: &str = "a-handle";
+
 /// What the API server saw and does.
 #[derive(Default)]
 pub(crate) struct Seen {
-    executor: Rc<LocalExecutor<'static>>,
+    pub(crate) executor: Rc<LocalExecutor<'static>>,
     /// WebSockets that are served.
     sockets: RefCell<Vec<smol::Task<()>>>,
     /// Where the application listens.
@@ -101,12 +107,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
             Dialer::default(),
             Rc::clone(&server),
         );
-        let proxy = Proxy::new(Parts {
-            executor: Rc::clone(&server),
-            client: Some(client.clone()),
-            rules: rules(level),
-            spool: Spool::new(directory.path()),
-        });
+        let proxy = Proxy::new(parts(&server, &client, level, directory.path()));
         test(Bench {
             proxy,
             outlet: Outlet::new(),
@@ -118,22 +119,30 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
     }));
 }
 
-fn rules(level: Level) -> Rules {
-    Rules {
-        level,
-        ..Rules::default()
+fn parts(
+    executor: &Rc<LocalExecutor<'static>>,
+    client: &Client,
+    level: Level,
+    directory: &Path,
+) -> Parts {
+    Parts {
+        executor: Rc::clone(executor),
+        client: Some(client.clone()),
+        delegate: Some(Rc::new(Delegate::new(client.clone()))),
+        handle: HANDLE.to_owned(),
+        rules: Rules {
+            level,
+            ..Rules::default()
+        },
+        spool: Spool::new(directory),
     }
 }
 
 impl Bench {
     /// Writes down what is done from here on.
     pub(crate) fn audit(&mut self, level: Level, store: Handle) {
-        let parts = Parts {
-            executor: Rc::clone(&self.seen.executor),
-            client: Some(self.client.clone()),
-            rules: rules(level),
-            spool: Spool::new(self.directory()),
-        };
+        let executor = &self.seen.executor;
+        let parts = parts(executor, &self.client, level, self.directory());
         self.proxy = Proxy::audited(parts, store);
     }
 
@@ -417,6 +426,16 @@ async fn answer(
     request: Request<Incoming>,
     seen: Rc<Seen>,
 ) -> Result<Response<Answered>, io::Error> {
+    if request
+        .uri()
+        .path()
+        .ends_with("/serviceaccounts/pipeops-cp/token")
+    {
+        let token = json!({"status": {"token": "narrow-token"}});
+        // Closed, so that tests which count connections count those of the calls.
+        let answer = Response::builder().header("connection", "close");
+        return Ok(answer.body(whole(&token)).unwrap());
+    }
     seen.requests.set(seen.requests.get() + 1);
     let segments: Vec<String> = request
         .uri()

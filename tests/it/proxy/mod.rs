@@ -5,3 +5,4 @@ mod bench;
 mod plain;
 mod services;
 mod sockets;
+mod streams;

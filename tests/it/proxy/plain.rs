@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pipeops_agent::core::policy::Level;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, Message, base64, bytes, pattern, with_bench, with_level};
+use super::bench::{Bench, HANDLE, Message, base64, bytes, pattern, with_bench, with_level};
 
 /// The payload of a buffered answer that echoes a request.
 async fn echoed(bench: &Bench, id: &str) -> Value {
@@ -180,12 +180,12 @@ fn an_event_of_a_watch_is_not_held_back_for_the_next() {
 }
 
 #[test]
-fn the_request_arrives_as_the_agents_own_and_without_what_belongs_to_one_connection() {
+fn the_request_arrives_as_the_delegates_and_without_what_belongs_to_one_connection() {
     with_bench(async |bench| {
         bench.ask(
             "h",
             json!({"method": "get", "path": "//api/v1/p%6Fds", "query": "b=2&a=1;x&f", "headers": {
-                "Authorization": ["Bearer stolen"], "authorization": "Bearer other", "Connection": ["X-Drop"], "x-drop": ["1"],
+                "Authorization": [format!("Bearer {HANDLE}")], "Connection": ["X-Drop"], "x-drop": ["1"],
                 "Host": "evil", "X-Keep": ["1", 5, "2"], "Content-Length": ["77"], "Upgrade": "h2c", "X-Remote-User": "admin",
                 "Wrong": {"a": 1}}}),
         );
@@ -193,7 +193,7 @@ fn the_request_arrives_as_the_agents_own_and_without_what_belongs_to_one_connect
         assert_eq!(seen["method"], "GET");
         assert_eq!(seen["uri"], "/api/v1/pods?b=2&a=1;x&f");
         let headers = seen["headers"].as_object().unwrap();
-        assert_eq!(headers["authorization"], json!(["Bearer agents-own-token"]));
+        assert_eq!(headers["authorization"], json!(["Bearer narrow-token"]));
         assert_eq!(headers["x-keep"], json!(["1", "2"]));
         let names: BTreeSet<&str> = headers.keys().map(String::as_str).collect();
         assert_eq!(names, BTreeSet::from(["authorization", "host", "x-keep"]));
@@ -203,6 +203,27 @@ fn the_request_arrives_as_the_agents_own_and_without_what_belongs_to_one_connect
                 .unwrap()
                 .starts_with("127.0.0.1:")
         );
+    });
+}
+
+#[test]
+fn an_authorization_of_the_callers_own_is_refused() {
+    with_bench(async |bench| {
+        for authorization in [
+            json!("Bearer stolen"),
+            json!(["Bearer stolen", "Bearer other"]),
+            json!("Basic eDp5"),
+            json!(format!("bearer {HANDLE}")),
+        ] {
+            bench.ask(
+                "own",
+                json!({"path": "/api/v1/pods", "headers": {"authorization": authorization}}),
+            );
+            let payload = bench.expect("proxy_error", "own").await;
+            let error = payload["error"].as_str().unwrap();
+            assert!(error.contains("Authorization"), "{error}");
+        }
+        assert_eq!(bench.seen.requests.get(), 0);
     });
 }
 

@@ -17,7 +17,7 @@ use smol::{
 };
 use smol_hyper::rt::FuturesIo;
 
-use super::bench::{Answered, Bench, Counted, Seen, base64, bytes, pattern, with_bench};
+use super::bench::{Answered, Bench, Counted, HANDLE, Seen, base64, bytes, pattern, with_bench};
 
 /// Accepts a WebSocket, or refuses it with 403.
 pub(crate) fn accept(mut request: Request<Incoming>, seen: &Rc<Seen>) -> Response<Answered> {
@@ -46,7 +46,7 @@ pub(crate) fn accept(mut request: Request<Incoming>, seen: &Rc<Seen>) -> Respons
     if is_exec {
         assert_eq!(
             header("authorization").as_deref(),
-            Some("Bearer agents-own-token")
+            Some("Bearer narrow-token")
         );
     }
     let counted = Counted::new(seen, |seen| &seen.bodies);
@@ -102,7 +102,7 @@ const EXEC: &str = "/api/v1/namespaces/shop/pods/web-0/exec";
 
 fn start(bench: &Bench, id: &str) {
     bench.say(&json!({"type": "ws_start", "request_id": id, "payload": {"stream_id": id, "path": EXEC,
-        "query": "command=sh&stdin=true", "protocol": "v4.channel.k8s.io", "headers": {"authorization": ["Bearer users"]}}}));
+        "query": "command=sh&stdin=true", "protocol": "v4.channel.k8s.io", "headers": {"authorization": [format!("Bearer {HANDLE}")]}}}));
 }
 
 fn frame(bench: &Bench, id: &str, opcode: u8, payload: &[u8]) {

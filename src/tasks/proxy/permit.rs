@@ -1,0 +1,167 @@
+//! From what was asked to what may run: routed, decided, written down, and given an identity. The one way in for every form of request.
+
+use std::{cell::OnceCell, rc::Rc};
+
+use super::{
+    Shared,
+    audit::Record,
+    denial::{Cause, Denial},
+    gate::Pass,
+};
+use crate::{
+    core::{
+        audit::Entry,
+        policy::{self, Terms},
+        proxy::{Asked, Call, Cluster, Refusal},
+        secret::Secret,
+    },
+    kube::Identity,
+};
+
+/// How a form of request is routed.
+pub(super) type Route = fn(&Asked, Cluster) -> Result<Call, Refusal>;
+
+/// Why a request does not run, and its row for the audit where it gets one.
+#[derive(Debug)]
+pub(super) struct Denied {
+    pub(super) denial: Denial,
+    pub(super) row: Option<Entry>,
+}
+
+/// A call that may run as far as it says itself.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) call: Rc<Call>,
+    terms: Terms,
+    caller: Caller,
+}
+
+/// Who a call runs as.
+#[derive(Clone, Debug)]
+enum Caller {
+    ControlPlane,
+    Foreign(Secret),
+    Itself,
+}
+
+/// A call that may run, and as whom.
+#[derive(Debug)]
+pub(super) struct Permit {
+    pub(super) call: Rc<Call>,
+    pub(super) identity: Identity,
+    /// Whether its body names a namespace that the agent makes in its own way.
+    pub(super) makes_namespace: bool,
+    /// Whether the token of the identity is the delegate's, who can get another one.
+    pub(super) is_delegated: bool,
+}
+
+impl Shared {
+    /// Routes a request and judges what it says itself.
+    pub(super) fn admit(&self, asked: &Asked, route: Route) -> Result<Admitted, Denied> {
+        let cluster = match self.parts.client {
+            Some(_) => Cluster::Known,
+            None => Cluster::None,
+        };
+        let call = route(asked, cluster).map_err(|Refusal(text)| Denied {
+            denial: Denial::new(Cause::Invalid, text),
+            row: None,
+        })?;
+        match self.judge(&call) {
+            Ok((terms, caller)) => Ok(Admitted {
+                call: Rc::new(call),
+                terms,
+                caller,
+            }),
+            Err(refusal) => Err(Denied {
+                row: self.audit.refuse(&call),
+                denial: refusal.into(),
+            }),
+        }
+    }
+
+    /// Whether a call that runs would still be admitted.
+    pub(super) fn review(&self, call: &Call) -> Result<(), Refusal> {
+        self.judge(call).map(drop)
+    }
+
+    fn judge(&self, call: &Call) -> Result<(Terms, Caller), Refusal> {
+        let rules = self.rules.get();
+        let terms = policy::decide(&rules, call)?;
+        let caller = match policy::identity(&rules, &self.parts.handle, call)? {
+            policy::Identity::ControlPlane => Caller::ControlPlane,
+            policy::Identity::Caller => Caller::Itself,
+            policy::Identity::Foreign(value) => match value.strip_prefix("Bearer ") {
+                Some(token) => Caller::Foreign(Secret::new(token)),
+                None => {
+                    return Err(Refusal(
+                        "refused by the agent: only Bearer tokens are passed on".to_owned(),
+                    ));
+                }
+            },
+        };
+        Ok((terms, caller))
+    }
+
+    /// Waits for the turn of an admitted call, asks the cluster what is still open, writes the call down into `book`, and gets it an
+    /// identity.
+    pub(super) async fn permit(
+        &self,
+        admitted: Admitted,
+        pass: &Pass,
+        book: &OnceCell<Record>,
+    ) -> Result<Permit, Denial> {
+        pass.turn().await?;
+        let Admitted {
+            call,
+            terms,
+            caller,
+        } = admitted;
+        if let Terms::InManaged(namespace) = &terms {
+            self.settle(&call, namespace).await?;
+        }
+        let record = self.audit.permit(&call).await;
+        let record = record.map_err(|text| Denial::new(Cause::Busy, text))?;
+        book.get_or_init(|| record);
+        let is_delegated = matches!(caller, Caller::ControlPlane);
+        let identity = match caller {
+            Caller::ControlPlane => Identity::Bearer(self.delegated_token().await?),
+            Caller::Foreign(token) => Identity::Bearer(token),
+            Caller::Itself => Identity::Anonymous,
+        };
+        Ok(Permit {
+            call,
+            identity,
+            makes_namespace: terms == Terms::NewNamespace,
+            is_delegated,
+        })
+    }
+
+    /// A token of the control plane's account.
+    pub(super) async fn delegated_token(&self) -> Result<Secret, Denial> {
+        let Some(delegate) = &self.parts.delegate else {
+            return Err(no_cluster());
+        };
+        delegate.token().await.map_err(Denial::backend)
+    }
+
+    /// Asks the cluster whether a namespace is one where the call may run.
+    async fn settle(&self, call: &Call, namespace: &str) -> Result<(), Denial> {
+        let Some(delegate) = &self.parts.delegate else {
+            return Err(no_cluster());
+        };
+        let found = delegate.namespace(namespace).await;
+        let found = found.map_err(Denial::backend)?;
+        // The rules of now: they may have changed since the call was admitted.
+        let Err(refusal) = policy::settle(&self.rules.get(), namespace, found.as_ref()) else {
+            return Ok(());
+        };
+        if let Some(row) = self.audit.refuse(call) {
+            self.audit.refused(row).await;
+        }
+        Err(refusal.into())
+    }
+}
+
+pub(super) fn no_cluster() -> Denial {
+    Denial::backend("kubernetes client not initialized")
+}
