@@ -19,7 +19,7 @@ use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::core::secret::Secret;
-use crate::core::time::Now;
+use crate::core::time::{Mono, Now};
 use crate::net::dial::{Dialer, Route};
 use crate::net::proxy::Proxies;
 use crate::net::tls::{self, Tls};
@@ -27,6 +27,9 @@ use crate::net::{self, Elapsed, Stream, deadline};
 
 /// The longest that a connection may take within the time of a call.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long Pods that were out of reach are taken to be so.
+const CUT_OFF_FOR: Duration = Duration::from_secs(60);
 
 /// What the client is made of.
 #[derive(Clone, Debug)]
@@ -69,6 +72,9 @@ struct Shared {
     service_tls: OnceCell<Tls>,
     /// Makes connections that are used once.
     single: Rc<Pool>,
+    now: fn() -> Now,
+    /// Until when the network of the Pods is taken to be out of reach.
+    cut_off_until: Cell<Mono>,
 }
 
 impl fmt::Debug for Client {
@@ -99,6 +105,8 @@ impl Client {
                 open,
                 clock: settings.clock,
                 service_tls: OnceCell::new(),
+                now: settings.now,
+                cut_off_until: Cell::default(),
             }),
         }
     }
@@ -187,6 +195,19 @@ impl Client {
         let answer = lease.sender.send_request(request).await;
         let response = answer.map_err(|error| broken(&error))?;
         Ok((response, lease))
+    }
+
+    /// Whether Pods are out of reach from here, as far as the last tries tell.
+    pub(super) fn is_cut_off(&self) -> bool {
+        (self.shared.now)().mono < self.shared.cut_off_until.get()
+    }
+
+    /// Pods were reached by way of the API server only: for a while nobody tries it straight.
+    pub(super) fn cut_off(&self) {
+        if !self.is_cut_off() {
+            let until = (self.shared.now)().mono.after(CUT_OFF_FOR);
+            self.shared.cut_off_until.set(until);
+        }
     }
 
     pub(super) fn dialer(&self) -> &Dialer {

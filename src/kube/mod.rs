@@ -9,6 +9,7 @@ mod calls;
 mod client;
 pub mod counts;
 mod error;
+mod forward;
 pub mod kubeconfig;
 mod pool;
 pub mod services;

@@ -13,15 +13,19 @@ use hyper::{Method, Request, Response, Uri};
 
 use super::body::Body;
 use super::calls::Detail;
-use super::client::{Client, strip_hop_by_hop};
+use super::client::{Client, Identity, strip_hop_by_hop};
 use super::error::Error;
+use super::forward;
 use super::upgraded::Upgraded;
 use crate::net::dial::Target;
-use crate::net::{Elapsed, Stream, deadline};
+use crate::net::{self, Elapsed, Stream, deadline};
 use crate::wire::kube::{EndpointSlice, Service, ServicePort};
 
 /// The time for a connection to a Pod.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time for a straight connection where there is another way. Pods are on the same network or one hop away.
+const DIRECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Addresses kept of one service. One connection needs one; the rest are for those that do not answer.
 const ADDRESSES_MAX: usize = 16;
@@ -29,11 +33,13 @@ const ADDRESSES_MAX: usize = 16;
 /// The longest name of a namespace or service that is passed on (protocol 5.7).
 const NAME_BYTES_MAX: usize = 253;
 
-/// How the Pods of a service are reached.
+/// A Pod that serves a service.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Reach {
-    /// By their addresses, which this host can reach: it is a node of the cluster.
-    Direct(Vec<SocketAddr>),
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its address and port in the network of the Pods.
+    pub address: SocketAddr,
 }
 
 /// Where a service is served now.
@@ -45,8 +51,10 @@ pub struct Address {
     pub name: String,
     /// The port that callers use.
     pub port: u16,
-    /// How its Pods are reached.
-    pub reach: Reach,
+    /// Its Pods, in the order in which to try them.
+    pub pods: Vec<Pod>,
+    /// Under whose identity the API server is asked for a way to a Pod that this host cannot reach; `None`: not at all.
+    pub forward_as: Option<Identity>,
 }
 
 impl Address {
@@ -119,7 +127,8 @@ impl Client {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             port,
-            reach: Reach::Direct(found),
+            pods: found,
+            forward_as: None,
         })
     }
 
@@ -128,17 +137,9 @@ impl Client {
     /// # Errors
     /// No Pod answered within 10 s, or its TLS failed.
     pub async fn connect(&self, address: &Address, scheme: Scheme) -> Result<Stream, Error> {
-        let Reach::Direct(pods) = &address.reach;
         let shown = address.shown();
         let work = async {
-            let dialed = self.dialer().dial_any(pods, &shown, CONNECT_WITHIN).await;
-            let stream = dialed.map_err(|error| {
-                unreachable(
-                    &shown,
-                    &error.to_string(),
-                    "the agent must run on a node of the cluster, and a NetworkPolicy must let the node in".to_owned(),
-                )
-            })?;
+            let stream = self.reach(address).await?;
             match scheme {
                 Scheme::Plain => Ok(stream),
                 Scheme::Tls => {
@@ -159,6 +160,51 @@ impl Client {
             }),
         }
     }
+}
+
+impl Client {
+    /// A connection to one of the Pods: straight, or by way of the API server where the network of the Pods is out of reach.
+    async fn reach(&self, address: &Address) -> Result<Stream, Error> {
+        let shown = address.shown();
+        let pods: Vec<SocketAddr> = address.pods.iter().map(|pod| pod.address).collect();
+        let Some(identity) = &address.forward_as else {
+            let dialed = self.dialer().dial_any(&pods, &shown, CONNECT_WITHIN).await;
+            return dialed.map_err(|error| out_of_reach(&shown, &error));
+        };
+        if !self.is_cut_off() {
+            match self.dialer().dial_any(&pods, &shown, DIRECT_WITHIN).await {
+                Ok(stream) => return Ok(stream),
+                // Whatever it says: a router between us and the Pods may refuse in their name.
+                Err(error) => {
+                    log::debug!("kube: {shown}: {error}; asking the API server for a way")
+                }
+            }
+        }
+        let Some(pod) = address.pods.first() else {
+            return Err(unreachable(
+                &shown,
+                "no Pod stands behind it",
+                String::new(),
+            ));
+        };
+        let to = (
+            address.namespace.as_str(),
+            pod.name.as_str(),
+            pod.address.port(),
+        );
+        let stream = forward::open(self, identity, to, CONNECT_WITHIN).await?;
+        self.cut_off();
+        Ok(stream)
+    }
+}
+
+fn out_of_reach(shown: &str, error: &net::Error) -> Error {
+    unreachable(
+        shown,
+        &error.to_string(),
+        "the agent must run on a node of the cluster, and a NetworkPolicy must let the node in"
+            .to_owned(),
+    )
 }
 
 /// Sends a request to a service over a connection of its own. As [`Client::send`], but `Host` and `Authorization` are the caller's;
@@ -309,7 +355,7 @@ fn gather(
     slice: &EndpointSlice,
     namespace: &str,
     wanted: &ServicePort,
-    found: &mut Vec<SocketAddr>,
+    found: &mut Vec<Pod>,
     not_ready: &mut usize,
 ) {
     let port = slice.ports.iter().find(|port| {
@@ -320,23 +366,38 @@ fn gather(
         return;
     };
     for endpoint in &slice.endpoints {
-        let is_our_pod = endpoint
-            .target_ref
-            .as_ref()
-            .is_some_and(|target| target.kind == "Pod" && target.namespace == namespace);
+        let pod = endpoint.target_ref.as_ref().filter(|target| {
+            target.kind == "Pod" && target.namespace == namespace && is_name(&target.name)
+        });
         let address = endpoint
             .addresses
             .first()
             .and_then(|text| text.parse().ok());
-        let Some(address) = address.filter(|address| is_our_pod && is_of_a_pod(*address)) else {
+        let (Some(pod), Some(address)) = (pod, address.filter(|address| is_of_a_pod(*address)))
+        else {
             continue;
         };
         if endpoint.conditions.ready == Some(false) {
             *not_ready += 1;
         } else if found.len() < ADDRESSES_MAX {
-            found.push(SocketAddr::new(address, port));
+            found.push(Pod {
+                name: pod.name.clone(),
+                address: SocketAddr::new(address, port),
+            });
         }
     }
+}
+
+/// Whether this can be the name of a Pod, and so a segment of a path.
+fn is_name(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
 /// Addresses that no Pod has, but that would lead us to this host itself or to a cloud's metadata service. The API server refuses
@@ -397,6 +458,7 @@ mod tests {
             &mut found,
             &mut not_ready,
         );
+        let found = found.into_iter().map(|pod: Pod| pod.address).collect();
         (found, not_ready)
     }
 

@@ -12,7 +12,7 @@ pub mod tls;
 use std::time::Duration;
 
 pub use error::{Error, Kind, Phase};
-pub use stream::Stream;
+pub use stream::{Carrier, Stream};
 
 /// The time was over before the future was ready. The future has been dropped, which ends what it was doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

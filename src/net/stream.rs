@@ -1,5 +1,6 @@
 //! A connected byte stream, plain or inside TLS.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -16,6 +17,14 @@ pub enum Stream {
     Plain(TcpStream),
     /// TLS over another stream: over TCP, or over TLS to a proxy.
     Tls(Box<TlsStream<Self>>),
+    /// Bytes that another protocol carries.
+    Carried(Box<dyn Carrier>),
+}
+
+/// A protocol that carries a byte stream over a connection.
+pub trait Carrier: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
+    /// The connection below.
+    fn below(&self) -> &Stream;
 }
 
 impl Stream {
@@ -24,6 +33,7 @@ impl Stream {
         match self {
             Self::Plain(tcp) => tcp,
             Self::Tls(tls) => tls.get_ref().0.tcp(),
+            Self::Carried(carrier) => carrier.below().tcp(),
         }
     }
 
@@ -60,6 +70,7 @@ impl AsyncRead for Stream {
                 }
                 other @ (Poll::Ready(_) | Poll::Pending) => other,
             },
+            Self::Carried(carrier) => Pin::new(carrier.as_mut()).poll_read(cx, buffer),
         }
     }
 }
@@ -73,6 +84,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(tls.as_mut()).poll_write(cx, bytes),
+            Self::Carried(carrier) => Pin::new(carrier.as_mut()).poll_write(cx, bytes),
         }
     }
 
@@ -84,6 +96,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
             Self::Tls(tls) => Pin::new(tls.as_mut()).poll_write_vectored(cx, slices),
+            Self::Carried(carrier) => Pin::new(carrier.as_mut()).poll_write_vectored(cx, slices),
         }
     }
 
@@ -91,6 +104,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             Self::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
+            Self::Carried(carrier) => Pin::new(carrier.as_mut()).poll_flush(cx),
         }
     }
 
@@ -98,6 +112,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_close(cx),
             Self::Tls(tls) => Pin::new(tls.as_mut()).poll_close(cx),
+            Self::Carried(carrier) => Pin::new(carrier.as_mut()).poll_close(cx),
         }
     }
 }

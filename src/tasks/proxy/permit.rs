@@ -12,7 +12,7 @@ use crate::{
     core::{
         audit::Entry,
         policy::{self, Terms},
-        proxy::{Asked, Call, Cluster, Refusal},
+        proxy::{Asked, Call, Cluster, Refusal, Target},
         secret::Secret,
     },
     kube::Identity,
@@ -49,6 +49,8 @@ enum Caller {
 pub(super) struct Permit {
     pub(super) call: Rc<Call>,
     pub(super) identity: Identity,
+    /// Under whose identity the API server is asked for a way to a service's Pod, where there is no other.
+    pub(super) forward_as: Option<Identity>,
     /// Whether its body names a namespace that the agent makes in its own way.
     pub(super) makes_namespace: bool,
     /// Whether the token of the identity is the delegate's, who can get another one.
@@ -123,6 +125,11 @@ impl Shared {
         let record = record.map_err(|text| Denial::new(Cause::Busy, text))?;
         book.get_or_init(|| record);
         let is_delegated = matches!(caller, Caller::ControlPlane);
+        let forward_as = match call.target {
+            // Not to be had is no reason to refuse: most hosts reach their Pods by themselves.
+            Target::Service(_) => self.delegated_token().await.ok().map(Identity::Bearer),
+            Target::Kubernetes(_) => None,
+        };
         let identity = match caller {
             Caller::ControlPlane => Identity::Bearer(self.delegated_token().await?),
             Caller::Foreign(token) => Identity::Bearer(token),
@@ -131,6 +138,7 @@ impl Shared {
         Ok(Permit {
             call,
             identity,
+            forward_as,
             makes_namespace: terms == Terms::NewNamespace,
             is_delegated,
         })

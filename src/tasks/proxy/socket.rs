@@ -166,7 +166,7 @@ impl SocketExchange {
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 Target::Service(service) => {
-                    let address = upstream::address(client, service)
+                    let address = upstream::address(client, service, permit)
                         .await
                         .map_err(|denial| format!("{what}: {}", denial.text))?;
                     let peer = Peer::Service(&address, upstream::scheme(service));

@@ -66,7 +66,7 @@ pub(super) async fn send(
     let call = &permit.call;
     if let Target::Service(service) = &call.target {
         let request = request(call, body)?;
-        let found = until(limits.head, address(client, service)).await;
+        let found = until(limits.head, address(client, service, permit)).await;
         let address = found.ok_or_else(|| {
             Denial::new(Cause::Late, format!("service request failed: {DEADLINE}"))
         })??;
@@ -165,7 +165,7 @@ pub(super) async fn upgrade(
             Box::pin(upgrade).await
         }
         Target::Service(service) => {
-            let found = until(limits.head, address(client, service)).await;
+            let found = until(limits.head, address(client, service, permit)).await;
             let address = found.ok_or_else(late)??;
             let left = left(limits)?;
             let upgrade = services::upgrade(client, &address, scheme(service), request, left);
@@ -176,11 +176,18 @@ pub(super) async fn upgrade(
 }
 
 /// Where a service is served now.
-pub(super) async fn address(client: &Client, service: &Service) -> Result<Address, Denial> {
-    client
+pub(super) async fn address(
+    client: &Client,
+    service: &Service,
+    permit: &Permit,
+) -> Result<Address, Denial> {
+    let found = client
         .service(&service.namespace, &service.name, service.port)
-        .await
-        .map_err(|error| Denial::backend(format!("service request failed: {error}")))
+        .await;
+    let mut address =
+        found.map_err(|error| Denial::backend(format!("service request failed: {error}")))?;
+    address.forward_as.clone_from(&permit.forward_as);
+    Ok(address)
 }
 
 pub(super) fn scheme(service: &Service) -> services::Scheme {

@@ -260,6 +260,23 @@ fn services_lead_to_their_pods() {
             socket.messages.send(message.clone()).await.unwrap();
             assert_eq!(socket.messages.next().await.unwrap().unwrap(), message);
         }
+        // A host that is not in the network of the Pods: nobody answers at these addresses.
+        let mut address = client.service("fixtures", "echo", 80).await.unwrap();
+        for pod in &mut address.pods {
+            pod.address.set_ip("192.0.2.1".parse().unwrap());
+        }
+        let answer =
+            services::send(&client, &address, Scheme::Plain, get("/bytes?n=10"), SOON).await;
+        assert!(answer.is_err(), "nobody was named to ask for a way");
+        address.forward_as = Some(Identity::Agent);
+        for bytes in [3_000_000, 10] {
+            let path = format!("/bytes?n={bytes}");
+            let answer = services::send(&client, &address, Scheme::Plain, get(&path), SOON)
+                .await
+                .unwrap();
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body.len(), bytes);
+        }
         for (name, port, wanted) in [
             ("echo-external", 80, "ExternalName"),
             ("empty", 80, "no Pod stands behind it"),

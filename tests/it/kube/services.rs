@@ -6,7 +6,7 @@ use async_tungstenite::tungstenite::Message;
 use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::header::HeaderMap;
-use pipeops_agent::kube::services::{self, Address, Reach, Scheme};
+use pipeops_agent::kube::services::{self, Address, Pod, Scheme};
 use pipeops_agent::kube::socket::{self, Ask, Opened, Peer, Socket};
 use pipeops_agent::kube::{Body, Client, Error, Identity};
 use smol::stream::StreamExt;
@@ -29,7 +29,11 @@ fn at(server: &Server) -> Address {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         port: 80,
-        reach: Reach::Direct(vec![server.address()]),
+        pods: vec![Pod {
+            name: "web-1".to_owned(),
+            address: server.address(),
+        }],
+        forward_as: None,
     }
 }
 
@@ -52,10 +56,11 @@ fn a_service_is_found_by_its_name_and_why_not_is_said() {
         };
         server.on(slices, [slice(true), slice(false)]);
         let address = client.service("shop", "web", 80).await.unwrap();
-        assert_eq!(
-            address.reach,
-            Reach::Direct(vec!["10.42.0.9:8080".parse().unwrap()])
-        );
+        let pod = Pod {
+            name: "web-1".to_owned(),
+            address: "10.42.0.9:8080".parse().unwrap(),
+        };
+        assert_eq!(address.pods, vec![pod]);
         let asked = server.seen().pop().unwrap().uri;
         assert!(
             asked.contains("labelSelector=kubernetes.io%2Fservice-name%3Dweb"),
