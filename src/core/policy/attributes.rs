@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use crate::core::proxy::{KubePath, Refusal, query_flag, query_value};
+use crate::core::proxy::{KubePath, query_flag, query_value};
 
 /// What the API server authorises. The word of each is the API server's own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -110,8 +110,8 @@ pub struct Object<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads a request as the API server does. `method` is in capitals.
-    pub fn of(method: &str, path: &'a KubePath, query: &'a str) -> Result<Self, Refusal> {
+    /// Reads a request as the API server does; `None` where that finds no meaning and answers with an error. `method` is in capitals.
+    pub fn of(method: &str, path: &'a KubePath, query: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.segments().collect();
         match segments.as_slice() {
             ["api", version, rest @ ..] if !rest.is_empty() => {
@@ -120,7 +120,7 @@ impl<'a> Attributes<'a> {
             ["apis", group, version, rest @ ..] if !rest.is_empty() => {
                 object(method, (group, version), rest, query)
             }
-            _ => Ok(Self::Path {
+            _ => Some(Self::Path {
                 verb: method.to_ascii_lowercase(),
                 path: path.as_str(),
             }),
@@ -133,13 +133,9 @@ fn object<'a>(
     (group, version): (&'a str, &'a str),
     rest: &[&'a str],
     query: &'a str,
-) -> Result<Attributes<'a>, Refusal> {
+) -> Option<Attributes<'a>> {
     let (mut verb, rest) = match rest {
-        ["watch" | "proxy"] => {
-            return Err(Refusal(
-                "invalid path: nothing follows the prefix watch or proxy".to_owned(),
-            ));
-        }
+        ["watch" | "proxy"] => return None,
         ["watch", rest @ ..] => (Verb::Watch, rest),
         ["proxy", rest @ ..] => (Verb::Proxy, rest),
         _ => (Verb::of_method(method), rest),
@@ -175,7 +171,7 @@ fn object<'a>(
             | Verb::None => {}
         }
     }
-    Ok(Attributes::Object(Object {
+    Some(Attributes::Object(Object {
         verb,
         group: plain(group),
         version: plain(version),
@@ -307,7 +303,7 @@ mod tests {
         let (method, rest) = request.split_once(' ').unwrap();
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = KubePath::parse(path).unwrap();
-        Attributes::of(method, &path, query).map_or_else(|refusal| refusal.0, |it| it.to_string())
+        Attributes::of(method, &path, query).map_or_else(String::new, |it| it.to_string())
     }
 
     #[test]
@@ -353,10 +349,7 @@ mod tests {
                 "GET /api/v1/proxy/namespaces/a/services/b/metrics",
                 "proxy services b in namespace a",
             ),
-            (
-                "GET /api/v1/watch",
-                "invalid path: nothing follows the prefix watch or proxy",
-            ),
+            ("GET /api/v1/watch", ""),
             (
                 "GET /api/v1/namespaces/a%20b/pods",
                 "list pods in namespace a b",

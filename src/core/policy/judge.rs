@@ -66,7 +66,9 @@ pub fn decide(rules: &Rules, call: &Call) -> Result<Terms, Refusal> {
 }
 
 fn kubernetes(level: Level, call: &Call, path: &KubePath) -> Result<Terms, Refusal> {
-    let attributes = Attributes::of(&call.method, path, &call.query)?;
+    let Some(attributes) = Attributes::of(&call.method, path, &call.query) else {
+        return Err(Denial::never("nothing follows watch or proxy").refusal(&call.line()));
+    };
     let judged = match &attributes {
         _ if impersonates(&call.headers) => Err(Denial::never(
             "calls through the link run under the agent's own account, so Impersonate headers do not pass",
@@ -236,6 +238,7 @@ fn is_new_namespace(object: &Object<'_>) -> bool {
         && object.group.is_empty()
         && object.resource == "namespaces"
         && object.name.is_empty()
+        && object.namespace.is_empty()
 }
 
 /// Why something is on no list.

@@ -126,6 +126,11 @@ pub struct Namespace {
 const CONFIG: &str = "/etc/pipeops-agent/config.toml";
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,0 +1,132 @@
+//! The lists of `tests/hostile`, judged: every line by every form that carries it.
+
+use super::{Level, Rules, Terms, decide, identity};
+use crate::core::proxy::{Asked, Call, Cluster, Limit, Refusal, Scheme, route, route_stream};
+
+#[path = "../../../tests/hostile/mod.rs"]
+mod lists;
+
+use lists::{Case, cases};
+
+const HANDLE: &str = "handle";
+
+pub(super) fn asked(case: &Case) -> Asked {
+    let (namespace, service, port) = case.service.clone().unwrap_or_default();
+    let headers = case
+        .headers
+        .iter()
+        .map(|(name, value)| (name.clone(), vec![value.clone()]))
+        .collect();
+    Asked {
+        method: case.method.clone(),
+        path: case.path.clone(),
+        query: case.query.clone(),
+        headers,
+        scheme: Scheme::Http,
+        namespace,
+        service,
+        port,
+        is_websocket: case.is_websocket,
+        protocol: String::new(),
+        limit: Limit::Default,
+    }
+}
+
+/// The verdict in the words of the lists.
+fn verdict(level: Level, routed: &Result<Call, Refusal>) -> String {
+    let rules = Rules {
+        level,
+        ..Rules::default()
+    };
+    let Ok(call) = routed else {
+        return "bad".to_owned();
+    };
+    if identity(&rules, HANDLE, call).is_err() {
+        return "who".to_owned();
+    }
+    match decide(&rules, call) {
+        Ok(Terms::Free) => "free".to_owned(),
+        Ok(Terms::InManaged(namespace)) => namespace,
+        Ok(Terms::NewNamespace) => "new".to_owned(),
+        Err(Refusal(text)) => {
+            assert!(text.starts_with("refused by the agent: "), "{text}");
+            assert!(text.contains("access.level"), "no setting is named: {text}");
+            assert!(!text.contains(['\r', '\n', '\0']), "{text:?}");
+            "no".to_owned()
+        }
+    }
+}
+
+/// What a looser level makes of it: nothing but sense and identity are asked for.
+fn under_full(case: &Case) -> &'static str {
+    match case.managed {
+        "bad" | "who" => case.managed,
+        _ => "free",
+    }
+}
+
+#[test]
+fn every_line_of_the_lists_is_judged_as_it_says() {
+    let cases = cases();
+    assert!(cases.len() >= 600, "{}", cases.len());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let routed = route(&asked(case), Cluster::Known);
+        let off = match under_full(case) {
+            "free" => "no",
+            other => other,
+        };
+        for (level, wanted) in [
+            (Level::Full, under_full(case)),
+            (Level::Managed, case.managed),
+            (Level::ReadOnly, case.read_only),
+            (Level::Off, off),
+        ] {
+            let found = verdict(level, &routed);
+            if found != wanted {
+                let Case { line, naive, .. } = case;
+                wrong.push(format!(
+                    "{}: {found}, not {wanted}: {line}\n    naive: {naive}",
+                    level.word()
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_start_of_a_stream_is_judged_like_a_request_for_one() {
+    let mut seen = 0;
+    for case in cases().iter().filter(|case| case.service.is_none()) {
+        // The start of a stream drops these letters from a query, where a request is refused.
+        if case.query.contains(['\r', '\n', '\0']) {
+            continue;
+        }
+        let asked = asked(case);
+        let Ok(call) = route_stream(&asked, Cluster::Known) else {
+            continue;
+        };
+        seen += 1;
+        let mut as_request = asked;
+        as_request.is_websocket = true;
+        // Both are a GET, and only a request can have a method that makes no sense.
+        "GET".clone_into(&mut as_request.method);
+        let as_request = route(&as_request, Cluster::Known);
+        for level in [Level::Full, Level::Managed, Level::ReadOnly, Level::Off] {
+            assert_eq!(
+                verdict(level, &Ok(call.clone())),
+                verdict(level, &as_request),
+                "{}",
+                case.line
+            );
+        }
+    }
+    assert!(seen > 300, "{seen}");
+}
