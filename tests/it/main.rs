@@ -17,6 +17,8 @@ mod link;
 #[cfg(test)]
 mod mux;
 #[cfg(test)]
+mod policy;
+#[cfg(test)]
 mod proxy;
 #[cfg(test)]
 mod store;
