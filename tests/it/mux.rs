@@ -4,4 +4,3 @@ mod bench;
 mod by_hand;
 pub(crate) mod crate_peer;
 mod go_peer;
-mod http;

@@ -535,3 +535,91 @@ fn json_goes_on_beside_streams_without_binary_messages() {
         );
     });
 }
+
+/// Opens a stream and does something hostile with it, in every state that a stream can be in.
+async fn misuse(caller: &Caller, random: &mut fastrand::Rng, held: &mut Vec<Stream>) {
+    let paths = [
+        "/api/v1/endless",
+        "/api/v1/hang",
+        "/api/v1/bytes/100000",
+        "/api/v1/watch/x?watch=1",
+    ];
+    let path = paths[random.usize(..paths.len())];
+    let whole = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut bytes = KUBERNETES.to_vec();
+    match random.u8(..8) {
+        // Cut in the header of the stream or of the request, or garbage in place of either.
+        0 => bytes.truncate(random.usize(1..10)),
+        1 => bytes.extend(&whole.as_bytes()[..random.usize(..whole.len())]),
+        2 => bytes = (0..random.usize(1..200)).map(|_| random.u8(..)).collect(),
+        // Pipelined far ahead.
+        3 => bytes.extend(whole.repeat(random.usize(1..50)).as_bytes()),
+        // A body that never comes, or comes wrongly.
+        4 => {
+            bytes.extend(b"POST /api/v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nab")
+        }
+        5 => bytes
+            .extend(b"POST /api/v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz"),
+        _ => bytes.extend(whole.as_bytes()),
+    }
+    let mut stream = caller.peer.open(&bytes).await;
+    match random.u8(..4) {
+        // Dropped: a reset.
+        0 => {}
+        // Half closed, and then left alone or dropped.
+        1 => {
+            drop(stream.close().await);
+            if random.bool() {
+                held.push(stream);
+            }
+        }
+        // Read a little.
+        2 => {
+            let mut some = [0; 100];
+            let read = async { stream.read(&mut some).await.map(drop) };
+            let late = async {
+                smol::Timer::after(Duration::from_millis(1)).await;
+                Ok(())
+            };
+            drop(smol::future::or(read, late).await);
+        }
+        // Never read.
+        _ => held.push(stream),
+    }
+    // Below what the crate takes to be too many, and above what the agent serves at once.
+    if held.len() > 140 {
+        held.drain(..70);
+    }
+}
+
+#[test]
+fn streams_that_are_misused_in_every_way_cost_their_bounds_and_nobody_else() {
+    with_bench(async |bench| {
+        with_streams(&bench, async |caller| {
+            let mut random = fastrand::Rng::with_seed(20_261_121);
+            let mut held = Vec::new();
+            for round in 0..2_000 {
+                misuse(caller, &mut random, &mut held).await;
+                let load = bench.proxy.load();
+                assert!(load.streams <= 128, "{load:?}");
+                assert!(
+                    load.long_running <= 64 && load.short_running <= 8,
+                    "{load:?}"
+                );
+                if round % 500 == 499 {
+                    held.clear();
+                    let seen = echoed(caller.get("/api/v1/pods").await).await;
+                    assert_eq!(seen["method"], "GET");
+                }
+            }
+            held.clear();
+        })
+        .await;
+        bench.proxy.session_lost();
+        bench
+            .until("nothing is left", |bench| {
+                bench.proxy.load() == Load::default() && bench.seen.bodies.get() == 0
+            })
+            .await;
+    });
+}
