@@ -8,6 +8,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 
 use crate::check;
+use crate::edge;
 use crate::http::{self, Peer, Reply};
 use crate::options::Upgrade;
 use crate::record::{Handshake, Role};
@@ -47,6 +48,8 @@ async fn handshake(
     let cluster = (role == Role::Gateway)
         .then(|| query.get("cluster_uuid").cloned())
         .flatten();
+    let offers = |name: &str| query.get(name).is_some_and(|value| value == "true");
+    let is_edge = role == Role::Gateway && offers("supports_edge") && offers("supports_yamux");
     let (status, retry_after_s) = match wanted {
         Upgrade::Silence => (0, None),
         Upgrade::Reject(status) => (status, None),
@@ -66,7 +69,17 @@ async fn handshake(
         (0, _) => session::never().await,
         (101, Some(key)) => {
             let on = hyper::upgrade::on(&mut request);
-            upgrade(world, peer, on, (role, cluster));
+            let session = Session::new(
+                world.number(),
+                role,
+                peer.security,
+                peer.gate.clone(),
+                cluster,
+            );
+            if is_edge {
+                session.edge.offer();
+            }
+            upgrade(world, session, on);
             http::switching(&key, None)
         }
         _ => refusal(status, retry_after_s),
@@ -118,33 +131,31 @@ fn note(
     });
 }
 
-fn upgrade(
-    world: &Rc<World>,
-    peer: &Peer,
-    on: hyper::upgrade::OnUpgrade,
-    (role, cluster): (Role, Option<String>),
-) {
-    let session = Session::new(
-        world.number(),
-        role,
-        peer.security,
-        peer.gate.clone(),
-        cluster,
-    );
+fn upgrade(world: &Rc<World>, session: Rc<Session>, on: hyper::upgrade::OnUpgrade) {
     let running = Rc::clone(world);
     world.tasks.spawn(async move {
+        let role = session.role;
         match http::upgraded(on).await {
             Ok((conn, read_before)) => {
                 log::info!("session {} ({role:?}): open", session.number);
-                let hello = running.behaviour(|behaviour| behaviour.gateway_hello.clone());
-                if let Some(hello) = hello.filter(|_| role == Role::Gateway) {
-                    session.send(&running, "gateway_hello", None, hello);
+                if role == Role::Gateway {
+                    greet(&running, &session);
                 }
                 session::run(&running, &session, conn, &read_before).await;
             }
             Err(error) => log::warn!("session {}: no upgrade: {error}", session.number),
         }
     });
+}
+
+/// What a gateway says first.
+fn greet(world: &Rc<World>, session: &Rc<Session>) {
+    edge::begin(world, session);
+    let hello = world.behaviour(|behaviour| behaviour.gateway_hello.clone());
+    // With the extension it comes once that is agreed on.
+    if let Some(hello) = hello.filter(|_| !session.edge.is_asked()) {
+        edge::gateway_hello(world, session, hello);
+    }
 }
 
 /// The decoded pairs of a query; the last of a name stays.

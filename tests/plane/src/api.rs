@@ -16,19 +16,34 @@ use crate::bell::within;
 use crate::bridge;
 use crate::exchange::Failed;
 use crate::http::{self, Reply};
-use crate::json::{INLINE_BYTES_MAX, Upload};
+use crate::json::{self, INLINE_BYTES_MAX, Live, Source, Upload};
+use crate::net::Gate;
 use crate::options::{BodyForm, Mode, Services};
+use crate::relay;
 use crate::request::{ProxyRequest, Service};
+use crate::session::Session;
 use crate::shape::{Head, percent_decode};
-use crate::transport::{self, Answer};
+use crate::transport::{self, Transport};
 use crate::world::World;
 
 /// 8 MiB: the largest body that is collected before it is sent.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// What an HTTP client asked for.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// The cluster.
+    pub(crate) cluster: &'a str,
+    /// The path below the cluster's, as the client wrote it; may be empty.
+    pub(crate) path: String,
+    /// The client's connection.
+    pub(crate) gate: &'a Gate,
+}
+
 /// Answers a request of an HTTP client.
 pub(crate) async fn answer(
     world: &Rc<World>,
+    gate: &Gate,
     cluster: &str,
     request: Request<Incoming>,
 ) -> Response<Reply> {
@@ -36,13 +51,43 @@ pub(crate) async fn answer(
         let message = "the bearer token is not that of the control plane's user";
         return status(StatusCode::UNAUTHORIZED, message);
     }
-    let Some(path) = below(request.uri().path(), cluster) else {
+    let prefix = format!("{}{cluster}/proxy", http::CLUSTERS);
+    let Some(path) = request.uri().path().strip_prefix(&prefix) else {
         return status(StatusCode::BAD_REQUEST, "the path leaves the cluster");
     };
+    let asked = Asked {
+        cluster,
+        path: path.to_owned(),
+        gate,
+    };
+    let is_for_messages = world.behaviour(|behaviour| {
+        behaviour.mode != Mode::Streaming
+            || behaviour.body != BodyForm::Auto
+            || behaviour.timeout_ms.is_some()
+    });
+    let transport = if is_for_messages {
+        transport::json(world, Some(cluster)).map(Transport::Json)
+    } else {
+        transport::to(world, Some(cluster)).await
+    };
+    match transport {
+        Ok(Transport::Streams(mux)) => relay::answer(world, &mux, &asked, request).await,
+        Ok(Transport::Json(session)) => messages(world, session, &asked, request).await,
+        Err(failed) => failure(&failed),
+    }
+}
+
+/// Answers a request by messages.
+async fn messages(
+    world: &Rc<World>,
+    session: Rc<Session>,
+    asked: &Asked<'_>,
+    request: Request<Incoming>,
+) -> Response<Reply> {
     let mut proxied = ProxyRequest {
-        cluster_id: Some(cluster.to_owned()),
+        cluster_id: Some(asked.cluster.to_owned()),
         method: request.method().to_string(),
-        path,
+        path: below(&asked.path),
         query: request.uri().query().unwrap_or_default().to_owned(),
         headers: forwarded(request.headers()),
         body_form: world.behaviour(|behaviour| behaviour.body),
@@ -50,45 +95,40 @@ pub(crate) async fn answer(
         timeout_ms: world.behaviour(|behaviour| behaviour.timeout_ms),
         ..ProxyRequest::default()
     };
-    let service = match world.behaviour(|behaviour| behaviour.services) {
-        Services::Triple => service(&proxied.path),
-        Services::Path => None,
-    };
-    if let Some((service, path)) = service {
+    if let Some((service, path)) = service(world, &proxied.path) {
         proxied.service = Some(service);
         proxied.path = path;
-    } else if let Some(token) = world
-        .cluster(cluster)
-        .and_then(|cluster| cluster.k8s_service_token)
-    {
-        let value = format!("Bearer {token}");
+    } else if let Some(value) = token(world, asked.cluster) {
         proxied.headers.push(("Authorization".to_owned(), value));
     }
     if request.headers().contains_key(header::UPGRADE) {
-        return bridge::answer(world, proxied, request).await;
+        return bridge::answer(world, session, proxied, request).await;
     }
     let limit = world.behaviour(|behaviour| behaviour.answer_deadline);
-    match within(limit, proxy(world, proxied, request)).await {
+    match within(limit, proxy(world, session, proxied, request)).await {
         Some(response) => response,
         None => failure(&Failed::Late),
     }
 }
 
+/// The `Authorization` of requests for a cluster's Kubernetes API, where its agent gave a token.
+pub(crate) fn token(world: &World, cluster: &str) -> Option<String> {
+    let token = world.cluster(cluster)?.k8s_service_token?;
+    Some(format!("Bearer {token}"))
+}
+
 async fn proxy(
     world: &Rc<World>,
+    session: Rc<Session>,
     mut proxied: ProxyRequest,
     request: Request<Incoming>,
 ) -> Response<Reply> {
-    let transport = match transport::to(world, proxied.cluster_id.as_deref()) {
-        Ok(transport) => transport,
-        Err(failed) => return failure(&failed),
-    };
-    let answer = if request.body().is_end_stream() {
-        transport.request(world, &proxied).await
+    let live = if request.body().is_end_stream() {
+        json::open(world, session, &proxied, Source::Request).await
     } else if comes_in_pieces(&proxied, request.body()) {
-        let body = request.into_body();
-        let pump = |upload| pump(body, upload);
-        transport.upload(world, &proxied, pump).await
+        let live = json::open(world, session, &proxied, Source::Upload).await;
+        let pump = pump(request.into_body(), live.upload());
+        live.pumped(world.tasks.own(pump))
     } else {
         let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
         proxied.body = match body.await {
@@ -98,10 +138,10 @@ async fn proxy(
                 return status(StatusCode::PAYLOAD_TOO_LARGE, &message);
             }
         };
-        transport.request(world, &proxied).await
+        json::open(world, session, &proxied, Source::Request).await
     };
-    match answer.head().await {
-        Ok(head) => response(&head, answer, proxied.mode),
+    match live.head().await {
+        Ok(head) => response(&head, live, proxied.mode),
         Err(failed) => failure(&failed),
     }
 }
@@ -135,19 +175,18 @@ async fn pump(mut body: Incoming, upload: Upload) {
     upload.end();
 }
 
-/// The decoded path below `/proxy`, always absolute.
-fn below(path: &str, cluster: &str) -> Option<String> {
-    let prefix = format!("/api/v1/clusters/agent/{cluster}/proxy");
-    let path = percent_decode(path.strip_prefix(&prefix)?);
-    Some(if path.is_empty() {
+/// The decoded path of a message, always absolute.
+fn below(path: &str) -> String {
+    let path = percent_decode(path);
+    if path.is_empty() {
         "/".to_owned()
     } else {
         path
-    })
+    }
 }
 
 /// Headers of one connection, which go no further (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [&str; 10] = [
+pub(crate) const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -179,9 +218,18 @@ fn forwarded(headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
+/// The service that a path of the Kubernetes API's own proxy names, where such are asked
+/// themselves, and the path there.
+pub(crate) fn service(world: &World, path: &str) -> Option<(Service, String)> {
+    match world.behaviour(|behaviour| behaviour.services) {
+        Services::Triple => named_service(path),
+        Services::Path => None,
+    }
+}
+
 /// Reads `/api/v1/namespaces/<ns>/services/[http:|https:]<name>:<port>/proxy[/<path>]`. A port
 /// that is no number stays with the Kubernetes API, which knows the names.
-fn service(path: &str) -> Option<(Service, String)> {
+fn named_service(path: &str) -> Option<(Service, String)> {
     let rest = path.strip_prefix("/api/v1/namespaces/")?;
     let (namespace, rest) = rest.split_once("/services/")?;
     let (target, below) = rest.split_once('/')?;
@@ -195,6 +243,14 @@ fn service(path: &str) -> Option<(Service, String)> {
         _ => (None, target),
     };
     let (name, port) = target.split_once(':')?;
+    // Anything but names is the Kubernetes API's to refuse.
+    let is_name = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+    };
+    if !is_name(namespace) || !is_name(name) {
+        return None;
+    }
     let service = Service {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -205,7 +261,7 @@ fn service(path: &str) -> Option<(Service, String)> {
 }
 
 /// The agent's answer for the client.
-fn response(head: &Head, answer: Answer, mode: Mode) -> Response<Reply> {
+fn response(head: &Head, live: Live, mode: Mode) -> Response<Reply> {
     let status_code = StatusCode::from_u16(head.status)
         .ok()
         .filter(|status| !status.is_informational());
@@ -213,7 +269,7 @@ fn response(head: &Head, answer: Answer, mode: Mode) -> Response<Reply> {
         let message = format!("the agent answered with status {}", head.status);
         return status(StatusCode::BAD_GATEWAY, &message);
     };
-    let mut response = Response::new(Reply::Streamed(answer));
+    let mut response = Response::new(Reply::Json(live));
     *response.status_mut() = status_code;
     for (name, values) in &head.headers {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
@@ -245,6 +301,8 @@ pub(crate) fn failure(failed: &Failed) -> Response<Reply> {
         | Failed::Aborted(_)
         | Failed::Lost(_)
         | Failed::Overflow
+        | Failed::Reset
+        | Failed::NoStreams
         | Failed::Unreadable(_) => StatusCode::BAD_GATEWAY,
     };
     status(code, &failed.to_string())
@@ -280,8 +338,9 @@ mod tests {
 
     #[test]
     fn service_addresses_become_triples() {
-        let read =
-            |path| service(path).map(|(s, path)| (s.namespace, s.name, s.port, s.scheme, path));
+        let read = |path| {
+            named_service(path).map(|(s, path)| (s.namespace, s.name, s.port, s.scheme, path))
+        };
         assert_eq!(
             read("/api/v1/namespaces/shop/services/web:80/proxy/a/b"),
             Some(("shop".into(), "web".into(), 80, None, "/a/b".into()))
@@ -302,6 +361,8 @@ mod tests {
             "/api/v1/namespaces/shop/services/web:80/proxyx",
             "/api/v1/namespaces/shop/services/web/proxy/",
             "/api/v1/namespaces/shop/pods/web:80/proxy/",
+            "/api/v1/namespaces/shop/pods/x/services/web:80/proxy/",
+            "/api/v1/namespaces/sh%6fp/services/web:80/proxy/",
         ] {
             assert_eq!(read(other), None, "{other}");
         }

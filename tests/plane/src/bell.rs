@@ -36,7 +36,8 @@ impl Bell {
         .await
     }
 
-    fn remember(&self, context: &Context<'_>) {
+    /// Wakes this task at the next ring.
+    pub(crate) fn remember(&self, context: &Context<'_>) {
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
             waiting.push(context.waker().clone());
@@ -103,9 +104,16 @@ impl<T> Inbox<T> {
 
     /// Waits until fewer than `bytes_max` bytes wait, or the inbox is closed.
     pub(crate) async fn below(&self, bytes_max: usize) {
-        self.bell
-            .until(|| (self.bytes.get() < bytes_max || self.is_closed.get()).then_some(()))
-            .await;
+        poll_fn(|context| self.poll_below(context, bytes_max)).await;
+    }
+
+    /// As [`Inbox::below`], for hand-written futures.
+    pub(crate) fn poll_below(&self, context: &Context<'_>, bytes_max: usize) -> Poll<()> {
+        if self.bytes.get() < bytes_max || self.is_closed.get() {
+            return Poll::Ready(());
+        }
+        self.bell.remember(context);
+        Poll::Pending
     }
 
     /// Nothing more comes in; what waits can still be taken.

@@ -18,10 +18,10 @@ use crate::api;
 use crate::bell::{Inbox, within};
 use crate::exchange::Received;
 use crate::http::{self, Reply};
-use crate::json::StreamRequest;
+use crate::json::{self, LiveStream, StreamRequest};
 use crate::net::Conn;
 use crate::request::ProxyRequest;
-use crate::transport::{self, Duplex};
+use crate::session::Session;
 use crate::world::World;
 use crate::ws::{self, Last, Opcode};
 
@@ -37,6 +37,7 @@ enum Dialect {
 /// Answers a request with `Upgrade`.
 pub(crate) async fn answer(
     world: &Rc<World>,
+    session: Rc<Session>,
     proxied: ProxyRequest,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
@@ -50,21 +51,21 @@ pub(crate) async fn answer(
     };
     let on = hyper::upgrade::on(&mut request);
     let opened = if proxied.service.is_some() {
-        application(world, proxied).await
+        application(world, session, proxied).await
     } else {
-        kubernetes(world, proxied, request.headers()).await
+        kubernetes(world, session, proxied, request.headers()).await
     };
     let opened = match opened {
         Ok(opened) => opened,
         Err(refusal) => return *refusal,
     };
-    let (duplex, dialect, protocol) = opened;
+    let (stream, dialect, protocol) = opened;
     let running = Rc::clone(world);
     world.tasks.spawn(async move {
         let connected = within(api::UPGRADE_DEADLINE, http::upgraded(on)).await;
         match connected {
             Some(Ok((conn, read_before))) => {
-                run(&running, conn, &read_before, (duplex, dialect)).await;
+                run(&running, conn, &read_before, (stream, dialect)).await;
             }
             Some(Err(error)) => log::debug!("a client's upgrade failed: {error}"),
             None => log::debug!("a client's upgrade took too long"),
@@ -73,18 +74,14 @@ pub(crate) async fn answer(
     http::switching(&key, protocol.as_deref())
 }
 
-type Opened = Result<(Duplex, Dialect, Option<String>), Box<Response<Reply>>>;
+type Opened = Result<(LiveStream, Dialect, Option<String>), Box<Response<Reply>>>;
 
-async fn application(world: &Rc<World>, proxied: ProxyRequest) -> Opened {
-    let opened = async {
-        let transport =
-            transport::to(world, proxied.cluster_id.as_deref()).map_err(|failed| (None, failed))?;
-        transport.websocket(world, &proxied).await
-    };
+async fn application(world: &Rc<World>, session: Rc<Session>, proxied: ProxyRequest) -> Opened {
+    let opened = json::websocket(world, session, &proxied);
     match within(api::UPGRADE_DEADLINE, opened).await {
-        Some(Ok((head, duplex))) => {
+        Some(Ok((head, stream))) => {
             let protocol = head.header("sec-websocket-protocol").map(str::to_owned);
-            Ok((duplex, Dialect::Plain, protocol))
+            Ok((stream, Dialect::Plain, protocol))
         }
         Some(Err((head, failed))) => {
             let mut response = api::failure(&failed);
@@ -108,7 +105,12 @@ const CHANNELS: [&str; 5] = [
     "channel.k8s.io",
 ];
 
-async fn kubernetes(world: &Rc<World>, proxied: ProxyRequest, headers: &HeaderMap) -> Opened {
+async fn kubernetes(
+    world: &Rc<World>,
+    session: Rc<Session>,
+    proxied: ProxyRequest,
+    headers: &HeaderMap,
+) -> Opened {
     let refuse = |message| {
         let response = api::status(StatusCode::NOT_IMPLEMENTED, message);
         Err(Box::new(response))
@@ -120,10 +122,6 @@ async fn kubernetes(world: &Rc<World>, proxied: ProxyRequest, headers: &HeaderMa
     if is_channels && chosen.is_none() && headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
         return refuse("none of the offered subprotocols can be carried");
     }
-    let transport = match transport::to(world, proxied.cluster_id.as_deref()) {
-        Ok(transport) => transport,
-        Err(failed) => return Err(Box::new(api::failure(&failed))),
-    };
     let request = StreamRequest {
         cluster_id: proxied.cluster_id,
         path: proxied.path,
@@ -131,7 +129,8 @@ async fn kubernetes(world: &Rc<World>, proxied: ProxyRequest, headers: &HeaderMa
         headers: proxied.headers,
         protocol: chosen.unwrap_or("v4.channel.k8s.io").to_owned(),
     };
-    let Some(duplex) = within(api::UPGRADE_DEADLINE, transport.start(world, &request)).await else {
+    let started = json::start(world, session, &request);
+    let Some(stream) = within(api::UPGRADE_DEADLINE, started).await else {
         return Err(Box::new(api::failure(&crate::exchange::Failed::Late)));
     };
     let dialect = if is_channels {
@@ -139,7 +138,7 @@ async fn kubernetes(world: &Rc<World>, proxied: ProxyRequest, headers: &HeaderMa
     } else {
         Dialect::Plain
     };
-    Ok((duplex, dialect, chosen.map(str::to_owned)))
+    Ok((stream, dialect, chosen.map(str::to_owned)))
 }
 
 /// 256 KiB: what waits to be written to a client before the agent's data waits.
@@ -153,7 +152,7 @@ async fn run(
     world: &Rc<World>,
     conn: Conn,
     read_before: &[u8],
-    (duplex, dialect): (Duplex, Dialect),
+    (stream, dialect): (LiveStream, Dialect),
 ) {
     let (read, mut write) = smol::io::split(conn);
     let out: Inbox<Vec<u8>> = Inbox::default();
@@ -162,10 +161,10 @@ async fn run(
         while let Ok(message) = reader.next().await {
             match message.opcode {
                 Opcode::Text | Opcode::Binary if dialect == Dialect::Channels => {
-                    duplex.send(Opcode::Binary.code(), &message.data).await;
+                    stream.send(Opcode::Binary.code(), &message.data).await;
                 }
                 Opcode::Text | Opcode::Binary => {
-                    duplex.send(message.opcode.code(), &message.data).await;
+                    stream.send(message.opcode.code(), &message.data).await;
                 }
                 Opcode::Ping => put(&out, Opcode::Pong, &message.data),
                 Opcode::Pong | Opcode::Continuation => {}
@@ -178,8 +177,8 @@ async fn run(
     };
     let down = async {
         match dialect {
-            Dialect::Channels => channels(&duplex, &out).await,
-            Dialect::Plain => plain(&duplex, &out).await,
+            Dialect::Channels => channels(&stream, &out).await,
+            Dialect::Plain => plain(&stream, &out).await,
         }
     };
     let both = async {
@@ -194,7 +193,7 @@ async fn run(
         }
     })
     .await;
-    drop(duplex);
+    drop(stream);
     log::debug!("a client's WebSocket ended; {} tasks", world.tasks.count());
     within(Duration::from_secs(1), write.close()).await;
 }
@@ -220,8 +219,8 @@ fn put(out: &Inbox<Vec<u8>>, opcode: Opcode, data: &[u8]) {
 }
 
 /// An application's frames, as they are.
-async fn plain(duplex: &Duplex, out: &Inbox<Vec<u8>>) {
-    while let Some(received) = duplex.receive().await {
+async fn plain(stream: &LiveStream, out: &Inbox<Vec<u8>>) {
+    while let Some(received) = stream.receive().await {
         match received {
             Received::Data { opcode, data } => {
                 out.below(CLIENT_BYTES_MAX).await;
@@ -239,12 +238,12 @@ async fn plain(duplex: &Duplex, out: &Inbox<Vec<u8>>) {
 }
 
 /// Output of exec and attach, given its channels back.
-async fn channels(duplex: &Duplex, out: &Inbox<Vec<u8>>) {
+async fn channels(stream: &LiveStream, out: &Inbox<Vec<u8>>) {
     // A message that looks like the final status waits for what comes next: only the last one
     // before the end is the status.
     let held: RefCell<Option<Bytes>> = RefCell::new(None);
     let mut failed = None;
-    while let Some(received) = duplex.receive().await {
+    while let Some(received) = stream.receive().await {
         match received {
             Received::Data { opcode: 1, data } => {
                 out.below(CLIENT_BYTES_MAX).await;

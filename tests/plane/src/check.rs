@@ -120,6 +120,7 @@ fn simple(kind: &str) -> Option<&'static [Field]> {
     Some(match kind {
         "pong" => &[("timestamp", Filled, Always)],
         "gateway_hello_ack" => &[("use_yamux", Flag, Always)],
+        "edge_hello_ack" => &[("version", Whole, Always)],
         "protocol_fallback" => FALLBACK,
         "backpressure" => &[("request_id", Filled, Always), ("reason", Filled, Always)],
         "proxy_error" => &[("error", Filled, Always), ("request_id", Filled, Maybe)],
@@ -239,6 +240,12 @@ pub(crate) fn gateway_query(query: &BTreeMap<String, String>) -> Vec<String> {
         if query.get(name).map(String::as_str) != Some("true") {
             wrong.push(format!("gateway handshake without {name}=true"));
         }
+    }
+    if query
+        .get("supports_edge")
+        .is_some_and(|value| value != "true")
+    {
+        wrong.push("gateway handshake with another supports_edge than true".to_owned());
     }
     wrong
 }

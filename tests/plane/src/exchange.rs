@@ -37,6 +37,10 @@ pub enum Failed {
     Overflow,
     /// The agent's answer cannot be read.
     Unreadable(String),
+    /// The agent reset the stream.
+    Reset,
+    /// The agent has agreed to no streams.
+    NoStreams,
     /// The plane was stopped.
     Stopped,
 }
@@ -51,6 +55,8 @@ impl fmt::Display for Failed {
             Self::Overflow => f.write_str("it was read too slowly"),
             Self::Late => f.write_str("the agent did not answer in time"),
             Self::Unreadable(text) => write!(f, "the agent's answer cannot be read: {text}"),
+            Self::Reset => f.write_str("the agent reset the stream"),
+            Self::NoStreams => f.write_str("the agent has agreed to no streams"),
             Self::Stopped => f.write_str("the control plane was stopped"),
         }
     }

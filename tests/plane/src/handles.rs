@@ -7,8 +7,8 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use crate::bell::within;
 use crate::exchange::{Failed, Received};
+use crate::json::LiveStream;
 use crate::shape::Head;
-use crate::transport::Duplex;
 
 /// An answer: its head, and its body as it comes. Dropping it cancels the request.
 #[derive(Debug)]
@@ -88,14 +88,14 @@ impl StreamHandle {
 
 impl Ends {
     /// Carries frames until the stream ends or its handle is dropped.
-    pub(crate) async fn carry(self, duplex: Duplex) {
+    pub(crate) async fn carry(self, stream: LiveStream) {
         let up = async {
             while let Ok((opcode, data)) = self.frames.recv().await {
-                duplex.send(opcode, &data).await;
+                stream.send(opcode, &data).await;
             }
         };
         let down = async {
-            while let Some(received) = duplex.receive().await {
+            while let Some(received) = stream.receive().await {
                 if self.received.send(received).await.is_err() {
                     break;
                 }

@@ -23,9 +23,10 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 use crate::agents;
 use crate::api;
 use crate::bell::within;
+use crate::json::Live;
 use crate::net::{Conn, Gate, Gated};
 use crate::rest;
-use crate::transport::Answer;
+use crate::streams::{self, BUFFER_BYTES_MAX};
 use crate::world::{Security, World};
 
 /// Which endpoints a listener has.
@@ -105,6 +106,7 @@ async fn serve(
     });
     http1::Builder::new()
         .timer(SmolTimer::new())
+        .max_buf_size(BUFFER_BYTES_MAX)
         .header_read_timeout(Duration::from_secs(90))
         .serve_connection(FuturesIo::new(conn), service)
         .with_upgrades()
@@ -113,7 +115,7 @@ async fn serve(
 }
 
 /// What follows `/api/v1/clusters/agent/` belongs to one cluster.
-const CLUSTERS: &str = "/api/v1/clusters/agent/";
+pub(crate) const CLUSTERS: &str = "/api/v1/clusters/agent/";
 
 async fn route(world: &Rc<World>, peer: &Peer, request: Request<Incoming>) -> Response<Reply> {
     let path = request.uri().path();
@@ -132,7 +134,7 @@ async fn route(world: &Rc<World>, peer: &Peer, request: Request<Incoming>) -> Re
     match rest.split_once('/') {
         Some((cluster, below)) if below == "proxy" || below.starts_with("proxy/") => {
             let cluster = cluster.to_owned();
-            api::answer(world, &cluster, request).await
+            api::answer(world, &peer.gate, &cluster, request).await
         }
         _ => rest::answer(world, request).await,
     }
@@ -142,7 +144,10 @@ async fn route(world: &Rc<World>, peer: &Peer, request: Request<Incoming>) -> Re
 #[derive(Debug)]
 pub(crate) enum Reply {
     Whole(Option<Bytes>),
-    Streamed(Answer),
+    /// From messages.
+    Json(Live),
+    /// From a stream.
+    Stream(Box<streams::Answer>),
 }
 
 impl Body for Reply {
@@ -155,17 +160,21 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             Self::Whole(data) => Poll::Ready(data.take().map(|data| Ok(Frame::data(data)))),
-            Self::Streamed(answer) => answer.poll_data(context).map(|next| {
-                next.map(|data| {
-                    data.map(Frame::data)
-                        .map_err(|failed| io::Error::other(failed.to_string()))
-                })
-            }),
+            Self::Json(live) => live
+                .poll_data(context)
+                .map(|next| next.map(|data| data.map(Frame::data).map_err(io::Error::other))),
+            Self::Stream(answer) => answer
+                .poll_part(context)
+                .map(|next| next.map(|part| part.map_err(io::Error::other))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        match self {
+            Self::Whole(data) => data.is_none(),
+            Self::Json(_) => false,
+            Self::Stream(answer) => answer.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -174,7 +183,8 @@ impl Body for Reply {
                 let bytes = data.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(bytes).unwrap_or(u64::MAX))
             }
-            Self::Streamed(_) => SizeHint::new(),
+            Self::Json(_) => SizeHint::new(),
+            Self::Stream(answer) => answer.size_hint(),
         }
     }
 }

@@ -9,6 +9,7 @@ use smol::Timer;
 
 use crate::check;
 use crate::clock;
+use crate::edge;
 use crate::exchange::{Exchange, Failed, Gone, Part, Progress, Received, StreamKind};
 use crate::options::{Mode, Overflow, Redirect, RegisterReply};
 use crate::record::{Direction, Note, Role};
@@ -57,6 +58,10 @@ pub(crate) async fn take(
                     violation(world, session, what);
                 }
             }
+        }
+        Opcode::Binary if session.edge.is_yamux() => {
+            note(Cow::Borrowed(""), "");
+            edge::take(session, message.data).await;
         }
         Opcode::Binary => match BinaryAnswer::parse(&message.data) {
             Ok(answer) => {
@@ -149,6 +154,9 @@ async fn json(world: &Rc<World>, session: &Rc<Session>, envelope: &Envelope<'_>)
         "proxy_error" => failed(world, session, id, &payload),
         "proxy_websocket_data" => stream_data(world, session, id, &payload).await,
         "proxy_websocket_close" => stream_close(world, session, id, &payload),
+        "edge_hello_ack" => edge::hello_ack(world, session, &payload),
+        "gateway_hello_ack" => edge::gateway_hello_ack(world, session, &payload),
+        "protocol_fallback" => edge::unknown(world, session, &text(&payload, "unknown_type")),
         _ => {}
     }
 }
@@ -172,6 +180,10 @@ fn register(world: &Rc<World>, session: &Rc<Session>, id: Option<&str>, payload:
         text(payload, "name"),
         text(payload, "agent_id")
     );
+    let features = payload.get("features");
+    if features.and_then(|features| features.get("supports_edge")) == Some(&Value::Bool(true)) {
+        session.edge.offer();
+    }
     let id = id.unwrap_or_default().to_owned();
     if world.behaviour(|behaviour| behaviour.announces_progress) {
         session.send(world, "register_in_progress", Some(&id), json!({}));
@@ -188,7 +200,7 @@ fn register(world: &Rc<World>, session: &Rc<Session>, id: Option<&str>, payload:
     });
 }
 
-fn reply_to_register(world: &World, session: &Session, id: &str, payload: &Value) {
+fn reply_to_register(world: &Rc<World>, session: &Rc<Session>, id: &str, payload: &Value) {
     let (reply, redirect) =
         world.behaviour(|behaviour| (behaviour.register.clone(), behaviour.redirect.clone()));
     let mut registering = Cluster {
@@ -255,6 +267,9 @@ fn reply_to_register(world: &World, session: &Session, id: &str, payload: &Value
         *session.cluster_id.borrow_mut() = Some(cluster.cluster_id);
     }
     session.send(world, "register_success", reply_id, payload);
+    if accepted && session.carries(None) {
+        edge::begin(world, session);
+    }
 }
 
 fn heartbeat(world: &World, session: &Session, id: Option<&str>, payload: Value) {

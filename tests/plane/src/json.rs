@@ -129,7 +129,7 @@ pub(crate) async fn open(
         };
         payload.insert(name.to_owned(), true.into());
     } else if !request.body.is_empty() {
-        if request.body_form == BodyForm::Frame {
+        if request.body_form == BodyForm::Frame && !session.edge.is_text_only() {
             payload.insert("body_binary".to_owned(), true.into());
             payload.insert("body_size".to_owned(), request.body.len().into());
             let payload = request.finish(payload);

@@ -3,7 +3,8 @@
 //! It speaks the other end of the wire as the protocol says it, shares no code with the agent,
 //! and so is the check of it: every frame that an agent sends is compared with the protocol, and
 //! every way in which a control plane may behave can be set while it runs. It also serves each
-//! cluster's API to stock kubectl. It is a way to try the agent and to test it, not a control
+//! cluster's API to stock kubectl: over streams of yamux where the agent offers them, else in
+//! JSON messages. It is a way to try the agent and to test it, not a control
 //! plane for production: it keeps one token for all agents and one for all users.
 //!
 //! Start with [`Plane::start`].
@@ -11,38 +12,52 @@
 mod agents;
 mod api;
 mod bell;
+mod book;
 mod bridge;
 mod check;
 mod clock;
+mod edge;
 mod exchange;
+mod framing;
 mod handles;
+mod header;
 mod http;
 mod inbound;
 mod json;
+mod mux;
 mod net;
 mod options;
 mod plane;
+mod pool;
+mod raw;
 mod record;
+mod relay;
 mod request;
 mod rest;
 mod session;
 mod shape;
 mod state;
+mod streams;
 mod thread;
 mod transport;
+mod wire;
 mod world;
 mod ws;
 
 pub use exchange::{Failed, Received};
 pub use handles::{Body, Response, StreamHandle};
+pub use header::StreamHeader;
 pub use hyper::body::Bytes;
 pub use json::StreamRequest;
 pub use options::{
     Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Overflow, Redirect,
-    RegisterReply, RestReply, Services, Spelling, Upgrade,
+    RegisterReply, RestReply, Services, Spelling, Streams, Upgrade,
 };
 pub use plane::{Cut, Plane, SessionInfo, Sessions, View};
-pub use record::{Direction, Frame, Handshake, RestCall, Role, Violation};
+pub use raw::RawStream;
+pub use record::{
+    Direction, Frame, Handshake, RestCall, Role, StreamChange, StreamEvent, Violation,
+};
 pub use request::{ProxyRequest, Service};
 pub use shape::Head;
 pub use state::{Cluster, Failure};

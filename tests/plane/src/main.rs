@@ -7,14 +7,15 @@ use std::process::ExitCode;
 
 use async_signal::{Signal, Signals};
 use log::{LevelFilter, Log, Metadata, Record};
-use plane::{Mode, Options, Plane, Redirect};
+use plane::{Behaviour, Mode, Options, Plane, Redirect, Streams};
 use smol::stream::StreamExt;
 
 const USAGE: &str = "\
 plane - the reference control plane of pipeops-agent, for trying the agent
 
 usage: plane [--listen ADDRESS]... [--gateway-listen ADDRESS] [--plain-listen ADDRESS]
-             [--state DIR] [--token-file FILE] [--no-gateway] [--buffered] [--verbose]
+             [--state DIR] [--token-file FILE] [--no-gateway] [--no-streams] [--buffered]
+             [--verbose]
 
   --listen ADDRESS          where to serve with TLS (default 127.0.0.1:0; may come twice)
   --gateway-listen ADDRESS  serve the gateway at an address of its own
@@ -23,14 +24,14 @@ usage: plane [--listen ADDRESS]... [--gateway-listen ADDRESS] [--plain-listen AD
                             ca.pem, token, api_url and kubeconfig.yaml are written there
   --token-file FILE         the PipeOps token that agents must show (default: a generated one)
   --no-gateway              keep agents on the controller's address
+  --no-streams              carry requests in messages, as for agents that offer no streams
   --buffered                ask agents for answers in one message
   --verbose                 log every heartbeat and connection
 ";
 
 struct Arguments {
     options: Options,
-    is_without_gateway: bool,
-    is_buffered: bool,
+    changes: Vec<fn(&mut Behaviour)>,
     level: LevelFilter,
 }
 
@@ -61,7 +62,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
         ..Options::default()
     };
     let mut listen = Vec::new();
-    let mut arguments = (false, false, LevelFilter::Info);
+    let mut changes: Vec<fn(&mut Behaviour)> = Vec::new();
+    let mut level = LevelFilter::Info;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
@@ -70,9 +72,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
             "--plain-listen" => options.plaintext_listen = Some(address(&value()?)?),
             "--state" => options.state_dir = Some(PathBuf::from(value()?)),
             "--token-file" => options.token = Some(token(&value()?)?),
-            "--no-gateway" => arguments.0 = true,
-            "--buffered" => arguments.1 = true,
-            "--verbose" => arguments.2 = LevelFilter::Debug,
+            "--no-gateway" => changes.push(|behaviour| behaviour.redirect = Redirect::None),
+            "--no-streams" => changes.push(|behaviour| behaviour.streams = Streams::Off),
+            "--buffered" => changes.push(|behaviour| behaviour.mode = Mode::Buffered),
+            "--verbose" => level = LevelFilter::Debug,
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown argument {other}")),
         }
@@ -80,11 +83,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
     if !listen.is_empty() {
         options.listen = listen;
     }
-    let (is_without_gateway, is_buffered, level) = arguments;
     Ok(Some(Arguments {
         options,
-        is_without_gateway,
-        is_buffered,
+        changes,
         level,
     }))
 }
@@ -111,11 +112,8 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let dir = arguments.options.state_dir.clone().unwrap_or_default();
     let mut plane = Plane::start(arguments.options)?;
     plane.set(|behaviour| {
-        if arguments.is_without_gateway {
-            behaviour.redirect = Redirect::None;
-        }
-        if arguments.is_buffered {
-            behaviour.mode = Mode::Buffered;
+        for change in arguments.changes {
+            change(behaviour);
         }
     });
     log::info!("serving at {}", plane.api_url());

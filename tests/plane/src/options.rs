@@ -80,7 +80,11 @@ pub struct Behaviour {
     pub answers_pings: bool,
     /// Whether a heartbeat gets a `heartbeat_ack`.
     pub acknowledges_heartbeats: bool,
-    /// The payload of a `gateway_hello` that follows each gateway handshake.
+    /// Whether requests go over streams where the agent offers them. What was begun goes on in
+    /// the form that it was begun in.
+    pub streams: Streams,
+    /// The payload of the `gateway_hello` that asks for yamux. With one that is set here, it also
+    /// follows each gateway handshake of an agent that is not asked for streams.
     pub gateway_hello: Option<Value>,
     /// A session without any frame for so long is closed.
     pub silence_max: Duration,
@@ -118,6 +122,7 @@ impl Default for Behaviour {
             fragment_bytes: None,
             answers_pings: true,
             acknowledges_heartbeats: true,
+            streams: Streams::Preferred,
             gateway_hello: None,
             // Agents ping every 10 s; the existing control plane is said to drop one after 60 s.
             silence_max: Duration::from_secs(45),
@@ -132,6 +137,20 @@ impl Default for Behaviour {
             answer_deadline: Duration::from_secs(120),
         }
     }
+}
+
+/// What carries requests to an agent that offers the extension.
+///
+/// What only messages have (an answer in one message, another form of the body than
+/// [`BodyForm::Auto`], a `timeout`, further fields) makes a request go as a message in any case,
+/// and so do [`Plane::stream`](crate::Plane::stream) and
+/// [`Plane::websocket`](crate::Plane::websocket).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// HTTP on streams.
+    Preferred,
+    /// JSON messages, as for every other agent.
+    Off,
 }
 
 /// What a WebSocket handshake gets.

@@ -4,6 +4,7 @@
 //! its own, whose state nobody else touches.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,12 +13,13 @@ use serde_json::{Value, json};
 use smol::channel::{Sender, bounded};
 
 use crate::bell::within;
+use crate::edge;
 use crate::exchange::Failed;
 use crate::handles::{Body, Response, StreamHandle};
-use crate::json::StreamRequest;
+use crate::json::{self, StreamRequest};
 use crate::net::{Ending, Flow};
 use crate::options::{Behaviour, Options};
-use crate::record::{Frame, Handshake, RestCall, Role, Violation};
+use crate::record::{Frame, Handshake, RestCall, Role, StreamEvent, Violation};
 use crate::request::ProxyRequest;
 use crate::session::Session;
 use crate::shape::Head;
@@ -90,8 +92,14 @@ pub struct SessionInfo {
     pub is_ready: bool,
     /// Requests under way.
     pub requests: usize,
-    /// Streams under way.
+    /// Streams under way in messages.
     pub streams: usize,
+    /// Whether requests can go over streams of yamux.
+    pub has_streams: bool,
+    /// Streams of yamux that are open: under way, waiting for their next request, or ending.
+    pub streams_open: usize,
+    /// Streams of yamux that were ever opened.
+    pub streams_opened: u64,
 }
 
 /// Everything that was recorded, for [`Plane::until`].
@@ -107,6 +115,8 @@ pub struct View<'a> {
     pub heartbeats: &'a VecDeque<Value>,
     /// Payloads of `register`, the oldest first.
     pub registrations: &'a VecDeque<Value>,
+    /// What happened to streams of yamux, the oldest first.
+    pub stream_events: &'a VecDeque<StreamEvent>,
     /// What broke the protocol, the oldest first.
     pub violations: &'a VecDeque<Violation>,
     /// The open sessions.
@@ -272,7 +282,13 @@ impl Plane {
     pub fn set(&mut self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.behaviour);
         let behaviour = self.behaviour.clone();
-        self.call(move |world| *world.behaviour.borrow_mut() = behaviour);
+        self.call(move |world| {
+            *world.behaviour.borrow_mut() = behaviour;
+            let sessions: Vec<_> = world.sessions.borrow().values().map(Rc::clone).collect();
+            for session in sessions.iter().filter(|session| session.carries(None)) {
+                edge::begin(world, session);
+            }
+        });
     }
 
     /// Waits until `level` gives something, looking again after each event.
@@ -397,7 +413,8 @@ impl Plane {
         self.send_frame(Opcode::Text, text.as_bytes(), Last::Yes);
     }
 
-    /// Sends the newest session a binary message as it is.
+    /// Sends the newest session a binary message as it is. Beside yamux it comes between two
+    /// frames of it.
     pub fn send_binary(&self, data: &[u8]) {
         self.send_frame(Opcode::Binary, data, Last::Yes);
     }
@@ -408,11 +425,6 @@ impl Plane {
         self.each(Sessions::Newest, move |_world, session| {
             session.send_bytes(bytes.clone());
         });
-    }
-
-    /// Sends `gateway_hello` with this payload.
-    pub fn gateway_hello(&self, payload: Value) {
-        self.send("gateway_hello", None, payload);
     }
 
     /// Sends an `error` message.
@@ -429,12 +441,9 @@ impl Plane {
     pub fn request(&self, request: ProxyRequest, limit: Duration) -> Result<Response, Failed> {
         let (chunks, body) = bounded(8);
         self.run(limit, |world| async move {
-            let transport = transport::to(&world, request.cluster_id.as_deref())?;
-            let answer = transport.request(&world, &request).await;
-            let head = answer.head().await?;
+            let (head, mut answer) = transport::request(&world, &request).await?;
             world.tasks.spawn(async move {
-                let next = || std::future::poll_fn(|context| answer.poll_data(context));
-                while let Some(chunk) = next().await {
+                while let Some(chunk) = poll_fn(|context| answer.poll_data(context)).await {
                     // A dropped body ends the request: it is cancelled with `answer`.
                     if chunks.send(chunk).await.is_err() {
                         break;
@@ -450,19 +459,19 @@ impl Plane {
         })
     }
 
-    /// Starts a Kubernetes stream (exec, attach).
+    /// Starts a Kubernetes stream (exec, attach) in messages.
     pub fn stream(&self, request: StreamRequest) -> Result<StreamHandle, Failed> {
         let (handle, ends) = StreamHandle::pair();
         self.run(CALL_LIMIT, |world| async move {
-            let transport = transport::to(&world, request.cluster_id.as_deref())?;
-            let duplex = transport.start(&world, &request).await;
-            world.tasks.spawn(ends.carry(duplex));
+            let session = transport::json(&world, request.cluster_id.as_deref())?;
+            let stream = json::start(&world, session, &request).await;
+            world.tasks.spawn(ends.carry(stream));
             Ok(handle)
         })
         .unwrap_or(Err(Failed::Late))
     }
 
-    /// Opens an application's WebSocket; gives the head of the answer too.
+    /// Opens an application's WebSocket in messages; gives the head of the answer too.
     pub fn websocket(
         &self,
         request: ProxyRequest,
@@ -470,10 +479,10 @@ impl Plane {
     ) -> Result<(Head, StreamHandle), Failed> {
         let (handle, ends) = StreamHandle::pair();
         self.run(limit, |world| async move {
-            let transport = transport::to(&world, request.cluster_id.as_deref())?;
-            let opened = transport.websocket(&world, &request).await;
-            let (head, duplex) = opened.map_err(|(_head, failed)| failed)?;
-            world.tasks.spawn(ends.carry(duplex));
+            let session = transport::json(&world, request.cluster_id.as_deref())?;
+            let opened = json::websocket(&world, session, &request).await;
+            let (head, stream) = opened.map_err(|(_head, failed)| failed)?;
+            world.tasks.spawn(ends.carry(stream));
             Ok((head, handle))
         })
         .unwrap_or(Err(Failed::Late))
@@ -496,7 +505,7 @@ impl Plane {
     }
 
     /// Calls into the plane's thread; `None` when it is stopped.
-    fn call<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Rc<World>) -> T + Send + 'static,
     ) -> Option<T> {
@@ -504,7 +513,7 @@ impl Plane {
     }
 
     /// Runs a future on the plane's thread; `None` when it is late or the plane is stopped.
-    fn run<T, F>(
+    pub(crate) fn run<T, F>(
         &self,
         limit: Duration,
         make: impl FnOnce(Rc<World>) -> F + Send + 'static,
@@ -544,13 +553,19 @@ fn look<T>(world: &World, mut look: impl FnMut(&View<'_>) -> Option<T>) -> Optio
         .sessions
         .borrow()
         .values()
-        .map(|session| SessionInfo {
-            number: session.number,
-            role: session.role,
-            cluster_id: session.cluster_id.borrow().clone(),
-            is_ready: session.carries(None),
-            requests: session.exchanges.borrow().len(),
-            streams: session.streams.borrow().len(),
+        .map(|session| {
+            let (streams_open, streams_opened) = session.edge.count();
+            SessionInfo {
+                number: session.number,
+                role: session.role,
+                cluster_id: session.cluster_id.borrow().clone(),
+                is_ready: session.carries(None),
+                requests: session.exchanges.borrow().len(),
+                streams: session.streams.borrow().len(),
+                has_streams: session.edge.streams().is_some(),
+                streams_open,
+                streams_opened,
+            }
         })
         .collect();
     look(&View {
@@ -560,6 +575,7 @@ fn look<T>(world: &World, mut look: impl FnMut(&View<'_>) -> Option<T>) -> Optio
         heartbeats: &world.record.heartbeats.borrow(),
         registrations: &world.record.registrations.borrow(),
         violations: &world.record.violations.borrow(),
+        stream_events: &world.record.streams.borrow(),
         sessions: &sessions,
     })
 }

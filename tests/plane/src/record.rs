@@ -113,10 +113,42 @@ pub struct Violation {
     pub what: String,
 }
 
+/// Something that happened to a stream of yamux, as the wire has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamEvent {
+    /// Since the plane was started.
+    pub at: Duration,
+    /// The session, counted from 1.
+    pub session: u64,
+    /// The stream's id.
+    pub stream: u32,
+    /// What the plane opened it for: `kubernetes`, `service <namespace>/<name>:<port>`, `test`.
+    pub target: String,
+    /// What happened.
+    pub change: StreamChange,
+}
+
+/// What may happen to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamChange {
+    /// Its first frame went out.
+    Opened,
+    /// The plane finished its half (FIN).
+    FinishedByPlane,
+    /// The agent finished its half (FIN).
+    FinishedByAgent,
+    /// The plane reset it (RST).
+    ResetByPlane,
+    /// The agent reset it (RST).
+    ResetByAgent,
+    /// It was open when its session ended.
+    Lost,
+}
+
 /// Frames larger than this are recorded without their text.
 const TEXT_BYTES_MAX: usize = 4 * 1024;
 
-/// Handshakes, REST calls, violations and heartbeats that are kept.
+/// Handshakes, REST calls, violations, heartbeats and events of streams that are kept.
 const OTHERS_MAX: usize = 10_000;
 
 /// Everything that was recorded since the start.
@@ -131,6 +163,7 @@ pub(crate) struct Record {
     pub(crate) violations: RefCell<VecDeque<Violation>>,
     pub(crate) heartbeats: RefCell<VecDeque<Value>>,
     pub(crate) registrations: RefCell<VecDeque<Value>>,
+    pub(crate) streams: RefCell<VecDeque<StreamEvent>>,
     /// Rung after every entry of any kind, and whenever a session begins or ends.
     pub(crate) bell: Bell,
 }
@@ -156,6 +189,7 @@ impl Record {
             violations: RefCell::default(),
             heartbeats: RefCell::default(),
             registrations: RefCell::default(),
+            streams: RefCell::default(),
             bell: Bell::default(),
         }
     }
@@ -216,6 +250,18 @@ impl Record {
 
     pub(crate) fn registration(&self, payload: Value) {
         keep(&self.registrations, payload, OTHERS_MAX);
+        self.bell.ring();
+    }
+
+    pub(crate) fn stream(&self, event: StreamEvent) {
+        log::trace!(
+            "session {}: stream {} ({}): {:?}",
+            event.session,
+            event.stream,
+            event.target,
+            event.change
+        );
+        keep(&self.streams, event, OTHERS_MAX);
         self.bell.ring();
     }
 

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
+use hyper::{Request, header};
 use serde_json::{Map, Value};
 
 use crate::options::{BodyForm, Mode};
+use crate::relay::SCHEME;
+use crate::streams::{Outgoing, Target};
 
 /// A service in the cluster, as `proxy_request` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,50 @@ impl ProxyRequest {
         }
     }
 
+    /// Whether it says something that only messages can carry.
+    pub(crate) fn is_for_messages(&self) -> bool {
+        self.mode != Mode::Streaming
+            || self.body_form != BodyForm::Auto
+            || self.timeout_ms.is_some()
+            || !self.extra.is_empty()
+    }
+
+    /// The request as HTTP for a stream, and where the stream goes.
+    pub(crate) fn http(&self) -> Result<(Target, Request<Outgoing>), String> {
+        let target = match &self.service {
+            None => Target::Kubernetes,
+            Some(service) => Target::Service {
+                namespace: service.namespace.clone(),
+                name: service.name.clone(),
+                port: service.port,
+            },
+        };
+        let mut uri = percent_encode(&self.path);
+        if !self.query.is_empty() {
+            uri.push('?');
+            uri.push_str(&self.query);
+        }
+        let mut request = Request::builder().method(&*self.method).uri(uri);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let is_tls = |service: &Service| service.scheme.as_deref() == Some("https");
+        if self.service.as_ref().is_some_and(is_tls) {
+            request = request.header(SCHEME, "https");
+        }
+        let has_host = self
+            .headers
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("host"));
+        if let Some(host) = target.host().filter(|_| !has_host) {
+            request = request.header(header::HOST, host);
+        }
+        let body = (!self.body.is_empty()).then(|| self.body.clone());
+        let request = request.body(Outgoing::Whole(body));
+        let request = request.map_err(|error| format!("it is no HTTP: {error}"))?;
+        Ok((target, request))
+    }
+
     /// The payload of `proxy_request` but for the body.
     pub(crate) fn payload(&self) -> Map<String, Value> {
         let mut payload = Map::new();
@@ -114,6 +161,24 @@ impl ProxyRequest {
         }
         Value::Object(payload)
     }
+}
+
+/// A decoded path as one of HTTP: what a path may hold stays.
+fn percent_encode(path: &str) -> String {
+    const HEX: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
+    ];
+    let digit = |bits: u8| HEX.get(usize::from(bits)).copied().unwrap_or_default();
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        let kept = char::from(byte);
+        if kept.is_ascii_alphanumeric() || "/-._~!$&'()*+,;=:@".contains(kept) {
+            out.push(kept);
+        } else {
+            out.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    out
 }
 
 /// Headers as an object of arrays.

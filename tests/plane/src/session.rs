@@ -9,6 +9,7 @@ use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,6 +18,7 @@ use smol::future::or;
 use smol::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::bell::{Inbox, within};
+use crate::edge::Edge;
 use crate::exchange::{Exchange, Failed, Gone, Part, Received, Stream};
 use crate::inbound;
 use crate::net::{Conn, Flow, Gate};
@@ -51,6 +53,8 @@ pub(crate) struct Session {
     pub(crate) cluster_id: RefCell<Option<String>>,
     pub(crate) exchanges: RefCell<BTreeMap<String, Rc<Exchange>>>,
     pub(crate) streams: RefCell<BTreeMap<String, Rc<Stream>>>,
+    /// What was agreed on beside JSON.
+    pub(crate) edge: Edge,
     is_open: Cell<bool>,
     is_redirected: Cell<bool>,
     /// Set while the reader waits for a slow client: silence is then the plane's own.
@@ -76,6 +80,7 @@ impl Session {
             cluster_id: RefCell::new(cluster_id),
             exchanges: RefCell::default(),
             streams: RefCell::default(),
+            edge: Edge::default(),
             is_open: Cell::new(true),
             is_redirected: Cell::new(false),
             is_holding: Cell::new(false),
@@ -104,6 +109,11 @@ impl Session {
         self.outbox.below(OUTBOX_BYTES_MAX).await;
     }
 
+    /// Whether less than `bytes_max` waits to be written.
+    pub(crate) fn poll_room(&self, context: &Context<'_>, bytes_max: usize) -> Poll<()> {
+        self.outbox.poll_below(context, bytes_max)
+    }
+
     /// Sends a JSON message in the carrier and the fragments that are set.
     pub(crate) fn send(&self, world: &World, kind: &'static str, id: Option<&str>, data: Value) {
         let text = shape::message(kind, id, data);
@@ -126,13 +136,22 @@ impl Session {
         let (carrier, fragment) =
             world.behaviour(|behaviour| (behaviour.carrier, behaviour.fragment_bytes));
         let opcode = match carrier {
-            Carrier::Text => Opcode::Text,
-            Carrier::Binary => Opcode::Binary,
+            Carrier::Binary if !self.edge.is_text_only() => Opcode::Binary,
+            Carrier::Text | Carrier::Binary => Opcode::Text,
         };
         self.note(world, opcode, kind, id, text);
         let mut frames = Vec::new();
         ws::put_message(&mut frames, opcode, text, fragment);
         frames
+    }
+
+    /// Sends bytes of yamux as a message.
+    pub(crate) fn send_yamux(&self, world: &World, data: &[u8]) {
+        self.note(world, Opcode::Binary, Cow::Borrowed(""), "", data);
+        let fragment = world.behaviour(|behaviour| behaviour.fragment_bytes);
+        let mut frames = Vec::new();
+        ws::put_message(&mut frames, Opcode::Binary, data, fragment);
+        self.push(frames);
     }
 
     /// Sends one frame as it is.
@@ -186,6 +205,7 @@ impl Session {
     fn lose(&self, world: &World, why: &str) {
         self.is_open.set(false);
         self.outbox.abandon();
+        self.edge.lose(why);
         let failed = Failed::Lost(why.to_owned());
         for (id, exchange) in self.exchanges.take() {
             exchange.finish(Part::Failed(failed.clone()));

@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::MultiGzDecoder;
 use hyper::body::Bytes;
+use hyper::http::response::Parts;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -72,7 +73,7 @@ impl<'a> ChunkMessage<'a> {
 pub struct Head {
     /// The HTTP status.
     pub status: u16,
-    /// Names as the agent wrote them, with all their values.
+    /// Names as the agent wrote them (in lower case, from a stream), with all their values.
     pub headers: BTreeMap<String, Vec<String>>,
 }
 
@@ -100,6 +101,23 @@ impl Head {
                 .map_err(|error| format!("headers are no object of string arrays: {error}"))?,
         };
         Ok(Self { status, headers })
+    }
+}
+
+impl From<&Parts> for Head {
+    fn from(parts: &Parts) -> Self {
+        let mut headers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, value) in &parts.headers {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            headers
+                .entry(name.as_str().to_owned())
+                .or_default()
+                .push(value);
+        }
+        Self {
+            status: parts.status.as_u16(),
+            headers,
+        }
     }
 }
 

@@ -1,15 +1,19 @@
-//! What carries a request to an agent. There is one way, and room for a second beside it.
+//! What carries a request to an agent: HTTP on a stream where the agent agreed to that, else
+//! messages of JSON.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
 
-use crate::exchange::{Failed, Received};
-use crate::json::{self, Live, LiveStream, Source, StreamRequest, Upload};
+use crate::exchange::Failed;
+use crate::json::{self, Live, Source};
+use crate::mux::Mux;
+use crate::options::Streams;
 use crate::request::ProxyRequest;
 use crate::session::Session;
 use crate::shape::Head;
+use crate::streams;
 use crate::world::World;
 
 /// A way to an agent.
@@ -17,106 +21,91 @@ use crate::world::World;
 pub(crate) enum Transport {
     /// Messages on its WebSocket.
     Json(Rc<Session>),
+    /// Streams of yamux.
+    Streams(Rc<Mux>),
 }
 
-/// The way to a cluster's agent (any, without an id), if one is connected.
-pub(crate) fn to(world: &World, cluster_id: Option<&str>) -> Result<Transport, Failed> {
-    world
-        .session(cluster_id)
-        .map(Transport::Json)
-        .ok_or(Failed::NotConnected)
-}
-
-impl Transport {
-    /// Sends a request whose body is in it.
-    pub(crate) async fn request(self, world: &Rc<World>, request: &ProxyRequest) -> Answer {
-        match self {
-            Self::Json(session) => {
-                Answer::Json(json::open(world, session, request, Source::Request).await)
-            }
-        }
+/// The preferred way to a cluster's agent (any, without an id), if one is connected. Waits while
+/// the two still agree on it.
+pub(crate) async fn to(world: &World, cluster_id: Option<&str>) -> Result<Transport, Failed> {
+    let session = json(world, cluster_id)?;
+    if world.behaviour(|behaviour| behaviour.streams) == Streams::Off {
+        return Ok(Transport::Json(session));
     }
-
-    /// Sends a request whose body comes in pieces, by the future that `pump` makes.
-    pub(crate) async fn upload<F>(
-        self,
-        world: &Rc<World>,
-        request: &ProxyRequest,
-        pump: impl FnOnce(Upload) -> F,
-    ) -> Answer
-    where
-        F: Future<Output = ()> + 'static,
-    {
-        match self {
-            Self::Json(session) => {
-                let live = json::open(world, session, request, Source::Upload).await;
-                let pump = world.tasks.own(pump(live.upload()));
-                Answer::Json(live.pumped(pump))
-            }
-        }
-    }
-
-    /// Starts a Kubernetes stream.
-    pub(crate) async fn start(self, world: &Rc<World>, request: &StreamRequest) -> Duplex {
-        match self {
-            Self::Json(session) => Duplex::Json(json::start(world, session, request).await),
-        }
-    }
-
-    /// Opens an application's WebSocket.
-    pub(crate) async fn websocket(
-        self,
-        world: &Rc<World>,
-        request: &ProxyRequest,
-    ) -> Result<(Head, Duplex), (Option<Head>, Failed)> {
-        match self {
-            Self::Json(session) => json::websocket(world, session, request)
-                .await
-                .map(|(head, stream)| (head, Duplex::Json(stream))),
-        }
+    session.edge.settled().await;
+    match session.edge.streams() {
+        Some(mux) => Ok(Transport::Streams(mux)),
+        None if session.carries(cluster_id) => Ok(Transport::Json(session)),
+        None => Err(Failed::NotConnected),
     }
 }
 
-/// An answer under way; dropping it cancels the request.
+/// The way by messages.
+pub(crate) fn json(world: &World, cluster_id: Option<&str>) -> Result<Rc<Session>, Failed> {
+    world.session(cluster_id).ok_or(Failed::NotConnected)
+}
+
+/// The session of yamux, whether requests go over it or not.
+pub(crate) async fn mux(world: &World, cluster_id: Option<&str>) -> Result<Rc<Mux>, Failed> {
+    let session = json(world, cluster_id)?;
+    session.edge.settled().await;
+    session.edge.mux().ok_or(Failed::NoStreams)
+}
+
+/// Sends a request whose body is in it, and waits for the head of its answer.
+pub(crate) async fn request(
+    world: &Rc<World>,
+    request: &ProxyRequest,
+) -> Result<(Head, Answer), Failed> {
+    let cluster_id = request.cluster_id.as_deref();
+    let transport = if request.is_for_messages() {
+        Transport::Json(json(world, cluster_id)?)
+    } else {
+        to(world, cluster_id).await?
+    };
+    match transport {
+        Transport::Json(session) => {
+            let live = json::open(world, session, request, Source::Request).await;
+            let head = live.head().await?;
+            Ok((head, Answer::Json(live)))
+        }
+        Transport::Streams(mux) => {
+            let (target, request) = request.http().map_err(Failed::Unreadable)?;
+            let (response, lane) = streams::send(world, &mux, &target, request).await?;
+            let (head, body) = response.into_parts();
+            let answer = streams::Answer::new(world, &mux, body, lane);
+            Ok((Head::from(&head), Answer::Stream(answer)))
+        }
+    }
+}
+
+/// The body of an answer under way; dropping it cancels the request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Json(Live),
+    Stream(streams::Answer),
 }
 
 impl Answer {
-    /// Waits for the head.
-    pub(crate) async fn head(&self) -> Result<Head, Failed> {
-        match self {
-            Self::Json(live) => live.head().await,
-        }
-    }
-
     /// The next piece of the body; `None` at its end.
-    pub(crate) fn poll_data(&self, context: &Context<'_>) -> Poll<Option<Result<Bytes, Failed>>> {
-        match self {
-            Self::Json(live) => live.poll_data(context),
-        }
-    }
-}
-
-/// Frames in both directions; dropping it closes the stream.
-#[derive(Debug)]
-pub(crate) enum Duplex {
-    Json(LiveStream),
-}
-
-impl Duplex {
-    /// Sends a frame.
-    pub(crate) async fn send(&self, opcode: u8, data: &[u8]) {
-        match self {
-            Self::Json(stream) => stream.send(opcode, data).await,
-        }
-    }
-
-    /// The next thing that comes; `None` after the end.
-    pub(crate) async fn receive(&self) -> Option<Received> {
-        match self {
-            Self::Json(stream) => stream.receive().await,
+    pub(crate) fn poll_data(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Failed>>> {
+        let answer = match self {
+            Self::Json(live) => return live.poll_data(context),
+            Self::Stream(answer) => answer,
+        };
+        loop {
+            let Poll::Ready(part) = answer.poll_part(context) else {
+                return Poll::Pending;
+            };
+            match part.map(|part| part.map(hyper::body::Frame::into_data)) {
+                Some(Ok(Err(_trailers))) => {}
+                Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
+                Some(Err(failed)) => return Poll::Ready(Some(Err(failed))),
+                None => return Poll::Ready(None),
+            }
         }
     }
 }

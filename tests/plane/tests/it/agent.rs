@@ -48,6 +48,21 @@ impl Agent {
         Self::dial(plane, &path, plane.token())
     }
 
+    /// As [`Agent::dial_gateway`], offering the extension.
+    pub(crate) fn dial_edge(plane: &Plane, cluster: &str) -> Result<Self, u16> {
+        let path = format!(
+            "/ws?agent_version=1&cluster_uuid={cluster}&supports_binary=true&supports_edge=true\
+             &supports_response_streaming=true&supports_streaming=true&supports_websocket=true\
+             &supports_yamux=true"
+        );
+        Self::dial(plane, &path, plane.token())
+    }
+
+    /// The connection.
+    pub(crate) fn into_socket(self) -> WebSocketStream<TcpStream> {
+        self.socket
+    }
+
     /// Connects, or gives the status that refused it.
     pub(crate) fn dial(plane: &Plane, path: &str, token: &str) -> Result<Self, u16> {
         let address = plane.plaintext_url().unwrap().trim_start_matches("http://");
@@ -102,7 +117,20 @@ impl Agent {
     }
 
     pub(crate) fn send_register(&mut self) {
-        let payload = json!({
+        let payload = Self::registration();
+        self.send("register", Some("req_1"), &payload);
+    }
+
+    /// Registers, offering the extension.
+    pub(crate) fn register_edge(&mut self) -> Value {
+        let mut payload = Self::registration();
+        payload["features"]["supports_edge"] = true.into();
+        self.send("register", Some("req_1"), &payload);
+        self.next_json()
+    }
+
+    fn registration() -> Value {
+        json!({
             "agent_id": "agent-1", "name": "edge", "k8s_version": "v1.34.4", "hostname": "h",
             "agent_version": "0.1.0", "server_ip": "192.0.2.1", "region": "unknown-country",
             "cloud_provider": "agent", "labels": {},
@@ -112,8 +140,7 @@ impl Agent {
                 "supports_compression": true, "supports_websocket_proxy": true,
                 "supports_gateway": true, "supports_response_streaming": true},
             "k8s_service_token": "k8s-token",
-        });
-        self.send("register", Some("req_1"), &payload);
+        })
     }
 
     pub(crate) fn register(&mut self) -> Value {

@@ -8,3 +8,5 @@ mod faults;
 mod kubectl;
 #[cfg(test)]
 mod sessions;
+#[cfg(test)]
+mod streams;

@@ -38,14 +38,14 @@ pub(crate) fn linked() -> (Plane, Agent, String) {
 }
 
 /// Sends raw HTTP to the plain listener and gives what comes back, to the end.
-fn http(plane: &Plane, head: &str, body: &[u8]) -> String {
+pub(crate) fn http(plane: &Plane, head: &str, body: &[u8]) -> String {
     let mut socket = http_open(plane, head, body);
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn http_open(plane: &Plane, head: &str, body: &[u8]) -> TcpStream {
+pub(crate) fn http_open(plane: &Plane, head: &str, body: &[u8]) -> TcpStream {
     let address = plane.plaintext_url().unwrap().trim_start_matches("http://");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();
@@ -57,7 +57,7 @@ fn http_open(plane: &Plane, head: &str, body: &[u8]) -> TcpStream {
     socket
 }
 
-fn get(cluster: &str, path: &str) -> String {
+pub(crate) fn get(cluster: &str, path: &str) -> String {
     format!(
         "GET /api/v1/clusters/agent/{cluster}/proxy{path} HTTP/1.1\r\nHost: plane\r\n\
          Authorization: Bearer TOKEN\r\nConnection: close"
@@ -317,7 +317,7 @@ fn exec_of_a_client_gets_its_channels_back() {
     assert_eq!(plane.violations(), Vec::<String>::new());
 }
 
-fn read_head(socket: &mut TcpStream) -> String {
+pub(crate) fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
