@@ -98,6 +98,11 @@ impl Gate {
         refused.count()
     }
 
+    /// How many are inside or wait.
+    pub(super) fn count(&self) -> usize {
+        self.state.borrow().guests.len()
+    }
+
     /// Short ones running, short ones waiting, long ones running.
     pub(super) fn load(&self) -> (usize, usize, usize) {
         self.state.borrow().slots.load()

@@ -106,7 +106,7 @@ struct Refusals {
 /// What the proxy is doing now, for tests and the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
-    /// Exchanges and WebSockets that are not over.
+    /// Exchanges of every form that are not over.
     pub exchanges: usize,
     /// WebSockets among them.
     pub sockets: usize,
@@ -254,7 +254,7 @@ impl Proxy {
         let (short_running, short_waiting, long_running) = self.shared.gate.load();
         let streams = self.streams.borrow();
         Load {
-            exchanges: table.entries.len(),
+            exchanges: self.shared.gate.count(),
             streams: streams.as_ref().map_or(0, Streams::open_count),
             sockets: table.sockets(),
             short_running,
