@@ -33,6 +33,8 @@ use crate::{
     store::{self, Store},
     tasks::{
         board::Board,
+        credential,
+        delegate::Delegate,
         facts::Facts,
         observe,
         proxy::Proxy,
@@ -94,6 +96,7 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
         board,
         store.handle(),
         believed,
+        &loaded.notes,
     ));
     let (commands, received) = bounded(COMMANDS_MAX);
     let tasks = [
@@ -155,6 +158,7 @@ struct Agent {
     store: store::Handle,
     network: Network,
     cluster: Option<Client>,
+    delegate: Option<Rc<Delegate>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
 }
@@ -166,17 +170,22 @@ impl Agent {
         board: Rc<Board>,
         store: store::Handle,
         believed: Wall,
+        notes: &store::Notes,
     ) -> Self {
         let network = Network::new(&settings, &board, believed);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
-        let facts = Rc::new(Facts::new(
+        let delegate = cluster
+            .clone()
+            .map(|client| Rc::new(parts::delegate(&settings, client, notes)));
+        let facts = Facts::new(
             parts::profile(&settings),
             PathBuf::from("/"),
             Rc::clone(&board),
-        ));
+        );
+        let facts = Rc::new(facts.giving(delegate.as_ref().map(|known| known.credential())));
         let proxy = Rc::new(parts::proxy(
             &settings,
-            cluster.clone(),
+            (cluster.clone(), delegate.clone()),
             &executor,
             store.clone(),
         ));
@@ -189,6 +198,7 @@ impl Agent {
             store,
             network,
             cluster,
+            delegate,
             facts,
             proxy,
         }
@@ -282,6 +292,7 @@ impl Agent {
         let Some((identity, caller)) = settled.or(stopped).await else {
             return;
         };
+        let supply = self.supply(&commands).await;
         let guard = self.cluster.clone().map(|client| {
             let namespace = self.settings.agent.go_state_namespace.clone();
             self.spawn(takeover::guard(
@@ -293,6 +304,10 @@ impl Agent {
         });
         let membership = parts::membership(&identity);
         let mut settings = link::Settings::new(identity.agent_id.clone());
+        settings.registers_first = self
+            .delegate
+            .as_ref()
+            .is_some_and(|known| known.credential().is_news());
         settings.heartbeat_every = self.settings.agent.heartbeat.connected;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.board.now());
@@ -309,7 +324,26 @@ impl Agent {
             executor: Rc::clone(&self.executor),
         };
         uplink::run(parts, machine).await;
-        drop(guard);
+        drop((guard, supply));
+    }
+
+    /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it
+    /// could be had.
+    async fn supply(self: &Rc<Self>, commands: &Sender<Command>) -> Option<Task<()>> {
+        let delegate = Rc::clone(self.delegate.as_ref()?);
+        let credential = delegate.credential();
+        credential.prepare(&delegate).await;
+        let (agent, commands) = (Rc::clone(self), commands.clone());
+        Some(self.spawn(async move {
+            let parts = credential::Parts {
+                delegate: &delegate,
+                store: agent.store.clone(),
+                board: &agent.board,
+                commands,
+            };
+            let is_idle = || agent.proxy.load().exchanges == 0;
+            delegate.credential().supply(parts, is_idle).await;
+        }))
     }
 
     /// Decides who this agent is, after the cluster was asked where that matters, and while no Go agent runs there.

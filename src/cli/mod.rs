@@ -5,6 +5,7 @@
 
 mod config;
 mod output;
+mod rbac;
 mod socket;
 mod status;
 
@@ -68,6 +69,18 @@ enum Command {
     /// Check and show the settings
     #[command(subcommand)]
     Config(Config),
+    /// Print what the agent needs in the cluster, for kubectl
+    #[command(after_help = "Examples:\n  \
+        pipeops-agent rbac | kubectl apply -f -\n  \
+        pipeops-agent rbac --full | kubectl apply -f -\n  \
+        pipeops-agent rbac | kubectl delete -f -\n\n\
+        It asks nobody and reads no settings. The text says what each part is for.")]
+    Rbac {
+        #[command(flatten)]
+        asked: rbac::Asked,
+        #[command(flatten)]
+        form: Form,
+    },
     /// Print the version
     Version {
         #[command(flatten)]
@@ -154,6 +167,7 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
             config::show(&from.load(), form, &mut output)
         }
         Command::Config(Config::Example { form }) => config::example(form, &mut output),
+        Command::Rbac { asked, form } => rbac::rbac(&asked, form, &mut output),
         Command::Version { form } => version(form, &mut output),
     }
 }

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     core::{
+        namespace::OwnNamespace,
         policy::{Level, PodSecurity},
         secret::Secret,
     },
@@ -255,8 +256,23 @@ impl Merged {
                 reconnecting: self.time(&keys::HEARTBEAT_RECONNECTING),
                 disconnected: self.time(&keys::HEARTBEAT_DISCONNECTED),
             },
+            namespace: self.namespace()?,
             go_state_namespace: self.text(&keys::GO_STATE_NAMESPACE)?,
         })
+    }
+
+    fn namespace(&mut self) -> Option<OwnNamespace> {
+        let text = self.text(&keys::NAMESPACE)?;
+        let origin = self.origin(&keys::NAMESPACE);
+        OwnNamespace::parse(&text)
+            .map_err(|why| {
+                self.problems.push(
+                    Error::new(format!("{origin}: agent.namespace cannot be {text:?}"))
+                        .why(why)
+                        .fix("name one like pipeops-system"),
+                );
+            })
+            .ok()
     }
 
     fn access(&self) -> Access {

@@ -219,6 +219,11 @@ keys! {
         default: Some("15s"),
         doc: "Time between heartbeats after the link was lost.",
     }
+    NAMESPACE = {
+        path: "agent.namespace",
+        default: Some("pipeops-system"),
+        doc: "Namespace of what the agent has in the cluster: its accounts and its Lease. `pipeops-agent rbac` makes it.",
+    }
     GO_STATE_NAMESPACE = {
         path: "agent.go_state_namespace",
         default: Some("pipeops-system"),

@@ -13,7 +13,10 @@ use super::{
     url::{ApiUrl, Proxy},
 };
 use crate::{
-    core::policy::{Level, PodSecurity},
+    core::{
+        namespace::OwnNamespace,
+        policy::{Level, PodSecurity},
+    },
     error::Error,
 };
 
@@ -103,6 +106,8 @@ pub struct Agent {
     pub labels: BTreeMap<String, String>,
     /// Time between heartbeats.
     pub heartbeat: HeartbeatIntervals,
+    /// Namespace of what the agent has in the cluster.
+    pub namespace: OwnNamespace,
     /// Namespace of the Go agent's state.
     pub go_state_namespace: String,
 }

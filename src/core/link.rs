@@ -36,6 +36,8 @@ const REGISTER_WAIT_LONGEST: Duration = Duration::from_secs(120);
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// So many dials of a gateway in a row may fail before the controller is asked for a new one.
 const GATEWAY_FAILURES_MAX: u32 = 3;
+/// How long a gateway is kept although the controller, which did not answer, has to hear a registration: leaving ends what runs.
+const OWED_FOR: Duration = Duration::from_secs(900);
 /// Distinct unknown message types that are answered on one connection; more are only counted.
 const UNKNOWN_TYPES_MAX: usize = 64;
 /// Outages that are remembered for the status.
@@ -54,6 +56,8 @@ pub struct Settings {
     pub ping_every: Duration,
     /// A peer that was not heard for so long is dead. With 50 s and a ping each 10 s, five of them stayed unanswered.
     pub dead_after: Duration,
+    /// Whether the controller is to hear a registration even where a gateway is known: the control plane lacks what it says.
+    pub registers_first: bool,
 }
 
 impl Settings {
@@ -64,6 +68,7 @@ impl Settings {
             heartbeat_every: Duration::from_secs(30),
             ping_every: Duration::from_secs(10),
             dead_after: Duration::from_secs(50),
+            registers_first: false,
         }
     }
 }
@@ -149,6 +154,8 @@ pub enum Input {
     },
     /// The token is another one now.
     TokenChanged,
+    /// What a registration says is no longer what the control plane was told.
+    RegisterAgain,
     /// No link is wanted for now, because of this.
     Hold(String),
     /// The reason of [`Input::Hold`] is gone.
@@ -197,6 +204,8 @@ pub enum Output {
     Ping,
     /// Keep this on disk.
     Persist(Membership),
+    /// The control plane has taken what the last registration said.
+    Registered,
     /// Close the socket (or stop dialling) and forget it; no [`Input::Lost`] is expected for it.
     Close {
         /// WebSocket close code.
@@ -222,6 +231,8 @@ enum State {
     Registering {
         request_id: String,
         is_fresh: bool,
+        /// How many of the wishes to register it grants.
+        grants: u32,
         began: Mono,
         until: Mono,
     },
@@ -292,6 +303,9 @@ pub struct Link {
     outage_began: Mono,
     up_since: Wall,
     registrations: u32,
+    /// Wishes that the controller hears a registration, and how many were granted.
+    wished: u32,
+    granted: u32,
     outputs: VecDeque<Output>,
     random: fastrand::Rng,
 }
@@ -301,7 +315,9 @@ impl Link {
     pub fn new(settings: Settings, membership: Option<Membership>, seed: u64, now: Now) -> Self {
         let prefers_gateway = membership
             .as_ref()
-            .is_some_and(|known| known.gateway_url.is_some());
+            .is_some_and(|known| known.gateway_url.is_some())
+            && !settings.registers_first;
+        let wished = u32::from(settings.registers_first);
         let outage = Outage {
             began: now.wall,
             length: None,
@@ -323,6 +339,8 @@ impl Link {
             outage_began: now.mono,
             up_since: now.wall,
             registrations: 0,
+            wished,
+            granted: 0,
             outputs: VecDeque::new(),
             random: fastrand::Rng::with_seed(seed),
         }
@@ -416,6 +434,7 @@ impl Link {
                 request_id,
             } => self.unknown(message_type, request_id, now),
             Input::TokenChanged => self.token_changed(now),
+            Input::RegisterAgain => self.register_again(now),
             Input::Hold(why) => self.hold(why, now),
             Input::Release => self.release(now),
             Input::Stop => self.stop(),
@@ -437,8 +456,10 @@ impl Link {
             State::Registering { until, .. } => (*until, "the answer to the registration"),
             State::Ready(ready) => {
                 let dead = ready.heard.after(self.settings.dead_after);
+                let next = ready.next_ping.min(ready.next_heartbeat).min(dead);
                 (
-                    ready.next_ping.min(ready.next_heartbeat).min(dead),
+                    self.leaves_at(ready)
+                        .map_or(next, |leaves| leaves.min(next)),
                     "the next ping or heartbeat",
                 )
             }
@@ -452,6 +473,9 @@ impl Link {
     }
 
     fn time_passed(&mut self, now: Now) {
+        if self.is_to_leave(now) {
+            return self.leave("registers again", now);
+        }
         match &mut self.state {
             State::Waiting { until } | State::Refused { until } if now.mono >= *until => {
                 self.dial(now)
@@ -564,6 +588,7 @@ impl Link {
             State::Registering {
                 request_id,
                 is_fresh,
+                grants: self.wished,
                 began: now.mono,
                 until,
             },
@@ -580,6 +605,7 @@ impl Link {
         self.heard(now);
         let State::Registering {
             request_id: awaited,
+            grants,
             ..
         } = &self.state
         else {
@@ -588,6 +614,7 @@ impl Link {
         if request_id != Some(awaited.as_str()) {
             return;
         }
+        let grants = *grants;
         let Some(membership) = membership.filter(|new| !new.cluster_id.is_empty()) else {
             let why = "the answer to the registration names no cluster".to_owned();
             return self.give_up("no cluster_id", why, now);
@@ -595,6 +622,11 @@ impl Link {
         if self.membership.as_ref() != Some(&membership) {
             self.push(Output::Persist(membership.clone()));
             self.membership = Some(membership.clone());
+        }
+        self.granted = grants;
+        self.push(Output::Registered);
+        if self.owes_registration() {
+            return self.register(now, Freshness::Known);
         }
         if membership.gateway_url.is_some() {
             self.prefers_gateway = true;
@@ -608,6 +640,56 @@ impl Link {
             self.prefers_gateway = false;
             self.ready(Endpoint::Controller, membership.cluster_id, now);
         }
+    }
+
+    /// Whether the controller is still to hear what changed.
+    const fn owes_registration(&self) -> bool {
+        self.wished != self.granted
+    }
+
+    /// When a gateway is left to tell the controller.
+    fn leaves_at(&self, ready: &Ready) -> Option<Mono> {
+        let is_gateway = matches!(ready.endpoint, Endpoint::Gateway(_));
+        (is_gateway && self.owes_registration()).then(|| ready.since.after(OWED_FOR))
+    }
+
+    fn is_to_leave(&self, now: Now) -> bool {
+        let State::Ready(ready) = &self.state else {
+            return false;
+        };
+        self.leaves_at(ready)
+            .is_some_and(|leaves| now.mono >= leaves)
+    }
+
+    fn register_again(&mut self, now: Now) {
+        self.wished = self.wished.wrapping_add(1);
+        match &self.state {
+            State::Ready(Ready {
+                endpoint: Endpoint::Controller,
+                ..
+            }) => self.register(now, Freshness::Known),
+            State::Ready(_)
+            | State::Dialing {
+                endpoint: Endpoint::Gateway(_),
+                ..
+            } => self.leave("registers again", now),
+            // The next dial goes there, or the one under way does, or the answer that is awaited is followed by another registration.
+            State::Waiting { .. }
+            | State::Refused { .. }
+            | State::Dialing { .. }
+            | State::Registering { .. }
+            | State::Held
+            | State::Closed => self.prefers_gateway = false,
+        }
+    }
+
+    /// Goes from the gateway to the controller, at once and of our own will: no outage.
+    fn leave(&mut self, reason: &'static str, now: Now) {
+        self.log("link: leaving the gateway: the controller has to hear what changed".to_owned());
+        self.push(Output::Close { code: 1000, reason });
+        self.prefers_gateway = false;
+        self.outage_began = now.mono;
+        self.dial(now);
     }
 
     fn register_in_progress(&mut self, now: Now) {

@@ -7,6 +7,7 @@ pub mod identity;
 pub mod journal;
 pub mod lanes;
 pub mod link;
+pub mod namespace;
 pub mod policy;
 pub mod proxy;
 pub mod rates;

@@ -7,13 +7,20 @@ use smol::{LocalExecutor, Timer};
 use super::VERSION;
 use crate::{
     config::{Roots, Settings},
-    core::{health::Severity, identity::Identity, link::Membership, policy, time::Wall},
+    core::{
+        health::Severity,
+        identity::Identity,
+        link::Membership,
+        policy::{self, Level},
+        time::Wall,
+    },
     error::{Error, Result},
     files::Spool,
     host::clock,
     kube::{
         self, Client,
         kubeconfig::{self, Source},
+        rbac::{Manifest, Reach},
     },
     link::dial::Caller,
     net::{
@@ -22,7 +29,14 @@ use crate::{
         tls::{self, ClientIdentity, Tls, read_pem},
     },
     store,
-    tasks::{self, board::Board, delegate::Delegate, facts::Profile, proxy::Proxy},
+    tasks::{
+        self,
+        board::Board,
+        credential::{Credential, Kind},
+        delegate::Delegate,
+        facts::Profile,
+        proxy::Proxy,
+    },
 };
 
 /// How often keeping an identity is tried again while the disk is busy.
@@ -199,10 +213,31 @@ pub(super) fn profile(settings: &Settings) -> Profile {
     }
 }
 
+/// What the agent needs in the cluster.
+pub(super) fn manifest(settings: &Settings) -> Manifest {
+    let reach = match settings.access.level {
+        Level::Full => Reach::Full,
+        Level::Managed | Level::ReadOnly | Level::Off => Reach::Managed,
+    };
+    let namespace = settings.agent.namespace.clone();
+    Manifest::new(namespace, settings.access.pod_security, reach)
+}
+
+/// The account under which calls of the control plane run.
+pub(super) fn delegate(settings: &Settings, client: Client, notes: &store::Notes) -> Delegate {
+    let kind = if settings.access.shares_token {
+        Kind::Token
+    } else {
+        Kind::Handle
+    };
+    let credential = Rc::new(Credential::new(kind, notes));
+    Delegate::new(client, manifest(settings), credential)
+}
+
 /// What answers proxied requests.
 pub(super) fn proxy(
     settings: &Settings,
-    client: Option<Client>,
+    (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
     store: store::Handle,
 ) -> Proxy {
@@ -211,12 +246,10 @@ pub(super) fn proxy(
         pod_security: settings.access.pod_security,
         accepts_foreign_tokens: settings.access.accepts_foreign_tokens,
     };
-    let delegate = client.clone().map(|client| Rc::new(Delegate::new(client)));
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
         delegate,
-        handle: String::new(),
         rules,
         spool: Spool::new(&settings.agent.state_dir),
     };

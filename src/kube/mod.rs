@@ -12,6 +12,7 @@ mod error;
 mod forward;
 pub mod kubeconfig;
 mod pool;
+pub mod rbac;
 pub mod services;
 pub mod socket;
 mod upgraded;

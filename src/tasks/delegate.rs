@@ -1,28 +1,28 @@
 //! The control plane's account in the cluster: calls from the link run under it, and its tokens never leave the box.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use smol::lock::Mutex;
 
+use super::credential::{Credential, Token};
 use crate::{
     core::{
         policy::{Namespace, PodSecurity},
         secret::Secret,
-        time::Mono,
+        time::{Mono, in_words},
     },
     host::clock,
-    kube::Client,
-    wire::kube::{HeadOnly, TokenRequest},
+    kube::{
+        Client,
+        rbac::{ACCOUNT, Manifest},
+    },
+    wire::kube::{HeadOnly, TokenRequest, token_life},
 };
 
-/// Where the account lives.
-pub const NAMESPACE: &str = "pipeops-system";
-/// Its name.
-pub const ACCOUNT: &str = "pipeops-cp";
 /// How long a token is good for. The API server gives ten minutes at least.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// When a token is replaced: before it ends, whatever the clocks say.
-const TOKEN_USE: Duration = Duration::from_secs(2700);
+/// How long a call waits before the same failed request for a token is made again: a flood of calls is not one of requests.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// How long an answer about a namespace is believed.
 const NAMESPACE_FRESH: Duration = Duration::from_secs(1);
 /// Namespaces that are remembered.
@@ -32,18 +32,26 @@ const NAMESPACES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Delegate {
     client: Client,
+    manifest: Manifest,
+    credential: Rc<Credential>,
     token: RefCell<Option<(Secret, Mono)>>,
+    /// Why there is no token, and until when it is not asked for again.
+    failure: RefCell<Option<(String, Mono)>>,
     /// One request for a token at a time; the others wait for its answer.
     asking: Mutex<()>,
     namespaces: RefCell<BTreeMap<String, (Option<Namespace>, Mono)>>,
 }
 
 impl Delegate {
-    /// The account in the cluster of this client. Asks nothing yet.
-    pub fn new(client: Client) -> Self {
+    /// The account of the manifest, in the cluster of this client; the control plane is given this credential in its place. Asks
+    /// nothing yet.
+    pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
             client,
+            manifest,
+            credential,
             token: RefCell::new(None),
+            failure: RefCell::new(None),
             asking: Mutex::new(()),
             namespaces: RefCell::default(),
         }
@@ -58,16 +66,61 @@ impl Delegate {
         if let Some(token) = self.fresh_token() {
             return Ok(token);
         }
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token");
+        if let Some((why, until)) = self.failure.borrow().as_ref()
+            && clock::now().mono < *until
+        {
+            return Err(why.clone());
+        }
+        let asked = self.ask().await;
+        let now = clock::now().mono;
+        let asked = asked.inspect_err(|why| {
+            self.failure
+                .replace(Some((why.clone(), now.after(ASK_AGAIN))));
+        })?;
+        // Replaced before it ends, whatever the clocks say.
+        let life = token_life(&asked).unwrap_or(TOKEN_LIFE).min(TOKEN_LIFE);
+        self.token
+            .replace(Some((asked.clone(), now.after(life * 3 / 4))));
+        Ok(asked)
+    }
+
+    /// A token of the account for the control plane itself: not the one that calls run with, and good for an hour at most.
+    pub async fn shared_token(&self) -> Result<Token, String> {
+        let secret = self.ask().await?;
+        match token_life(&secret) {
+            Some(life) if life <= TOKEN_LIFE => Ok(Token { secret, life }),
+            Some(life) => Err(format!(
+                "the API server gives tokens for {}, and one for more than an hour is not shared",
+                in_words(life)
+            )),
+            None => Err(
+                "the API server gives tokens that do not say when they end, and such a one is not shared".to_owned(),
+            ),
+        }
+    }
+
+    /// What the control plane is given in place of a credential.
+    pub fn credential(&self) -> Rc<Credential> {
+        Rc::clone(&self.credential)
+    }
+
+    /// Whether the control plane has this bearer from us.
+    pub fn is_handle(&self, bearer: &str) -> bool {
+        self.credential.is_ours(bearer)
+    }
+
+    async fn ask(&self) -> Result<Secret, String> {
+        let namespace = self.manifest.namespace();
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token");
         let ask = TokenRequest::lasting(TOKEN_LIFE);
         let answer: Result<TokenRequest, _> = self.client.create(&path, &ask).await;
-        let answer = answer.map_err(|error| {
-            format!("no token of {NAMESPACE}/{ACCOUNT}, under which calls of the control plane run: {error}; fix: pipeops-agent rbac | kubectl apply -f -")
-        })?;
-        let token = Secret::new(answer.status.token);
-        let good_until = clock::now().mono.after(TOKEN_USE);
-        self.token.replace(Some((token.clone(), good_until)));
-        Ok(token)
+        match answer {
+            Ok(answer) => Ok(Secret::new(answer.status.token)),
+            Err(error) => Err(format!(
+                "no token of {namespace}/{ACCOUNT}, under which calls of the control plane run: {error}; fix: {}",
+                self.manifest.command()
+            )),
+        }
     }
 
     fn fresh_token(&self) -> Option<Secret> {

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use super::board::{Board, HostView};
+use super::{
+    board::{Board, HostView},
+    credential::Credential,
+};
 use crate::{
     core::{
         rates::{CpuTimes, Memory, cpu_share},
@@ -60,6 +63,7 @@ pub struct Facts {
     last: Cell<Option<(Mono, CpuTimes)>>,
     agent_id: RefCell<String>,
     link_fix: RefCell<Option<String>>,
+    credential: Option<Rc<Credential>>,
 }
 
 impl Facts {
@@ -74,6 +78,20 @@ impl Facts {
             last: Cell::new(None),
             agent_id: RefCell::default(),
             link_fix: RefCell::default(),
+            credential: None,
+        }
+    }
+
+    /// The same, and each registration gives the control plane this.
+    #[must_use]
+    pub fn giving(self, credential: Option<Rc<Credential>>) -> Self {
+        Self { credential, ..self }
+    }
+
+    /// The control plane has taken the last registration.
+    pub fn registered(&self) {
+        if let Some(credential) = &self.credential {
+            credential.taken();
         }
     }
 
@@ -164,6 +182,7 @@ impl Facts {
             cloud_provider: self.profile.cloud_provider.clone(),
             cluster_id: cluster_id.unwrap_or_default(),
             hostname,
+            k8s_service_token: self.credential.as_ref().and_then(|given| given.offer()),
             k8s_version: self.kubernetes_version(),
             labels,
             metadata: metadata

@@ -1,6 +1,7 @@
 //! Introductions: short loops that introduce a machine of `core` to one or more parties.
 
 pub mod board;
+pub mod credential;
 pub mod delegate;
 pub mod facts;
 pub mod observe;

@@ -42,6 +42,8 @@ pub enum Command {
     Hold(String),
     /// The reason is gone.
     Release,
+    /// Register again: what a registration says has changed.
+    Register,
     /// Say good-bye; the task ends after it.
     Stop,
 }
@@ -182,6 +184,7 @@ impl Uplink {
             Happening::Time => self.look_at_token(now),
             Happening::Command(Command::Hold(why)) => self.link.handle(Input::Hold(why), now),
             Happening::Command(Command::Release) => self.link.handle(Input::Release, now),
+            Happening::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
             Happening::Command(Command::Stop) => self.link.handle(Input::Stop, now),
             Happening::Dialed(answer) => {
                 self.dial = None;
@@ -242,6 +245,7 @@ impl Uplink {
                     let kept = (self.parts.keep)(membership);
                     self.spawn(kept);
                 }
+                Output::Registered => self.parts.facts.registered(),
                 Output::Close { code, reason } => self.close(code, reason),
                 Output::Log(line) => log::info!("{line}"),
             }

@@ -3,8 +3,11 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
+use base64::Engine;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::core::secret::Secret;
 
 /// The head of every object.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -331,9 +334,36 @@ impl fmt::Debug for TokenRequestStatus {
     }
 }
 
+/// How long a token is good for from when it was made, by its own words: two stamps of one clock. `None` where it does not say so.
+pub fn token_life(token: &Secret) -> Option<Duration> {
+    #[derive(Deserialize)]
+    struct Claims {
+        iat: u64,
+        exp: u64,
+    }
+    let claims = token.reveal().split('.').nth(1)?;
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims);
+    let claims: Claims = serde_json::from_slice(&claims.ok()?).ok()?;
+    claims.exp.checked_sub(claims.iat).map(Duration::from_secs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_says_how_long_it_is_good_for() {
+        let token = |claims: &str| {
+            let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims);
+            Secret::new(format!("e30.{claims}.c2ln"))
+        };
+        let life = token_life(&token(r#"{"aud":["a"],"exp":1700003600,"iat":1700000000}"#));
+        assert_eq!(life, Some(Duration::from_secs(3600)));
+        for claims in ["{}", r#"{"exp":1,"iat":2}"#, r#"{"exp":"1","iat":0}"#] {
+            assert_eq!(token_life(&token(claims)), None, "{claims}");
+        }
+        assert_eq!(token_life(&Secret::new("opaque")), None);
+    }
 
     #[test]
     fn what_is_null_or_absent_is_empty() {

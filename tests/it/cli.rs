@@ -261,3 +261,29 @@ fn json_is_passed_on_as_the_agent_said_it() {
     );
     assert_eq!(json(&output)["of_the_future"][0], 1);
 }
+
+#[test]
+fn the_manifest_is_printed_offline_and_without_settings() {
+    let output = agent(&["rbac"], &[]);
+    assert_eq!(code(&output), 0);
+    let manifest = text(&output.stdout);
+    assert!(manifest.starts_with("# What pipeops-agent needs in a cluster."));
+    assert_eq!(manifest.matches("\nkind: ").count(), 14);
+    assert!(!manifest.contains("cluster-admin"));
+    let full = json(&agent(
+        &["rbac", "--full", "--namespace", "edge", "--json"],
+        &[],
+    ));
+    let manifest = full["manifest"].as_str().unwrap();
+    assert!(manifest.contains("  name: cluster-admin\n"));
+    assert_eq!(
+        full["apply"],
+        "pipeops-agent rbac --namespace edge --full | kubectl apply -f -"
+    );
+    for words in [
+        &["rbac", "--namespace", "kube-system"],
+        &["rbac", "--pod-security", "none"],
+    ] {
+        assert_eq!(code(&agent(words, &[])), 2, "{words:?}");
+    }
+}

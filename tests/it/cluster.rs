@@ -42,6 +42,38 @@ pub(crate) fn must(verb: &str, more: &[&str]) {
     );
 }
 
+/// The kubeconfig of the administrator, with a client certificate, as k3s writes it.
+pub(crate) fn admin() -> PathBuf {
+    cluster().expect("a cluster").join("kubeconfig.yaml")
+}
+
+/// A variable of the cluster's `env`.
+pub(crate) fn variable(name: &str) -> String {
+    let path = cluster().expect("a cluster").join("env");
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("{name} in {text}"))
+        .to_owned()
+}
+
+/// The administrator's kubectl, which must succeed; returns what it printed.
+pub(crate) fn kubectl(arguments: &[&str]) -> String {
+    let output = crate::agent::command(variable("KUBECTL"))
+        .arg("--kubeconfig")
+        .arg(admin())
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "kubectl {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn start() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
     let owner = std::process::id().to_string();

@@ -12,8 +12,9 @@ use plane::{Cut, Mode, Options, Plane, ProxyRequest, Received, Service, Sessions
 use serde_json::Value;
 
 use crate::{
+    accounts::{Accounts, Reach},
     agent::{Agent, SOON, clock, command, put, until},
-    cluster::{Shared, alone, calm, cluster, must},
+    cluster::{Shared, admin, alone, calm, kubectl, must, variable},
 };
 
 /// A cut must show to the user within a minute.
@@ -24,6 +25,7 @@ struct Bench {
     plane: Plane,
     agent: Agent,
     kubeconfig: PathBuf,
+    _accounts: Accounts,
     _cluster: Shared<'static>,
 }
 
@@ -40,7 +42,10 @@ impl Bench {
 
     fn linked(held: Shared<'static>) -> Self {
         let plane = Plane::start(Options::default()).unwrap();
-        let mut agent = Agent::new(&plane).with("KUBECONFIG", admin().display().to_string());
+        let accounts = Accounts::new(Reach::Full);
+        let mut agent = Agent::new(&plane)
+            .with("KUBECONFIG", admin().display().to_string())
+            .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace());
         agent.start();
         let status = agent.until(
             "link and cluster are ready",
@@ -60,6 +65,7 @@ impl Bench {
             plane,
             agent,
             kubeconfig,
+            _accounts: accounts,
             _cluster: held,
         }
     }
@@ -119,19 +125,6 @@ impl Bench {
             .unwrap()
             .count()
     }
-}
-
-fn admin() -> PathBuf {
-    cluster().unwrap().join("kubeconfig.yaml")
-}
-
-fn variable(name: &str) -> String {
-    let text = std::fs::read_to_string(cluster().unwrap().join("env")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-    line.unwrap_or_else(|| panic!("{name} in {text}"))
-        .to_owned()
 }
 
 /// A command that prints for a long time, line by line.
@@ -464,7 +457,8 @@ fn read(path: &Path) -> String {
 }
 
 /// What an installation of the Go agent leaves in a cluster, and a Pod that looks like it.
-fn install_go_agent(kubectl: &impl Fn(&[&str])) {
+fn install_go_agent() {
+    kubectl(&["create", "namespace", "pipeops-system"]);
     kubectl(&[
         "create",
         "configmap",
@@ -502,20 +496,7 @@ fn install_go_agent(kubectl: &impl Fn(&[&str])) {
 #[test]
 fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
     let Some(_held) = alone() else { return };
-    let kubectl = |arguments: &[&str]| {
-        let output = command(variable("KUBECTL"))
-            .arg("--kubeconfig")
-            .arg(admin())
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    install_go_agent(&kubectl);
+    install_go_agent();
     let plane = Plane::start(Options::default()).unwrap();
     let mut agent = Agent::new(&plane).with("KUBECONFIG", admin().display().to_string());
     agent.start();
@@ -539,13 +520,7 @@ fn an_installation_of_the_go_agent_is_taken_over_once_it_no_longer_runs() {
     assert_eq!(status["agent_id"], "agent-old");
     assert_eq!(status["cluster_id"], "7d1f0b52-6a1e-4b0e-9a64-2f0c1f3f9b10");
     // Gone before others use the cluster: they would take it over too.
-    kubectl(&[
-        "delete",
-        "configmap",
-        "pipeops-agent-state",
-        "-n",
-        "pipeops-system",
-    ]);
+    kubectl(&["delete", "namespace", "pipeops-system", "--timeout=60s"]);
 }
 
 /// How long a followed log and a quiet watch are held: `make soak` sets more than every time-out on the way.

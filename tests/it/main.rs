@@ -1,11 +1,15 @@
 //! The integration tests, in one binary.
 
 #[cfg(test)]
+mod accounts;
+#[cfg(test)]
 mod agent;
 #[cfg(test)]
 mod cli;
 #[cfg(test)]
 mod cluster;
+#[cfg(test)]
+mod credential;
 #[cfg(test)]
 mod dashboard;
 #[cfg(test)]
@@ -20,6 +24,8 @@ mod mux;
 mod policy;
 #[cfg(test)]
 mod proxy;
+#[cfg(test)]
+mod rbac;
 #[cfg(test)]
 mod store;
 #[cfg(test)]

@@ -58,7 +58,11 @@ impl World {
             gateway_url: random.bool().then(|| "wss://old/ws".to_owned()),
         });
         let ever_known = membership.is_some();
-        let link = Link::new(Settings::new("agent-sim"), membership, seed, now);
+        let settings = Settings {
+            registers_first: random.bool(),
+            ..Settings::new("agent-sim")
+        };
+        let link = Link::new(settings, membership, seed, now);
         let check = Check {
             socket: Socket::None,
             dials: VecDeque::new(),
@@ -130,6 +134,7 @@ impl World {
                     );
                     self.check.ever_known = true;
                 }
+                Output::Registered => {}
                 Output::Close { .. } => {
                     self.require(
                         self.check.socket != Socket::None,
@@ -341,6 +346,7 @@ impl World {
             }),
             6 if self.random.u8(0..4) == 0 => self.handle(Input::Hold("another agent".to_owned())),
             7 | 8 => self.handle(Input::Release),
+            10 if self.random.u8(0..4) == 0 => self.handle(Input::RegisterAgain),
             9 if self.mood == Mood::Dropping && is_open => {
                 self.closed();
                 self.handle(Input::Lost("dropped".to_owned()));
@@ -429,13 +435,13 @@ impl World {
         );
     }
 
-    /// After any history a healthy control plane gets its link back, soon.
+    /// After any history a healthy control plane gets its link back, soon, and hears what it has to.
     fn recovers(&mut self) {
         self.mood = Mood::Healthy;
         self.inbound.clear();
         self.handle(Input::Release);
         let began = self.now.mono;
-        while !self.link.is_ready() {
+        while !self.link.is_ready() || self.link.owes_registration() {
             let until = self.drain();
             let arrival = self.inbound.iter().map(|(at, _)| *at).min();
             self.now.mono = arrival.map_or(until, |at| at.min(until)).max(self.now.mono);
@@ -448,8 +454,8 @@ impl World {
             self.deliver();
             let passed = self.now.mono.since(began);
             self.require(
-                passed < Duration::from_secs(1200),
-                "a healthy control plane gets its link back",
+                passed < Duration::from_secs(1200) + OWED_FOR,
+                "a healthy control plane gets its link and what it has to hear",
             );
         }
     }

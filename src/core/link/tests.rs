@@ -9,12 +9,16 @@ struct Bench {
 
 impl Bench {
     fn new(membership: Option<Membership>) -> Self {
+        Self::with(Settings::new("agent-1"), membership)
+    }
+
+    fn with(settings: Settings, membership: Option<Membership>) -> Self {
         let now = Now {
             mono: Mono::since_boot(Duration::from_secs(100)),
             wall: Wall::from_millis(1_781_588_400_000),
         };
         Self {
-            link: Link::new(Settings::new("agent-1"), membership, 7, now),
+            link: Link::new(settings, membership, 7, now),
             now,
         }
     }
@@ -30,6 +34,7 @@ impl Bench {
                 | Output::Send(_)
                 | Output::Ping
                 | Output::Persist(_)
+                | Output::Registered
                 | Output::Close { .. }) => all.push(output),
             }
         }
@@ -116,7 +121,11 @@ fn a_new_box_registers_keeps_the_answer_and_beats_at_once() {
     assert_eq!(cluster, None);
     assert_eq!(
         bench.give(success(&id, None)),
-        [Output::Persist(known(None)), heartbeat()]
+        [
+            Output::Persist(known(None)),
+            Output::Registered,
+            heartbeat()
+        ]
     );
     assert_eq!(bench.link.state(), "ready");
 }
@@ -131,6 +140,7 @@ fn a_gateway_in_the_answer_moves_the_link_there() {
         outputs,
         [
             Output::Persist(gateway.clone()),
+            Output::Registered,
             Output::Close {
                 code: 1000,
                 reason: ""
@@ -596,6 +606,7 @@ fn every_transition_is_one_log_line() {
             | Output::Send(_)
             | Output::Ping
             | Output::Persist(_)
+            | Output::Registered
             | Output::Close { .. } => {}
         }
     };
@@ -612,4 +623,102 @@ fn every_transition_is_one_log_line() {
         "{}",
         lines[1]
     );
+}
+
+fn close(reason: &'static str) -> Output {
+    Output::Close { code: 1000, reason }
+}
+
+#[test]
+fn what_the_control_plane_lacks_is_told_to_the_controller_before_a_gateway_is_used() {
+    let gateway = known(Some("wss://gw/ws"));
+    let settings = Settings {
+        registers_first: true,
+        ..Settings::new("agent-1")
+    };
+    let mut bench = Bench::with(settings, Some(gateway.clone()));
+    let id = bench.registering();
+    assert_eq!(
+        bench.give(success(&id, Some("wss://gw/ws"))),
+        [
+            Output::Registered,
+            close(""),
+            Output::Dial(Endpoint::Gateway(gateway)),
+        ]
+    );
+}
+
+#[test]
+fn another_registration_goes_over_the_socket_of_the_controller_or_leaves_the_gateway() {
+    let mut bench = Bench::new(None);
+    bench.ready();
+    let (id, cluster) = registration(&bench.give(Input::RegisterAgain)).unwrap();
+    assert_eq!(cluster.as_deref(), Some("c-1"));
+    assert_eq!(
+        bench.give(success(&id, None)),
+        [Output::Registered, heartbeat()]
+    );
+
+    let gateway = known(Some("wss://gw/ws"));
+    let mut bench = Bench::new(Some(gateway));
+    bench.outputs();
+    bench.give(Input::Connected);
+    assert!(bench.link.is_ready());
+    assert_eq!(
+        bench.give(Input::RegisterAgain),
+        [close("registers again"), Output::Dial(Endpoint::Controller)]
+    );
+    assert_eq!(bench.link.losses(), 0, "of our own will");
+    let (id, _) = registration(&bench.give(Input::Connected)).unwrap();
+    bench.give(success(&id, Some("wss://gw/ws")));
+    bench.give(Input::Connected);
+    assert!(bench.link.is_ready());
+    assert!(registration(&bench.pass(OWED_FOR)).is_none());
+}
+
+#[test]
+fn a_wish_to_register_survives_everything_between_it_and_the_answer() {
+    let mut bench = Bench::new(None);
+    let first = bench.registering();
+    assert_eq!(bench.give(Input::RegisterAgain), []);
+    let (second, _) = registration(&bench.give(success(&first, None))).unwrap();
+    bench.give(Input::Lost("cut".to_owned()));
+    bench.pass_to_next();
+    assert_eq!(bench.outputs(), [Output::Dial(Endpoint::Controller)]);
+    assert_eq!(
+        bench.give(success(&second, None)),
+        [],
+        "the answer to a registration of another socket"
+    );
+    let (third, _) = registration(&bench.give(Input::Connected)).unwrap();
+    assert_eq!(
+        bench.give(success(&third, None)),
+        [Output::Registered, heartbeat()]
+    );
+}
+
+#[test]
+fn a_gateway_serves_while_the_controller_is_away_but_not_for_ever_unregistered() {
+    let gateway = known(Some("wss://gw/ws"));
+    let settings = Settings {
+        registers_first: true,
+        ..Settings::new("agent-1")
+    };
+    let mut bench = Bench::with(settings, Some(gateway.clone()));
+    assert_eq!(bench.outputs(), [Output::Dial(Endpoint::Controller)]);
+    bench.give(Input::DialFailed(DialFailure::Network, "gone".to_owned()));
+    bench.pass_to_next();
+    assert_eq!(bench.outputs(), [Output::Dial(Endpoint::Gateway(gateway))]);
+    bench.give(Input::Connected);
+    let mut waited = Duration::ZERO;
+    loop {
+        waited += bench.pass_to_next();
+        let outputs = bench.outputs();
+        if outputs.contains(&Output::Dial(Endpoint::Controller)) {
+            break;
+        }
+        bench.give(Input::Heard);
+        assert!(waited < OWED_FOR);
+    }
+    assert_eq!(waited, OWED_FOR);
 }

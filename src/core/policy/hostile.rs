@@ -43,7 +43,7 @@ fn verdict(level: Level, routed: &Result<Call, Refusal>) -> String {
     let Ok(call) = routed else {
         return "bad".to_owned();
     };
-    if identity(&rules, HANDLE, call).is_err() {
+    if identity(&rules, |bearer| bearer == HANDLE, call).is_err() {
         return "who".to_owned();
     }
     match decide(&rules, call) {

@@ -27,22 +27,30 @@ enum Brought<'a> {
 }
 
 impl Brought<'_> {
-    fn is_handle(&self, handle: &str) -> bool {
+    fn is_ours(&self, is_ours: impl Fn(&str) -> bool) -> bool {
         match self {
-            Self::Header(value) => value.strip_prefix("Bearer ") == Some(handle),
-            Self::Protocol(token) => BASE64_URL_SAFE_NO_PAD.encode(handle) == *token,
+            Self::Header(value) => value.strip_prefix("Bearer ").is_some_and(is_ours),
+            Self::Protocol(token) => {
+                let token = BASE64_URL_SAFE_NO_PAD.decode(token).ok();
+                let token = token.and_then(|token| String::from_utf8(token).ok());
+                token.is_some_and(|token| is_ours(&token))
+            }
         }
     }
 }
 
-/// Chooses the identity of a call. `handle` is what the control plane was given in place of a token.
-pub fn identity<'a>(rules: &Rules, handle: &str, call: &'a Call) -> Result<Identity<'a>, Refusal> {
+/// Chooses the identity of a call. `is_ours` knows what the control plane was given in place of a token.
+pub fn identity<'a>(
+    rules: &Rules,
+    is_ours: impl Fn(&str) -> bool,
+    call: &'a Call,
+) -> Result<Identity<'a>, Refusal> {
     if matches!(call.target, Target::Service(_)) {
         return Ok(Identity::Caller);
     }
     match brought(call).as_slice() {
         [] => Ok(Identity::ControlPlane),
-        [one] if one.is_handle(handle) => Ok(Identity::ControlPlane),
+        [one] if one.is_ours(is_ours) => Ok(Identity::ControlPlane),
         [_] if !rules.accepts_foreign_tokens => Err(Refusal(format!(
             "refused by the agent: the request brings a credential of its own, and access.foreign_tokens is false; fix: leave Authorization \
              out, or set access.foreign_tokens = true in {CONFIG}"
@@ -116,13 +124,17 @@ mod tests {
         route(&asked, Cluster::Known).unwrap()
     }
 
+    fn is_ours(bearer: &str) -> bool {
+        bearer == "handle"
+    }
+
     fn found(headers: &[(&str, &str)], accepts: bool) -> String {
         let rules = Rules {
             accepts_foreign_tokens: accepts,
             ..Rules::default()
         };
         let call = call("/api/v1/pods", headers);
-        identity(&rules, "handle", &call)
+        identity(&rules, is_ours, &call)
             .map_or_else(|refusal| refusal.0, |identity| format!("{identity:?}"))
     }
 
@@ -182,13 +194,13 @@ mod tests {
             vec![String::new(), format!("{TOKEN_PROTOCOL}b3RoZXI")],
         )];
         assert_eq!(call.form, Form::Plain);
-        assert!(identity(&Rules::default(), "handle", &call).is_err());
+        assert!(identity(&Rules::default(), is_ours, &call).is_err());
     }
 
     #[test]
     fn an_application_gets_what_the_caller_sent() {
         let call = call("/", &[("Authorization", "Bearer its own")]);
-        let identity = identity(&Rules::default(), "handle", &call);
+        let identity = identity(&Rules::default(), is_ours, &call);
         assert_eq!(identity, Ok(Identity::Caller));
     }
 }

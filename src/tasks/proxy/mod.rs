@@ -68,8 +68,6 @@ pub struct Parts {
     pub client: Option<Client>,
     /// The account that calls run under; `None`: there is no cluster.
     pub delegate: Option<Rc<Delegate>>,
-    /// What the control plane was given in place of a token.
-    pub handle: String,
     /// What the owner of the box permits.
     pub rules: Rules,
     /// Where large buffered answers wait.

@@ -89,7 +89,7 @@ impl Shared {
     fn judge(&self, call: &Call) -> Result<(Terms, Caller), Refusal> {
         let rules = self.rules.get();
         let terms = policy::decide(&rules, call)?;
-        let caller = match policy::identity(&rules, &self.parts.handle, call)? {
+        let caller = match policy::identity(&rules, |bearer| self.is_ours(bearer), call)? {
             policy::Identity::ControlPlane => Caller::ControlPlane,
             policy::Identity::Caller => Caller::Itself,
             policy::Identity::Foreign(value) => match value.strip_prefix("Bearer ") {
@@ -102,6 +102,12 @@ impl Shared {
             },
         };
         Ok((terms, caller))
+    }
+
+    /// Whether the control plane has this bearer from us.
+    fn is_ours(&self, bearer: &str) -> bool {
+        let delegate = self.parts.delegate.as_ref();
+        delegate.is_some_and(|delegate| delegate.is_handle(bearer))
     }
 
     /// Waits for the turn of an admitted call, asks the cluster what is still open, writes the call down into `book`, and gets it an

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::core::time::Wall;
+use crate::core::{secret::Secret, time::Wall};
 
 /// The types that `protocol_fallback` lists, as the existing agent does.
 pub const SUPPORTED_TYPES: [&str; 17] = [
@@ -64,9 +64,9 @@ pub struct Registration {
     pub features: Features,
     /// The host's name; may be empty.
     pub hostname: String,
-    /// A Kubernetes bearer token for the control plane; empty: none is given.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub k8s_service_token: String,
+    /// What the control plane shows in requests for the Kubernetes API; `None`: it gets nothing.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "revealed")]
+    pub k8s_service_token: Option<Secret>,
     /// `gitVersion` of the API server.
     pub k8s_version: String,
     /// Configured labels.
@@ -84,6 +84,12 @@ pub struct Registration {
     pub server_specs: ServerSpecs,
     /// Constants that the existing agent sends.
     pub tunnel_port_config: TunnelPorts,
+}
+
+/// Writes a secret as it is: into the message that carries it.
+#[expect(clippy::ref_option, reason = "the signature that serde wants")]
+fn revealed<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(Secret::reveal).serialize(serializer)
 }
 
 /// The six abilities of 1.3, and the offer of the extension.
@@ -326,6 +332,7 @@ mod tests {
             cloud_provider: "hetzner".to_owned(),
             cluster_id: "7d1f0b52".to_owned(),
             hostname: "box".to_owned(),
+            k8s_service_token: Some(Secret::new("handle")),
             k8s_version: "v1.31.4+k3s1".to_owned(),
             labels: BTreeMap::from([("env".to_owned(), "prod".to_owned())]),
             metadata: BTreeMap::from([("agent_mode".to_owned(), "vm-agent".to_owned())]),
@@ -342,7 +349,7 @@ mod tests {
         is(
             &register("req_1", &facts, NOW),
             &expect![[
-                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_edge":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
+                r#"{"type":"register","request_id":"req_1","payload":{"agent_id":"agent-3f1c9a0be2d47788","agent_version":"0.1.0","cloud_provider":"hetzner","cluster_id":"7d1f0b52","features":{"supports_binary_protocol":true,"supports_compression":true,"supports_edge":true,"supports_gateway":true,"supports_response_streaming":true,"supports_streaming":true,"supports_websocket_proxy":true},"hostname":"box","k8s_service_token":"handle","k8s_version":"v1.31.4+k3s1","labels":{"env":"prod"},"metadata":{"agent_mode":"vm-agent"},"name":"edge-1","region":"DE","server_ip":"203.0.113.7","server_specs":{"cpu_cores":4,"os":"Alpine"},"tunnel_port_config":{"agent_http":8080,"kubelet":10250,"kubernetes_api":6443}},NOW"#
             ]],
         );
         is(

@@ -77,6 +77,9 @@ fn set_up(options: Options, repository: &Path, work: &Path) -> Result<Bench, Str
         .map_err(|error| format!("cannot make {}: {error}", work.display()))?;
     os::progress("starting the test cluster");
     let cluster = Cluster::start(repository, work)?;
+    let manifest = work.join("rbac.yaml");
+    os::write(&manifest, &printed(&binary, &["rbac", "--full"])?)?;
+    cluster.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
     let mut agents = Vec::new();
     agents.push(Agent::new(Kind::Ours, binary, work)?);
     if let Some(binary) = &options.rival {
@@ -91,6 +94,20 @@ fn set_up(options: Options, repository: &Path, work: &Path) -> Result<Bench, Str
         failed: Vec::new(),
         cluster,
     })
+}
+
+/// What a program prints.
+fn printed(binary: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = os::program(binary).args(arguments).output();
+    let output = output.map_err(|error| format!("cannot run {}: {error}", binary.display()))?;
+    if !output.status.success() {
+        return Err(format!(
+            "{} {arguments:?}: {}",
+            binary.display(),
+            output.status
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The release build that is handed out, else one that cargo left.

@@ -24,16 +24,23 @@ use hyper::{
 };
 use pipeops_agent::{
     core::{
-        policy::{Level, Rules},
+        namespace::OwnNamespace,
+        policy::{Level, PodSecurity, Rules},
+        secret::Secret,
         time::Wall,
     },
     files::Spool,
     host::clock,
-    kube::{Client, Settings, kubeconfig::Source},
+    kube::{
+        Client, Settings,
+        kubeconfig::Source,
+        rbac::{Manifest, Reach},
+    },
     link::outlet::{Frame, Outlet, Part},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
     store::Handle,
     tasks::{
+        credential::Credential,
         delegate::Delegate,
         proxy::{Load, Parts, Proxy},
     },
@@ -128,8 +135,15 @@ fn parts(
     Parts {
         executor: Rc::clone(executor),
         client: Some(client.clone()),
-        delegate: Some(Rc::new(Delegate::new(client.clone()))),
-        handle: HANDLE.to_owned(),
+        delegate: Some(Rc::new(Delegate::new(
+            client.clone(),
+            Manifest::new(
+                OwnNamespace::default(),
+                PodSecurity::Baseline,
+                Reach::Managed,
+            ),
+            Rc::new(Credential::of_handle(Secret::new(HANDLE))),
+        ))),
         rules: Rules {
             level,
             ..Rules::default()

@@ -1,0 +1,228 @@
+//! What the agent needs in a cluster: one manifest. What people read, what `kubectl` applies and what the agent compares the cluster
+//! with are the same text.
+
+use crate::core::{namespace::OwnNamespace, policy::PodSecurity};
+
+/// The account under which calls of the control plane run.
+pub const ACCOUNT: &str = "pipeops-cp";
+/// The role that it has in managed namespaces.
+pub const MANAGED: &str = "pipeops-managed";
+
+const MANIFEST: &str = include_str!("rbac/manifest.yaml");
+const FULL: &str = include_str!("rbac/full.yaml");
+
+/// Names of objects that belong to the whole cluster. Where the accounts are in another namespace, its name follows theirs, so that
+/// two agents in one cluster do not change each other's.
+const WIDE: [&str; 6] = [
+    "pipeops-agent-cluster",
+    "pipeops-agent-lock",
+    "pipeops-cp-cluster",
+    "pipeops-cp-lock",
+    "pipeops-full",
+    MANAGED,
+];
+
+/// How far the control plane reaches.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reach {
+    /// Reads, and managed namespaces.
+    Managed,
+    /// The whole cluster.
+    Full,
+}
+
+/// The manifest for one agent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Manifest {
+    namespace: OwnNamespace,
+    pod_security: PodSecurity,
+    reach: Reach,
+}
+
+impl Manifest {
+    /// The manifest for accounts in this namespace. `pod_security` is what a managed namespace must enforce.
+    pub const fn new(namespace: OwnNamespace, pod_security: PodSecurity, reach: Reach) -> Self {
+        Self {
+            namespace,
+            pod_security,
+            reach,
+        }
+    }
+
+    /// Where the accounts are.
+    pub const fn namespace(&self) -> &OwnNamespace {
+        &self.namespace
+    }
+
+    /// The name that an object of the whole cluster has in this manifest.
+    pub fn wide(&self, name: &str) -> String {
+        if self.namespace.is_usual() {
+            name.to_owned()
+        } else {
+            format!("{name}.{}", self.namespace)
+        }
+    }
+
+    /// The line that brings the cluster up to date.
+    pub fn command(&self) -> String {
+        format!("{} | kubectl apply -f -", self.program(self.reach))
+    }
+
+    /// The manifest as people and `kubectl` read it.
+    pub fn text(&self) -> String {
+        let mut text = self.own(MANIFEST, self.reach);
+        if self.reach == Reach::Full {
+            let binding = format!("  policyName: {}\n", self.wide("pipeops-cp-lock"));
+            text = text.replace(
+                &format!("{binding}  validationActions: [Deny]\n"),
+                &format!("{binding}  validationActions: [Audit]\n"),
+            );
+            text.push_str(&self.own(FULL, Reach::Managed));
+        }
+        text
+    }
+
+    fn program(&self, reach: Reach) -> String {
+        let mut line = "pipeops-agent rbac".to_owned();
+        if !self.namespace.is_usual() {
+            line = format!("{line} --namespace {}", self.namespace);
+        }
+        if self.pod_security != PodSecurity::default() {
+            line = format!("{line} --pod-security {}", self.pod_security.word());
+        }
+        match reach {
+            Reach::Managed => line,
+            Reach::Full => format!("{line} --full"),
+        }
+    }
+
+    /// A text of ours for this namespace and this standard.
+    fn own(&self, text: &str, reach: Reach) -> String {
+        let program = self.program(reach);
+        let mut text = text.replace("pipeops-agent rbac |", &format!("{program} |"));
+        for (ours, theirs) in standards(self.pod_security) {
+            text = text.replace(ours, theirs);
+        }
+        if self.namespace.is_usual() {
+            return text;
+        }
+        text = renamed(&text, OwnNamespace::USUAL, self.namespace.as_str());
+        for name in WIDE {
+            text = renamed(&text, name, &self.wide(name));
+        }
+        text
+    }
+}
+
+/// What stands in the text where another standard than baseline is asked for.
+const fn standards(asked: PodSecurity) -> &'static [(&'static str, &'static str)] {
+    match asked {
+        PodSecurity::Baseline => &[],
+        PodSecurity::Restricted => &[
+            ("['baseline', 'restricted']", "['restricted']"),
+            ("enforce=baseline", "enforce=restricted"),
+            (
+                "enforce: baseline     (or restricted)",
+                "enforce: restricted",
+            ),
+        ],
+        PodSecurity::Privileged => &[
+            (
+                "['baseline', 'restricted']",
+                "['', 'privileged', 'baseline', 'restricted']",
+            ),
+            ("enforce=baseline", "enforce=privileged, or none"),
+            (
+                "enforce: baseline     (or restricted)",
+                "enforce: privileged   (or any other, or none)",
+            ),
+        ],
+    }
+}
+
+/// Replaces a name, but not as part of a longer one.
+fn renamed(text: &str, name: &str, by: &str) -> String {
+    let goes_on = |letter: Option<char>| {
+        letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '-')
+    };
+    let mut done = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(name) {
+        done.push_str(before);
+        let is_whole = !goes_on(done.chars().next_back()) && !goes_on(after.chars().next());
+        done.push_str(if is_whole { by } else { name });
+        rest = after;
+    }
+    done.push_str(rest);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::yaml;
+    use serde_json::Value;
+
+    fn manifest(namespace: &str, pod_security: PodSecurity, reach: Reach) -> Manifest {
+        Manifest::new(OwnNamespace::parse(namespace).unwrap(), pod_security, reach)
+    }
+
+    fn objects(text: &str) -> Vec<Value> {
+        let documents = text.split("\n---\n");
+        documents.map(|text| yaml::parse(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn by_default_it_is_the_file_to_the_letter() {
+        let ours = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Managed);
+        assert_eq!(ours.text(), MANIFEST);
+        assert_eq!(ours.command(), "pipeops-agent rbac | kubectl apply -f -");
+        assert_eq!(ours.wide(MANAGED), "pipeops-managed");
+    }
+
+    #[test]
+    fn full_opens_the_second_lock_and_says_how_to_close_it() {
+        let full = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Full);
+        let text = full.text();
+        assert_eq!(text.matches("validationActions: [Audit]").count(), 1);
+        assert_eq!(text.matches("validationActions: [Deny]").count(), 1);
+        assert!(text.contains("#     pipeops-agent rbac --full | kubectl apply -f -\n"));
+        assert!(text.contains("`pipeops-agent rbac | kubectl apply -f -`"));
+        let last = objects(&text).pop().unwrap();
+        assert_eq!(last["metadata"]["name"], "pipeops-full");
+        assert_eq!(last["roleRef"]["name"], "cluster-admin");
+        assert_eq!(last["subjects"][0]["name"], ACCOUNT);
+    }
+
+    #[test]
+    fn in_another_namespace_nothing_of_the_default_one_is_named() {
+        let other = manifest("edge", PodSecurity::Restricted, Reach::Full);
+        let text = other.text();
+        assert!(
+            !text.contains(OwnNamespace::USUAL) && !text.contains("baseline"),
+            "{text}"
+        );
+        assert!(text.contains("rbac --namespace edge --pod-security restricted --full | kubectl"));
+        let objects = objects(&text);
+        assert_eq!(objects.len(), 15);
+        for object in objects {
+            let (name, kind) = (&object["metadata"]["name"], &object["kind"]);
+            let name = name.as_str().unwrap();
+            if kind == "Namespace" {
+                assert_eq!(name, "edge");
+            } else if let Some(namespace) = object["metadata"].get("namespace") {
+                assert_eq!(namespace, "edge");
+            } else {
+                assert!(name.strip_suffix(".edge").is_some(), "{kind} {name}");
+            }
+        }
+        for name in WIDE {
+            assert!(text.contains(&format!("{name}.edge")), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_whole_names_are_renamed() {
+        assert_eq!(renamed("a-b a a: xa a.", "a", "c"), "a-b c c: xa c.");
+    }
+}

@@ -1,0 +1,229 @@
+//! What the control plane is given in place of a Kubernetes credential, told by the registrations that it gets.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
+
+use base64::Engine;
+use plane::{Behaviour, Options, Plane, Redirect};
+use serde_json::json;
+
+use crate::{
+    accounts::{Accounts, Reach, of_token, said},
+    agent::{Agent, SOON, command, put},
+    cluster::{admin, calm, variable},
+};
+
+/// Registrations, dials and tokens that last seconds instead of minutes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// An API server as far as a new agent asks it: no earlier installation, and tokens that last this long. It ends with the test's process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server of a few lines; it ends with the process of the tests"
+)]
+fn api(token_life_s: u64) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut made = 0;
+        for stream in listener.incoming().map_while(Result::ok) {
+            made += 1;
+            answer(stream, made, token_life_s);
+        }
+    });
+    format!("http://{address}")
+}
+
+fn answer(mut stream: TcpStream, number: u64, life_s: u64) -> Option<()> {
+    stream.set_read_timeout(Some(SOON)).ok()?;
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).ok()?;
+    let claims = json!({"iat": 1_700_000_000, "exp": 1_700_000_000 + life_s, "jti": number});
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims.to_string());
+    let (status, body) = match first.split(' ').nth(1)? {
+        path if path.ends_with("/serviceaccounts/pipeops-cp/token") => (
+            "201 Created",
+            json!({"status": {"token": format!("e30.{claims}.c2ln")}}),
+        ),
+        path if path.contains("/pods?labelSelector") => ("200 OK", json!({"items": []})),
+        _ => ("404 Not Found", json!({"reason": "NotFound"})),
+    };
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).ok()
+}
+
+/// An agent with that API server.
+fn agent(plane: &Plane, server: &str) -> Agent {
+    let agent = Agent::new(plane);
+    let path = agent.folder().join("kubeconfig");
+    put(
+        &path,
+        &format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{server: \"{server}\"}}\n\
+         users:\n- name: u\n  user: {{}}\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\ncurrent-context: c\n"
+        ),
+    );
+    agent.with("KUBECONFIG", path.display().to_string())
+}
+
+fn plane_with(change: impl FnOnce(&mut Behaviour)) -> Plane {
+    let mut plane = Plane::start(Options::default()).unwrap();
+    plane.set(change);
+    plane
+}
+
+/// What each registration gave, the oldest first.
+fn given(plane: &Plane) -> Vec<String> {
+    let found = plane.look(|view| {
+        let given = view.registrations.iter();
+        let given =
+            given.filter_map(|facts| Some(facts.get("k8s_service_token")?.as_str()?.to_owned()));
+        given.collect::<Vec<_>>()
+    });
+    found.unwrap_or_default()
+}
+
+fn until_given(plane: &Plane, count: usize) -> Vec<String> {
+    plane
+        .until(LONG, move |view| {
+            (view.registrations.len() >= count).then_some(())
+        })
+        .expect("the registrations");
+    given(plane)
+}
+
+#[test]
+fn a_handle_is_given_once_and_means_the_same_after_a_restart() {
+    let plane = plane_with(|_| {});
+    let mut agent = agent(&plane, &api(3600));
+    agent.start();
+    agent.until_linked();
+    let handles = until_given(&plane, 1);
+    assert_eq!(handles.len(), 1);
+    let first = handles[0].clone();
+    assert!(first.len() == 64 && first.bytes().all(|b| b.is_ascii_hexdigit()));
+    agent.until("the handle is on disk", SOON, |_| {
+        let notes = std::fs::read_to_string(agent.state("notes.json")).ok()?;
+        notes.contains(&first).then_some(())
+    });
+
+    agent.stop();
+    agent.start();
+    agent.until_linked();
+    assert_eq!(
+        given(&plane).len(),
+        1,
+        "the gateway knows it: nothing to say"
+    );
+
+    // Lost: the control plane holds something that means nothing any more, so it hears of the new one first.
+    agent.stop();
+    std::fs::remove_file(agent.state("notes.json")).unwrap();
+    agent.start();
+    let handles = until_given(&plane, 2);
+    assert_ne!(handles[1], first);
+    let status = agent.until_linked().to_string();
+    for handle in &handles {
+        assert!(!agent.log().contains(handle), "in the log");
+        assert!(!status.contains(handle), "in the status");
+    }
+}
+
+#[test]
+fn a_shared_token_is_replaced_before_it_ends_on_the_socket_of_the_controller() {
+    let plane = plane_with(|behaviour| behaviour.redirect = Redirect::None);
+    let mut agent = agent(&plane, &api(4)).with("PIPEOPS_ACCESS_SHARE_TOKEN", "true");
+    agent.start();
+    let tokens = until_given(&plane, 3);
+    assert!(
+        tokens[0] != tokens[1] && tokens[1] != tokens[2],
+        "{tokens:?}"
+    );
+    assert_eq!(plane.handshakes().len(), 1, "no session ended for it");
+    let condition = agent.until_condition("access.token-shared", SOON);
+    assert_eq!(condition["severity"], "note");
+    let seen = agent.log() + &agent.status().to_string();
+    for token in tokens {
+        assert!(!seen.contains(&token));
+    }
+    assert!(!agent.state("notes.json").exists() || !read(&agent).contains("access.handle"));
+}
+
+#[test]
+fn a_shared_token_is_replaced_before_it_ends_by_way_of_the_controller() {
+    let plane = plane_with(|_| {});
+    let mut agent = agent(&plane, &api(6)).with("PIPEOPS_ACCESS_SHARE_TOKEN", "true");
+    agent.start();
+    let tokens = until_given(&plane, 2);
+    assert_ne!(tokens[0], tokens[1]);
+    let status = agent.until_linked();
+    assert!(
+        plane.handshakes().len() >= 4,
+        "controller, gateway, and both again"
+    );
+    assert_eq!(status["link"]["outages"], 0, "of our own will");
+    assert_eq!(plane.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_token_for_longer_than_an_hour_is_not_shared() {
+    let plane = plane_with(|_| {});
+    let mut agent = agent(&plane, &api(3601)).with("PIPEOPS_ACCESS_SHARE_TOKEN", "true");
+    agent.start();
+    agent.until_linked();
+    assert_eq!(until_given(&plane, 1), Vec::<String>::new());
+    assert!(agent.log().contains("more than an hour"), "it says why");
+}
+
+fn read(agent: &Agent) -> String {
+    std::fs::read_to_string(agent.state("notes.json")).unwrap_or_default()
+}
+
+#[test]
+fn a_real_token_is_that_of_the_narrow_account_and_ends_within_the_hour() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    let plane = plane_with(|_| {});
+    let mut agent = Agent::new(&plane)
+        .with("KUBECONFIG", admin().display().to_string())
+        .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
+        .with("PIPEOPS_ACCESS_SHARE_TOKEN", "true");
+    agent.start();
+    let tokens = until_given(&plane, 1);
+    let kubeconfig = agent.folder().join("shared.yaml");
+    put(&kubeconfig, &of_token(&tokens[0]));
+    let output = command(variable("KUBECTL"))
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["auth", "whoami"])
+        .output()
+        .unwrap();
+    let who = format!("system:serviceaccount:{}:pipeops-cp", accounts.namespace());
+    assert!(said(&output).contains(&who), "{}", said(&output));
+    let claims = tokens[0].split('.').nth(1).unwrap();
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(claims)
+        .unwrap();
+    let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+    let life = claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap();
+    assert!(life <= 3600, "{life}");
+}
