@@ -2,7 +2,7 @@
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help run test soak check bench dist clean
+.PHONY: help run test soak fuzz check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,10 @@ test:
 soak:
 	@tests/setup
 	PIPEOPS_TEST_HELD_S=660 PIPEOPS_TEST_REQUIRE=1 cargo test --test it -- --nocapture live_as_long_as_somebody_looks
+
+## make fuzz    foreign bytes against their readers, FUZZ_SECONDS=60 for each target
+fuzz:
+	@tests/fuzz/run
 
 ## make check   format, lints as errors, links in the documentation, licences and bans
 check:

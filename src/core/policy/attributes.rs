@@ -215,29 +215,29 @@ fn selected_name(query: &str) -> Option<String> {
         }
     }
     let selector = String::from_utf8_lossy(&selector);
-    let mut terms = terms(&selector);
-    terms.sort_unstable();
-    let mut found = None;
-    for term in terms.into_iter().filter(|term| !term.is_empty()) {
+    // The API server sorts the terms and takes the first that fits.
+    let mut found: Option<(&str, String)> = None;
+    for term in terms(&selector).filter(|term| !term.is_empty()) {
         let (field, value, is_equal) = term_parts(term)?;
         let value = unescaped(value)?;
-        if found.is_none() && is_equal && field == "metadata.name" {
-            found = Some(value);
+        let is_first = found.as_ref().is_none_or(|(first, _)| term < *first);
+        if is_first && is_equal && field == "metadata.name" {
+            found = Some((term, value));
         }
     }
-    found.filter(|name| !matches!(name.as_str(), "." | "..") && !name.contains(['/', '%']))
+    let (_, name) = found?;
+    let is_name = !matches!(name.as_str(), "." | "..") && !name.contains(['/', '%']);
+    is_name.then_some(name)
 }
 
 /// Splits at commas that no backslash escapes.
-fn terms(selector: &str) -> Vec<&str> {
+fn terms(selector: &str) -> impl Iterator<Item = &str> {
     let mut is_escaped = false;
-    selector
-        .split(move |letter| {
-            let is_end = letter == ',' && !is_escaped;
-            is_escaped = letter == '\\' && !is_escaped;
-            is_end
-        })
-        .collect()
+    selector.split(move |letter| {
+        let is_end = letter == ',' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        is_end
+    })
 }
 
 /// Field, value, and whether they must be equal.
