@@ -32,16 +32,18 @@ use crate::{
     log,
     store::{self, Store},
     tasks::{
+        access::{self, Access},
         board::Board,
         credential,
         delegate::Delegate,
         facts::Facts,
+        local::Local,
         observe,
         proxy::Proxy,
-        status, takeover,
+        takeover,
         uplink::{self, Command},
     },
-    wire::api::{self, Load},
+    wire::api,
 };
 
 use parts::Network;
@@ -161,6 +163,7 @@ struct Agent {
     delegate: Option<Rc<Delegate>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
+    access: Rc<Access>,
 }
 
 impl Agent {
@@ -189,6 +192,13 @@ impl Agent {
             &executor,
             store.clone(),
         ));
+        let access = access::Parts {
+            configured: parts::configured(&settings),
+            proxy: Rc::clone(&proxy),
+            store: store.clone(),
+            board: Rc::clone(&board),
+        };
+        let access = Rc::new(Access::new(access, notes));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
@@ -201,6 +211,7 @@ impl Agent {
             delegate,
             facts,
             proxy,
+            access,
         }
     }
 
@@ -226,25 +237,14 @@ impl Agent {
             }
         };
         self.board.clear("dashboard.socket");
-        let agent = Rc::clone(&self);
-        let status = move || {
-            let load = agent.proxy.load();
-            let load = Load {
-                exchanges: load.exchanges.try_into().unwrap_or(u64::MAX),
-                waiting: load.short_waiting.try_into().unwrap_or(u64::MAX),
-                streams: load.long_running.try_into().unwrap_or(u64::MAX),
-                spooled_bytes: load.spooled_bytes,
-                ..Load::default()
-            };
-            status::status(
-                &agent.board,
-                &agent.facts,
-                agent.settings.access.level.word(),
-                &load,
-            )
+        let local = Local {
+            board: Rc::clone(&self.board),
+            facts: Rc::clone(&self.facts),
+            proxy: Rc::clone(&self.proxy),
+            access: Rc::clone(&self.access),
         };
         server
-            .serve(Rc::clone(&self.executor), Rc::new(status))
+            .serve(Rc::clone(&self.executor), Rc::new(local))
             .await;
     }
 
@@ -260,6 +260,7 @@ impl Agent {
     async fn tend(self: Rc<Self>) {
         let mut said = String::new();
         loop {
+            self.access.tend().await;
             match self.store.tend(self.board.now().wall).await {
                 Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the disk was not looked after: {failure}"),

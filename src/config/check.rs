@@ -285,6 +285,7 @@ impl Merged {
             .and_then(|word| PodSecurity::from_word(&word));
         Access {
             level: level.unwrap_or(Level::Off),
+            level_origin: self.origin(&keys::LEVEL),
             pod_security: pod_security.unwrap_or(PodSecurity::Restricted),
             shares_token: self.is_on(&keys::SHARE_TOKEN),
             accepts_foreign_tokens: self.is_on(&keys::FOREIGN_TOKENS),

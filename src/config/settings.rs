@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    layers::Origin,
     token::TokenSource,
     url::{ApiUrl, Proxy},
 };
@@ -124,10 +125,12 @@ pub struct HeartbeatIntervals {
 }
 
 /// `[access]`: what the control plane may do. Nothing that it sends can change this.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Access {
     /// What it may reach in the cluster.
     pub level: Level,
+    /// Where that was said.
+    pub level_origin: Origin,
     /// What a managed namespace must enforce.
     pub pod_security: PodSecurity,
     /// Whether a short-lived token of a narrow account is shared with it.

@@ -1,5 +1,6 @@
 //! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of their own.
 
+pub mod access;
 pub mod audit;
 pub mod backoff;
 pub mod health;

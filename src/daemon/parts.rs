@@ -6,7 +6,7 @@ use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{Roots, Settings},
+    config::{DEFAULT_FILE, Origin, Roots, Settings},
     core::{
         health::Severity,
         identity::Identity,
@@ -31,6 +31,7 @@ use crate::{
     store,
     tasks::{
         self,
+        access::Configured,
         board::Board,
         credential::{Credential, Kind},
         delegate::Delegate,
@@ -234,6 +235,28 @@ pub(super) fn delegate(settings: &Settings, client: Client, notes: &store::Notes
     Delegate::new(client, manifest(settings), credential)
 }
 
+/// What the configuration says about access.
+pub(super) fn configured(settings: &Settings) -> Configured {
+    let access = &settings.access;
+    let edit = match &access.level_origin {
+        Origin::Default => format!("set access.level in {DEFAULT_FILE}"),
+        Origin::File { path, line } => {
+            format!("change access.level in {}, line {line}", path.display())
+        }
+        Origin::Environment(name) => format!("change {name} where the agent gets it from"),
+        Origin::Flag => "start the agent with another --set access.level".to_owned(),
+    };
+    Configured {
+        rules: policy::Rules {
+            level: access.level,
+            pod_security: access.pod_security,
+            accepts_foreign_tokens: access.accepts_foreign_tokens,
+        },
+        from: access.level_origin.to_string(),
+        edit,
+    }
+}
+
 /// What answers proxied requests.
 pub(super) fn proxy(
     settings: &Settings,
@@ -241,16 +264,11 @@ pub(super) fn proxy(
     executor: &Rc<LocalExecutor<'static>>,
     store: store::Handle,
 ) -> Proxy {
-    let rules = policy::Rules {
-        level: settings.access.level,
-        pod_security: settings.access.pod_security,
-        accepts_foreign_tokens: settings.access.accepts_foreign_tokens,
-    };
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
         delegate,
-        rules,
+        rules: configured(settings).rules,
         spool: Spool::new(&settings.agent.state_dir),
     };
     Proxy::audited(parts, store)

@@ -2,9 +2,11 @@
 //!
 //! It shows what it is given and decides nothing. It listens on no network address.
 
+mod answers;
 mod peer;
 mod routes;
 mod server;
 
+pub use answers::{Answers, Refused};
 pub use peer::{Peer, Role};
 pub use server::{CONNECTIONS_MAX, Server};

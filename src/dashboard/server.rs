@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Request, Response, StatusCode,
     body::{Body, Bytes, Incoming},
@@ -29,19 +29,21 @@ use smol::{
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
+    answers::Answers,
     peer::Peer,
-    routes::{Answer, Asked, answer, refusal},
+    routes::{Answer, Asked, BODY_BYTES_MAX, Route, answer, refusal, route},
 };
 use crate::{
     error::{Error, Result},
     files,
-    wire::api::Status,
 };
 
 /// Connections at a time; the next is told 503.
 pub const CONNECTIONS_MAX: usize = 16;
 /// How long a viewer may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a viewer may take to send the body of one.
+const BODY_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a connection may last in all: no route streams, so who needs longer does not read.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(60);
 /// How long the refusal of a connection may take.
@@ -94,13 +96,12 @@ impl Server {
         })
     }
 
-    /// Answers viewers until it is dropped. `status` is asked for each answer; connections run on `executor` and end with this
-    /// future.
+    /// Answers viewers until it is dropped. Connections run on `executor` and end with this future.
     #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
-    pub async fn serve(
+    pub async fn serve<A: Answers>(
         self,
         executor: Rc<LocalExecutor<'static>>,
-        status: Rc<dyn Fn() -> Status>,
+        answers: Rc<A>,
     ) -> Infallible {
         // Owned here: dropping this future ends them all. Neither is ever longer than CONNECTIONS_MAX.
         let mut connections: Vec<Task<()>> = Vec::new();
@@ -114,7 +115,7 @@ impl Server {
                     smol::Timer::after(REST).await;
                 }
                 Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
-                    connections.push(executor.spawn(converse(stream, Rc::clone(&status))));
+                    connections.push(executor.spawn(converse(stream, Rc::clone(&answers))));
                 }
                 Ok((stream, _)) if refusals.len() < CONNECTIONS_MAX => {
                     refusals.push(executor.spawn(refuse(stream)));
@@ -199,11 +200,14 @@ async fn refuse(mut stream: UnixStream) {
     drop(told.or(late(REFUSAL_DEADLINE)).await);
 }
 
-async fn converse(stream: UnixStream, status: Rc<dyn Fn() -> Status>) {
+async fn converse<A: Answers>(stream: UnixStream, answers: Rc<A>) {
     let peer = Peer::of(&stream);
-    let service = service_fn(move |request| {
-        let answer = respond(&request, peer, &*status);
-        async move { Ok::<_, Infallible>(response(answer)) }
+    let service = service_fn(|request| {
+        let answers = Rc::clone(&answers);
+        async move {
+            let answer = respond(request, peer, &*answers).await;
+            Ok::<_, Infallible>(response(answer))
+        }
     });
     let connection = http1::Builder::new()
         .timer(SmolTimer::new())
@@ -215,20 +219,62 @@ async fn converse(stream: UnixStream, status: Rc<dyn Fn() -> Status>) {
     drop(ended.or(late(CONNECTION_DEADLINE)).await);
 }
 
-fn respond(request: &Request<Incoming>, peer: Option<Peer>, status: &dyn Fn() -> Status) -> Answer {
-    if peer.is_none() {
+async fn respond<A: Answers>(
+    request: Request<Incoming>,
+    peer: Option<Peer>,
+    answers: &A,
+) -> Answer {
+    let Some(peer) = peer else {
         return refusal(
             StatusCode::FORBIDDEN,
             "the kernel does not say who is asking",
             None,
         );
-    }
+    };
+    let content_type = request.headers().get(header::CONTENT_TYPE);
     let asked = Asked {
         method: request.method(),
         path: request.uri().path(),
+        query: request.uri().query().unwrap_or_default(),
+        content_type: content_type.and_then(|value| value.to_str().ok()),
         has_body: !request.body().is_end_stream(),
     };
-    answer(asked, status)
+    let route = match route(asked, peer.role()) {
+        Ok(route) => route,
+        Err(answer) => return answer,
+    };
+    let body = match route {
+        Route::SetAccess => match read(request.into_body()).await {
+            Ok(body) => body,
+            Err(answer) => return answer,
+        },
+        Route::Health | Route::Status | Route::Access | Route::Decision(_) => Bytes::new(),
+    };
+    answer(route, &body, peer, answers).await
+}
+
+/// The whole body of a request.
+async fn read(body: Incoming) -> std::result::Result<Bytes, Answer> {
+    let whole = async {
+        let whole = Limited::new(body, BODY_BYTES_MAX).collect().await;
+        match whole {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(_too_long_or_broken) => Err(refusal(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is too long, or broke off",
+                Some("a level fits into a hundred bytes"),
+            )),
+        }
+    };
+    let late = async {
+        drop(late(BODY_DEADLINE).await);
+        Err(refusal(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not come",
+            None,
+        ))
+    };
+    whole.or(late).await
 }
 
 fn response(answer: Answer) -> Response<Full<Bytes>> {

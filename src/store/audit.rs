@@ -1,5 +1,7 @@
 //! What was asked of this machine and what came of it: a row before each effect, sums of the rest, both under a quota.
 
+mod summary;
+
 use std::collections::VecDeque;
 
 use rusqlite::{Connection, Transaction, params};

@@ -57,6 +57,14 @@ impl Delegate {
         }
     }
 
+    /// Its name in the cluster.
+    pub fn account(&self) -> String {
+        format!(
+            "system:serviceaccount:{}:{ACCOUNT}",
+            self.manifest.namespace()
+        )
+    }
+
     /// A token of the account; an error says what is missing and how to mend it.
     pub async fn token(&self) -> Result<Secret, String> {
         if let Some(token) = self.fresh_token() {

@@ -1,9 +1,11 @@
 //! Introductions: short loops that introduce a machine of `core` to one or more parties.
 
+pub mod access;
 pub mod board;
 pub mod credential;
 pub mod delegate;
 pub mod facts;
+pub mod local;
 pub mod observe;
 pub mod proxy;
 pub mod status;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Everything that is known right now.
-pub fn status(board: &Board, facts: &Facts, access_level: &str, load: &Load) -> Status {
+pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Status {
     let now = board.now();
     let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
     let link_shape = shape_of_link(&link);
@@ -32,9 +32,7 @@ pub fn status(board: &Board, facts: &Facts, access_level: &str, load: &Load) -> 
         boot_id: crate::host::clock::boot_id(),
         cluster: shape_of_cluster(&cluster),
         host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
-        access: Access {
-            level: access_level.to_owned(),
-        },
+        access,
         load: Load {
             lanes: count(link.lanes),
             queued_bytes: count(link.queued_bytes),

@@ -1,10 +1,17 @@
-//! The shapes of the local API: what `GET /api/v1/status` answers and what the command line reads back.
+//! The shapes of the local API: what the agent answers on its socket and what the command line reads back.
 //!
 //! Names are `snake_case` with the unit last and stay as they are: a field may be added, none changes its meaning. A value that
 //! is not known is `null`, never an invented number. Readers accept absent fields, so that a command line of another version can
 //! ask a running agent. Words for states and severities are text, not closed enums, for the same reason.
 
+mod access;
+
 use serde::{Deserialize, Serialize};
+
+pub use access::{
+    ACCESS_PATH, AccessChange, AccessReport, AccessWish, Asked, ByHand, Configured, DECISION_PATH,
+    Decision, LastDay, Namespace, RefusedCall, Request, Running, Service,
+};
 
 use crate::core::{health, time::Wall};
 
@@ -129,8 +136,10 @@ pub struct Host {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Access {
-    /// `full`, `managed`, `read-only` or `off`.
+    /// The level that holds: `full`, `managed`, `read-only` or `off`.
     pub level: String,
+    /// The level of the configuration, where something stricter was set here by hand.
+    pub tightened_from: Option<String>,
 }
 
 /// What goes through the agent now.

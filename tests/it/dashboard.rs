@@ -3,9 +3,10 @@
 use std::{cell::Cell, os::unix::fs::PermissionsExt, path::Path, rc::Rc, time::Duration};
 
 use pipeops_agent::{
-    dashboard::{CONNECTIONS_MAX, Server},
+    core::{access::Inquiry, policy::Level},
+    dashboard::{Answers, CONNECTIONS_MAX, Peer, Refused, Server},
     host::clock,
-    wire::api::Status,
+    wire::api::{AccessChange, AccessReport, Decision, Refusal, Status},
 };
 use smol::{
     LocalExecutor, Task,
@@ -14,25 +15,63 @@ use smol::{
     net::unix::UnixStream,
 };
 
+/// What stands behind the server: it counts how often its status was asked for, and remembers a level.
+#[derive(Default)]
+struct Agent {
+    asked: Cell<u64>,
+    level: Cell<Level>,
+}
+
+impl Answers for Agent {
+    fn status(&self) -> Status {
+        self.asked.set(self.asked.get() + 1);
+        Status {
+            version: "1.2.3".to_owned(),
+            uptime_s: self.asked.get(),
+            ..Status::default()
+        }
+    }
+
+    async fn access(&self) -> AccessReport {
+        AccessReport {
+            level: self.level.get().word().to_owned(),
+            ..AccessReport::default()
+        }
+    }
+
+    async fn decision(&self, inquiry: Inquiry) -> Decision {
+        Decision {
+            method: inquiry.method,
+            path: inquiry.target,
+            ..Decision::default()
+        }
+    }
+
+    async fn set_access(&self, level: Level, peer: Peer) -> Result<AccessChange, Refused> {
+        assert_eq!(Some(peer.pid), i32::try_from(std::process::id()).ok());
+        let refusal = Refusal::default();
+        match level {
+            Level::Full => return Err(Refused::Conflict(refusal)),
+            Level::Managed => return Err(Refused::Forbidden(refusal)),
+            Level::ReadOnly | Level::Off => self.level.set(level),
+        }
+        Ok(AccessChange {
+            level: level.word().to_owned(),
+            ..AccessChange::default()
+        })
+    }
+}
+
 /// The server while it serves.
 type Serving = Cell<Option<Task<()>>>;
 
-/// Runs `conversation` against a server at `agent.sock` in a directory of its own. The status counts how often it was asked for.
+/// Runs `conversation` against a server at `agent.sock` in a directory of its own.
 fn with_server<F: Future<Output = ()>>(conversation: impl FnOnce(Rc<Path>, Rc<Serving>) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let path: Rc<Path> = directory.path().join("run/agent.sock").into();
     let executor = Rc::new(LocalExecutor::new());
     let server = Server::bind(&path).unwrap();
-    let asked = Rc::new(Cell::new(0));
-    let status = Rc::new(move || {
-        asked.set(asked.get() + 1);
-        Status {
-            version: "1.2.3".to_owned(),
-            uptime_s: asked.get(),
-            ..Status::default()
-        }
-    });
-    let serving = server.serve(Rc::clone(&executor), status);
+    let serving = server.serve(Rc::clone(&executor), Rc::new(Agent::default()));
     let task = executor.spawn(async move { match serving.await {} });
     let serving = Rc::new(Cell::new(Some(task)));
     let conversation = conversation(path, Rc::clone(&serving));
@@ -130,6 +169,89 @@ fn what_is_not_there_or_not_allowed_is_said_in_json() {
             );
         }
         assert!(say(&path, &get("/healthz")).await.contains("200 OK"));
+    });
+}
+
+fn post(body: &str, more: &str) -> String {
+    format!(
+        "POST /api/v1/access HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{more}\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn a_level_is_set_by_post_and_by_nothing_else() {
+    const JSON: &str = "content-type: application/json\r\n";
+    with_server(|path, _server| async move {
+        let off = r#"{"level":"off"}"#;
+        let long = format!("{}{off}", " ".repeat(2000));
+        let chunked = format!(
+            "POST /api/v1/access HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n{JSON}\r\n7d0\r\n{}\r\n0\r\n\r\n",
+            " ".repeat(2000)
+        );
+        for (request, code) in [
+            (post(off, ""), "415"),
+            (post(off, "content-type: text/plain\r\n"), "415"),
+            (post(r#"{"level":"none"}"#, JSON), "400"),
+            (post(r#"{"level":"full"}"#, JSON), "409"),
+            (post(r#"{"level":"managed"}"#, JSON), "403"),
+            (post("", JSON), "400"),
+            (post(&long, JSON), "413"),
+            (chunked, "413"),
+            (get("/api/v1/access?level=off"), "200"),
+            (post(off, JSON).replace("POST", "PUT"), "405"),
+        ] {
+            let answer = say(&path, &request).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {code} ")),
+                "{request:.200}: {answer}"
+            );
+            assert!(
+                !answer.to_lowercase().contains("access-control"),
+                "{answer}"
+            );
+        }
+        let level = |answer: String| {
+            let report: AccessReport = serde_json::from_str(body(&answer)).unwrap();
+            report.level
+        };
+        assert_eq!(level(say(&path, &get("/api/v1/access")).await), "managed");
+        let answer = say(&path, &post(off, JSON)).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(level(say(&path, &get("/api/v1/access")).await), "off");
+    });
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_awaited_for_ever() {
+    with_server(|path, _server| async move {
+        let began = clock::now().mono;
+        let mut slow = UnixStream::connect(&*path).await.unwrap();
+        let head = post("", "content-type: application/json\r\n").replace("length: 0", "length: 9");
+        slow.write_all(head.as_bytes()).await.unwrap();
+        assert!(say(&path, &get("/healthz")).await.contains("200 OK"));
+        let answer = heard(&mut slow).await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+        let took = clock::now().mono.since(began);
+        assert!(took < Duration::from_secs(20), "after {took:?}");
+    });
+}
+
+#[test]
+fn a_decision_is_asked_for_in_the_query() {
+    with_server(|path, _server| async move {
+        let asked = get("/api/v1/access/decision?method=PUT&path=/api/v1/pods%3Fa%3Db");
+        let answer = say(&path, &asked).await;
+        let decision: Decision = serde_json::from_str(body(&answer)).unwrap();
+        assert_eq!(
+            (decision.method.as_str(), decision.path.as_str()),
+            ("PUT", "/api/v1/pods?a=b")
+        );
+        assert!(
+            say(&path, &get("/api/v1/access/decision"))
+                .await
+                .contains(" 400 ")
+        );
     });
 }
 

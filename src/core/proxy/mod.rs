@@ -137,6 +137,24 @@ pub enum Form {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal(pub String);
 
+/// What stands between a sentence and what to do about it.
+const FIX: &str = "; fix";
+
+impl Refusal {
+    /// What is wrong and why.
+    pub fn sentence(&self) -> &str {
+        self.0
+            .rsplit_once(FIX)
+            .map_or(&self.0, |(before, _)| before)
+    }
+
+    /// What would allow it, where something would. The last one counts: before it the sentence repeats what a stranger wrote.
+    pub fn fix(&self) -> Option<&str> {
+        let (_, fix) = self.0.rsplit_once(FIX)?;
+        Some(fix.split_once(": ")?.1)
+    }
+}
+
 fn refuse<T>(text: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(text.into()))
 }

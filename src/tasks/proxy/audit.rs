@@ -11,13 +11,13 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::upstream::until;
 use crate::{
     core::{
-        audit::{Effect, Entry, Form as Written, Kind, Minute, Verdict},
+        audit::{Effect, Entry, Form as Written, Kind, Minute, Summary, Verdict},
         policy::Rules,
-        proxy::{Call, Form, Target},
-        time::{Mono, in_words},
+        proxy::{Call, Form, Refusal, Target},
+        time::{Mono, Wall, in_words},
     },
     host::clock,
-    store::{Handle, Ticket},
+    store::{Failure, Handle, Ticket},
 };
 
 /// How often sums are written.
@@ -93,7 +93,8 @@ impl Audit {
         let Some(book) = &self.book else {
             return Ok(record);
         };
-        let entry = self.entry(call, Verdict::Permitted);
+        let why = format!("access.level = {}", self.rules.get().level.word());
+        let entry = Entry::new(WHO, &call.line(), Verdict::Permitted, &why);
         let form = self.form(kind(call), Verdict::Permitted);
         let place = match form {
             Written::Sum => Place::Sum(entry),
@@ -115,9 +116,9 @@ impl Audit {
     }
 
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
-    pub(super) fn refuse(&self, call: &Call) -> Option<Entry> {
+    pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
         self.book.as_ref()?;
-        let entry = self.entry(call, Verdict::Refused);
+        let entry = Entry::refused(WHO, &call.line(), refusal);
         match self.form(kind(call), Verdict::Refused) {
             Written::Row => Some(entry),
             Written::Sum | Written::TooMany(_) => {
@@ -182,14 +183,22 @@ impl Audit {
         }
     }
 
+    /// What was asked since then, also what is not written yet. `None`: nothing is written down.
+    pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
+        let book = self.book.as_ref()?;
+        let summary = book.store.audit_summary(WHO, since).await;
+        Some(summary.map(|mut summary| {
+            // Read afterwards: what was written in the meantime is missed rather than counted twice.
+            for sum in self.minute.borrow().sums() {
+                summary.add(&sum);
+            }
+            summary
+        }))
+    }
+
     fn form(&self, kind: Kind, verdict: Verdict) -> Written {
         let now = clock::now().mono;
         self.minute.borrow_mut().form(kind, verdict, now)
-    }
-
-    fn entry(&self, call: &Call, verdict: Verdict) -> Entry {
-        let why = format!("access.level = {}", self.rules.get().level.word());
-        Entry::new(WHO, &call.line(), verdict, &why)
     }
 }
 

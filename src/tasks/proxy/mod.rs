@@ -11,6 +11,7 @@ mod denial;
 mod exchange;
 mod frames;
 mod gate;
+mod owner;
 mod permit;
 mod socket;
 mod streams;
@@ -159,18 +160,6 @@ impl Proxy {
             streams: RefCell::new(None),
             _keeping: keeping,
         }
-    }
-
-    /// The rules that hold now.
-    pub fn rules(&self) -> Rules {
-        self.shared.rules.get()
-    }
-
-    /// Changes the rules. What runs and would not be admitted any more is ended. Returns how many that were.
-    pub fn set_rules(&self, rules: Rules) -> usize {
-        self.shared.rules.set(rules);
-        let shared = &self.shared;
-        shared.gate.review(|call| shared.review(call))
     }
 
     /// Writes what is still to be written into the audit: for the stop.

@@ -75,7 +75,7 @@ impl Shared {
                 caller,
             }),
             Err(refusal) => Err(Denied {
-                row: self.audit.refuse(&call),
+                row: self.audit.refuse(&call, &refusal),
                 denial: refusal.into(),
             }),
         }
@@ -169,7 +169,7 @@ impl Shared {
         let Err(refusal) = policy::settle(&self.rules.get(), namespace, found.as_ref()) else {
             return Ok(());
         };
-        if let Some(row) = self.audit.refuse(call) {
+        if let Some(row) = self.audit.refuse(call, &refusal) {
             self.audit.refused(row).await;
         }
         Err(refusal.into())

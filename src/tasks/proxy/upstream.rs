@@ -122,7 +122,7 @@ async fn make_namespace(
     let made = match policy::new_namespace(&shared.rules.get(), &asked, content_type) {
         Ok(made) => made,
         Err(refusal) => {
-            if let Some(row) = shared.audit.refuse(call) {
+            if let Some(row) = shared.audit.refuse(call, &refusal) {
                 shared.audit.refused(row).await;
             }
             return Err(refusal.into());

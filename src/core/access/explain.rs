@@ -1,0 +1,313 @@
+//! What would become of a request, and why: the same decision as for one that is made, with nothing done.
+
+use crate::core::{
+    policy::{Attributes, Level, Namespace, Rules, Terms, decide, settle},
+    proxy::{Asked, Call, Cluster, Limit, Refusal, Scheme, Target, route},
+};
+
+/// A request that nobody makes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Inquiry {
+    /// The method.
+    pub method: String,
+    /// A path of the Kubernetes API with its query, or `namespace/service:port/path`, as the audit writes it.
+    pub target: String,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Finding {
+    /// It runs.
+    Permitted,
+    /// It does not.
+    Refused,
+    /// That depends on a namespace that nobody has looked at.
+    Open,
+}
+
+impl Finding {
+    /// The word in the API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Permitted => "permitted",
+            Self::Refused => "refused",
+            Self::Open => "depends",
+        }
+    }
+}
+
+/// What was found of a namespace.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Look {
+    /// Nobody looked, or nobody answered: why.
+    Unknown(String),
+    /// There is none of that name.
+    Missing,
+    /// This.
+    Found(Namespace),
+}
+
+/// A decision with its reasons.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Explanation {
+    /// What comes of the request.
+    pub finding: Finding,
+    /// Why.
+    pub why: String,
+    /// What would change it; `None`: nothing needs to.
+    pub fix: Option<String>,
+    /// The request as it is judged and sent; `None`: it makes no sense.
+    pub call: Option<Call>,
+    /// The namespace that it depends on, and what was found of it.
+    pub namespace: Option<(String, Look)>,
+}
+
+/// Judges a request by what it says itself. Where that depends on a namespace, [`Explanation::settled`] goes on.
+pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
+    // Whether there is a cluster changes nothing of what is permitted.
+    let call = match route(&inquiry.asked(), Cluster::Known) {
+        Ok(call) => call,
+        Err(refusal) => return Explanation::refused(None, &refusal),
+    };
+    let terms = match decide(rules, &call) {
+        Ok(terms) => terms,
+        Err(refusal) => return Explanation::refused(Some(call), &refusal),
+    };
+    let level = rules.level.word();
+    let (finding, why, namespace) = match terms {
+        Terms::Free if rules.level == Level::Full => (
+            Finding::Permitted,
+            "at the level full the cluster's own rules decide alone".to_owned(),
+            None,
+        ),
+        Terms::Free => (
+            Finding::Permitted,
+            format!("at the level {level} this is free in every namespace"),
+            None,
+        ),
+        Terms::NewNamespace => (
+            Finding::Permitted,
+            "the agent makes the namespace itself, with both labels; default, kube-* and its own are refused".to_owned(),
+            None,
+        ),
+        Terms::InManaged(name) => (
+            Finding::Open,
+            format!("at the level {level} this is permitted in managed namespaces"),
+            Some((name, Look::Unknown("nobody has looked at it".to_owned()))),
+        ),
+    };
+    Explanation {
+        finding,
+        why,
+        fix: None,
+        call: Some(call),
+        namespace,
+    }
+}
+
+impl Explanation {
+    fn refused(call: Option<Call>, refusal: &Refusal) -> Self {
+        Self {
+            finding: Finding::Refused,
+            why: reason(refusal),
+            fix: refusal.fix().map(str::to_owned),
+            call,
+            namespace: None,
+        }
+    }
+
+    /// The namespace that somebody should look at.
+    pub fn awaits(&self) -> Option<&str> {
+        let (name, look) = self.namespace.as_ref()?;
+        matches!(look, Look::Unknown(_)).then_some(name)
+    }
+
+    /// The same with what was found of the namespace that it awaits.
+    #[must_use]
+    pub fn settled(mut self, rules: &Rules, look: Look) -> Self {
+        let Some((name, _)) = self.namespace.take() else {
+            return self;
+        };
+        let found = match &look {
+            Look::Unknown(why) => {
+                self.why = format!("{}; {why}", self.why);
+                self.namespace = Some((name, look));
+                return self;
+            }
+            Look::Missing => None,
+            Look::Found(namespace) => Some(namespace),
+        };
+        match settle(rules, &name, found) {
+            Ok(()) => {
+                self.finding = Finding::Permitted;
+                self.why = format!("{}, and {name} is one", self.why);
+            }
+            Err(refusal) => {
+                self.finding = Finding::Refused;
+                self.why = reason(&refusal);
+                self.fix = refusal.fix().map(str::to_owned);
+            }
+        }
+        self.namespace = Some((name, look));
+        self
+    }
+
+    /// What the API server would take the request for; `None` for services, and where it makes no sense.
+    pub fn attributes(&self) -> Option<Attributes<'_>> {
+        let call = self.call.as_ref()?;
+        match &call.target {
+            Target::Kubernetes(path) => Attributes::of(&call.method, path, &call.query),
+            Target::Service(_) => None,
+        }
+    }
+
+    /// Whether the agent's account for the control plane would make the call; a service gets the caller's own words and nothing else.
+    pub fn is_delegated(&self) -> bool {
+        let target = self.call.as_ref().map(|call| &call.target);
+        matches!(target, Some(Target::Kubernetes(_)))
+    }
+}
+
+/// The reader knows who refused.
+fn reason(refusal: &Refusal) -> String {
+    let sentence = refusal.sentence();
+    let short = sentence.strip_prefix("refused by the agent: ");
+    short.unwrap_or(sentence).to_owned()
+}
+
+impl Inquiry {
+    fn asked(&self) -> Asked {
+        let (path, query) = self
+            .target
+            .split_once('?')
+            .unwrap_or((self.target.as_str(), ""));
+        let service = service(path);
+        let (namespace, name, port, path) = service.unwrap_or(("", "", 0, path));
+        Asked {
+            method: self.method.clone(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: Vec::new(),
+            scheme: Scheme::Http,
+            namespace: namespace.to_owned(),
+            service: name.to_owned(),
+            port,
+            is_websocket: false,
+            protocol: String::new(),
+            limit: Limit::Default,
+        }
+    }
+}
+
+/// `namespace/service:port/path` in its parts.
+fn service(target: &str) -> Option<(&str, &str, i64, &str)> {
+    let (namespace, rest) = target
+        .split_once('/')
+        .filter(|(first, _)| !first.is_empty())?;
+    let (name, rest) = rest.split_once(':')?;
+    if name.contains('/') {
+        return None;
+    }
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (port, path) = rest.split_at_checked(end)?;
+    Some((namespace, name, port.parse().ok()?, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::policy::PodSecurity;
+
+    fn explained(level: Level, request: &str, look: Option<Look>) -> Explanation {
+        let rules = Rules {
+            level,
+            ..Rules::default()
+        };
+        let (method, target) = request.split_once(' ').unwrap();
+        let inquiry = Inquiry {
+            method: method.to_owned(),
+            target: target.to_owned(),
+        };
+        let explanation = explain(&rules, &inquiry);
+        match look {
+            Some(look) => explanation.settled(&rules, look),
+            None => explanation,
+        }
+    }
+
+    fn found(is_managed: bool) -> Look {
+        Look::Found(Namespace {
+            is_managed,
+            enforces: Some(PodSecurity::Baseline),
+        })
+    }
+
+    #[test]
+    fn a_request_is_explained_as_it_would_be_decided() {
+        use Finding::{Open, Permitted, Refused};
+        use Level::{Full, Managed, Off, ReadOnly};
+        let shop = "PATCH /apis/apps/v1/namespaces/shop/deployments/web";
+        for (level, request, look, finding) in [
+            (Full, "DELETE /api/v1/nodes/a", None, Permitted),
+            (ReadOnly, "GET /api/v1/pods?watch=1", None, Permitted),
+            (ReadOnly, shop, None, Refused),
+            (Off, "GET /version", None, Refused),
+            (Managed, "POST /api/v1/namespaces", None, Permitted),
+            (Managed, shop, None, Open),
+            (
+                Managed,
+                shop,
+                Some(Look::Unknown("it is away".to_owned())),
+                Open,
+            ),
+            (Managed, shop, Some(Look::Missing), Refused),
+            (Managed, shop, Some(found(false)), Refused),
+            (Managed, shop, Some(found(true)), Permitted),
+            (
+                Managed,
+                "GET shop/web:80/index?a=b",
+                Some(found(true)),
+                Permitted,
+            ),
+            (ReadOnly, "GET shop/web:80", None, Refused),
+            (Full, "GET /api/v1/%2e%2e/x", None, Refused),
+            (Full, "GET pods", None, Refused),
+            (Full, "GET shop/web:http/", None, Refused),
+            (Full, "CONNECT /api", None, Refused),
+        ] {
+            let explanation = explained(level, request, look);
+            assert_eq!(
+                explanation.finding, finding,
+                "{level:?} {request}: {explanation:?}"
+            );
+            assert!(!explanation.why.is_empty(), "{request}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_would_change_it() {
+        let refused = explained(
+            Level::Managed,
+            "POST /api/v1/namespaces/shop/pods",
+            Some(found(false)),
+        );
+        assert_eq!(refused.why, "the namespace shop is not managed");
+        let fix = refused.fix.unwrap();
+        assert!(
+            fix.starts_with("kubectl label --overwrite namespace shop "),
+            "{fix}"
+        );
+    }
+
+    #[test]
+    fn the_path_is_the_one_that_would_be_sent() {
+        let explanation = explained(Level::Full, "get //api/v1/p%6Fds?watch=1", None);
+        let attributes = explanation.attributes().unwrap().to_string();
+        assert_eq!(attributes, "watch pods");
+        let call = explanation.call.unwrap();
+        assert_eq!(
+            (call.line().as_str(), call.query.as_str()),
+            ("GET /api/v1/pods", "watch=1")
+        );
+    }
+}

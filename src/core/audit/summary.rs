@@ -1,0 +1,207 @@
+//! What was asked in a stretch of time, counted: by what it does and what was decided, and the newest refusals with their reasons.
+
+use super::{Kind, OTHERS, REFUSALS_SHOWN_MAX, Sum, Verdict};
+use crate::core::time::Wall;
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// How many were permitted.
+    pub permitted: u64,
+    /// How many were refused.
+    pub refused: u64,
+    /// Bytes that came in with them.
+    pub received_bytes: u64,
+    /// Bytes that went out with their answers.
+    pub sent_bytes: u64,
+}
+
+/// What was refused, once or often, for one reason.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Refused {
+    /// Method and path.
+    pub what: String,
+    /// The reason.
+    pub why: String,
+    /// When the last one came; of what is summed, the minute.
+    pub last: Wall,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Everything of a stretch of time.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Summary {
+    /// What changes nothing.
+    pub reads: Counts,
+    /// What changes something.
+    pub changes: Counts,
+    /// Ways into containers: exec, attach, port-forward.
+    pub entries: Counts,
+    /// What was too much to be told apart.
+    pub others: Counts,
+    /// The newest refusals, the newest first.
+    pub refusals: Vec<Refused>,
+}
+
+impl Kind {
+    /// What a line of the audit does, by its method and whether it leads into a container.
+    pub fn of_line(what: &str) -> Option<Self> {
+        if what == OTHERS {
+            return None;
+        }
+        let method = what.split(' ').next().unwrap_or_default();
+        Some(Self::of_method(method, is_entry(what)))
+    }
+
+    /// The same for one that was told apart already.
+    pub fn of_method(method: &str, is_entry: bool) -> Self {
+        match method {
+            _ if is_entry => Self::Exec,
+            "GET" | "HEAD" | "OPTIONS" => Self::Read,
+            _ => Self::Write,
+        }
+    }
+}
+
+fn is_entry(what: &str) -> bool {
+    let parent = ["/exec", "/attach", "/portforward"]
+        .into_iter()
+        .find_map(|end| what.strip_suffix(end));
+    parent.is_some_and(|parent| parent.contains("/pods/"))
+}
+
+impl Summary {
+    /// The requests of a kind; `None`: those that were too many to be told apart.
+    pub fn counts(&mut self, kind: Option<Kind>) -> &mut Counts {
+        match kind {
+            Some(Kind::Read) => &mut self.reads,
+            Some(Kind::Write) => &mut self.changes,
+            Some(Kind::Exec) => &mut self.entries,
+            None => &mut self.others,
+        }
+    }
+
+    /// Adds what is not on disk yet.
+    pub fn add(&mut self, sum: &Sum) {
+        let what = sum.entry.what();
+        let added = Counts {
+            received_bytes: sum.effect.received_bytes,
+            sent_bytes: sum.effect.sent_bytes,
+            ..Counts::of(sum.entry.verdict(), sum.count)
+        };
+        self.counts(Kind::of_line(what)).add(added);
+        if sum.entry.verdict() == Verdict::Permitted {
+            return;
+        }
+        let why = sum.entry.why();
+        let known = self
+            .refusals
+            .iter_mut()
+            .find(|refused| refused.what == what && refused.why == why);
+        match known {
+            Some(known) => {
+                known.count = known.count.saturating_add(sum.count);
+                known.last = known.last.max(sum.minute);
+            }
+            None => self.refusals.push(Refused {
+                what: what.to_owned(),
+                why: why.to_owned(),
+                last: sum.minute,
+                count: sum.count,
+            }),
+        }
+        self.refusals
+            .sort_by_key(|refused| std::cmp::Reverse(refused.last));
+        self.refusals.truncate(REFUSALS_SHOWN_MAX);
+    }
+
+    /// All kinds together.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        for counts in [self.reads, self.changes, self.entries, self.others] {
+            total.add(counts);
+        }
+        total
+    }
+}
+
+impl Counts {
+    /// So many that were decided like this.
+    pub fn of(verdict: Verdict, count: u64) -> Self {
+        let (permitted, refused) = match verdict {
+            Verdict::Permitted => (count, 0),
+            Verdict::Refused => (0, count),
+        };
+        Self {
+            permitted,
+            refused,
+            ..Self::default()
+        }
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, others: Self) {
+        for (mine, theirs) in [
+            (&mut self.permitted, others.permitted),
+            (&mut self.refused, others.refused),
+            (&mut self.received_bytes, others.received_bytes),
+            (&mut self.sent_bytes, others.sent_bytes),
+        ] {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::audit::{Effect, Entry};
+
+    fn sum(what: &str, verdict: Verdict, minute: i64, count: u64) -> Sum {
+        Sum {
+            minute: Wall::from_millis(minute),
+            entry: Entry::new("control-plane", what, verdict, "because"),
+            count,
+            effect: Effect {
+                sent_bytes: 10,
+                ..Effect::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_it_does() {
+        for (what, kind) in [
+            ("GET /api/v1/pods", Some(Kind::Read)),
+            ("HEAD /version", Some(Kind::Read)),
+            ("DELETE /api/v1/namespaces/a/pods/exec", Some(Kind::Write)),
+            ("GET /api/v1/namespaces/a/pods/b/exec", Some(Kind::Exec)),
+            (
+                "POST /api/v1/namespaces/a/pods/b/portforward",
+                Some(Kind::Exec),
+            ),
+            ("GET shop/web:80/exec", Some(Kind::Read)),
+            (OTHERS, None),
+        ] {
+            assert_eq!(Kind::of_line(what), kind, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_added_is_counted_and_refusals_are_the_newest_first() {
+        let mut summary = Summary::default();
+        for n in 0..30 {
+            summary.add(&sum(&format!("POST /{n}"), Verdict::Refused, n, 1));
+        }
+        summary.add(&sum("POST /29", Verdict::Refused, 5, 2));
+        summary.add(&sum("POST /12", Verdict::Refused, 100, 1));
+        summary.add(&sum("GET /", Verdict::Permitted, 100, 7));
+        assert_eq!((summary.changes.refused, summary.reads.permitted), (33, 7));
+        assert_eq!(summary.refusals.len(), REFUSALS_SHOWN_MAX);
+        let newest: Vec<_> = summary.refusals.iter().take(2).collect();
+        assert_eq!((newest[0].what.as_str(), newest[0].count), ("POST /12", 2));
+        assert_eq!((newest[1].what.as_str(), newest[1].count), ("POST /29", 3));
+        assert_eq!(summary.total().sent_bytes, 330);
+    }
+}

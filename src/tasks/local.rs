@@ -1,0 +1,49 @@
+//! What local viewers are told, and what they may set: the agent's side of the server on the socket.
+
+use std::rc::Rc;
+
+use super::{access::Access, board::Board, facts::Facts, proxy::Proxy, status};
+use crate::{
+    core::{access::Inquiry, policy::Level},
+    dashboard::{Answers, Peer, Refused},
+    wire::api::{AccessChange, AccessReport, Decision, Load, Status},
+};
+
+/// Everybody who knows something.
+#[derive(Debug)]
+pub struct Local {
+    /// What is known right now.
+    pub board: Rc<Board>,
+    /// The machine.
+    pub facts: Rc<Facts>,
+    /// What runs.
+    pub proxy: Rc<Proxy>,
+    /// How strict this box is.
+    pub access: Rc<Access>,
+}
+
+impl Answers for Local {
+    fn status(&self) -> Status {
+        let load = self.proxy.load();
+        let load = Load {
+            exchanges: load.exchanges.try_into().unwrap_or(u64::MAX),
+            waiting: load.short_waiting.try_into().unwrap_or(u64::MAX),
+            streams: load.long_running.try_into().unwrap_or(u64::MAX),
+            spooled_bytes: load.spooled_bytes,
+            ..Load::default()
+        };
+        status::status(&self.board, &self.facts, self.access.in_short(), &load)
+    }
+
+    async fn access(&self) -> AccessReport {
+        self.access.report().await
+    }
+
+    async fn decision(&self, inquiry: Inquiry) -> Decision {
+        self.access.decision(&inquiry).await
+    }
+
+    async fn set_access(&self, level: Level, peer: Peer) -> Result<AccessChange, Refused> {
+        self.access.set(level, peer).await
+    }
+}

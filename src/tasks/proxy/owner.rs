@@ -1,0 +1,69 @@
+//! What the owner of the box asks the proxy and tells it.
+
+use std::time::Duration;
+
+use super::{Proxy, upstream::until};
+use crate::{
+    core::{
+        access::{Explanation, Inquiry, Look, explain},
+        audit::Summary,
+        policy::Rules,
+        time::Wall,
+    },
+    host::clock,
+    store::Failure,
+};
+
+/// How long the cluster may take to say what it has of a namespace: somebody waits for it in front of a screen.
+const LOOK_WITHIN: Duration = Duration::from_secs(3);
+
+impl Proxy {
+    /// The rules that hold now.
+    pub fn rules(&self) -> Rules {
+        self.shared.rules.get()
+    }
+
+    /// Changes the rules. What runs and would not be admitted any more is ended. Returns how many that were.
+    pub fn set_rules(&self, rules: Rules) -> usize {
+        self.shared.rules.set(rules);
+        let shared = &self.shared;
+        shared.gate.review(|call| shared.review(call))
+    }
+
+    /// What would become of a request now.
+    pub async fn explain(&self, inquiry: &Inquiry) -> Explanation {
+        let explanation = explain(&self.rules(), inquiry);
+        let Some(name) = explanation.awaits() else {
+            return explanation;
+        };
+        let look = self.look(name).await;
+        explanation.settled(&self.rules(), look)
+    }
+
+    async fn look(&self, namespace: &str) -> Look {
+        let Some(delegate) = &self.shared.parts.delegate else {
+            return Look::Unknown("no cluster is configured".to_owned());
+        };
+        let moment = clock::now().mono.after(LOOK_WITHIN);
+        match until(moment, delegate.namespace(namespace)).await {
+            Some(Ok(Some(found))) => Look::Found(found),
+            Some(Ok(None)) => Look::Missing,
+            Some(Err(why)) => Look::Unknown(why),
+            None => Look::Unknown(format!(
+                "the cluster has not said for {} s what it knows of {namespace}",
+                LOOK_WITHIN.as_secs()
+            )),
+        }
+    }
+
+    /// The account that calls of the control plane run under; `None`: there is no cluster.
+    pub fn account(&self) -> Option<String> {
+        let delegate = self.shared.parts.delegate.as_ref()?;
+        Some(delegate.account())
+    }
+
+    /// What the control plane asked for since then. `None`: nothing is written down.
+    pub async fn asked_since(&self, since: Wall) -> Option<Result<Summary, Failure>> {
+        self.shared.audit.summary(since).await
+    }
+}

@@ -1,0 +1,387 @@
+//! How strict this box is: what `/api/v1/access` says and is told, and what becomes of a request.
+
+use serde::{Deserialize, Serialize};
+
+use super::stamp;
+use crate::core::{
+    access::{Explanation, Look},
+    audit::{Counts, Refused, Summary, reason_and_fix},
+    policy::Attributes,
+    proxy::Target,
+};
+
+/// Where access is shown, and set by POST.
+pub const ACCESS_PATH: &str = "/api/v1/access";
+/// Where a decision is explained: `?method=GET&path=/api/v1/pods`.
+pub const DECISION_PATH: &str = "/api/v1/access/decision";
+
+/// How strict this box is, why, and what came of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AccessReport {
+    /// The level that holds: `full`, `managed`, `read-only` or `off`.
+    pub level: String,
+    /// The level of the configuration.
+    pub configured: Configured,
+    /// What was set here by hand; `null`: nothing.
+    pub by_hand: Option<ByHand>,
+    /// What was asked in the last 24 hours; `null`: the audit cannot be read.
+    pub last_day: Option<LastDay>,
+    /// Why the audit cannot be read.
+    pub last_day_why: Option<String>,
+    /// What runs now.
+    pub running: Running,
+}
+
+/// The level of the configuration.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Configured {
+    /// The level.
+    pub level: String,
+    /// Where it stands: `FILE:LINE`, the name of a variable, `--set`, or `default`.
+    pub from: String,
+}
+
+/// A level that was set here by hand.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ByHand {
+    /// The level; `null`: it is not known, so that nothing passes.
+    pub level: Option<String>,
+    /// Whether it is what holds. Otherwise the configuration is stricter.
+    pub is_in_force: bool,
+    /// When it was set: RFC 3339 in UTC.
+    pub since: Option<String>,
+    /// Who set it, as in the audit.
+    pub by: Option<String>,
+}
+
+/// What was asked in the last 24 hours.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct LastDay {
+    /// All of it.
+    pub total: Asked,
+    /// What changes nothing.
+    pub reads: Asked,
+    /// What changes something.
+    pub changes: Asked,
+    /// Ways into containers: exec, attach, port-forward.
+    pub entries: Asked,
+    /// What was too much in its minute to be told apart.
+    pub others: Asked,
+    /// The newest refusals, the newest first.
+    pub refusals: Vec<RefusedCall>,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Asked {
+    /// How many there were.
+    pub count: u64,
+    /// How many of them were permitted.
+    pub permitted: u64,
+    /// How many of them were refused.
+    pub refused: u64,
+    /// Bytes that came in with them.
+    pub received_bytes: u64,
+    /// Bytes that went out with their answers.
+    pub sent_bytes: u64,
+}
+
+/// What was refused, once or often, for one reason.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct RefusedCall {
+    /// Method and path.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// What would have allowed it.
+    pub fix: Option<String>,
+    /// When it was asked the last time: RFC 3339 in UTC. Of what is summed it is the minute.
+    pub last: String,
+    /// How often it was asked.
+    pub count: u64,
+}
+
+/// What runs now, by class.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Running {
+    /// Short requests.
+    pub short: u64,
+    /// Short requests that wait for their turn.
+    pub waiting: u64,
+    /// Watches, followed logs, exec and other upgrades.
+    pub long: u64,
+}
+
+/// What is sent to set a level.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessWish {
+    /// The level that is wanted.
+    pub level: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AccessChange {
+    /// The level that holds now.
+    pub level: String,
+    /// The level that held before.
+    pub before: String,
+    /// Running calls that were cut, because they do not pass any more.
+    pub cut: u64,
+    /// Whether it will hold after a restart, too.
+    pub is_kept: bool,
+    /// What is not as it should be: the disk.
+    pub trouble: Option<String>,
+}
+
+/// What becomes of a request, and why.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Decision {
+    /// `permitted`, `refused`, or `depends` where the cluster does not say what it knows of a namespace.
+    pub verdict: String,
+    /// Why.
+    pub why: String,
+    /// The setting, the label or the command that would change it.
+    pub fix: Option<String>,
+    /// The level by which it was judged.
+    pub level: String,
+    /// The method as it is judged and sent.
+    pub method: String,
+    /// The path as it is judged and sent.
+    pub path: String,
+    /// What the API server would take it for; `null` where it is for a service, or makes no sense.
+    pub request: Option<Request>,
+    /// The service that it is for.
+    pub service: Option<Service>,
+    /// The namespace that it depends on.
+    pub namespace: Option<Namespace>,
+    /// The account that it would run under; `null`: none of the agent's.
+    pub identity: Option<String>,
+}
+
+/// What the API server takes a request for. What is not there is empty.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Request {
+    /// The API server's word for what is done.
+    pub verb: String,
+    /// The API group; empty for the core.
+    pub group: String,
+    /// The kind of objects, in its plural; empty for paths that name none.
+    pub resource: String,
+    /// The part of the object, or the act on it.
+    pub subresource: String,
+    /// The namespace; empty for what belongs to the whole cluster.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+}
+
+/// A service in the cluster.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Service {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// What the cluster says of a namespace now.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// Whether it is there; `null`: that is not known.
+    pub exists: Option<bool>,
+    /// Whether it carries the label of a managed one.
+    pub is_managed: Option<bool>,
+    /// The Pod Security level that it enforces; `null`: none, or not known.
+    pub enforces: Option<String>,
+}
+
+impl From<&Summary> for LastDay {
+    fn from(summary: &Summary) -> Self {
+        Self {
+            total: (&summary.total()).into(),
+            reads: (&summary.reads).into(),
+            changes: (&summary.changes).into(),
+            entries: (&summary.entries).into(),
+            others: (&summary.others).into(),
+            refusals: summary.refusals.iter().map(RefusedCall::from).collect(),
+        }
+    }
+}
+
+impl From<&Counts> for Asked {
+    fn from(counts: &Counts) -> Self {
+        Self {
+            count: counts.permitted.saturating_add(counts.refused),
+            permitted: counts.permitted,
+            refused: counts.refused,
+            received_bytes: counts.received_bytes,
+            sent_bytes: counts.sent_bytes,
+        }
+    }
+}
+
+impl From<&Refused> for RefusedCall {
+    fn from(refused: &Refused) -> Self {
+        let (why, fix) = reason_and_fix(&refused.why);
+        Self {
+            what: refused.what.clone(),
+            why: why.to_owned(),
+            fix: fix.map(str::to_owned),
+            last: stamp(refused.last),
+            count: refused.count,
+        }
+    }
+}
+
+impl From<&Explanation> for Decision {
+    /// Without the level and the account, which an explanation does not know.
+    fn from(explanation: &Explanation) -> Self {
+        let target = explanation.call.as_ref().map(|call| &call.target);
+        let (path, service) = match target {
+            Some(Target::Kubernetes(path)) => (path.as_str().to_owned(), None),
+            Some(Target::Service(service)) => (
+                service.path.clone(),
+                Some(Service {
+                    namespace: service.namespace.clone(),
+                    name: service.name.clone(),
+                    port: service.port,
+                }),
+            ),
+            None => (String::new(), None),
+        };
+        let method = explanation.call.as_ref().map(|call| call.method.clone());
+        Self {
+            verdict: explanation.finding.word().to_owned(),
+            why: explanation.why.clone(),
+            fix: explanation.fix.clone(),
+            method: method.unwrap_or_default(),
+            path,
+            request: explanation.attributes().as_ref().map(Request::from),
+            service,
+            namespace: explanation
+                .namespace
+                .as_ref()
+                .map(|(name, look)| Namespace::of(name, look)),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<&Attributes<'_>> for Request {
+    fn from(attributes: &Attributes<'_>) -> Self {
+        match attributes {
+            Attributes::Path { verb, .. } => Self {
+                verb: verb.clone(),
+                ..Self::default()
+            },
+            Attributes::Object(object) => Self {
+                verb: object.verb.word().to_owned(),
+                group: object.group.to_string(),
+                resource: object.resource.to_string(),
+                subresource: object.subresource.to_string(),
+                namespace: object.namespace.to_string(),
+                name: object.name.to_string(),
+            },
+        }
+    }
+}
+
+impl Namespace {
+    fn of(name: &str, look: &Look) -> Self {
+        let found = match look {
+            Look::Found(found) => Some(found),
+            Look::Missing | Look::Unknown(_) => None,
+        };
+        Self {
+            name: name.to_owned(),
+            exists: match look {
+                Look::Found(_) => Some(true),
+                Look::Missing => Some(false),
+                Look::Unknown(_) => None,
+            },
+            is_managed: found.map(|found| found.is_managed),
+            enforces: found.and_then(|found| Some(found.enforces?.word().to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        access::{Inquiry, explain},
+        policy::{self, Rules},
+        time::Wall,
+    };
+
+    fn decision(target: &str, look: Look) -> Decision {
+        let inquiry = Inquiry {
+            method: "PATCH".to_owned(),
+            target: target.to_owned(),
+        };
+        let rules = Rules::default();
+        (&explain(&rules, &inquiry).settled(&rules, look)).into()
+    }
+
+    #[test]
+    fn a_decision_shows_what_was_asked_and_what_it_depends_on() {
+        let found = Look::Found(policy::Namespace::default());
+        let shown = decision("/apis/apps/v1/namespaces/shop/deployments/web?x=1", found);
+        assert_eq!(shown.verdict, "refused");
+        assert_eq!(shown.path, "/apis/apps/v1/namespaces/shop/deployments/web");
+        let request = shown.request.unwrap();
+        assert_eq!(
+            (
+                request.verb.as_str(),
+                request.group.as_str(),
+                request.name.as_str()
+            ),
+            ("patch", "apps", "web")
+        );
+        let namespace = shown.namespace.unwrap();
+        assert_eq!(
+            (namespace.exists, namespace.is_managed),
+            (Some(true), Some(false))
+        );
+
+        let shown = decision("shop/web:80/x", Look::Missing);
+        assert_eq!(shown.service.unwrap().port, 80);
+        assert_eq!(shown.namespace.unwrap().exists, Some(false));
+
+        let shown = decision("/api/../x", Look::Missing);
+        assert_eq!((shown.request, shown.method.as_str()), (None, ""));
+    }
+
+    #[test]
+    fn a_refusal_of_the_audit_comes_apart_into_reason_and_fix() {
+        let refused = Refused {
+            what: "GET /version".to_owned(),
+            why: "it is off; fix: switch it on".to_owned(),
+            last: Wall::from_millis(0),
+            count: 3,
+        };
+        let shown = RefusedCall::from(&refused);
+        assert_eq!(
+            (shown.why.as_str(), shown.fix.as_deref()),
+            ("it is off", Some("switch it on"))
+        );
+    }
+}
