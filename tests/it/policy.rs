@@ -7,7 +7,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
-use pipeops_agent::core::policy::Attributes;
+use pipeops_agent::core::policy::{Attributes, Object, Verb};
 use pipeops_agent::core::proxy::{Asked, Call, Cluster, Limit, Scheme, Target, route};
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
@@ -17,9 +17,11 @@ use pipeops_agent::net::dial::Dialer;
 use pipeops_agent::net::proxy::Proxies;
 use pipeops_agent::net::tls::Clock;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use smol::LocalExecutor;
 
-use crate::cluster::{calm, cluster};
+use crate::accounts::{Accounts, Reach};
+use crate::cluster::{calm, cluster, kubectl};
 
 #[path = "../hostile/mod.rs"]
 mod lists;
@@ -207,4 +209,87 @@ fn a_real_api_server_refuses_a_body_of_another_namespace() {
             assert!(status.message.contains("namespace"), "{}", status.message);
         }
     });
+}
+
+/// Whether the roles of the control plane's account allow this, as the API server's authoriser says.
+async fn is_granted(client: &Client, account: &str, object: &Object<'_>) -> bool {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {
+            "user": format!("system:serviceaccount:{account}:pipeops-cp"),
+            "groups": ["system:authenticated", "system:serviceaccounts"],
+            "resourceAttributes": {
+                "verb": object.verb.word(), "group": object.group, "resource": object.resource, "subresource": object.subresource,
+                "namespace": object.namespace, "name": object.name,
+            },
+        },
+    });
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+    let request = request
+        .body(Body::full(review.to_string()))
+        .expect("a request");
+    let answer = client.send(request, &Identity::Agent, SOON).await;
+    let body = answer.expect("an answer").into_body().collect().await;
+    let answer: Value = serde_json::from_slice(&body.expect("a body").to_bytes()).expect("JSON");
+    answer["status"]["allowed"] == true
+}
+
+/// What only the agent's policy can tell apart, or what it leaves to the owner's roles.
+fn is_beyond_roles(case: &Case, call: &Call, object: &Object<'_>) -> bool {
+    let is_read = ["GET", "HEAD"].contains(&call.method.as_str());
+    // Roles see neither the form of a request, nor its method below /watch/, nor what follows a subresource.
+    case.is_websocket
+        || object.has_more
+        || (object.verb == Verb::Watch && !is_read)
+        // They let through a create of a namespace, whatever the path says beside it.
+        || (object.verb == Verb::Create && object.resource == "namespaces")
+        // They read all of a group, subresources that it does not have included.
+        || (object.group == "apps" && object.subresource == "exec")
+        || (object.resource == "secrets" && object.subresource == "status")
+        // APIs that nobody knows: in managed namespaces the policy leaves them to roles that an owner may add.
+        || ["core", "example.com", "helm.cattle.io"].contains(&object.group.as_ref())
+}
+
+/// The second lock is the roles that the account has: they must let through what the policy permits, and refuse what it refuses.
+#[test]
+fn the_roles_of_the_account_say_the_same_as_the_policy() {
+    let Some(_guard) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    let own = accounts.namespace();
+    let shop = format!("shop-of-{own}");
+    kubectl(&["create", "namespace", &shop]);
+    let role = format!("--clusterrole=pipeops-managed.{own}");
+    let account = format!("--serviceaccount={own}:pipeops-cp");
+    kubectl(&["create", "rolebinding", "cp", "-n", &shop, &role, &account]);
+    let shop = shop.as_str();
+    run(|client| async move {
+        let (mut compared, mut wrong) = (0, Vec::new());
+        for case in cases() {
+            let Some(call) = sent(&case) else { continue };
+            let Target::Kubernetes(path) = &call.target else {
+                continue;
+            };
+            let attributes = Attributes::of(&call.method, path, &call.query);
+            let Some(Attributes::Object(mut object)) = attributes else {
+                continue;
+            };
+            if object.namespace == "shop" {
+                object.namespace = shop.into();
+            }
+            let is_permitted = ["free", "new", "shop"].contains(&case.managed);
+            if is_beyond_roles(&case, &call, &object) || (!is_permitted && case.managed != "no") {
+                continue;
+            }
+            let is_granted = is_granted(&client, own, &object).await;
+            compared += 1;
+            if is_permitted != is_granted {
+                wrong.push(format!("granted: {is_granted}: {}", case.line));
+            }
+        }
+        println!("compared {compared} verdicts with those of the roles");
+        assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+        assert!(compared >= 300, "only {compared} were compared");
+    });
+    kubectl(&["delete", "namespace", "--wait=false", shop]);
 }

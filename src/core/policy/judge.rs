@@ -24,7 +24,9 @@ impl Denial {
     fn by_level(level: Level, what: &str, needed: &str) -> Self {
         Self {
             why: format!("access.level is \"{}\", {what}", level.word()),
-            fix: format!("set {needed} in {CONFIG}"),
+            fix: format!(
+                "set {needed} in {CONFIG}; where it is set, `pipeops-agent access` says what is stricter"
+            ),
         }
     }
 
@@ -111,12 +113,12 @@ fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
         Effect::ReadSecret => Err(Denial::by_level(
             level,
             "without Secrets and what may hold them",
-            "access.level = \"managed\", which allows it in managed namespaces,",
+            "access.level = \"managed\", for managed namespaces,",
         )),
         Effect::Change | Effect::Enter | Effect::NewNamespace => Err(Denial::by_level(
             level,
             "so nothing is changed or entered",
-            "access.level = \"managed\", which allows it in managed namespaces,",
+            "access.level = \"managed\", for managed namespaces,",
         )),
     }
 }
@@ -303,7 +305,8 @@ mod tests {
                 Level::ReadOnly,
                 "GET /api/v1/namespaces/shop/secrets/x",
                 "refused by the agent: get secrets x in namespace shop: access.level is \"read-only\", without Secrets and what may hold them; \
-                 fix: set access.level = \"managed\", which allows it in managed namespaces, in /etc/pipeops-agent/config.toml",
+                 fix: set access.level = \"managed\", for managed namespaces, in /etc/pipeops-agent/config.toml; where it is set, `pipeops-agent \
+                 access` says what is stricter",
             ),
             (
                 Level::Managed,
@@ -315,7 +318,7 @@ mod tests {
                 Level::Off,
                 "GET /version",
                 "refused by the agent: GET /version: access.level is \"off\", so nothing passes; fix: set access.level = \"managed\" or \
-                 \"read-only\" in /etc/pipeops-agent/config.toml",
+                 \"read-only\" in /etc/pipeops-agent/config.toml; where it is set, `pipeops-agent access` says what is stricter",
             ),
         ] {
             assert_eq!(decided(level, request), wanted, "{request}");

@@ -44,6 +44,15 @@ pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether the link may make a namespace of this name; why not otherwise. Names that begin like the agent's are kept for it.
+fn may_be_made(name: &str) -> Result<(), String> {
+    may_be_managed(name)?;
+    if name.starts_with("pipeops-") {
+        return Err("names that begin with pipeops- are the agent's".to_owned());
+    }
+    Ok(())
+}
+
 /// Judges a call that depends on a managed namespace by what the cluster says of it; `None` where the cluster has none of that name.
 pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<(), Refusal> {
     may_be_managed(name).map_err(|why| {
@@ -102,7 +111,7 @@ pub fn new_namespace(
 ) -> Result<NewNamespace, Refusal> {
     let name = wanted_name(body, content_type)
         .map_err(|why| Refusal(format!("refused by the agent: create a namespace: {why}")))?;
-    may_be_managed(&name).map_err(|why| {
+    may_be_made(&name).map_err(|why| {
         Refusal(format!(
             "refused by the agent: create namespace {name}: {why}; fix: choose another name, or set access.level = \"full\" in {CONFIG}"
         ))
@@ -245,6 +254,7 @@ mod tests {
             (named("kube-new"), json),
             (named("default"), json),
             (named("pipeops-system"), json),
+            (named("pipeops-other"), json),
             (named("Shop"), json),
             (named(r#"a\",\"labels\":{\"x\":\"y"#), json),
             (named(""), json),
