@@ -21,6 +21,7 @@ mod attributes;
 mod identity;
 mod judge;
 mod namespace;
+mod protobuf;
 mod tables;
 
 pub use attributes::{Attributes, Object, Verb};

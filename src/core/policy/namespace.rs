@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use super::{CONFIG, Namespace, PodSecurity, Rules};
+use super::{
+    CONFIG, Namespace, PodSecurity, Rules,
+    protobuf::{self, Head},
+};
 use crate::core::proxy::Refusal;
 
 /// The label that an owner gives to a namespace.
@@ -127,27 +130,40 @@ pub fn new_namespace(
 }
 
 fn wanted_name(body: &[u8], content_type: &str) -> Result<String, String> {
-    let kind = content_type.split(';').next().unwrap_or_default().trim();
-    if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
-        return Err(format!(
-            "its body is {kind:?}, and the agent reads JSON only; fix: send application/json, as kubectl does"
-        ));
-    }
     if body.len() > BODY_BYTES_MAX {
         return Err(format!("its body is larger than {BODY_BYTES_MAX} bytes"));
     }
-    let sent: Sent = serde_json::from_slice(body)
-        .map_err(|error| format!("its body is no namespace in JSON: {error}"))?;
+    let sent = head(body, content_type)?;
     if !matches!(sent.kind.as_str(), "" | "Namespace") {
         return Err(format!("its body is a {:?}", sent.kind));
     }
-    if sent.metadata.name.is_empty() && !sent.metadata.generate_name.is_empty() {
+    if sent.name.is_empty() && !sent.generate_name.is_empty() {
         return Err("generateName does not pass; fix: choose a name".to_owned());
     }
-    if sent.metadata.name.is_empty() {
+    if sent.name.is_empty() {
         return Err("it has no name".to_owned());
     }
-    Ok(sent.metadata.name)
+    Ok(sent.name)
+}
+
+fn head(body: &[u8], content_type: &str) -> Result<Head, String> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/vnd.kubernetes.protobuf") {
+        let head = protobuf::head(body);
+        return head.ok_or_else(|| "its body is no namespace in protobuf".to_owned());
+    }
+    if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
+        return Err(format!(
+            "its body is {kind:?}, and the agent reads JSON and Kubernetes' protobuf only; fix: send one of them, as kubectl does"
+        ));
+    }
+    let sent: Sent = serde_json::from_slice(body)
+        .map_err(|error| format!("its body is no namespace in JSON: {error}"))?;
+    Ok(Head {
+        kind: sent.kind,
+        name: sent.metadata.name,
+        generate_name: sent.metadata.generate_name,
+    })
 }
 
 #[cfg(test)]
