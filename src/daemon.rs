@@ -40,7 +40,7 @@ use crate::{
         local::Local,
         observe,
         proxy::Proxy,
-        takeover,
+        rights, takeover,
         uplink::{self, Command},
     },
     wire::api,
@@ -104,6 +104,7 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
         agent.spawn(Rc::clone(&agent).observe()),
+        agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
     ];
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
@@ -252,6 +253,13 @@ impl Agent {
     async fn observe(self: Rc<Self>) {
         if let Some(client) = self.cluster.clone() {
             observe::run(client, Rc::clone(&self.board)).await;
+        }
+    }
+
+    /// Looks whether the cluster has what calls of the control plane need, and no more.
+    async fn look_after_rights(self: Rc<Self>) {
+        if let Some(delegate) = &self.delegate {
+            rights::run(delegate, &self.board, || self.proxy.rules()).await;
         }
     }
 

@@ -94,7 +94,21 @@ impl Client {
         path: &str,
         object: &T,
     ) -> Result<R, Error> {
-        self.call(Method::POST, path, JSON, Some(encoded(path, object, JSON)?))
+        self.create_as(&Identity::Agent, path, object).await
+    }
+
+    /// Creates an object, or asks a question that is asked by creating one, as somebody else.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn create_as<T: Serialize, R: DeserializeOwned>(
+        &self,
+        identity: &Identity,
+        path: &str,
+        object: &T,
+    ) -> Result<R, Error> {
+        let content = Some(encoded(path, object, JSON)?);
+        self.call_as(identity, Method::POST, path, JSON, content)
             .await
     }
 
@@ -195,10 +209,22 @@ impl Client {
         accept: HeaderValue,
         content: Option<(HeaderValue, Vec<u8>)>,
     ) -> Result<T, Error> {
+        self.call_as(&Identity::Agent, method, path, accept, content)
+            .await
+    }
+
+    async fn call_as<T: DeserializeOwned>(
+        &self,
+        identity: &Identity,
+        method: Method,
+        path: &str,
+        accept: HeaderValue,
+        content: Option<(HeaderValue, Vec<u8>)>,
+    ) -> Result<T, Error> {
         let name = format!("{method} {}", without_query(path));
         let request = request(method, path, accept, content)?;
         let work = async {
-            let response = self.send(request, &Identity::Agent, CALL_WITHIN).await?;
+            let response = self.send(request, identity, CALL_WITHIN).await?;
             let bytes = accepted(&name, response).await?;
             serde_json::from_slice(&bytes).map_err(|error| Error::Undecodable {
                 call: name.clone(),

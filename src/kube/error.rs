@@ -72,6 +72,16 @@ impl Error {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
+    /// Whether the API says that we may not.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused { status: 403, .. })
+    }
+
+    /// Whether the API says that it is there already, or that it has changed in between.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { status: 409, .. })
+    }
+
     /// Whether the API says that the resource version is too old (410): list again.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused { status: 410, .. })

@@ -1,6 +1,8 @@
 //! What the agent needs in a cluster: one manifest. What people read, what `kubectl` applies and what the agent compares the cluster
 //! with are the same text.
 
+pub mod check;
+
 use crate::core::{namespace::OwnNamespace, policy::PodSecurity};
 
 /// The account under which calls of the control plane run.
@@ -47,6 +49,11 @@ impl Manifest {
             pod_security,
             reach,
         }
+    }
+
+    /// Whether the control plane may do everything.
+    pub fn is_full(&self) -> bool {
+        self.reach == Reach::Full
     }
 
     /// Where the accounts are.

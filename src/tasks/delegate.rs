@@ -1,23 +1,37 @@
 //! The control plane's account in the cluster: calls from the link run under it, and its tokens never leave the box.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+mod bindings;
 
-use smol::lock::Mutex;
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::{
+    channel::{Receiver, Sender, bounded},
+    lock::Mutex,
+};
 
 use super::credential::{Credential, Token};
 use crate::{
     core::{
-        policy::{Namespace, PodSecurity},
+        policy::{self, Level, Namespace, PodSecurity, Rules},
         secret::Secret,
         time::{Mono, in_words},
     },
     host::clock,
     kube::{
-        Client,
-        rbac::{ACCOUNT, Manifest},
+        Client, Error,
+        rbac::{
+            ACCOUNT, Manifest,
+            check::{self, Finding},
+        },
     },
     wire::kube::{HeadOnly, TokenRequest, token_life},
 };
+use bindings::Bindings;
 
 /// How long a token is good for. The API server gives ten minutes at least.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
@@ -40,6 +54,9 @@ pub struct Delegate {
     /// One request for a token at a time; the others wait for its answer.
     asking: Mutex<()>,
     namespaces: RefCell<BTreeMap<String, (Option<Namespace>, Mono)>>,
+    bindings: Bindings,
+    was_refused: Cell<bool>,
+    news: (Sender<()>, Receiver<()>),
 }
 
 impl Delegate {
@@ -47,6 +64,7 @@ impl Delegate {
     /// nothing yet.
     pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
+            bindings: Bindings::new(client.clone(), manifest.clone()),
             client,
             manifest,
             credential,
@@ -54,15 +72,15 @@ impl Delegate {
             failure: RefCell::new(None),
             asking: Mutex::new(()),
             namespaces: RefCell::default(),
+            was_refused: Cell::new(false),
+            news: bounded(1),
         }
     }
 
-    /// Its name in the cluster.
+    /// The account's name in the cluster.
     pub fn account(&self) -> String {
-        format!(
-            "system:serviceaccount:{}:{ACCOUNT}",
-            self.manifest.namespace()
-        )
+        let namespace = self.manifest.namespace();
+        format!("system:serviceaccount:{namespace}:{ACCOUNT}")
     }
 
     /// A token of the account; an error says what is missing and how to mend it.
@@ -122,12 +140,25 @@ impl Delegate {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token");
         let ask = TokenRequest::lasting(TOKEN_LIFE);
         let answer: Result<TokenRequest, _> = self.client.create(&path, &ask).await;
+        let is_refused = matches!(answer, Err(Error::Refused { .. }));
+        if is_refused || self.was_refused.replace(false) {
+            self.was_refused.set(is_refused);
+            // Full: somebody is on the way to look.
+            self.news.0.try_send(()).ok();
+        }
         match answer {
             Ok(answer) => Ok(Secret::new(answer.status.token)),
             Err(error) => Err(format!(
                 "no token of {namespace}/{ACCOUNT}, under which calls of the control plane run: {error}; fix: {}",
                 self.manifest.command()
             )),
+        }
+    }
+
+    /// Waits until the cluster has refused a token, or gives one again: something in it is not as it was.
+    pub async fn news(&self) {
+        if self.news.1.recv().await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -156,7 +187,7 @@ impl Delegate {
         }
         let path = format!("/api/v1/namespaces/{name}");
         let found = match self.client.get::<HeadOnly>(&path).await {
-            Ok(head) => Some(namespace(&head)),
+            Ok(head) => Some(self.judged(&head)),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(format!("the namespace {name} cannot be looked at: {error}")),
         };
@@ -168,12 +199,62 @@ impl Delegate {
         }
         Ok(found)
     }
-}
 
-fn namespace(head: &HeadOnly) -> Namespace {
-    let label = |name: &str| head.metadata.labels.get(name).map(String::as_str);
-    Namespace {
-        is_managed: label("pipeops.io/managed") == Some("true"),
-        enforces: label("pod-security.kubernetes.io/enforce").and_then(PodSecurity::from_word),
+    fn judged(&self, head: &HeadOnly) -> Namespace {
+        let label = |name: &str| head.metadata.labels.get(name).map(String::as_str);
+        // The agent's own is never managed, whatever its labels say: what is there leads to the agent's rights.
+        let is_own = head.metadata.name == self.manifest.namespace().as_str();
+        Namespace {
+            is_managed: label("pipeops.io/managed") == Some("true") && !is_own,
+            enforces: label("pod-security.kubernetes.io/enforce").and_then(PodSecurity::from_word),
+        }
+    }
+
+    /// Lets the account into a managed namespace, where that was not done before. Whether the namespace is managed was asked before;
+    /// an error says what to do.
+    pub async fn bind(&self, namespace: &str) -> Result<(), String> {
+        if self.bindings.is_known(namespace) {
+            return Ok(());
+        }
+        let token = self.token().await?;
+        self.bindings.make(namespace, &token).await
+    }
+
+    /// Takes back what [`Delegate::bind`] gave in namespaces that are not managed any more, or in all of them where these rules need no
+    /// bindings.
+    pub async fn sweep(&self, rules: &Rules) -> Result<(), String> {
+        let ours = self.bindings.ours().await;
+        let ours = ours.map_err(|error| format!("bindings cannot be looked at: {error}"))?;
+        for namespace in ours {
+            if rules.level == Level::Managed {
+                let found = self.namespace(&namespace).await?;
+                if policy::settle(rules, &namespace, found.as_ref()).is_ok() {
+                    continue;
+                }
+            }
+            let removed = self.bindings.remove(&namespace).await;
+            removed.map_err(|error| {
+                format!("the RoleBinding {ACCOUNT} in the namespace {namespace} cannot be removed: {error}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What in the cluster is not as the manifest has it.
+    pub async fn compare(&self) -> Result<Vec<Finding>, Error> {
+        check::compare(&self.client, &self.manifest).await
+    }
+
+    /// Whether the account reaches Secrets that the manifest does not give it; `None` where that cannot be asked.
+    pub async fn reaches_secrets(&self) -> Option<bool> {
+        let token = self.token().await.ok()?;
+        check::reaches_secrets(&self.client, &self.manifest, &token)
+            .await
+            .ok()
+    }
+
+    /// What the agent needs in the cluster.
+    pub const fn manifest(&self) -> &Manifest {
+        &self.manifest
     }
 }

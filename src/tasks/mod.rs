@@ -8,6 +8,7 @@ pub mod facts;
 pub mod local;
 pub mod observe;
 pub mod proxy;
+pub mod rights;
 pub mod status;
 pub mod takeover;
 pub mod uplink;

@@ -37,16 +37,21 @@ pub(crate) struct Accounts {
 impl Accounts {
     /// New ones, in force.
     pub(crate) fn new(reach: Reach) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let new = Self {
-            namespace: format!("agent-{number}"),
-            reach,
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let new = Self::planned(reach);
         new.apply(&new.manifest(&[]));
         new.until_in_force();
         new
+    }
+
+    /// New ones that are not in the cluster yet.
+    pub(crate) fn planned(reach: Reach) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self {
+            namespace: format!("agent-{number}"),
+            reach,
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// Their namespace: `agent.namespace` of the agent that uses them.
@@ -94,18 +99,26 @@ impl Accounts {
     pub(crate) fn kubeconfig(&self, account: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{account}.yaml"));
         if !path.exists() {
-            let token = kubectl(&["create", "token", account, "--namespace", &self.namespace]);
-            put(&path, &of_token(token.trim()));
+            put(&path, &of_token(&self.token(account)));
         }
         path
     }
 
+    /// A token of one of the accounts.
+    pub(crate) fn token(&self, account: &str) -> String {
+        let token = kubectl(&["create", "token", account, "--namespace", &self.namespace]);
+        token.trim().to_owned()
+    }
+
     /// Stock kubectl as the control plane's account, straight to the API server.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Command {
+        self.kubectl_as("pipeops-cp", arguments)
+    }
+
+    /// The same as either of the accounts.
+    pub(crate) fn kubectl_as(&self, account: &str, arguments: &[&str]) -> Command {
         let mut kubectl = command(variable("KUBECTL"));
-        kubectl
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig("pipeops-cp"));
+        kubectl.arg("--kubeconfig").arg(self.kubeconfig(account));
         kubectl
             .arg("--cache-dir")
             .arg(self.folder.path().join("cache"));

@@ -27,6 +27,8 @@ mod proxy;
 #[cfg(test)]
 mod rbac;
 #[cfg(test)]
+mod rights;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod store_faults;

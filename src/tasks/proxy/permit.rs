@@ -167,7 +167,7 @@ impl Shared {
         let found = found.map_err(Denial::backend)?;
         // The rules of now: they may have changed since the call was admitted.
         let Err(refusal) = policy::settle(&self.rules.get(), namespace, found.as_ref()) else {
-            return Ok(());
+            return delegate.bind(namespace).await.map_err(Denial::backend);
         };
         if let Some(row) = self.audit.refuse(call, &refusal) {
             self.audit.refused(row).await;

@@ -83,6 +83,58 @@ fn what_a_managed_namespace_is_for_works() {
     bench.works(&["logs", "logger", "-n", "fixtures", "--tail=1"]);
 }
 
+#[test]
+fn the_agents_own_account_does_its_work_and_nothing_else() {
+    let Some(bench) = Bench::new() else { return };
+    let (managed, plain, own) = (&bench.managed, &bench.plain, bench.accounts.namespace());
+    let refused = |by: &str, lines: &[String]| {
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            let output = bench.accounts.kubectl_as("pipeops-agent", &words).output();
+            let output = output.unwrap();
+            let text = said(&output);
+            assert!(
+                !output.status.success() && text.contains(by),
+                "{line}: {text}"
+            );
+        }
+    };
+    let role = format!("--clusterrole=pipeops-managed.{own}");
+    let (cp, agent) = (
+        format!("--serviceaccount={own}:pipeops-cp"),
+        format!("--serviceaccount={own}:pipeops-agent"),
+    );
+    refused(
+        RBAC,
+        &[
+            format!("create token default -n {managed}"),
+            format!("create token pipeops-agent -n {own}"),
+            format!("get secrets -n {managed}"),
+            format!("create configmap x -n {managed}"),
+            "exec shell -n fixtures -- true".to_owned(),
+            "create namespace x".to_owned(),
+        ],
+    );
+    // "Attempting to grant RBAC permissions not currently held": neither bound nor held.
+    let more = format!("create rolebinding x --clusterrole=edit {cp} -n {managed}");
+    refused("not currently held", &[more]);
+    refused(
+        "ValidatingAdmissionPolicy 'pipeops-agent-lock.",
+        &[
+            format!("create rolebinding x {role} {cp} -n {plain}"),
+            format!("create rolebinding x {role} {cp} -n {own}"),
+            format!("create rolebinding x {role} {cp} -n kube-system"),
+            format!("create rolebinding x {role} {agent} -n {managed}"),
+            format!("create rolebinding x {role} {cp} {agent} -n {managed}"),
+            format!("delete rolebinding pipeops-agent -n {own}"),
+        ],
+    );
+    let line = format!("create rolebinding x {role} {cp} -n {managed}");
+    let words: Vec<&str> = line.split(' ').collect();
+    let made = bench.accounts.kubectl_as("pipeops-agent", &words).output();
+    assert!(made.unwrap().status.success());
+}
+
 /// A path that leads to the API of the node's kubelet.
 fn kubelet() -> String {
     format!("/api/v1/nodes/{}/proxy/pods", variable("NODE_NAME"))

@@ -1,0 +1,225 @@
+//! Lets the control plane's account into managed namespaces, and takes that back.
+//!
+//! A binding is made when it is first needed. It is ours when it carries our label and gives our role to our account; nothing else is
+//! ever changed or removed.
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use smol::{Timer, lock::Mutex};
+
+use crate::{
+    core::{secret::Secret, time::Mono},
+    host::clock,
+    kube::{
+        Client, Detail, Error, Identity,
+        rbac::{ACCOUNT, MANAGED, Manifest},
+    },
+    wire::kube::{
+        Metadata,
+        rights::{
+            AccessReviewSpec, GROUP, ResourceAttributes, RoleBinding, RoleRef,
+            SelfSubjectAccessReview, Subject,
+        },
+    },
+};
+
+/// How long a binding that was seen is not looked at again.
+const FRESH: Duration = Duration::from_secs(300);
+/// Namespaces that are remembered.
+const KNOWN_MAX: usize = 256;
+/// Bindings that one sweep removes; the next one removes the rest.
+const SWEPT_MAX: usize = 500;
+/// How long a new binding may take until the API server goes by it. It reads it back from its own watch.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "pipeops-agent");
+
+/// The bindings of one agent.
+#[derive(Debug)]
+pub(super) struct Bindings {
+    client: Client,
+    manifest: Manifest,
+    known: RefCell<BTreeMap<String, Mono>>,
+    /// One at a time: calls that need the same one come together.
+    making: Mutex<()>,
+}
+
+impl Bindings {
+    pub(super) fn new(client: Client, manifest: Manifest) -> Self {
+        Self {
+            client,
+            manifest,
+            known: RefCell::default(),
+            making: Mutex::new(()),
+        }
+    }
+
+    /// Whether one was seen here a short time ago.
+    pub(super) fn is_known(&self, namespace: &str) -> bool {
+        let now = clock::now().mono;
+        let known = self.known.borrow();
+        known.get(namespace).is_some_and(|until| now < *until)
+    }
+
+    /// Makes the binding of this namespace where it is missing. `token` is the account's.
+    pub(super) async fn make(&self, namespace: &str, token: &Secret) -> Result<(), String> {
+        let _one_at_a_time = self.making.lock().await;
+        if self.is_known(namespace) {
+            return Ok(());
+        }
+        let wanted = self.wanted(namespace);
+        let found = match self.found(namespace).await {
+            Err(error) if error.is_not_found() => self.create(namespace, &wanted, token).await,
+            found => found,
+        };
+        let found = found.map_err(|error| {
+            format!(
+                "{ACCOUNT} cannot be let into the namespace {namespace}: {error}; fix: {}",
+                self.manifest.command()
+            )
+        })?;
+        if !gives_the_same(&found, &wanted) {
+            return Err(format!(
+                "the RoleBinding {ACCOUNT} in the namespace {namespace} is not the agent's: it gives {} {}; fix: kubectl -n {namespace} delete rolebinding {ACCOUNT}",
+                found.role_ref.kind, found.role_ref.name
+            ));
+        }
+        self.remember(namespace);
+        Ok(())
+    }
+
+    async fn found(&self, namespace: &str) -> Result<RoleBinding, Error> {
+        self.client.get(&path(namespace, ACCOUNT)).await
+    }
+
+    async fn create(
+        &self,
+        namespace: &str,
+        wanted: &RoleBinding,
+        token: &Secret,
+    ) -> Result<RoleBinding, Error> {
+        match self.client.create(&path(namespace, ""), wanted).await {
+            Ok(made) => {
+                log::info!("{ACCOUNT} was let into the namespace {namespace}");
+                self.until_in_force(namespace, token).await;
+                Ok(made)
+            }
+            // Another agent, or the same one before its restart, was faster.
+            Err(error) if error.is_conflict() => self.found(namespace).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A call that comes too early would be refused; one that waited in vain is told why by the API server itself.
+    async fn until_in_force(&self, namespace: &str, token: &Secret) {
+        let question = SelfSubjectAccessReview {
+            spec: AccessReviewSpec {
+                resource_attributes: ResourceAttributes {
+                    namespace: namespace.to_owned(),
+                    verb: "create".to_owned(),
+                    resource: "pods".to_owned(),
+                },
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let identity = Identity::Bearer(token.clone());
+        let deadline = clock::now().mono.after(IN_FORCE_WITHIN);
+        while clock::now().mono < deadline {
+            let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+            let answer: Result<SelfSubjectAccessReview, _> =
+                self.client.create_as(&identity, path, &question).await;
+            match answer {
+                Ok(answer) if answer.status.allowed => return,
+                Ok(_) => Timer::after(LOOK_AGAIN).await,
+                Err(error) => {
+                    log::debug!("whether the binding in {namespace} is in force: {error}");
+                    return;
+                }
+            };
+        }
+        log::warn!("the binding in the namespace {namespace} is not in force yet");
+    }
+
+    fn remember(&self, namespace: &str) {
+        let now = clock::now().mono;
+        let mut known = self.known.borrow_mut();
+        known.retain(|_, until| now < *until);
+        if known.len() < KNOWN_MAX {
+            known.insert(namespace.to_owned(), now.after(FRESH));
+        }
+    }
+
+    /// The namespaces in which there is a binding of ours.
+    pub(super) async fn ours(&self) -> Result<Vec<String>, Error> {
+        let path = format!(
+            "/apis/{GROUP}/v1/rolebindings?labelSelector={}%3D{}",
+            LABEL.0.replace('/', "%2F"),
+            LABEL.1
+        );
+        let mut namespaces = Vec::new();
+        let each = |found: RoleBinding| {
+            let namespace = found.metadata.namespace.clone();
+            if self.is_ours(&found) && namespaces.len() < SWEPT_MAX {
+                namespaces.push(namespace);
+            }
+        };
+        self.client.list(&path, Detail::Whole, each).await?;
+        Ok(namespaces)
+    }
+
+    fn is_ours(&self, found: &RoleBinding) -> bool {
+        let label = found.metadata.labels.get(LABEL.0).map(String::as_str);
+        found.metadata.name == ACCOUNT
+            && label == Some(LABEL.1)
+            && gives_the_same(found, &self.wanted(&found.metadata.namespace))
+    }
+
+    /// Removes ours, which [`Bindings::ours`] has named.
+    pub(super) async fn remove(&self, namespace: &str) -> Result<(), Error> {
+        let _one_at_a_time = self.making.lock().await;
+        self.known.borrow_mut().remove(namespace);
+        match self.client.delete(&path(namespace, ACCOUNT)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            Ok(()) | Err(_) => {
+                log::info!("{ACCOUNT} is no longer let into the namespace {namespace}");
+                Ok(())
+            }
+        }
+    }
+
+    fn wanted(&self, namespace: &str) -> RoleBinding {
+        RoleBinding {
+            api_version: format!("{GROUP}/v1"),
+            kind: "RoleBinding".to_owned(),
+            metadata: Metadata {
+                name: ACCOUNT.to_owned(),
+                namespace: namespace.to_owned(),
+                labels: BTreeMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
+                ..Metadata::default()
+            },
+            role_ref: RoleRef {
+                api_group: GROUP.to_owned(),
+                kind: "ClusterRole".to_owned(),
+                name: self.manifest.wide(MANAGED),
+            },
+            subjects: vec![Subject {
+                kind: "ServiceAccount".to_owned(),
+                name: ACCOUNT.to_owned(),
+                namespace: self.manifest.namespace().to_string(),
+            }],
+        }
+    }
+}
+
+fn gives_the_same(found: &RoleBinding, wanted: &RoleBinding) -> bool {
+    found.role_ref == wanted.role_ref && found.subjects == wanted.subjects
+}
+
+fn path(namespace: &str, name: &str) -> String {
+    let path = format!("/apis/{GROUP}/v1/namespaces/{namespace}/rolebindings");
+    if name.is_empty() {
+        path
+    } else {
+        format!("{path}/{name}")
+    }
+}
