@@ -46,8 +46,8 @@ pub fn query_value<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
         .filter(|field| !field.is_empty() && !field.contains(';'))
         .find_map(|field| {
             let (key, value) = field.split_once('=').unwrap_or((field, ""));
-            let value = decoded(value)?;
-            (*decoded(key)? == *name.as_bytes()).then_some(value)
+            let is_wanted = *decoded(key)? == *name.as_bytes();
+            is_wanted.then(|| decoded(value)).flatten()
         })
 }
 
