@@ -19,6 +19,8 @@ mod kubectl;
 #[cfg(test)]
 mod link;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod mux;
 #[cfg(test)]
 mod policy;

@@ -19,11 +19,11 @@ use crate::{
 /// Longer than the pause between two looks at the cluster.
 const LOOKED: Duration = Duration::from_secs(90);
 
-/// Control plane, agent under its own account at the default level, and a namespace that is managed.
-struct Bench {
+/// Control plane, agent under its own account, and a namespace that is managed.
+pub(crate) struct Bench {
     plane: Plane,
     agent: Agent,
-    managed: String,
+    pub(crate) managed: String,
     through: PathBuf,
     accounts: Accounts,
     _cluster: Shared<'static>,
@@ -40,12 +40,22 @@ fn agent_of(plane: &Plane, accounts: &Accounts) -> Agent {
 }
 
 impl Bench {
+    /// At the default level; `None` where there is no cluster.
     fn new() -> Option<Self> {
-        calm().map(Self::linked)
+        Self::at("managed")
     }
 
-    fn linked(held: Shared<'static>) -> Self {
-        let accounts = Accounts::new(Reach::Managed);
+    /// At another one.
+    pub(crate) fn at(level: &str) -> Option<Self> {
+        calm().map(|held| Self::linked(held, level))
+    }
+
+    fn linked(held: Shared<'static>, level: &str) -> Self {
+        let reach = match level {
+            "full" => Reach::Full,
+            _ => Reach::Managed,
+        };
+        let accounts = Accounts::new(reach);
         let managed = format!("shop-of-{}", accounts.namespace());
         kubectl(&["create", "namespace", &managed]);
         let labels = [
@@ -54,7 +64,7 @@ impl Bench {
         ];
         kubectl(&["label", "namespace", &managed, labels[0], labels[1]]);
         let plane = Plane::start(Options::default()).unwrap();
-        let mut agent = agent_of(&plane, &accounts);
+        let mut agent = agent_of(&plane, &accounts).with("PIPEOPS_ACCESS_LEVEL", level);
         agent.start();
         let status = until_ready(&agent);
         let through = agent.folder().join("through-the-link.yaml");
@@ -73,7 +83,7 @@ impl Bench {
     }
 
     /// Stock kubectl through the link.
-    fn ask(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
         command(variable("KUBECTL"))
             .arg("--kubeconfig")
             .arg(&self.through)

@@ -1,0 +1,171 @@
+//! What stock kubectl may do through the link: each level against verbs, resources and namespaces, on a real API server.
+
+use crate::{
+    accounts::said,
+    agent::SOON,
+    cluster::{kubectl, variable},
+    rights::Bench,
+};
+
+/// The levels, in the order of the columns.
+const LEVELS: [&str; 4] = ["full", "managed", "read-only", "off"];
+
+/// A command and, for each level, whether it works. `SHOP` is a managed namespace with a Pod `shell`; `fixtures` is somebody else's.
+const MATRIX: &[(&str, [bool; 4])] = &[
+    ("get --raw /version", [true, true, true, false]),
+    ("get nodes", [true, true, true, false]),
+    ("get pods -A", [true, true, true, false]),
+    ("get configmaps -n fixtures", [true, true, true, false]),
+    ("describe pod shell -n fixtures", [true, true, true, false]),
+    (
+        "logs logger -n fixtures --tail=1",
+        [true, true, true, false],
+    ),
+    ("auth can-i get pods", [true, true, true, false]),
+    ("get secrets -A", [true, false, false, false]),
+    ("get secrets -n fixtures", [true, false, false, false]),
+    ("get secrets -n SHOP", [true, true, false, false]),
+    ("get secrets -n SHOP -o name", [true, true, false, false]),
+    ("create configmap made -n SHOP", [true, true, false, false]),
+    (
+        "annotate configmap made -n SHOP a=b",
+        [true, true, false, false],
+    ),
+    ("delete configmap made -n SHOP", [true, true, false, false]),
+    (
+        "create deployment d --image=x -n SHOP --dry-run=server",
+        [true, true, false, false],
+    ),
+    (
+        "run raw --image=x --privileged -n SHOP --dry-run=server",
+        [false, false, false, false],
+    ),
+    ("exec shell -n SHOP -- true", [true, true, false, false]),
+    (
+        "get --raw /api/v1/namespaces/SHOP/pods/shell:8080/proxy/",
+        [true, true, false, false],
+    ),
+    (
+        "create configmap made -n fixtures --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "annotate pod shell -n fixtures a=b --overwrite --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "delete pod nothing -n fixtures --ignore-not-found",
+        [true, false, false, false],
+    ),
+    (
+        "exec shell -n fixtures -- true",
+        [true, false, false, false],
+    ),
+    (
+        "get --raw /api/v1/namespaces/fixtures/services/echo:80/proxy/hello",
+        [true, false, false, false],
+    ),
+    (
+        "get --raw /api/v1/nodes/bench/proxy/healthz",
+        [true, false, false, false],
+    ),
+    (
+        "create role r --verb=get --resource=pods -n SHOP --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "create rolebinding r --clusterrole=view --user=x -n SHOP --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "create clusterrole r --verb=get --resource=pods --dry-run=server",
+        [true, false, false, false],
+    ),
+    ("create token default -n SHOP", [true, false, false, false]),
+    (
+        "create quota q --hard=pods=1 -n SHOP --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "create priorityclass p --value=1 --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "create namespace new-of-SHOP --dry-run=server",
+        [true, true, false, false],
+    ),
+    (
+        "create namespace kube-new --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "label namespace SHOP a=b --dry-run=server",
+        [true, false, false, false],
+    ),
+    (
+        "delete namespace nothing --ignore-not-found",
+        [true, false, false, false],
+    ),
+    (
+        "get pods -A --as=x --as-group=system:masters",
+        [true, false, false, false],
+    ),
+];
+
+/// Asks for everything at one level.
+fn everything_at(level: &str) {
+    let Some(bench) = Bench::at(level) else {
+        return;
+    };
+    let column = LEVELS.iter().position(|known| *known == level).unwrap();
+    let shop = bench.managed.clone();
+    let image = format!("--image={}", variable("IMAGE"));
+    kubectl(&[
+        "run",
+        "shell",
+        "-n",
+        &shop,
+        &image,
+        "--image-pull-policy=Never",
+        "--port=8080",
+    ]);
+    let wait = format!("--timeout={}s", 6 * SOON.as_secs());
+    kubectl(&[
+        "wait",
+        "pod/shell",
+        "-n",
+        &shop,
+        "--for=condition=Ready",
+        &wait,
+    ]);
+    let mut wrong = Vec::new();
+    for (line, works) in MATRIX {
+        let line = line.replace("SHOP", &shop);
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let output = bench.ask(&arguments);
+        if output.status.success() != works[column] {
+            wrong.push(format!("{line}: {}: {}", output.status, said(&output)));
+        }
+    }
+    assert!(wrong.is_empty(), "at {level}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn full_permits_what_the_cluster_does() {
+    everything_at("full");
+}
+
+#[test]
+fn managed_reads_and_changes_what_is_managed() {
+    everything_at("managed");
+}
+
+#[test]
+fn read_only_reads_and_sees_no_secret() {
+    everything_at("read-only");
+}
+
+#[test]
+fn off_permits_nothing() {
+    everything_at("off");
+}
