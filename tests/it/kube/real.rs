@@ -26,6 +26,7 @@ use pipeops_agent::wire::kube::{ConfigMap, HeadOnly, Metadata, Node};
 use smol::stream::StreamExt;
 
 use super::{Executor, now_clock};
+use crate::accounts::{Accounts, Reach};
 use crate::cluster::{alone, calm, cluster, must};
 
 /// A restart of the API server takes 10 s on two quiet cores.
@@ -107,6 +108,38 @@ fn the_administrators_certificate_lends_nothing_to_others() {
                 .await
                 .unwrap();
             assert_eq!(answer.status(), status, "{identity:?}");
+        }
+    });
+}
+
+/// The API server believes a certificate before a token. k3s writes an administrator's into its kubeconfig, and none of it may lend its
+/// rights to calls that bring a token.
+#[test]
+fn a_token_beside_the_administrators_certificate_is_who_it_says() {
+    let Some(_guard) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    let token = Secret::new(accounts.token("pipeops-cp"));
+    let account = format!("system:serviceaccount:{}:pipeops-cp", accounts.namespace());
+    run(|executor| async move {
+        let client = client(&executor);
+        // The administrator first and in between, so that there are idle connections with a certificate to be taken by mistake.
+        for (identity, who) in [
+            (Identity::Agent, "system:admin"),
+            (Identity::Bearer(token.clone()), &account),
+            (Identity::Agent, "system:admin"),
+            (Identity::Bearer(token), &account),
+        ] {
+            let question = serde_json::json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+            let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+            let answer: serde_json::Value =
+                client.create_as(&identity, path, &question).await.unwrap();
+            let user = &answer["status"]["userInfo"];
+            assert!(
+                user["username"].as_str().unwrap().ends_with(who),
+                "{identity:?}: {answer}"
+            );
+            let is_master = user["groups"].to_string().contains("system:masters");
+            assert_eq!(is_master, identity == Identity::Agent, "{answer}");
         }
     });
 }
