@@ -4,6 +4,7 @@ mod bulk;
 mod requests;
 mod rest;
 mod start;
+mod watches;
 
 use crate::agent::{Agent, Kind};
 use crate::cluster::Cluster;
@@ -35,13 +36,14 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     start::SIZE,
     start::START,
     rest::REST,
     requests::LATENCY,
     bulk::DOWNLOAD,
     bulk::LOAD,
+    watches::WATCHES,
     requests::SLOW_READER,
     bulk::BUFFERED,
     start::RECONNECT,
