@@ -7,6 +7,7 @@ pub mod health;
 pub mod identity;
 pub mod journal;
 pub mod lanes;
+pub mod lease;
 pub mod link;
 pub mod namespace;
 pub mod policy;
