@@ -16,6 +16,7 @@ use crate::{
     core::{
         health::Severity,
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
+        lease::{self as election, Election, Party},
         link::{self, Link, Membership},
         time::Wall,
     },
@@ -37,8 +38,10 @@ use crate::{
         credential,
         delegate::Delegate,
         facts::Facts,
+        lease,
         local::Local,
         observe,
+        permit::{Permission, Permit},
         proxy::Proxy,
         rights, takeover,
         uplink::{self, Command},
@@ -50,8 +53,10 @@ use parts::Network;
 
 mod parts;
 
-/// How long the link may take to say good-bye.
-const GOOD_BYE: Duration = Duration::from_secs(4);
+/// How long the link may take to say good-bye, and the Lease to be released after it.
+const GOOD_BYE: Duration = Duration::from_secs(6);
+/// How long that release may take. Without it the others wait for the Lease to run out.
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the last sums of the audit may take at the stop.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// How often the disk is looked after and the service manager told what is new.
@@ -289,6 +294,7 @@ impl Agent {
         commands: Sender<Command>,
         received: Receiver<Command>,
     ) {
+        let notes = loaded.notes.clone();
         let settled = async {
             let identity = self.settle(loaded).await;
             let caller = self.caller().await;
@@ -308,9 +314,10 @@ impl Agent {
                 client,
                 namespace,
                 Rc::clone(&self.board),
-                commands,
+                commands.clone(),
             ))
         });
+        let (permit, lease) = self.take_part(&identity, &notes, commands).await;
         let membership = parts::membership(&identity);
         let mut settings = link::Settings::new(identity.agent_id.clone());
         settings.registers_first = self
@@ -329,11 +336,56 @@ impl Agent {
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             board: Rc::clone(&self.board),
+            permit,
             commands: received,
             executor: Rc::clone(&self.executor),
         };
         uplink::run(parts, machine).await;
         drop((guard, supply));
+        // After the link was closed, never before.
+        if let Some((task, stop)) = lease {
+            drop(stop);
+            task.or(wait(RELEASE_WITHIN)).await;
+        }
+    }
+
+    /// Takes part in the election of the agent that links, where there is a cluster. The task ends, in order, when the sender is
+    /// dropped.
+    async fn take_part(
+        &self,
+        identity: &Identity,
+        notes: &store::Notes,
+        commands: Sender<Command>,
+    ) -> (Rc<Permit>, Option<(Task<()>, Sender<()>)>) {
+        let Some(client) = self.cluster.clone() else {
+            return (Rc::new(Permit::new(Permission::Always)), None);
+        };
+        let permit = Rc::new(Permit::new(lease::not_asked_yet()));
+        let name = parts::lease_name(&self.store, notes).await;
+        let settings = election::Settings {
+            me: Party {
+                id: format!("{}_{name}", identity.agent_id),
+                agent: identity.agent_id.clone(),
+                host: self.facts.host().hostname.clone().unwrap_or_default(),
+            },
+            knows_rivals: notes.get(lease::NOTE_RIVALS) == Some(lease::RIVALS),
+            ask_until: self.board.started().mono.after(takeover::ASK_FOR),
+        };
+        let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
+        let election = Election::new(settings, seed, self.board.now().mono);
+        let left = identity.left_behind.as_ref();
+        let parts = lease::Parts {
+            client,
+            namespace: self.settings.agent.namespace.to_string(),
+            permit: Rc::clone(&permit),
+            commands,
+            board: Rc::clone(&self.board),
+            store: self.store.clone(),
+            copied_from: left.and_then(|left| left.cluster_id.clone()),
+        };
+        let (stop, stopped) = bounded(1);
+        let task = self.spawn(lease::run(parts, election, stopped));
+        (permit, Some((task, stop)))
     }
 
     /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it

@@ -20,7 +20,8 @@
 //! **No API.** A holder that knows of rivals, in this life or from its disk, is fenced. One that knows of none keeps its link, and one
 //! that starts takes it after a while: helping a box whose cluster is broken is what the link is for. The price: a **first** rival
 //! that starts while the holder cannot reach an API that the rival reaches takes over after [`LONG`], and both have a link until the
-//! holder reaches the API again. An agent that may not use the Lease links as if it were alone, and says so.
+//! holder reaches the API again. A board that starts in 1970 beside a cluster made yesterday cannot believe the API's certificate: that
+//! is no broken cluster, and it links only when its clock is set. An agent that may not use the Lease links as if it were alone, and says so.
 //!
 //! **Cost**, in calls an hour: 1 agent: 360 reads, no writes. 3 agents: the holder 900 writes, each of the others 1,030 reads and
 //! 1 write. **Take-over**, after an orderly stop: with the next look, 4 s at most; else 16 s and two round trips at most: the holder's last
@@ -97,8 +98,12 @@ pub enum Input {
     Forbidden(String),
     /// No answer, or none that says anything; the text says why.
     Unanswered(String),
+    /// The API is there and cannot be believed, because this machine's clock is behind it. The text says so in detail.
+    ClockBehind(String),
     /// What the control plane calls this cluster.
     ClusterId(String),
+    /// The control plane has taken a registration of this agent.
+    Registered,
     /// The end: the link is closed, leave the Lease to the others.
     Stop,
 }
@@ -144,8 +149,8 @@ pub enum Standing {
     Asking,
     /// It is this one's.
     StandingBy(Party),
-    /// The API does not answer, and there are rivals; the text says why.
-    Blind(String),
+    /// The API does not answer, and there are rivals.
+    Blind,
 }
 
 /// What is known of the Lease.
@@ -154,6 +159,15 @@ enum Seen {
     Unknown,
     Nothing,
     Record(Record),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Silence {
+    /// Perhaps for nobody.
+    NoAnswer,
+    /// For this machine, until its clock is set.
+    ClockBehind,
 }
 
 #[derive(Clone, Debug)]
@@ -178,6 +192,8 @@ struct Watched {
 pub struct Election {
     me: Party,
     cluster_id: Option<String>,
+    /// Whether the control plane heard this agent since it holds the link.
+    is_registered: bool,
     ask_until: Mono,
     knows_rivals: bool,
     seen: Seen,
@@ -197,7 +213,8 @@ pub struct Election {
     grace: Option<Mono>,
     asked: Option<(Ask, Mono)>,
     answered: Option<Mono>,
-    silent: Option<String>,
+    /// Why the last call was not answered; `None` where it was.
+    silence: Option<Silence>,
     barred: Option<String>,
     next: Mono,
     good_byes: Option<u32>,
@@ -211,6 +228,7 @@ impl Election {
         Self {
             me: settings.me,
             cluster_id: None,
+            is_registered: false,
             ask_until: settings.ask_until,
             knows_rivals: settings.knows_rivals,
             seen: Seen::Unknown,
@@ -224,7 +242,7 @@ impl Election {
             grace: None,
             asked: None,
             answered: None,
-            silent: None,
+            silence: None,
             barred: None,
             next: now,
             good_byes: None,
@@ -239,13 +257,15 @@ impl Election {
         if let Some(fence) = self.fence.max(self.grace).filter(|fence| now < *fence) {
             return Standing::Open(fence);
         }
-        let is_silent = self
-            .answered
-            .is_none_or(|answered| now.since(answered) >= SILENCE);
-        match (&self.silent, &self.watched) {
-            (Some(why), _) if self.knows_rivals && is_silent => Standing::Blind(why.clone()),
-            (_, Some(watched)) => Standing::StandingBy(watched.holder.clone()),
-            (_, None) => Standing::Asking,
+        let is_silent = self.silence.is_some()
+            && self
+                .answered
+                .is_none_or(|answered| now.since(answered) >= SILENCE);
+        match &self.watched {
+            _ if self.silence == Some(Silence::ClockBehind) && is_silent => Standing::Blind,
+            _ if self.knows_rivals && is_silent => Standing::Blind,
+            Some(watched) => Standing::StandingBy(watched.holder.clone()),
+            None => Standing::Asking,
         }
     }
 
@@ -262,6 +282,14 @@ impl Election {
         record.cluster_id.as_deref()
     }
 
+    /// Whether the control plane knows this cluster through another agent, and is to hear this one before anything else.
+    pub fn must_register(&self) -> bool {
+        let Seen::Record(record) = &self.seen else {
+            return false;
+        };
+        record.registered.as_ref() != Some(&self.me.id)
+    }
+
     /// The word of the state: in logs and in tests.
     pub fn state(&self, now: Mono) -> &'static str {
         if self.good_byes.is_some() {
@@ -276,7 +304,7 @@ impl Election {
             (Standing::Open(_), Seen::Unknown | Seen::Nothing) => "alone without the cluster",
             (Standing::StandingBy(_), _) => "standing by",
             (Standing::Asking, _) => "asking",
-            (Standing::Blind(_), _) => "blind",
+            (Standing::Blind, _) => "blind",
         }
     }
 
@@ -286,6 +314,12 @@ impl Election {
         let why = match input {
             Input::ClusterId(id) => {
                 self.cluster_id = Some(id);
+                return;
+            }
+            Input::Registered => {
+                let is_mine =
+                    matches!(&self.seen, Seen::Record(record) if record.is_held_by(&self.me.id));
+                self.is_registered |= is_mine;
                 return;
             }
             Input::Stop => {
@@ -305,7 +339,8 @@ impl Election {
             | Input::Written(_)
             | Input::Conflict
             | Input::Forbidden(_)
-            | Input::Unanswered(_) => {
+            | Input::Unanswered(_)
+            | Input::ClockBehind(_) => {
                 let Some((ask, began)) = self.asked.take() else {
                     return;
                 };
@@ -430,6 +465,7 @@ impl Election {
             .is_none_or(|began| !next.is_quiet() && now.since(began) >= RENEW);
         let is_news = next.duration != record.duration
             || next.cluster_id != record.cluster_id
+            || next.registered != record.registered
             || next.standby != record.standby
             || next.holder != record.holder;
         (is_due || is_news).then_some((next, Change::Renewed))
@@ -439,6 +475,13 @@ impl Election {
         let mut held = record.held(&self.me, rivals);
         if self.cluster_id.is_some() {
             held.cluster_id.clone_from(&self.cluster_id);
+        }
+        let me = Some(&self.me.id);
+        if self.is_registered {
+            held.registered = me.cloned();
+        } else if held.registered.as_ref() != me {
+            // This one is about to register. Whoever follows it, however soon, cannot know whether it did.
+            held.registered = None;
         }
         held
     }

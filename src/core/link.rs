@@ -5,7 +5,7 @@
 //! cluster id (D3, D5), a lost gateway leads back to the controller (D4), every controller socket registers (D65), a server that accepts
 //! and drops is met with a growing wait (D23), and a refusal of the registration ends the wait for it at once (D16).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::core::{
@@ -13,10 +13,13 @@ use crate::core::{
     time::{Mono, Now, Wall, in_words},
 };
 
+mod holds;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
+
+pub use holds::Holder;
 
 /// A first retry comes fast, since most losses are short (protocol.md 4.1).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -157,9 +160,11 @@ pub enum Input {
     /// What a registration says is no longer what the control plane was told.
     RegisterAgain,
     /// No link is wanted for now, because of this.
-    Hold(String),
+    Hold(Holder, String),
     /// The reason of [`Input::Hold`] is gone.
-    Release,
+    Release(Holder),
+    /// Another agent of this cluster says what the control plane calls it.
+    Belongs(String),
     /// The end: say good-bye and stay closed.
     Stop,
 }
@@ -238,7 +243,7 @@ enum State {
     },
     /// All is well.
     Ready(Ready),
-    /// Another agent has the link.
+    /// Somebody else has the link, or may have it.
     Held,
     /// Stopped.
     Closed,
@@ -282,6 +287,8 @@ pub struct Standing {
     pub failures: u32,
     /// Whether a refused token is the reason.
     pub is_refused: bool,
+    /// Who holds the link, where somebody does.
+    pub held_by: Option<Holder>,
 }
 
 /// The machine. See the module.
@@ -297,6 +304,8 @@ pub struct Link {
     refused: Backoff,
     failures: u32,
     why: String,
+    /// Empty in every state but [`State::Held`].
+    holds: BTreeMap<Holder, String>,
     unknown_types: BTreeSet<String>,
     outages: VecDeque<Outage>,
     losses: u64,
@@ -333,6 +342,7 @@ impl Link {
             refused: Backoff::new(REFUSED_FIRST, REFUSED_LONGEST),
             failures: 0,
             why: outage.why.clone(),
+            holds: BTreeMap::new(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
             losses: 0,
@@ -404,6 +414,7 @@ impl Link {
             next_attempt: until.map(|until| until.since(now.mono)),
             failures: self.failures,
             is_refused: self.refused.failures() > 0,
+            held_by: self.holds.first_key_value().map(|(holder, _)| *holder),
         }
     }
 
@@ -435,8 +446,9 @@ impl Link {
             } => self.unknown(message_type, request_id, now),
             Input::TokenChanged => self.token_changed(now),
             Input::RegisterAgain => self.register_again(now),
-            Input::Hold(why) => self.hold(why, now),
-            Input::Release => self.release(now),
+            Input::Hold(holder, why) => self.hold(holder, why, now),
+            Input::Release(holder) => self.release(holder, now),
+            Input::Belongs(cluster_id) => self.belongs(cluster_id),
             Input::Stop => self.stop(),
         }
     }
@@ -920,25 +932,9 @@ impl Link {
         }
     }
 
-    fn hold(&mut self, why: String, now: Now) {
-        if matches!(self.state, State::Held) {
-            self.why = why;
-            return;
-        }
-        self.end_socket("standing by");
-        self.down(why, now);
-        let why = self.why.clone();
-        self.become_state(State::Held, &why);
-    }
-
-    fn release(&mut self, now: Now) {
-        if matches!(self.state, State::Held) {
-            self.become_state(State::Waiting { until: now.mono }, "the link is ours");
-        }
-    }
-
     fn stop(&mut self) {
         self.end_socket("agent stops");
+        self.holds.clear();
         self.become_state(State::Closed, "stopped");
     }
 

@@ -16,7 +16,7 @@ use crate::{
     },
     error::{Error, Result},
     files::Spool,
-    host::clock,
+    host::{clock, random},
     kube::{
         self, Client,
         kubeconfig::{self, Source},
@@ -272,6 +272,21 @@ pub(super) fn proxy(
         spool: Spool::new(&settings.agent.state_dir),
     };
     Proxy::audited(parts, store)
+}
+
+/// What tells this agent from others that have the same agent id: by their settings, or because several took over what the Go agent
+/// left in their cluster. Made once, and kept.
+pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> String {
+    if let Some(name) = notes.get(tasks::lease::NOTE_NAME) {
+        return name.to_owned();
+    }
+    let name = random::hex::<4>().unwrap_or_default();
+    let kept = store.keep_note(tasks::lease::NOTE_NAME, Some(name.clone()));
+    if let Err(failure) = kept.await {
+        // After a restart this agent then waits for its own Lease as for another one's.
+        log::warn!("lease: the name of this agent is not on disk: {failure}");
+    }
+    name
 }
 
 /// What the control plane knew this cluster by.

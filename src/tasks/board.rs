@@ -22,6 +22,8 @@ pub struct LinkView {
     pub last_outage_why: Option<String>,
     /// What the control plane calls this cluster.
     pub cluster_id: Option<String>,
+    /// Registrations that the control plane took since the start.
+    pub registrations: u64,
     /// Where the link is, or was tried last: `wss://host:port`.
     pub address: Option<String>,
     /// This machine's address on the way there.

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     core::{
         health::{Conditions, Severity},
+        link::Holder,
         rates::DiskSpace,
         time::Now,
     },
@@ -49,14 +50,13 @@ fn summary(list: &Conditions, link: &LinkView) -> String {
         .worst_first()
         .first()
         .is_some_and(|worst| worst.severity > Severity::Note);
-    let is_ready = link
-        .standing
-        .as_ref()
-        .is_some_and(|standing| standing.state == "ready");
-    if is_wrong || is_ready {
-        api::summary(list)
-    } else {
-        "connecting to the control plane".to_owned()
+    match &link.standing {
+        Some(standing) if is_wrong || standing.state == "ready" => api::summary(list),
+        Some(standing) if standing.held_by == Some(Holder::Lease) => {
+            format!("standing by: {}", standing.why)
+        }
+        None if is_wrong => api::summary(list),
+        Some(_) | None => "connecting to the control plane".to_owned(),
     }
 }
 

@@ -1,15 +1,23 @@
 //! Introduces the link machine to the network, the store and the proxy: one loop that holds the control-plane session.
 
-use std::{cell::RefCell, collections::VecDeque, future::Future, pin::Pin, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    rc::Rc,
+    task::Poll,
+    time::Duration,
+};
 
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{board::Board, facts::Facts, proxy::Proxy};
+use super::{board::Board, facts::Facts, permit::Permit, proxy::Proxy};
 use crate::{
     core::{
         health::Severity,
-        link::{Endpoint, Input, Link, Membership, Message, Output},
+        link::{Endpoint, Holder, Input, Link, Membership, Message, Output},
         time::{Mono, Now},
     },
     error::{Error, Result},
@@ -38,12 +46,16 @@ const EDGE_VERSION: u32 = 1;
 /// What others may ask of the link.
 #[derive(Debug)]
 pub enum Command {
-    /// No link for now, because of this.
+    /// No link while the Go agent runs; in words.
     Hold(String),
-    /// The reason is gone.
+    /// It is gone.
     Release,
     /// Register again: what a registration says has changed.
     Register,
+    /// Another agent of this cluster says what the control plane calls it.
+    Belongs(String),
+    /// The permit may say something else now.
+    Look,
     /// Say good-bye; the task ends after it.
     Stop,
 }
@@ -70,6 +82,8 @@ pub struct Parts {
     pub proxy: Rc<Proxy>,
     /// Where the state of the link is shown.
     pub board: Rc<Board>,
+    /// Whether there may be a link at all.
+    pub permit: Rc<Permit>,
     /// What others ask of the link.
     pub commands: Receiver<Command>,
     /// Runs what must not hold the loop up.
@@ -150,7 +164,8 @@ impl Uplink {
         self.parts.board.now()
     }
 
-    /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them.
+    /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them. The permit before all:
+    /// a process that was stopped, or a machine that slept, looks at it before its socket.
     async fn wait(&mut self, timer: &mut Timer) -> Happening {
         let time = async {
             timer.await;
@@ -175,16 +190,52 @@ impl Uplink {
                 None => future::pending().await,
             }
         };
-        future::or(time, future::or(command, future::or(dialed, session))).await
+        let mut first = pin!(future::or(
+            time,
+            future::or(command, future::or(dialed, session))
+        ));
+        let is_held = self.link.is_held_by(Holder::Lease);
+        let (permit, board) = (&self.parts.permit, &self.parts.board);
+        poll_fn(|context| {
+            if !is_held && !permit.is_open(board.now().mono) {
+                return Poll::Ready(Happening::Time);
+            }
+            first.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Does what the permit says.
+    fn obey(&mut self, now: Now) {
+        let is_held = self.link.is_held_by(Holder::Lease);
+        if self.parts.permit.is_open(now.mono) {
+            if is_held {
+                self.link.handle(Input::Release(Holder::Lease), now);
+            }
+            return;
+        }
+        if !is_held {
+            // Not even a close frame: it would take along what waits to be written.
+            self.dial = None;
+            self.drop_session();
+        }
+        let why = self.parts.permit.why();
+        self.link.handle(Input::Hold(Holder::Lease, why), now);
     }
 
     fn take(&mut self, happening: Happening) {
         let now = self.now();
         match happening {
             Happening::Time => self.look_at_token(now),
-            Happening::Command(Command::Hold(why)) => self.link.handle(Input::Hold(why), now),
-            Happening::Command(Command::Release) => self.link.handle(Input::Release, now),
             Happening::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
+            Happening::Command(Command::Look) => {}
+            Happening::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
+            Happening::Command(Command::Hold(why)) => {
+                self.link.handle(Input::Hold(Holder::GoAgent, why), now);
+            }
+            Happening::Command(Command::Release) => {
+                self.link.handle(Input::Release(Holder::GoAgent), now);
+            }
             Happening::Command(Command::Stop) => self.link.handle(Input::Stop, now),
             Happening::Dialed(answer) => {
                 self.dial = None;
@@ -228,11 +279,16 @@ impl Uplink {
     fn carry_out_all(&mut self) -> Mono {
         loop {
             let now = self.now();
+            self.obey(now);
             match self.link.poll(now) {
-                Output::Wait(until, _) if self.watches_token() => {
-                    return until.min(now.mono.after(TOKEN_LOOK_EVERY));
+                Output::Wait(until, _) => {
+                    let until = until.min(self.parts.permit.until(now.mono).unwrap_or(until));
+                    return if self.watches_token() {
+                        until.min(now.mono.after(TOKEN_LOOK_EVERY))
+                    } else {
+                        until
+                    };
                 }
-                Output::Wait(until, _) => return until,
                 Output::Dial(endpoint) => self.start_dial(&endpoint, now),
                 Output::Send(message) => self.send(message, now),
                 Output::Ping => {
@@ -245,7 +301,10 @@ impl Uplink {
                     let kept = (self.parts.keep)(membership);
                     self.spawn(kept);
                 }
-                Output::Registered => self.parts.facts.registered(),
+                Output::Registered => {
+                    self.parts.board.link.borrow_mut().registrations += 1;
+                    self.parts.facts.registered();
+                }
                 Output::Close { code, reason } => self.close(code, reason),
                 Output::Log(line) => log::info!("{line}"),
             }
@@ -497,9 +556,13 @@ impl Uplink {
             board.clear("link.held");
             return;
         }
-        if standing.state == "standing by" {
+        if let Some(holder) = standing.held_by {
             board.clear("link.down");
             board.clear("link.refused");
+            if holder == Holder::Lease {
+                // Whoever asks for the Lease says what that means.
+                return board.clear("link.held");
+            }
             board.report(
                 "link.held",
                 Severity::Warning,

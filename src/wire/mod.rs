@@ -4,5 +4,6 @@ pub mod api;
 pub mod control;
 pub mod handshake;
 pub mod kube;
+pub mod lease;
 pub mod state;
 pub mod stream;

@@ -59,6 +59,8 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 pub(crate) struct Agent {
     folder: tempfile::TempDir,
     environment: Vec<(String, String)>,
+    /// What it is started by; empty: by the test itself.
+    launcher: Vec<String>,
     child: Option<Child>,
 }
 
@@ -88,6 +90,7 @@ impl Agent {
         Self {
             folder,
             environment,
+            launcher: Vec::new(),
             child: None,
         }
     }
@@ -103,6 +106,12 @@ impl Agent {
     pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Starts it by a program that becomes it: `unshare -T`.
+    pub(crate) fn under(mut self, launcher: &[&str]) -> Self {
+        self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
@@ -129,8 +138,13 @@ impl Agent {
             .create(true)
             .open(self.folder().join("log"))
             .unwrap();
-        let child = command(env!("CARGO_BIN_EXE_pipeops-agent"))
-            .arg("run")
+        let mut words = self.launcher.clone();
+        words.extend([
+            env!("CARGO_BIN_EXE_pipeops-agent").to_owned(),
+            "run".to_owned(),
+        ]);
+        let child = command(&words[0])
+            .args(&words[1..])
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

@@ -17,6 +17,8 @@ mod kube;
 #[cfg(test)]
 mod kubectl;
 #[cfg(test)]
+mod lease;
+#[cfg(test)]
 mod link;
 #[cfg(test)]
 mod matrix;

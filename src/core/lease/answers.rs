@@ -4,14 +4,21 @@ use crate::core::time::{Mono, in_words};
 
 use super::{
     AGAIN, AGAIN_ALONE, Ask, BARRED, Change, Election, FENCE_BARRED, FENCE_LONG, FENCE_SHORT,
-    GOOD_BYES_MAX, Input, Output, Record, Seen, Watched,
+    GOOD_BYES_MAX, Input, Output, Record, Seen, Silence, Watched,
 };
 
 impl Election {
     /// Takes the answer of a call; says in words what it means.
     pub(super) fn answer(&mut self, input: Input, ask: Ask, began: Mono, now: Mono) -> String {
         let mut why = match input {
-            Input::Unanswered(why) => return self.unanswered(why, began, now),
+            Input::Unanswered(why) => {
+                self.unanswered(Silence::NoAnswer, began, now);
+                return why;
+            }
+            Input::ClockBehind(why) => {
+                self.unanswered(Silence::ClockBehind, began, now);
+                return why;
+            }
             Input::Forbidden(why) => return self.forbidden(why, began, now),
             Input::NotFound if matches!(ask, Ask::Create(_)) => {
                 return self.forbidden("its namespace is not there".to_owned(), began, now);
@@ -26,10 +33,10 @@ impl Election {
             }
             Input::Found(record) => self.found(record, began, now),
             Input::Written(version) => self.written(version, ask, began, now),
-            Input::ClusterId(_) | Input::Stop => String::new(),
+            Input::ClusterId(_) | Input::Registered | Input::Stop => String::new(),
         };
         self.answered = Some(now);
-        self.silent = None;
+        self.silence = None;
         if self.barred.is_some() {
             if self.wanted(now).is_some() {
                 // It may read but perhaps not write: nothing is better yet.
@@ -167,6 +174,7 @@ impl Election {
         if !record.is_held_by(&self.me.id) {
             self.fence = None;
             self.renewed = None;
+            self.is_registered = false;
         }
         let is_alone = record.is_held_by(&self.me.id) && record.is_quiet() && others.is_empty();
         let is_contested = self.watched.is_some() || !others.is_empty();
@@ -188,33 +196,35 @@ impl Election {
         }
     }
 
-    fn unanswered(&mut self, why: String, began: Mono, now: Mono) -> String {
-        self.silent = Some(why.clone());
+    fn unanswered(&mut self, silence: Silence, began: Mono, now: Mono) {
+        self.silence = Some(silence);
+        if self.good_byes.is_some() {
+            self.good_byes = Some(GOOD_BYES_MAX);
+            self.next = now;
+            return;
+        }
+        self.next = now.after(AGAIN);
         let is_free = self.barred.is_some() || !self.knows_rivals;
         let is_unheard = self
             .answered
             .is_none_or(|answered| now.since(answered) > FENCE_LONG);
-        let has_waited =
-            self.fence.max(self.grace).is_some() || now >= self.ask_until && is_unheard;
-        self.next = now.after(AGAIN);
-        if is_free && has_waited && self.good_byes.is_none() {
+        let has_waited = now >= self.ask_until && is_unheard && silence == Silence::NoAnswer;
+        let had_link = self.fence.max(self.grace).is_some();
+        if is_free && (had_link || has_waited) {
             self.grace = Some(began.after(FENCE_LONG));
             self.next = now.after(AGAIN_ALONE);
         }
-        if self.good_byes.is_some() {
-            self.good_byes = Some(GOOD_BYES_MAX);
-        }
-        why
     }
 
     fn forbidden(&mut self, why: String, began: Mono, now: Mono) -> String {
         self.answered = Some(now);
-        self.silent = None;
+        self.silence = None;
         self.seen = Seen::Unknown;
         self.watched = None;
         self.renewed = None;
         if self.good_byes.is_some() {
             self.good_byes = Some(GOOD_BYES_MAX);
+            self.next = now;
             return why;
         }
         self.barred = Some(why.clone());

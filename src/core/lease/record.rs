@@ -64,6 +64,9 @@ pub struct Record {
     pub transitions: u32,
     /// What the control plane calls this cluster.
     pub cluster_id: Option<String>,
+    /// The agent whose registration the control plane surely heard last: what it shows in place of a credential means something
+    /// there only.
+    pub registered: Option<String>,
     /// Who stands by.
     pub standby: Vec<Standby>,
 }
@@ -111,6 +114,7 @@ impl Record {
             duration: if rivals.is_empty() { LONG } else { SHORT },
             transitions: self.transitions.saturating_add(u32::from(is_new)),
             cluster_id: self.cluster_id.clone(),
+            registered: self.registered.clone(),
             standby: rivals,
         }
     }

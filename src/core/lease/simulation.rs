@@ -283,21 +283,22 @@ impl World {
         let Some(election) = &mut node.election else {
             return;
         };
-        match event {
-            Event::Wake(_, timer) if timer == node.timer => {}
-            Event::Answer(_, life, call, input) if (life, call) == (node.life, node.call) => {
-                node.call += 1;
-                let says_whose = match &input {
-                    Input::Found(record) => record.holder.is_some(),
-                    Input::Written(_) => true,
-                    _ => false,
-                };
-                if says_whose {
-                    node.answered = election.asked.as_ref().map(|(_, began)| *began);
-                }
-                election.handle(input, now);
+        if let Event::Wake(_, timer) = event
+            && timer != node.timer
+        {
+            return;
+        }
+        if let Event::Answer(_, life, call, input) = event {
+            if (life, call) != (node.life, node.call) {
+                return;
             }
-            _ => return,
+            node.call += 1;
+            let says_whose = matches!(input, Input::Written(_))
+                || matches!(&input, Input::Found(record) if record.holder.is_some());
+            if says_whose {
+                node.answered = election.asked.as_ref().map(|(_, began)| *began);
+            }
+            election.handle(input, now);
         }
         self.carry_out(index);
     }

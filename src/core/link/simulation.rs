@@ -344,9 +344,16 @@ impl World {
                 request_id: None,
                 text: "cluster not found".to_owned(),
             }),
-            6 if self.random.u8(0..4) == 0 => self.handle(Input::Hold("another agent".to_owned())),
-            7 | 8 => self.handle(Input::Release),
+            6 if self.random.u8(0..4) == 0 => {
+                let holder = self.holder();
+                self.handle(Input::Hold(holder, "another agent".to_owned()));
+            }
+            7 | 8 => {
+                let holder = self.holder();
+                self.handle(Input::Release(holder));
+            }
             10 if self.random.u8(0..4) == 0 => self.handle(Input::RegisterAgain),
+            11 => self.handle(Input::Belongs("c-told".to_owned())),
             9 if self.mood == Mood::Dropping && is_open => {
                 self.closed();
                 self.handle(Input::Lost("dropped".to_owned()));
@@ -356,6 +363,14 @@ impl World {
         // `Lost` for a socket that is open makes the machine forget it; so must the model.
         if matches!(self.link.state(), "waiting" | "refused" | "standing by") && is_open {
             self.closed();
+        }
+    }
+
+    fn holder(&mut self) -> Holder {
+        if self.random.bool() {
+            Holder::GoAgent
+        } else {
+            Holder::Lease
         }
     }
 
@@ -401,6 +416,10 @@ impl World {
     }
 
     fn invariants(&self) {
+        self.require(
+            (self.link.state() == "standing by") == self.link.standing(self.now).held_by.is_some(),
+            "a link stands by while somebody holds it, and only then",
+        );
         let knows = self
             .link
             .membership()
@@ -439,7 +458,8 @@ impl World {
     fn recovers(&mut self) {
         self.mood = Mood::Healthy;
         self.inbound.clear();
-        self.handle(Input::Release);
+        self.handle(Input::Release(Holder::GoAgent));
+        self.handle(Input::Release(Holder::Lease));
         let began = self.now.mono;
         while !self.link.is_ready() || self.link.owes_registration() {
             let until = self.drain();

@@ -547,10 +547,10 @@ fn a_dial_that_hangs_is_ended() {
 }
 
 #[test]
-fn a_held_link_closes_and_comes_back_when_released() {
+fn a_held_link_closes_and_comes_back_when_all_have_released_it() {
     let mut bench = Bench::new(None);
     bench.ready();
-    let outputs = bench.give(Input::Hold("a Go agent runs in this cluster".to_owned()));
+    let outputs = bench.give(Input::Hold(Holder::Lease, "agent b has it".to_owned()));
     assert_eq!(
         outputs,
         [Output::Close {
@@ -558,11 +558,60 @@ fn a_held_link_closes_and_comes_back_when_released() {
             reason: "standing by"
         }]
     );
-    assert_eq!(bench.pass(Duration::from_secs(7200)), []);
     assert_eq!(
-        bench.give(Input::Release),
+        bench.give(Input::Hold(Holder::GoAgent, "a Go agent runs".to_owned())),
+        []
+    );
+    assert_eq!(bench.pass(Duration::from_secs(7200)), []);
+    let standing = bench.link.standing(bench.now);
+    assert_eq!(
+        (standing.held_by, standing.why.as_str()),
+        (Some(Holder::GoAgent), "a Go agent runs")
+    );
+    assert_eq!(bench.give(Input::Release(Holder::GoAgent)), []);
+    let standing = bench.link.standing(bench.now);
+    assert_eq!(
+        (standing.held_by, standing.why.as_str()),
+        (Some(Holder::Lease), "agent b has it")
+    );
+    assert_eq!(
+        bench.give(Input::Release(Holder::Lease)),
         [Output::Dial(Endpoint::Controller)]
     );
+    assert_eq!(bench.link.standing(bench.now).held_by, None);
+}
+
+#[test]
+fn a_box_that_never_registered_registers_under_the_id_that_its_cluster_has() {
+    let mut bench = Bench::new(None);
+    bench.link.handle(
+        Input::Hold(Holder::Lease, "agent b has it".to_owned()),
+        bench.now,
+    );
+    assert_eq!(bench.outputs(), []);
+    let told = Membership {
+        cluster_id: "c-7".to_owned(),
+        cluster_uuid: "c-7".to_owned(),
+        gateway_url: None,
+    };
+    assert_eq!(
+        bench.give(Input::Belongs("c-7".to_owned())),
+        [Output::Persist(told)]
+    );
+    assert_eq!(
+        bench.give(Input::Release(Holder::Lease)),
+        [Output::Dial(Endpoint::Controller)]
+    );
+    let (_, cluster) = registration(&bench.give(Input::Connected)).unwrap();
+    assert_eq!(cluster.as_deref(), Some("c-7"));
+}
+
+#[test]
+fn a_box_that_registered_keeps_its_own_id() {
+    let mut bench = Bench::new(Some(known(None)));
+    bench.outputs();
+    assert_eq!(bench.give(Input::Belongs("c-7".to_owned())), []);
+    assert_eq!(bench.link.membership(), Some(&known(None)));
 }
 
 #[test]

@@ -171,13 +171,15 @@ impl State {
     }
 
     /// The id of a registering agent's cluster: what is known of the agent, else what it says it
-    /// had, else a new one. Remembers the rest.
+    /// had, else a new one. Remembers the rest: a cluster has one agent that links, the last that
+    /// registered.
     pub(crate) fn register(&mut self, registering: Cluster) -> Result<Cluster, Failure> {
-        let known = self
-            .clusters
-            .iter_mut()
-            .find(|cluster| cluster.agent_id == registering.agent_id);
-        if let Some(known) = known {
+        let of_agent = |cluster: &Cluster| cluster.agent_id == registering.agent_id;
+        let of_id = |cluster: &Cluster| cluster.cluster_id == registering.cluster_id;
+        let place = self.clusters.iter().position(of_agent);
+        let place = place.or_else(|| self.clusters.iter().position(of_id));
+        if let Some(known) = place.and_then(|place| self.clusters.get_mut(place)) {
+            known.agent_id = registering.agent_id;
             known.name = registering.name;
             known.k8s_service_token = registering.k8s_service_token;
             return Ok(known.clone());
@@ -290,6 +292,10 @@ mod tests {
         let taken_over = state.register(registering("b", "was-mine")).unwrap();
         assert_eq!(taken_over.cluster_id, "was-mine");
         assert_eq!(state.clusters.len(), 2);
+        let other_agent = state.register(registering("c", &first)).unwrap();
+        assert_eq!(other_agent.cluster_id, first);
+        assert_eq!(state.clusters.len(), 2);
+        assert_eq!(state.clusters[0].agent_id, "c");
     }
 
     #[test]

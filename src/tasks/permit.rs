@@ -1,0 +1,86 @@
+//! Whether there may be a link now: written by whoever asks the cluster, read by the uplink before it does anything.
+//!
+//! A permit that is given ends by itself: nobody has to run, or to be told, for it to be over.
+
+use std::cell::RefCell;
+
+use crate::core::time::Mono;
+
+/// What is permitted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Permission {
+    /// There is nobody to share the link with.
+    Always,
+    /// A link until then, unless it is given again.
+    Until(Mono),
+    /// No link, because of this.
+    Not(String),
+}
+
+/// The permit.
+#[derive(Debug)]
+pub struct Permit {
+    permission: RefCell<Permission>,
+}
+
+impl Permit {
+    /// A permit that begins like this.
+    pub const fn new(permission: Permission) -> Self {
+        Self {
+            permission: RefCell::new(permission),
+        }
+    }
+
+    /// From now on this is permitted. Returns what was before.
+    pub fn set(&self, permission: Permission) -> Permission {
+        self.permission.replace(permission)
+    }
+
+    /// Whether there may be a link now.
+    pub fn is_open(&self, now: Mono) -> bool {
+        match &*self.permission.borrow() {
+            Permission::Always => true,
+            Permission::Until(until) => now < *until,
+            Permission::Not(_) => false,
+        }
+    }
+
+    /// Why there may be none.
+    pub fn why(&self) -> String {
+        match &*self.permission.borrow() {
+            Permission::Always | Permission::Until(_) => {
+                "the lease of the link ran out: this agent was stopped, or its cluster did not answer"
+                    .to_owned()
+            }
+            Permission::Not(why) => why.clone(),
+        }
+    }
+
+    /// When an open permit ends; `None` where it does not, or has ended.
+    pub fn until(&self, now: Mono) -> Option<Mono> {
+        match &*self.permission.borrow() {
+            Permission::Until(until) if now < *until => Some(*until),
+            Permission::Always | Permission::Until(_) | Permission::Not(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_permit_ends_by_itself() {
+        let at = |seconds| Mono::since_boot(Duration::from_secs(seconds));
+        let permit = Permit::new(Permission::Not("not asked yet".to_owned()));
+        assert!(!permit.is_open(at(1)));
+        assert_eq!(permit.why(), "not asked yet");
+        permit.set(Permission::Until(at(5)));
+        assert!(permit.is_open(at(4)));
+        assert_eq!(permit.until(at(4)), Some(at(5)));
+        assert!(!permit.is_open(at(5)));
+        assert!(permit.why().contains("ran out"));
+        assert_eq!(permit.until(at(5)), None);
+    }
+}

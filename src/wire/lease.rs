@@ -1,0 +1,294 @@
+//! The Lease of the link as it stands in the API: `coordination.k8s.io/v1`.
+//!
+//! Its own fields are filled as other tools expect them, but its times are only written, never read: they come from wall clocks.
+//! What its fields have no place for stands in two annotations, as JSON. Foreign text is cut and freed of control characters here.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::{
+    lease::{Change, Party, Record, Standby},
+    time::Wall,
+};
+
+/// The name of the object.
+pub const NAME: &str = "pipeops-agent";
+/// About the holder: agent, host, beat; the cluster's id, and who registered it last.
+const HOLDER: &str = "pipeops.io/link-holder";
+/// Those that stand by.
+const STANDBY: &str = "pipeops.io/link-standby";
+/// Names of agents and hosts are at most so long.
+const NAME_CHARS_MAX: usize = 100;
+
+/// The object, as far as it is read.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Lease {
+    metadata: Head,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+struct Head {
+    resource_version: String,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<u32>,
+    lease_transitions: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct HolderNote {
+    agent: String,
+    host: String,
+    beat: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registered: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct StandbyNote {
+    id: String,
+    agent: String,
+    host: String,
+    beat: u64,
+}
+
+impl Lease {
+    /// What the API calls this state of it.
+    pub fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+
+    /// What it says. A note that cannot be read says nothing.
+    pub fn record(&self) -> Record {
+        let about: HolderNote = self.note(HOLDER);
+        let standby: Vec<StandbyNote> = self.note(STANDBY);
+        let id = self.spec.holder_identity.as_deref().map(printable);
+        let holder = id.filter(|id| !id.is_empty()).map(|id| Party {
+            id,
+            agent: short(&about.agent),
+            host: short(&about.host),
+        });
+        let standby = standby.into_iter().map(|note| Standby {
+            party: Party {
+                id: printable(&note.id),
+                agent: short(&note.agent),
+                host: short(&note.host),
+            },
+            beat: note.beat,
+        });
+        let seconds = self.spec.lease_duration_seconds.unwrap_or(u32::MAX);
+        Record {
+            version: self.metadata.resource_version.clone(),
+            holder,
+            beat: about.beat,
+            duration: Duration::from_secs(seconds.into()),
+            transitions: self.spec.lease_transitions.unwrap_or_default(),
+            cluster_id: about.cluster_id.map(|id| printable(&id)),
+            registered: about.registered,
+            standby: standby.collect(),
+        }
+    }
+
+    fn note<T: for<'a> Deserialize<'a> + Default>(&self, name: &str) -> T {
+        let text = self.metadata.annotations.get(name);
+        text.and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+fn short(text: &str) -> String {
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(NAME_CHARS_MAX).collect()
+}
+
+/// The object, as far as a write changes it: the whole of it for a new one, else a merge patch that the API refuses where the object
+/// is not in the state that is named.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Write {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: WrittenHead,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<WrittenSpec>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenHead {
+    name: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    resource_version: String,
+    annotations: BTreeMap<&'static str, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenSpec {
+    /// `null` takes it away.
+    holder_identity: Option<String>,
+    lease_duration_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acquire_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renew_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_transitions: Option<u32>,
+}
+
+impl Write {
+    /// Makes the object say this. An agent that stands by touches nothing of what the holder wrote.
+    ///
+    /// # Errors
+    /// What the encoder says.
+    pub fn new(record: &Record, change: Change, wall: Wall) -> Result<Self, serde_json::Error> {
+        let standby = record.standby.iter().map(|other| StandbyNote {
+            id: other.party.id.clone(),
+            agent: other.party.agent.clone(),
+            host: other.party.host.clone(),
+            beat: other.beat,
+        });
+        let standby: Vec<_> = standby.collect();
+        let mut annotations = BTreeMap::from([(STANDBY, serde_json::to_string(&standby)?)]);
+        let mut spec = None;
+        if change != Change::Standby {
+            let holder = record.holder.clone().unwrap_or_default();
+            let note = HolderNote {
+                agent: holder.agent,
+                host: holder.host,
+                beat: record.beat,
+                cluster_id: record.cluster_id.clone(),
+                registered: record.registered.clone(),
+            };
+            annotations.insert(HOLDER, serde_json::to_string(&note)?);
+            let stamp = micro_time(wall);
+            let is_new = change == Change::Acquired;
+            spec = Some(WrittenSpec {
+                holder_identity: record.holder.as_ref().map(|holder| holder.id.clone()),
+                lease_duration_seconds: record.duration.as_secs(),
+                acquire_time: is_new.then(|| stamp.clone()),
+                renew_time: (change != Change::Released).then_some(stamp),
+                lease_transitions: is_new.then_some(record.transitions),
+            });
+        }
+        Ok(Self {
+            api_version: "coordination.k8s.io/v1",
+            kind: "Lease",
+            metadata: WrittenHead {
+                name: NAME,
+                resource_version: record.version.clone(),
+                annotations,
+            },
+            spec,
+        })
+    }
+}
+
+/// A stamp with exactly six digits after the second, as `MicroTime` wants it.
+fn micro_time(wall: Wall) -> String {
+    let millis = wall.rfc3339();
+    match millis.strip_suffix('Z') {
+        Some(stamp) => format!("{stamp}000Z"),
+        None => millis,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn party(name: &str) -> Party {
+        Party {
+            id: format!("{name}-1"),
+            agent: name.to_owned(),
+            host: format!("{name}-host"),
+        }
+    }
+
+    fn record() -> Record {
+        Record {
+            version: "77".to_owned(),
+            holder: Some(party("a")),
+            beat: 9,
+            duration: Duration::from_secs(12),
+            transitions: 2,
+            cluster_id: Some("c-1".to_owned()),
+            registered: Some("a-1".to_owned()),
+            standby: vec![Standby {
+                party: party("b"),
+                beat: 4,
+            }],
+        }
+    }
+
+    fn written(record: &Record, change: Change) -> Value {
+        let wall = Wall::from_millis(1_781_589_028_123);
+        serde_json::to_value(Write::new(record, change, wall).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let object = written(&record(), Change::Acquired);
+        assert_eq!(object["spec"]["renewTime"], "2026-06-16T05:50:28.123000Z");
+        assert_eq!(object["spec"]["acquireTime"], object["spec"]["renewTime"]);
+        let lease: Lease = serde_json::from_value(object).unwrap();
+        assert_eq!(lease.record(), record());
+    }
+
+    #[test]
+    fn one_that_stands_by_touches_nothing_of_the_holders() {
+        let object = written(&record(), Change::Standby);
+        assert_eq!(object.get("spec"), None);
+        let annotations = object["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!(annotations.len(), 1);
+        assert_eq!(object["metadata"]["resourceVersion"], "77");
+    }
+
+    #[test]
+    fn a_release_takes_the_holder_away() {
+        let released = Record {
+            holder: None,
+            ..record()
+        };
+        let object = written(&released, Change::Released);
+        assert_eq!(object["spec"]["holderIdentity"], Value::Null);
+        assert_eq!(object["spec"].get("renewTime"), None);
+        let lease: Lease = serde_json::from_value(object).unwrap();
+        assert_eq!((lease.record().holder, lease.record().beat), (None, 9));
+    }
+
+    #[test]
+    fn garbage_makes_nobody_hasty_and_reaches_no_log() {
+        let lease: Lease = serde_json::from_value(json!({
+            "metadata": {"resourceVersion": "5", "annotations": {
+                HOLDER: "{\"agent\": 7", STANDBY: "[]"}},
+            "spec": {"holderIdentity": "x\n\u{1b}[2J"},
+        }))
+        .unwrap();
+        let record = lease.record();
+        assert_eq!(record.holder.as_ref().unwrap().words(), "agent x[2J");
+        assert_eq!(record.patience(), Duration::from_secs(300));
+        let lease: Lease = serde_json::from_value(json!({"metadata": {}, "spec": {}})).unwrap();
+        assert_eq!(lease.record().holder, None);
+        let long = "n".repeat(5000);
+        assert_eq!(short(&long).len(), NAME_CHARS_MAX);
+    }
+}

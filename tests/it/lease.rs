@@ -1,0 +1,318 @@
+//! Several agents of one real cluster: one link, whatever happens to the one that holds it.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use plane::{Direction, Opcode, Options, Plane, SessionInfo};
+use serde_json::{Value, json};
+
+use crate::{
+    accounts::{Accounts, Reach, said},
+    agent::{Agent, clock, command, put, until},
+    cluster::{Shared, admin, calm, kubectl, variable},
+};
+
+/// The promise is 20 s, on a machine that has nothing else to do.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);
+/// What settles by itself, on a busy machine.
+const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+/// A day: clocks of two machines have nothing to do with each other.
+const SHIFTED_BOOT: [&str; 6] = [
+    "unshare",
+    "-T",
+    "--boottime",
+    "86400",
+    "--monotonic",
+    "86400",
+];
+/// Debian's, on this machine's architecture.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+fn agent(plane: &Plane, accounts: &Accounts, name: &str) -> Agent {
+    let kubeconfig = accounts.kubeconfig("pipeops-agent");
+    Agent::new(plane)
+        .with("PIPEOPS_AGENT_ID", format!("agent-{name}"))
+        .with("PIPEOPS_ACCESS_LEVEL", "managed")
+        .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
+        // Where it may look for an earlier installation.
+        .with("PIPEOPS_STATE_NAMESPACE", accounts.namespace())
+        .with("KUBECONFIG", kubeconfig.display().to_string())
+}
+
+fn in_another_time(agent: Agent, shift: &str) -> Agent {
+    agent
+        .with("LD_PRELOAD", FAKETIME)
+        .with("FAKETIME", shift)
+        .with("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+}
+
+/// A control plane and the agents of one cluster.
+struct Bench {
+    plane: Plane,
+    agents: Vec<Agent>,
+    accounts: Accounts,
+    _cluster: Shared<'static>,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        let held = calm()?;
+        let accounts = Accounts::new(Reach::Managed);
+        let plane = Plane::start(Options::default()).unwrap();
+        let agents = ["a", "b", "c"].map(|name| agent(&plane, &accounts, name));
+        let [a, mut b, mut c] = agents;
+        // One was booted at another time, one is in the next month, where this machine can do that.
+        if command("unshare")
+            .args(["-T", "true"])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            b = b.under(&SHIFTED_BOOT);
+        }
+        if Path::new(FAKETIME).exists() {
+            c = in_another_time(c, "+30d");
+        }
+        Some(Self {
+            plane,
+            agents: vec![a, b, c],
+            accounts,
+            _cluster: held,
+        })
+    }
+
+    /// The Lease, as it is.
+    fn lease(&self) -> Value {
+        let text = kubectl(&[
+            "get",
+            "lease",
+            "pipeops-agent",
+            "-o",
+            "json",
+            "-n",
+            self.accounts.namespace(),
+        ]);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn note(&self, name: &str) -> Value {
+        let lease = self.lease();
+        let note = lease["metadata"]["annotations"][name].as_str();
+        serde_json::from_str(note.unwrap_or("null")).unwrap()
+    }
+
+    fn beat(&self) -> u64 {
+        self.note("pipeops.io/link-holder")["beat"]
+            .as_u64()
+            .unwrap()
+    }
+
+    /// Waits until this one links and all others stand by, and say so in the Lease.
+    fn until_settled(&self, holder: usize) {
+        for (index, agent) in self.agents.iter().enumerate() {
+            let wanted = if index == holder {
+                "ready"
+            } else {
+                "standing by"
+            };
+            agent.until(wanted, SETTLES_WITHIN, |status| {
+                (status["link"]["state"] == wanted).then_some(())
+            });
+        }
+        until("rivals are known", SETTLES_WITHIN, || {
+            let lease = self.lease();
+            let standby = self.note("pipeops.io/link-standby");
+            let names: Vec<_> = standby.as_array()?.iter().map(|one| &one["beat"]).collect();
+            let are_here = names.len() == 2 && names.iter().all(|beat| **beat != json!(0));
+            (lease["spec"]["leaseDurationSeconds"] == 12 && are_here).then_some(())
+        });
+    }
+
+    /// The session that carries requests now.
+    fn session(&self) -> SessionInfo {
+        self.plane.wait_ready(SETTLES_WITHIN).expect("a link")
+    }
+
+    /// Waits for a link after this one; which agent has it, and how long that took.
+    fn until_taken_over(&self, lost: &SessionInfo, began: Instant) -> (usize, Duration) {
+        let before = lost.number;
+        self.plane
+            .until(TAKEN_OVER_WITHIN, move |view| {
+                view.sessions
+                    .iter()
+                    .any(|session| session.is_ready && session.number > before)
+                    .then_some(())
+            })
+            .expect("another agent takes over");
+        let took = clock() - began;
+        let next = self.session();
+        assert_eq!(next.cluster_id, lost.cluster_id, "it is the same cluster");
+        let holder = until("the Lease says who", SETTLES_WITHIN, || {
+            let note = self.note("pipeops.io/link-holder");
+            let name = note["agent"].as_str()?.strip_prefix("agent-")?.to_owned();
+            ["a", "b", "c"].iter().position(|known| **known == *name)
+        });
+        (holder, took)
+    }
+
+    /// A user of the control plane reaches the cluster, by way of whoever has the link.
+    fn is_reached(&self) {
+        let cluster_id = self.session().cluster_id.unwrap();
+        let file = self.agents[0].folder().join("through-the-link.yaml");
+        put(&file, &self.plane.kubeconfig(&cluster_id));
+        until("a request is answered", SETTLES_WITHIN, || {
+            let output = command(variable("KUBECTL"))
+                .arg("--kubeconfig")
+                .arg(&file)
+                .args(["get", "namespaces", "-o", "name"])
+                .output()
+                .unwrap();
+            said(&output).contains("namespace/default").then_some(())
+        });
+    }
+
+    /// No agent said anything on its link after another one had begun: sessions follow each other.
+    fn never_two_links(&self) {
+        let mut lives: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for frame in self.plane.frames() {
+            if frame.direction == Direction::FromAgent && frame.opcode != Opcode::Close {
+                let life = lives
+                    .entry(frame.session)
+                    .or_insert((frame.number, frame.number));
+                life.1 = frame.number;
+            }
+        }
+        let mut lives: Vec<_> = lives.into_values().collect();
+        lives.sort_unstable();
+        for pair in lives.windows(2) {
+            assert!(pair[0].1 < pair[1].0, "two links at once: {lives:?}");
+        }
+        assert_eq!(self.plane.clusters().len(), 1, "all are one cluster");
+        assert_eq!(self.plane.violations(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn three_agents_have_one_link_whatever_happens_to_the_holder() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.agents[0].start();
+    bench.agents[0].until_linked();
+    for index in [1, 2] {
+        bench.agents[index].start();
+    }
+    bench.until_settled(0);
+    standing_by_is_healthy(&bench.agents[1]);
+    bench.is_reached();
+    clocks_in_the_lease_mean_nothing(&bench);
+
+    // Killed, as by a power cut; it comes back and stands by.
+    let (lost, began) = (bench.session(), clock());
+    bench.agents[0].kill();
+    let (second, killed) = bench.until_taken_over(&lost, began);
+    bench.agents[0].start();
+    bench.until_settled(second);
+    bench.is_reached();
+
+    // Stopped, and going on when another one has the link: it has nothing more to say on its own.
+    let (lost, began) = (bench.session(), clock());
+    bench.agents[second].signal(Signal::SIGSTOP);
+    let (third, stopped) = bench.until_taken_over(&lost, began);
+    bench.agents[second].signal(Signal::SIGCONT);
+    bench.until_settled(third);
+    bench.is_reached();
+
+    // An orderly stop gives the link away.
+    let (lost, began) = (bench.session(), clock());
+    assert!(bench.agents[third].stop().success());
+    let (_, released) = bench.until_taken_over(&lost, began);
+    bench.is_reached();
+
+    // One of the last century cannot believe the API's certificate, and does not take that for a cluster without an API.
+    if Path::new(FAKETIME).exists() {
+        let old = agent(&bench.plane, &bench.accounts, "d");
+        let mut old = in_another_time(old, "-10000d");
+        old.start();
+        old.until_condition("lease.unreachable", SETTLES_WITHIN);
+        bench.is_reached();
+    }
+    bench.never_two_links();
+    println!(
+        "take-over: killed {} ms, stopped {} ms, released {} ms",
+        killed.as_millis(),
+        stopped.as_millis(),
+        released.as_millis()
+    );
+}
+
+/// It says whose the link is, in words, and nothing is wrong with it.
+fn standing_by_is_healthy(agent: &Agent) {
+    let status = agent.status();
+    let why = status["link"]["why"].as_str().unwrap();
+    assert!(
+        why.starts_with("agent agent-a on host ")
+            && why.ends_with(" holds the link of this cluster"),
+        "{why}"
+    );
+    let condition = agent.until_condition("lease.standby", SETTLES_WITHIN);
+    assert_eq!(condition["severity"], "note");
+    let summary = status["summary"].as_str().unwrap();
+    assert!(
+        summary.starts_with("standing by: agent agent-a"),
+        "{summary}"
+    );
+    let (code, text) = agent.cli(&["status"]);
+    assert_eq!(code, 0, "{text}");
+}
+
+/// Times of the past and of the future in the Lease change nothing.
+fn clocks_in_the_lease_mean_nothing(bench: &Bench) {
+    let before = bench.session();
+    for time in ["1970-01-01T00:00:00.000000Z", "2199-01-01T00:00:00.000000Z"] {
+        let patch = json!({"spec": {"renewTime": time, "acquireTime": time}}).to_string();
+        let namespace = bench.accounts.namespace();
+        kubectl(&[
+            "patch",
+            "lease",
+            "pipeops-agent",
+            "--type=merge",
+            "-p",
+            &patch,
+            "-n",
+            namespace,
+        ]);
+        let beat = bench.beat();
+        until("the holder goes on", SETTLES_WITHIN, || {
+            (bench.beat() > beat + 2).then_some(())
+        });
+    }
+    assert_eq!(bench.session().number, before.number);
+}
+
+#[test]
+fn an_agent_that_cannot_use_the_lease_links_and_says_what_to_do() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    let plane = Plane::start(Options::default()).unwrap();
+    let narrow = accounts.kubeconfig("pipeops-cp");
+    for (kubeconfig, namespace, why) in [
+        (narrow, accounts.namespace(), "is forbidden"),
+        (admin(), "nowhere", "its namespace is not there"),
+    ] {
+        let mut agent = Agent::new(&plane)
+            .with("PIPEOPS_AGENT_NAMESPACE", namespace)
+            .with("KUBECONFIG", kubeconfig.display().to_string());
+        agent.start();
+        agent.until("a link", SETTLES_WITHIN, |status| {
+            (status["link"]["state"] == "ready").then_some(())
+        });
+        let condition = agent.until_condition("lease.rbac", SETTLES_WITHIN);
+        let sentence = condition["sentence"].as_str().unwrap();
+        assert!(sentence.contains(why), "{sentence}");
+        assert_eq!(condition["fix"], "pipeops-agent rbac | kubectl apply -f -");
+    }
+}
