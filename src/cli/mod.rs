@@ -3,6 +3,7 @@
 //! A second daemon as far as wiring goes: for the length of one command it may introduce parties to each other. It is the only
 //! room that prints.
 
+mod access;
 mod config;
 mod output;
 mod rbac;
@@ -65,6 +66,19 @@ enum Command {
         from: From,
         #[command(flatten)]
         form: Form,
+    },
+    /// Show how strict this machine is, make it stricter at once, explain a decision
+    #[command(
+        after_help = "Without a command it shows what holds, why, and what was asked in the last day.\n\n\
+            Examples:\n  pipeops-agent access\n  pipeops-agent access read-only\n  \
+            sudo pipeops-agent access managed\n  pipeops-agent access test GET /api/v1/pods\n\n\
+            A level that is set here holds at once and after a restart, never beyond access.level of the settings.\n\
+            The agent's own user may make it stricter, root also less strict.\n\
+            Exit code 0 when it is done, 1 when it is refused or a problem was found, 2 when no agent answers."
+    )]
+    Access {
+        #[command(flatten)]
+        wanted: access::Wanted,
     },
     /// Check and show the settings
     #[command(subcommand)]
@@ -160,6 +174,7 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
         Command::Status { socket, from, form } => {
             status::status(socket, &from.load(), form, &mut output)
         }
+        Command::Access { wanted } => access::access(wanted, &mut output),
         Command::Config(Config::Check { from, form }) => {
             config::check(&from.load(), form, &mut output)
         }

@@ -2,9 +2,15 @@
 //!
 //! A reader that went away (`| head`) is no error: nobody is left who could read about it.
 
-use std::io::{IsTerminal, Write};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
-use crate::error::Error;
+use crate::{
+    core::time::{Wall, in_words},
+    error::Error,
+};
 
 /// The two streams of a command.
 #[derive(Debug)]
@@ -173,6 +179,32 @@ pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
+/// The time since a stamp; `None` where it is no stamp, or one of the future: a clock was set.
+pub(super) fn ago(stamp: &str, now: Wall) -> Option<String> {
+    let millis = now
+        .millis()
+        .checked_sub(Wall::parse_rfc3339(stamp)?.millis())?;
+    u64::try_from(millis)
+        .ok()
+        .map(|millis| in_words(Duration::from_millis(millis)))
+}
+
+/// Bytes as people say them, in powers of 1000: `4.1 GB`.
+pub(super) fn size(bytes: u64) -> String {
+    for (unit, size) in [
+        ("TB", 1_000_000_000_000),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("KB", 1000),
+    ] {
+        if bytes >= size {
+            let tenths = bytes / (size / 10);
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+    }
+    format!("{bytes} B")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,5 +218,20 @@ mod tests {
     fn columns_line_up() {
         let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
         assert_eq!(columns(&[row("key", "1"), row("k", "")]), ["key  1", "k"]);
+    }
+
+    #[test]
+    fn a_stamp_of_the_future_is_not_told_as_an_age() {
+        let now = Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap();
+        assert_eq!(ago("2026-06-16T05:59:00Z", now).as_deref(), Some("1 min"));
+        assert_eq!(ago("2030-01-01T00:00:00Z", now), None);
+        assert_eq!(ago("soon", now), None);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
+            assert_eq!(size(bytes), text);
+        }
     }
 }

@@ -8,13 +8,13 @@ use serde_json::json;
 
 use super::{
     Form, error_json,
-    output::{Output, Tone, columns, printable},
-    socket,
+    output::{Output, Tone, ago, columns, printable, size},
+    socket::{self, Ask},
 };
 use crate::{
     config::Loaded,
     core::time::{Wall, in_words},
-    error::{Error, Exit, Result},
+    error::{Exit, Result},
     host::clock,
     wire::api::{self, Cluster, Condition, Host, Link, Load, Status},
 };
@@ -54,28 +54,16 @@ pub(super) fn status(
 }
 
 fn fetch(sockets: &[PathBuf]) -> Result<(Status, serde_json::Value)> {
-    let answer = socket::fetch(sockets, api::STATUS_PATH)?;
-    let odd = |why: String| {
-        Error::new("the agent gave an answer that this program does not understand")
-            .why(why)
-            .fix("are both of the same version? pipeops-agent version")
-    };
+    let answer =
+        socket::ask(sockets, Ask::Get(api::STATUS_PATH)).map_err(|silence| silence.error)?;
     if answer.code != 200 {
-        let refusal: api::Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
-        if refusal.error.is_empty() {
-            return Err(odd(format!("HTTP status {}", answer.code)));
-        }
-        return Err(Error {
-            fix: refusal.fix,
-            ..Error::new("the agent refuses to tell its status").why(refusal.error)
-        });
+        return Err(answer.refusal("the agent refuses to tell its status"));
     }
-    let body: serde_json::Value =
-        serde_json::from_slice(&answer.body).map_err(|error| odd(error.to_string()))?;
-    let status = Status::deserialize(&body).map_err(|error| odd(error.to_string()))?;
+    let body = answer.json()?;
+    let status = Status::deserialize(&body).map_err(|error| socket::odd(error.to_string()))?;
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
-    if status.summary.is_empty() || !body.is_object() {
-        return Err(odd("it has no summary".to_owned()));
+    if status.summary.is_empty() {
+        return Err(socket::odd("it has no summary"));
     }
     Ok((status, body))
 }
@@ -143,16 +131,6 @@ fn told_condition(condition: &Condition, now: Wall, output: &Output) -> Vec<Stri
         ));
     }
     lines
-}
-
-/// The time since a stamp; `None` where it is no stamp, or one of the future: a clock was set.
-fn ago(stamp: &str, now: Wall) -> Option<String> {
-    let millis = now
-        .millis()
-        .checked_sub(Wall::parse_rfc3339(stamp)?.millis())?;
-    u64::try_from(millis)
-        .ok()
-        .map(|millis| in_words(Duration::from_millis(millis)))
 }
 
 /// The parts that are known, with commas between them.
@@ -227,9 +205,13 @@ fn host(host: &Host) -> String {
 }
 
 fn access(status: &Status) -> String {
-    match status.access.level.as_str() {
-        "" => "not known".to_owned(),
-        level => level.to_owned(),
+    let access = &status.access;
+    match (access.level.as_str(), &access.tightened_from) {
+        ("", _) => "not known".to_owned(),
+        (level, None) => level.to_owned(),
+        (level, Some(configured)) => {
+            format!("{level}, tightened here; the configuration says {configured}")
+        }
     }
 }
 
@@ -260,22 +242,6 @@ fn agent(status: &Status) -> String {
             in_words(Duration::from_secs(status.uptime_s))
         )),
     ])
-}
-
-/// Bytes as people say them, in powers of 1000: `4.1 GB`.
-fn size(bytes: u64) -> String {
-    for (unit, size) in [
-        ("TB", 1_000_000_000_000),
-        ("GB", 1_000_000_000),
-        ("MB", 1_000_000),
-        ("KB", 1000),
-    ] {
-        if bytes >= size {
-            let tenths = bytes / (size / 10);
-            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
-        }
-    }
-    format!("{bytes} B")
 }
 
 #[cfg(test)]
@@ -346,16 +312,16 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_of_the_future_is_not_told_as_an_age() {
-        assert_eq!(ago("2026-06-16T05:59:00Z", now()).as_deref(), Some("1 min"));
-        assert_eq!(ago("2030-01-01T00:00:00Z", now()), None);
-        assert_eq!(ago("soon", now()), None);
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
-            assert_eq!(size(bytes), text);
-        }
+    fn what_was_tightened_here_shows() {
+        let mut status = Status::default();
+        status.access.level = "off".to_owned();
+        assert!(
+            text(&status).contains("access   off\n"),
+            "{}",
+            text(&status)
+        );
+        status.access.tightened_from = Some("managed".to_owned());
+        let wanted = "access   off, tightened here; the configuration says managed\n";
+        assert!(text(&status).contains(wanted), "{}", text(&status));
     }
 }

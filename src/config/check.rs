@@ -275,7 +275,7 @@ impl Merged {
             .ok()
     }
 
-    fn access(&self) -> Access {
+    pub(super) fn access(&self) -> Access {
         // Another word cannot pass the table; if it could, the strictest holds.
         let level = self
             .text(&keys::LEVEL)

@@ -137,6 +137,14 @@ impl Loaded {
         }
     }
 
+    /// What it says about access, also where there is no token yet. `None` where anything else is wrong: a line that could not be read
+    /// may have been about this.
+    pub fn access(&self) -> Option<Access> {
+        let is_about_token = |problem: &Error| problem.what.contains("token");
+        let is_known = !self.merged.is_incomplete && self.problems().iter().all(is_about_token);
+        is_known.then(|| self.merged.access())
+    }
+
     /// Every problem that stands against running with this.
     pub fn problems(&self) -> &[Error] {
         &self.merged.problems

@@ -385,6 +385,25 @@ fn the_socket_is_where_the_command_line_looks_for_it() {
 }
 
 #[test]
+fn access_is_known_without_a_token_and_not_where_a_line_could_not_be_read() {
+    let level = |text: &str| {
+        let made = Box::new();
+        made.file("config.toml", text);
+        made.load().access().map(|access| access.level)
+    };
+    assert_eq!(level(""), Some(Level::Managed));
+    assert_eq!(level("[access]\nlevel = \"off\"\n"), Some(Level::Off));
+    for odd in [
+        "[access]\nlevel = \"of\"\n",
+        "[acess]\nlevel = \"off\"\n",
+        "[access]\nlevle = \"off\"\n",
+        "[access\nlevel = \"off\"\n",
+    ] {
+        assert_eq!(level(odd), None, "{odd}");
+    }
+}
+
+#[test]
 fn the_example_file_is_right_as_it_is_and_with_every_default_uncommented() {
     let made = Box::new();
     let example = keys::example_file();

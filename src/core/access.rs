@@ -130,6 +130,7 @@ impl Standing {
     pub fn rules(&self, configured: Rules) -> Rules {
         Rules {
             level: self.level(),
+            tightened_from: self.is_tightened().then_some(self.configured),
             ..configured
         }
     }

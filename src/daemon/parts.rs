@@ -249,6 +249,7 @@ pub(super) fn configured(settings: &Settings) -> Configured {
     Configured {
         rules: policy::Rules {
             level: access.level,
+            tightened_from: None,
             pod_security: access.pod_security,
             accepts_foreign_tokens: access.accepts_foreign_tokens,
         },

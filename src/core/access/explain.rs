@@ -107,13 +107,31 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
 
 impl Explanation {
     fn refused(call: Option<Call>, refusal: &Refusal) -> Self {
-        Self {
+        let mut explanation = Self {
             finding: Finding::Refused,
-            why: reason(refusal),
+            why: String::new(),
             fix: refusal.fix().map(str::to_owned),
             call,
             namespace: None,
-        }
+        };
+        explanation.why = explanation.reason(refusal);
+        explanation
+    }
+
+    /// Why, without who refused what: the reader knows that.
+    fn reason(&self, refusal: &Refusal) -> String {
+        let sentence = refusal.sentence();
+        let Some(reason) = sentence.strip_prefix("refused by the agent: ") else {
+            return sentence.to_owned();
+        };
+        let reason = reason.strip_prefix("call a service: ").unwrap_or(reason);
+        let line = self.call.as_ref().map(Call::line);
+        let attributes = self.attributes().map(|attributes| attributes.to_string());
+        let what = [line, attributes].into_iter().flatten();
+        let short = what
+            .filter_map(|what| reason.strip_prefix(&what)?.strip_prefix(": "))
+            .next();
+        short.unwrap_or(reason).to_owned()
     }
 
     /// The namespace that somebody should look at.
@@ -144,7 +162,7 @@ impl Explanation {
             }
             Err(refusal) => {
                 self.finding = Finding::Refused;
-                self.why = reason(&refusal);
+                self.why = self.reason(&refusal);
                 self.fix = refusal.fix().map(str::to_owned);
             }
         }
@@ -166,13 +184,6 @@ impl Explanation {
         let target = self.call.as_ref().map(|call| &call.target);
         matches!(target, Some(Target::Kubernetes(_)))
     }
-}
-
-/// The reader knows who refused.
-fn reason(refusal: &Refusal) -> String {
-    let sentence = refusal.sentence();
-    let short = sentence.strip_prefix("refused by the agent: ");
-    short.unwrap_or(sentence).to_owned()
 }
 
 impl Inquiry {
@@ -292,6 +303,14 @@ mod tests {
             Some(found(false)),
         );
         assert_eq!(refused.why, "the namespace shop is not managed");
+        let read_only = explained(Level::ReadOnly, "POST /api/v1/namespaces/shop/pods", None);
+        let service = explained(Level::ReadOnly, "GET shop/web:80/", None);
+        for refused in [read_only, service] {
+            assert_eq!(
+                refused.why,
+                "access.level is \"read-only\", so nothing is changed or entered"
+            );
+        }
         let fix = refused.fix.unwrap();
         assert!(
             fix.starts_with("kubectl label --overwrite namespace shop "),

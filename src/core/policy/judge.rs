@@ -14,62 +14,94 @@ enum Effect {
     NewNamespace,
 }
 
-/// Why a call is refused, and what would allow it.
+/// Why a call is refused, and the strictest level that would allow it.
 struct Denial {
-    why: String,
-    fix: String,
+    why: Why,
+    needed: Level,
+}
+
+enum Why {
+    /// The level, which this follows from.
+    Level(&'static str),
+    /// Something in the call.
+    Call(String),
 }
 
 impl Denial {
-    fn by_level(level: Level, what: &str, needed: &str) -> Self {
+    const fn by_level(why: &'static str, needed: Level) -> Self {
         Self {
-            why: format!("access.level is \"{}\", {what}", level.word()),
-            fix: format!(
-                "set {needed} in {CONFIG}; where it is set, `pipeops-agent access` says what is stricter"
-            ),
+            why: Why::Level(why),
+            needed,
         }
     }
 
     /// What only the owner of the box does.
     fn never(why: impl Into<String>) -> Self {
         Self {
-            why: why.into(),
-            fix: format!(
-                "use kubectl on the box, or set access.level = \"full\" in {CONFIG} and let the cluster's own rules decide"
-            ),
+            why: Why::Call(why.into()),
+            needed: Level::Full,
         }
     }
 
-    fn refusal(self, what: &str) -> Refusal {
-        let Self { why, fix } = self;
-        Refusal(format!("refused by the agent: {what}: {why}; fix: {fix}"))
+    fn refusal(self, rules: Rules, what: &str) -> Refusal {
+        let level = rules.level.word();
+        let why = match (self.why, rules.tightened_from) {
+            (Why::Level(why), None) => format!("access.level is \"{level}\", {why}"),
+            (Why::Level(why), Some(_)) => {
+                format!("access was tightened to \"{level}\" on the box, {why}")
+            }
+            (Why::Call(why), _) => why,
+        };
+        let fix = fix(rules, self.needed);
+        Refusal(format!("refused by the agent: {what}: {why}; {fix}"))
+    }
+}
+
+/// What the owner does to have this level at least: the command where the configuration permits it, else the setting.
+fn fix(rules: Rules, needed: Level) -> String {
+    let by_command = rules
+        .tightened_from
+        .filter(|configured| *configured <= needed);
+    match (needed, by_command) {
+        (Level::Full, None) => format!(
+            "fix: use kubectl on the box, or set access.level = \"full\" in {CONFIG} and let the cluster's own rules decide"
+        ),
+        (Level::Full, Some(_)) => "fix: use kubectl on the box, or there: sudo pipeops-agent access full, and let the cluster's own rules decide".to_owned(),
+        (Level::Managed, None) => format!(
+            "fix: set access.level = \"managed\", for managed namespaces, in {CONFIG}"
+        ),
+        (Level::Managed, Some(_)) => "fix, on the box: sudo pipeops-agent access managed, for managed namespaces".to_owned(),
+        (Level::ReadOnly | Level::Off, None) => {
+            format!("fix: set access.level = \"managed\" or \"read-only\" in {CONFIG}")
+        }
+        (Level::ReadOnly | Level::Off, Some(configured)) => {
+            format!("fix, on the box: sudo pipeops-agent access {}", configured.word())
+        }
     }
 }
 
 /// Decides whether a call may run, by what it says itself.
 pub fn decide(rules: &Rules, call: &Call) -> Result<Terms, Refusal> {
+    let rules = *rules;
     match rules.level {
         Level::Full => return Ok(Terms::Free),
         Level::Off => {
-            let denial = Denial::by_level(
-                Level::Off,
-                "so nothing passes",
-                "access.level = \"managed\" or \"read-only\"",
-            );
-            return Err(denial.refusal(&call.line()));
+            let denial = Denial::by_level("so nothing passes", Level::ReadOnly);
+            return Err(denial.refusal(rules, &call.line()));
         }
         Level::Managed | Level::ReadOnly => {}
     }
     match &call.target {
         Target::Service(service) => terms(rules.level, Effect::Enter, &service.namespace)
-            .map_err(|denial| denial.refusal(&format!("call a service: {}", call.line()))),
-        Target::Kubernetes(path) => kubernetes(rules.level, call, path),
+            .map_err(|denial| denial.refusal(rules, &format!("call a service: {}", call.line()))),
+        Target::Kubernetes(path) => kubernetes(rules, call, path),
     }
 }
 
-fn kubernetes(level: Level, call: &Call, path: &KubePath) -> Result<Terms, Refusal> {
+fn kubernetes(rules: Rules, call: &Call, path: &KubePath) -> Result<Terms, Refusal> {
+    let level = rules.level;
     let Some(attributes) = Attributes::of(&call.method, path, &call.query) else {
-        return Err(Denial::never("nothing follows watch or proxy").refusal(&call.line()));
+        return Err(Denial::never("nothing follows watch or proxy").refusal(rules, &call.line()));
     };
     let judged = match &attributes {
         _ if impersonates(&call.headers) => Err(Denial::never(
@@ -82,7 +114,7 @@ fn kubernetes(level: Level, call: &Call, path: &KubePath) -> Result<Terms, Refus
             judge(call, object).and_then(|effect| terms(level, effect, &object.namespace))
         }
     };
-    judged.map_err(|denial| denial.refusal(&attributes.to_string()))
+    judged.map_err(|denial| denial.refusal(rules, &attributes.to_string()))
 }
 
 fn impersonates(headers: &HeaderList) -> bool {
@@ -111,14 +143,12 @@ fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
             Ok(Terms::InManaged(name.to_owned()))
         }
         Effect::ReadSecret => Err(Denial::by_level(
-            level,
             "without Secrets and what may hold them",
-            "access.level = \"managed\", for managed namespaces,",
+            Level::Managed,
         )),
         Effect::Change | Effect::Enter | Effect::NewNamespace => Err(Denial::by_level(
-            level,
             "so nothing is changed or entered",
-            "access.level = \"managed\", for managed namespaces,",
+            Level::Managed,
         )),
     }
 }
@@ -273,6 +303,14 @@ mod tests {
     use crate::core::proxy::{Asked, Cluster, Limit, Scheme, route};
 
     fn decided(level: Level, request: &str) -> String {
+        let rules = Rules {
+            level,
+            ..Rules::default()
+        };
+        decided_by(rules, request)
+    }
+
+    fn decided_by(rules: Rules, request: &str) -> String {
         let (method, path) = request.split_once(' ').unwrap();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let asked = Asked {
@@ -287,10 +325,6 @@ mod tests {
             is_websocket: false,
             protocol: String::new(),
             limit: Limit::Default,
-        };
-        let rules = Rules {
-            level,
-            ..Rules::default()
         };
         match decide(&rules, &route(&asked, Cluster::Known).unwrap()) {
             Ok(terms) => format!("{terms:?}"),
@@ -318,10 +352,64 @@ mod tests {
                 Level::Off,
                 "GET /version",
                 "refused by the agent: GET /version: access.level is \"off\", so nothing passes; fix: set access.level = \"managed\" or \
-                 \"read-only\" in /etc/pipeops-agent/config.toml; where it is set, `pipeops-agent access` says what is stricter",
+                 \"read-only\" in /etc/pipeops-agent/config.toml",
             ),
         ] {
             assert_eq!(decided(level, request), wanted, "{request}");
+        }
+    }
+
+    #[test]
+    fn what_was_tightened_here_is_loosened_here_as_far_as_the_configuration_goes() {
+        use Level::{Full, Managed, Off, ReadOnly};
+        let setting = "in /etc/pipeops-agent/config.toml";
+        for (level, configured, request, why, wanted) in [
+            (
+                Off,
+                Managed,
+                "GET /version",
+                "access was tightened to \"off\" on the box",
+                "fix, on the box: sudo pipeops-agent access managed",
+            ),
+            (
+                ReadOnly,
+                Full,
+                "POST /api/v1/namespaces/shop/pods",
+                "tightened to \"read-only\"",
+                "fix, on the box: sudo pipeops-agent access managed, for",
+            ),
+            (
+                Off,
+                ReadOnly,
+                "GET /version",
+                "tightened",
+                "fix, on the box: sudo pipeops-agent access read-only",
+            ),
+            (
+                Managed,
+                Full,
+                "DELETE /api/v1/nodes/a",
+                "whole cluster",
+                "or there: sudo pipeops-agent access full, and",
+            ),
+            (
+                ReadOnly,
+                Managed,
+                "DELETE /api/v1/nodes/a",
+                "whole cluster",
+                setting,
+            ),
+        ] {
+            let rules = Rules {
+                level,
+                tightened_from: Some(configured),
+                ..Rules::default()
+            };
+            let text = decided_by(rules, request);
+            assert!(
+                text.contains(why) && text.contains(wanted),
+                "{request}: {text}"
+            );
         }
     }
 

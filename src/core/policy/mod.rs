@@ -97,6 +97,8 @@ impl PodSecurity {
 pub struct Rules {
     /// What is permitted.
     pub level: Level,
+    /// What the configuration permits, where the level is stricter than that because it was set by hand.
+    pub tightened_from: Option<Level>,
     /// What a managed namespace must enforce at least (`access.pod_security`).
     pub pod_security: PodSecurity,
     /// Whether calls may bring an `Authorization` of their own (`access.foreign_tokens`).

@@ -93,7 +93,11 @@ impl Audit {
         let Some(book) = &self.book else {
             return Ok(record);
         };
-        let why = format!("access.level = {}", self.rules.get().level.word());
+        let rules = self.rules.get();
+        let why = match rules.tightened_from {
+            None => format!("access.level = {}", rules.level.word()),
+            Some(_) => format!("access = {}, set by hand", rules.level.word()),
+        };
         let entry = Entry::new(WHO, &call.line(), Verdict::Permitted, &why);
         let form = self.form(kind(call), Verdict::Permitted);
         let place = match form {
