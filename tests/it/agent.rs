@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt, fs::chown, net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -61,6 +61,8 @@ pub(crate) struct Agent {
     environment: Vec<(String, String)>,
     /// What it is started by; empty: by the test itself.
     launcher: Vec<String>,
+    /// The user that it runs as, where that is not the one who tests.
+    user: Option<u32>,
     child: Option<Child>,
 }
 
@@ -91,6 +93,7 @@ impl Agent {
             folder,
             environment,
             launcher: Vec::new(),
+            user: None,
             child: None,
         }
     }
@@ -113,6 +116,31 @@ impl Agent {
     pub(crate) fn under(mut self, launcher: &[&str]) -> Self {
         self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
         self
+    }
+
+    /// Lets it run as another user, who owns its folder. Takes root.
+    pub(crate) fn owned_by(mut self, user: u32) -> Self {
+        for entry in std::fs::read_dir(self.folder()).unwrap().flatten() {
+            chown(entry.path(), Some(user), Some(user)).unwrap();
+        }
+        chown(self.folder(), Some(user), Some(user)).unwrap();
+        open_to_all(self.folder());
+        self.user = Some(user);
+        self
+    }
+
+    /// The program, where every user can reach it.
+    fn program(&self) -> PathBuf {
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_pipeops-agent"));
+        if self.user.is_none() {
+            return built;
+        }
+        let reachable = self.folder().join("pipeops-agent");
+        if !reachable.exists() {
+            std::fs::copy(built, &reachable).unwrap();
+            open_to_all(&reachable);
+        }
+        reachable
     }
 
     /// Its folder: `ca.pem`, `token`, `state/`, `agent.sock`, `log`.
@@ -138,13 +166,19 @@ impl Agent {
             .create(true)
             .open(self.folder().join("log"))
             .unwrap();
-        let mut words = self.launcher.clone();
-        words.extend([
-            env!("CARGO_BIN_EXE_pipeops-agent").to_owned(),
-            "run".to_owned(),
-        ]);
-        let child = command(&words[0])
-            .args(&words[1..])
+        let mut program = match self.launcher.split_first() {
+            None => command(self.program()),
+            Some((launcher, more)) => {
+                let mut launcher = command(launcher);
+                launcher.args(more).arg(self.program());
+                launcher
+            }
+        };
+        if let Some(user) = self.user {
+            program.uid(user).gid(user);
+        }
+        let child = program
+            .arg("run")
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -223,7 +257,18 @@ impl Agent {
 
     /// Runs a command of the same program with the same environment: its exit code and what it printed.
     pub(crate) fn cli(&self, arguments: &[&str]) -> (i32, String) {
-        let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+        self.cli_of(command(self.program()), arguments)
+    }
+
+    /// The same as another user of that group. Takes root.
+    pub(crate) fn cli_as(&self, user: u32, group: u32, arguments: &[&str]) -> (i32, String) {
+        let mut program = command(self.program());
+        program.uid(user).gid(group);
+        self.cli_of(program, arguments)
+    }
+
+    fn cli_of(&self, mut program: Command, arguments: &[&str]) -> (i32, String) {
+        let output = program
             .args(arguments)
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -260,13 +305,16 @@ impl Drop for Agent {
     }
 }
 
+fn open_to_all(path: &Path) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// Writes a small file that only its owner can read.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test's own file need not survive a power cut"
 )]
 pub(crate) fn put(path: &Path, text: &str) {
-    use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }

@@ -1,6 +1,8 @@
 //! The integration tests, in one binary.
 
 #[cfg(test)]
+mod access;
+#[cfg(test)]
 mod accounts;
 #[cfg(test)]
 mod agent;

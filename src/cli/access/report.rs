@@ -166,3 +166,110 @@ fn told_refusal(refused: &RefusedCall, now: Wall, output: &Output) -> Vec<String
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::api::{ByHand, Configured, Running};
+
+    fn text(report: &AccessReport) -> String {
+        let now = Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap();
+        told(report, now, &Output::plain()).join("\n")
+    }
+
+    fn report() -> AccessReport {
+        AccessReport {
+            level: "read-only".to_owned(),
+            configured: Configured {
+                level: "managed".to_owned(),
+                from: "/etc/pipeops-agent/config.toml:12".to_owned(),
+            },
+            last_day: Some(LastDay::default()),
+            ..AccessReport::default()
+        }
+    }
+
+    #[test]
+    fn the_level_comes_first_then_why_then_what_was_asked_and_refused() {
+        let asked = |permitted, refused| Asked {
+            count: permitted + refused,
+            permitted,
+            refused,
+            sent_bytes: 1234 * permitted,
+            ..Asked::default()
+        };
+        let report = AccessReport {
+            by_hand: Some(ByHand {
+                level: Some("read-only".to_owned()),
+                is_in_force: true,
+                since: Some("2026-06-16T04:00:00Z".to_owned()),
+                by: Some("uid 0, pid 12".to_owned()),
+            }),
+            last_day: Some(LastDay {
+                total: asked(1000, 2),
+                reads: asked(1000, 0),
+                changes: asked(0, 2),
+                refusals: vec![RefusedCall {
+                    what: "POST /api/v1/namespaces/a/pods".to_owned(),
+                    why: "it was tightened\u{1b}[2J".to_owned(),
+                    fix: Some("sudo pipeops-agent access managed".to_owned()),
+                    last: "2026-06-16T05:57:00Z".to_owned(),
+                    count: 2,
+                }],
+                ..LastDay::default()
+            }),
+            running: Running {
+                short: 2,
+                waiting: 0,
+                long: 1,
+            },
+            ..report()
+        };
+        assert_eq!(
+            text(&report),
+            "read-only: the control plane reads all but Secrets, and changes nothing\n\n\
+             set by hand    read-only, by root (pid 12), 2 h ago\n\
+             configuration  managed (/etc/pipeops-agent/config.toml:12)\n\
+             to undo        sudo pipeops-agent access managed\n\
+             running        2 short requests, 1 watch or exec\n\
+             last day       1000 permitted, 2 refused; 0 B in, 1.2 MB out\n\
+             \x20 reads        1000 permitted, 0 refused; 0 B in, 1.2 MB out\n\
+             \x20 changes      0 permitted, 2 refused; 0 B in, 0 B out\n\n\
+             Refused, the newest first\n\
+             \x20 POST /api/v1/namespaces/a/pods (2 times, the last 3 min ago)\n\
+             \x20   it was tightened\\u{1b}[2J\n\
+             \x20   fix: sudo pipeops-agent access managed"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_and_a_quiet_box_is_short() {
+        let quiet = text(&report());
+        assert!(
+            quiet.ends_with("running        nothing\nlast day       nothing was asked"),
+            "{quiet}"
+        );
+        let unknown = text(&AccessReport {
+            by_hand: Some(ByHand::default()),
+            last_day: None,
+            last_day_why: Some("the disk is away".to_owned()),
+            ..report()
+        });
+        assert!(
+            unknown.contains("set by hand    that is not known, so nothing passes"),
+            "{unknown}"
+        );
+        assert!(
+            unknown.contains("last day       not known: the disk is away"),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn many_refusals_are_cut_short() {
+        let mut report = report();
+        let refusals = vec![RefusedCall::default(); REFUSALS_MAX + 1];
+        report.last_day.as_mut().unwrap().refusals = refusals;
+        assert!(text(&report).ends_with("and others: pipeops-agent access --json"));
+    }
+}

@@ -107,31 +107,13 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
 
 impl Explanation {
     fn refused(call: Option<Call>, refusal: &Refusal) -> Self {
-        let mut explanation = Self {
+        Self {
             finding: Finding::Refused,
-            why: String::new(),
+            why: reason(call.as_ref(), refusal),
             fix: refusal.fix().map(str::to_owned),
             call,
             namespace: None,
-        };
-        explanation.why = explanation.reason(refusal);
-        explanation
-    }
-
-    /// Why, without who refused what: the reader knows that.
-    fn reason(&self, refusal: &Refusal) -> String {
-        let sentence = refusal.sentence();
-        let Some(reason) = sentence.strip_prefix("refused by the agent: ") else {
-            return sentence.to_owned();
-        };
-        let reason = reason.strip_prefix("call a service: ").unwrap_or(reason);
-        let line = self.call.as_ref().map(Call::line);
-        let attributes = self.attributes().map(|attributes| attributes.to_string());
-        let what = [line, attributes].into_iter().flatten();
-        let short = what
-            .filter_map(|what| reason.strip_prefix(&what)?.strip_prefix(": "))
-            .next();
-        short.unwrap_or(reason).to_owned()
+        }
     }
 
     /// The namespace that somebody should look at.
@@ -162,7 +144,7 @@ impl Explanation {
             }
             Err(refusal) => {
                 self.finding = Finding::Refused;
-                self.why = self.reason(&refusal);
+                self.why = reason(self.call.as_ref(), &refusal);
                 self.fix = refusal.fix().map(str::to_owned);
             }
         }
@@ -172,11 +154,7 @@ impl Explanation {
 
     /// What the API server would take the request for; `None` for services, and where it makes no sense.
     pub fn attributes(&self) -> Option<Attributes<'_>> {
-        let call = self.call.as_ref()?;
-        match &call.target {
-            Target::Kubernetes(path) => Attributes::of(&call.method, path, &call.query),
-            Target::Service(_) => None,
-        }
+        attributes(self.call.as_ref()?)
     }
 
     /// Whether the agent's account for the control plane would make the call; a service gets the caller's own words and nothing else.
@@ -184,6 +162,27 @@ impl Explanation {
         let target = self.call.as_ref().map(|call| &call.target);
         matches!(target, Some(Target::Kubernetes(_)))
     }
+}
+
+fn attributes(call: &Call) -> Option<Attributes<'_>> {
+    match &call.target {
+        Target::Kubernetes(path) => Attributes::of(&call.method, path, &call.query),
+        Target::Service(_) => None,
+    }
+}
+
+/// Why a call is refused, without who refused what: the reader knows that, and what the caller wrote stays out of it.
+pub fn reason(call: Option<&Call>, refusal: &Refusal) -> String {
+    let sentence = refusal.sentence();
+    let Some(reason) = sentence.strip_prefix("refused by the agent: ") else {
+        return sentence.to_owned();
+    };
+    let reason = reason.strip_prefix("call a service: ").unwrap_or(reason);
+    let line = call.map(Call::line);
+    let taken_for = call.and_then(attributes).map(|it| it.to_string());
+    let mut what = [line, taken_for].into_iter().flatten();
+    let short = what.find_map(|what| reason.strip_prefix(&what)?.strip_prefix(": "));
+    short.unwrap_or(reason).to_owned()
 }
 
 impl Inquiry {

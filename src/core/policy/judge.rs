@@ -339,8 +339,7 @@ mod tests {
                 Level::ReadOnly,
                 "GET /api/v1/namespaces/shop/secrets/x",
                 "refused by the agent: get secrets x in namespace shop: access.level is \"read-only\", without Secrets and what may hold them; \
-                 fix: set access.level = \"managed\", for managed namespaces, in /etc/pipeops-agent/config.toml; where it is set, `pipeops-agent \
-                 access` says what is stricter",
+                 fix: set access.level = \"managed\", for managed namespaces, in /etc/pipeops-agent/config.toml",
             ),
             (
                 Level::Managed,

@@ -11,6 +11,7 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::upstream::until;
 use crate::{
     core::{
+        access::reason,
         audit::{Effect, Entry, Form as Written, Kind, Minute, Summary, Verdict},
         policy::Rules,
         proxy::{Call, Form, Refusal, Target},
@@ -122,7 +123,8 @@ impl Audit {
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
     pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
         self.book.as_ref()?;
-        let entry = Entry::refused(WHO, &call.line(), refusal);
+        let reason = reason(Some(call), refusal);
+        let entry = Entry::refused(WHO, &call.line(), &reason, refusal.fix());
         match self.form(kind(call), Verdict::Refused) {
             Written::Row => Some(entry),
             Written::Sum | Written::TooMany(_) => {

@@ -1,0 +1,127 @@
+//! An API server as far as these tests ask it: a token, four namespaces, lists, deletions, and a watch that goes on until it is hung up.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+
+/// It ends with the process of the tests.
+pub(super) struct Api {
+    port: u16,
+    watches: Arc<AtomicUsize>,
+}
+
+impl Api {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread for each connection; they end with the process of the tests"
+    )]
+    pub(super) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let watches = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&watches);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let counted = Arc::clone(&counted);
+                std::thread::spawn(move || serve(stream, &counted));
+            }
+        });
+        Self { port, watches }
+    }
+
+    /// Watches of ConfigMaps that run.
+    pub(super) fn watches(&self) -> usize {
+        self.watches.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn kubeconfig(&self) -> String {
+        let server = format!("http://127.0.0.1:{}", self.port);
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{server: \"{server}\"}}\n\
+             users:\n- name: u\n  user: {{}}\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\ncurrent-context: c\n"
+        )
+    }
+}
+
+/// Answers one request, as every connection has one.
+fn serve(mut stream: TcpStream, watches: &AtomicUsize) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut sent = vec![0; length];
+    reader.read_exact(&mut sent).ok()?;
+    let path = first.split(' ').nth(1)?;
+    if path.starts_with("/api/v1/configmaps?watch") {
+        watch(stream, reader, watches);
+        return Some(());
+    }
+    let (status, body) = answer(path, &sent);
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).ok()
+}
+
+fn answer(path: &str, sent: &[u8]) -> (&'static str, Value) {
+    let path = path.split('?').next().unwrap_or(path);
+    let list = json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+    let shop =
+        json!({"pipeops.io/managed": "true", "pod-security.kubernetes.io/enforce": "baseline"});
+    let namespace =
+        |labels: Value| json!({"kind": "Namespace", "metadata": {"name": "x", "labels": labels}});
+    match path {
+        "/api/v1/pods" | "/api/v1/nodes" => ("200 OK", list),
+        "/version" => ("200 OK", json!({"gitVersion": "v1.34.1"})),
+        "/api/v1/namespaces/shop" => ("200 OK", namespace(shop)),
+        "/api/v1/namespaces/plain" => ("200 OK", namespace(json!({}))),
+        "/api/v1/namespaces/broken" => (
+            "500 Internal Server Error",
+            json!({"reason": "InternalError"}),
+        ),
+        "/api/v1/namespaces/shop/pods/a" => ("200 OK", json!({"kind": "Status"})),
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings" => {
+            ("201 Created", serde_json::from_slice(sent).unwrap())
+        }
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => {
+            ("201 Created", json!({"status": {"allowed": true}}))
+        }
+        // Of an agent of an earlier installation there is none.
+        "/api/v1/namespaces/pipeops-system/pods" => ("200 OK", list),
+        path if path.ends_with("/serviceaccounts/pipeops-cp/token") => {
+            ("201 Created", json!({"status": {"token": "narrow"}}))
+        }
+        _ => ("404 Not Found", json!({"reason": "NotFound"})),
+    }
+}
+
+fn watch(mut stream: TcpStream, mut reader: impl Read, watches: &AtomicUsize) {
+    let event = "{\"type\":\"ADDED\",\"object\":{}}\n";
+    let begun = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{event}\r\n",
+        event.len()
+    );
+    watches.fetch_add(1, Ordering::SeqCst);
+    stream.write_all(begun.as_bytes()).ok();
+    // Whoever watches says nothing more, until it hangs up.
+    reader.read_exact(&mut [0]).ok();
+    watches.fetch_sub(1, Ordering::SeqCst);
+}
