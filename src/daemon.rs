@@ -377,6 +377,7 @@ impl Agent {
         let parts = lease::Parts {
             client,
             namespace: self.settings.agent.namespace.to_string(),
+            fix: parts::manifest(&self.settings).command(),
             permit: Rc::clone(&permit),
             commands,
             board: Rc::clone(&self.board),

@@ -39,6 +39,8 @@ pub struct Parts {
     pub client: Client,
     /// Where the Lease is.
     pub namespace: String,
+    /// What gives this agent the right to use it.
+    pub fix: String,
     /// What is told to the uplink.
     pub permit: Rc<Permit>,
     /// Wakes the uplink.
@@ -201,13 +203,8 @@ impl Parts {
             "the agent cannot use the Lease {NAME} in namespace {}: {why}; it links as if it were the only agent of this cluster, and two would take the link from each other",
             self.namespace
         );
-        let fix = "pipeops-agent rbac | kubectl apply -f -";
-        board.report(
-            "lease.rbac",
-            Severity::Warning,
-            sentence,
-            Some(fix.to_owned()),
-        );
+        let fix = Some(self.fix.clone());
+        board.report("lease.rbac", Severity::Warning, sentence, fix);
     }
 
     async fn keep(&self, knows_rivals: bool) {

@@ -58,8 +58,23 @@ pub(crate) fn variable(name: &str) -> String {
         .to_owned()
 }
 
-/// The administrator's kubectl, which must succeed; returns what it printed.
+/// The administrator's kubectl, which must succeed; returns what it printed. A namespace that it makes can take Pods.
 pub(crate) fn kubectl(arguments: &[&str]) -> String {
+    let text = run(arguments);
+    if let ["create", "namespace", name, ..] = arguments {
+        // The API server refuses Pods until the controller manager has made this account.
+        let account = [
+            "wait",
+            "--for=create",
+            "serviceaccount/default",
+            "--timeout=60s",
+        ];
+        run(&[&account[..], &["-n", name]].concat());
+    }
+    text
+}
+
+fn run(arguments: &[&str]) -> String {
     let output = crate::agent::command(variable("KUBECTL"))
         .arg("--kubeconfig")
         .arg(admin())

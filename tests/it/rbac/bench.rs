@@ -36,14 +36,6 @@ impl Bench {
         );
         for namespace in [&managed, &plain] {
             kubectl(&["create", "namespace", namespace]);
-            kubectl(&[
-                "wait",
-                "--for=create",
-                "serviceaccount/default",
-                "--timeout=30s",
-                "-n",
-                namespace,
-            ]);
         }
         let bench = Self {
             managed,
