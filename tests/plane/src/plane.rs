@@ -18,7 +18,7 @@ use crate::exchange::Failed;
 use crate::handles::{Body, Response, StreamHandle};
 use crate::json::{self, StreamRequest};
 use crate::net::{Ending, Flow};
-use crate::options::{Behaviour, Options};
+use crate::options::{Behaviour, Options, Streams};
 use crate::record::{Frame, Handshake, RestCall, Role, StreamEvent, Violation};
 use crate::request::ProxyRequest;
 use crate::session::Session;
@@ -283,8 +283,13 @@ impl Plane {
         change(&mut self.behaviour);
         let behaviour = self.behaviour.clone();
         self.call(move |world| {
+            let is_without = behaviour.streams == Streams::Off;
             *world.behaviour.borrow_mut() = behaviour;
             let sessions: Vec<_> = world.sessions.borrow().values().map(Rc::clone).collect();
+            if is_without {
+                let waiting = sessions.iter().filter_map(|session| session.edge.mux());
+                waiting.for_each(|mux| mux.pool.clear());
+            }
             for session in sessions.iter().filter(|session| session.carries(None)) {
                 edge::begin(world, session);
             }

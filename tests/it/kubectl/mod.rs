@@ -1,0 +1,17 @@
+//! The main job: stock kubectl and curl through control plane, link and agent to a real Kubernetes, and what a cut does to them.
+//!
+//! A case runs in every form of request that can carry it: over streams, and in JSON.
+
+mod attach;
+mod bench;
+mod cancel;
+mod copies;
+mod cuts;
+mod exec;
+mod forward;
+mod held;
+mod outages;
+mod reads;
+mod running;
+mod services;
+mod takeover;
