@@ -313,6 +313,11 @@ fn an_agent_that_cannot_use_the_lease_links_and_says_what_to_do() {
         let condition = agent.until_condition("lease.rbac", SETTLES_WITHIN);
         let sentence = condition["sentence"].as_str().unwrap();
         assert!(sentence.contains(why), "{sentence}");
-        assert_eq!(condition["fix"], "pipeops-agent rbac | kubectl apply -f -");
+        let fix = condition["fix"].as_str().unwrap();
+        let program = format!("pipeops-agent rbac --namespace {namespace}");
+        assert!(
+            fix.starts_with(&program) && fix.ends_with("| kubectl apply -f -"),
+            "{fix}"
+        );
     }
 }
