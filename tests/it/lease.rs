@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    net::TcpListener,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,6 +16,7 @@ use crate::{
     accounts::{Accounts, Reach, said},
     agent::{Agent, clock, command, put, until},
     cluster::{Shared, admin, calm, kubectl, variable},
+    kube::certificates::{Authority, Valid},
 };
 
 /// The promise is 20 s, on a machine that has nothing else to do.
@@ -232,14 +235,6 @@ fn three_agents_have_one_link_whatever_happens_to_the_holder() {
     let (_, released) = bench.until_taken_over(&lost, began);
     bench.is_reached();
 
-    // One of the last century cannot believe the API's certificate, and does not take that for a cluster without an API.
-    if Path::new(FAKETIME).exists() {
-        let old = agent(&bench.plane, &bench.accounts, "d");
-        let mut old = in_another_time(old, "-10000d");
-        old.start();
-        old.until_condition("lease.unreachable", SETTLES_WITHIN);
-        bench.is_reached();
-    }
     bench.never_two_links();
     println!(
         "take-over: killed {} ms, stopped {} ms, released {} ms",
@@ -291,6 +286,44 @@ fn clocks_in_the_lease_mean_nothing(bench: &Bench) {
         });
     }
     assert_eq!(bench.session().number, before.number);
+}
+
+/// A board without a clock may be one of several that serve a healthy cluster: it does not take a certificate of the future for a
+/// cluster without an API.
+#[test]
+fn an_agent_whose_clock_is_behind_the_clusters_does_not_link() {
+    let authority = Authority::new();
+    let tls = authority.server(Valid::Later);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Ends with the program of the tests.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut session = rustls::ServerConnection::new(Arc::clone(&tls)).unwrap();
+            // The client is the one that says no.
+            session.complete_io(&mut stream).ok();
+        }
+    });
+    let plane = Plane::start(Options::default()).unwrap();
+    let mut agent = Agent::new(&plane);
+    let (ca, kubeconfig) = (
+        agent.folder().join("future-ca.pem"),
+        agent.folder().join("future.yaml"),
+    );
+    put(&ca, &authority.pem());
+    put(
+        &kubeconfig,
+        &format!(
+            "clusters: [{{name: c, cluster: {{server: 'https://{address}', certificate-authority: {}}}}}]\n\
+             users: [{{name: u, user: {{token: t}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\n",
+            ca.display()
+        ),
+    );
+    agent = agent.with("KUBECONFIG", kubeconfig.display().to_string());
+    agent.start();
+    agent.until_condition("lease.unreachable", SETTLES_WITHIN);
+    assert_eq!(agent.status()["link"]["state"], "standing by");
+    assert!(plane.clusters().is_empty(), "nobody registered");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rustls::server::WebPkiClientVerifier;
 
 /// When a certificate is valid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Valid {
+pub(crate) enum Valid {
     Now,
     /// Ended in 2020, before this program was built.
     Ended,
@@ -23,12 +23,12 @@ pub(super) enum Valid {
     Later,
 }
 
-pub(super) struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // A name of its own for each: two authorities of one name would be told apart by their keys only.
@@ -40,12 +40,12 @@ impl Authority {
         }
     }
 
-    pub(super) fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
 
     /// TLS for 127.0.0.1 that asks for a client certificate of this authority and takes none as well.
-    pub(super) fn server(&self, valid: Valid) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self, valid: Valid) -> Arc<ServerConfig> {
         let mut params =
             CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])
                 .expect("parameters");
@@ -84,7 +84,7 @@ impl Authority {
     }
 
     /// Certificate and key of a client, PEM.
-    pub(super) fn client(&self, name: &str) -> (String, String) {
+    pub(crate) fn client(&self, name: &str) -> (String, String) {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
         params

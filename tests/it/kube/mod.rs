@@ -1,7 +1,7 @@
 //! Conversations with the Kubernetes API and with what lies before it: real TCP, real TLS, real HTTP, against a server that does what
 //! a test tells it.
 
-mod certificates;
+pub(crate) mod certificates;
 mod client;
 mod net;
 mod real;
