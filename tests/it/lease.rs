@@ -291,12 +291,15 @@ fn clocks_in_the_lease_mean_nothing(bench: &Bench) {
 /// A board without a clock may be one of several that serve a healthy cluster: it does not take a certificate of the future for a
 /// cluster without an API.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server of a few lines; it ends with the process of the tests"
+)]
 fn an_agent_whose_clock_is_behind_the_clusters_does_not_link() {
     let authority = Authority::new();
     let tls = authority.server(Valid::Later);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Ends with the program of the tests.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut session = rustls::ServerConnection::new(Arc::clone(&tls)).unwrap();
