@@ -14,5 +14,6 @@ pub mod policy;
 pub mod proxy;
 pub mod rates;
 pub mod secret;
+pub mod series;
 pub mod time;
 pub mod yamux;
