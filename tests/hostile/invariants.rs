@@ -3,22 +3,13 @@
 
 use super::model::{Info, request_info};
 use crate::core::policy::{Attributes, Level, Object, Rules, Terms, Verb, decide};
-use crate::core::proxy::{Asked, Call, Cluster, KubePath, Limit, Scheme, Target, route};
+use crate::core::proxy::{Asked, Call, Cluster, KubePath, Target, route};
 
 /// Routes a request to the Kubernetes API and asserts everything; `None` where it makes no sense.
 pub(crate) fn hold(method: &str, path: &str, query: &str, is_websocket: bool) -> Option<Call> {
     let asked = Asked {
-        method: method.to_owned(),
-        path: path.to_owned(),
-        query: query.to_owned(),
-        headers: Vec::new(),
-        scheme: Scheme::Http,
-        namespace: String::new(),
-        service: String::new(),
-        port: 0,
         is_websocket,
-        protocol: String::new(),
-        limit: Limit::Default,
+        ..Asked::kubernetes(method, path, query)
     };
     let call = route(&asked, Cluster::Known).ok()?;
     let Target::Kubernetes(sent) = &call.target else {

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
 use pipeops_agent::core::policy::{Attributes, Object, Verb};
-use pipeops_agent::core::proxy::{Asked, Call, Cluster, Limit, Scheme, Target, route};
+use pipeops_agent::core::proxy::{Asked, Call, Cluster, Target, route};
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
 use pipeops_agent::kube::{Body, Client, Identity, Settings};
@@ -55,17 +55,8 @@ fn sent(case: &Case) -> Option<Call> {
         return None;
     }
     let asked = Asked {
-        method: case.method.clone(),
-        path: case.path.clone(),
-        query: case.query.clone(),
-        headers: Vec::new(),
-        scheme: Scheme::Http,
-        namespace: String::new(),
-        service: String::new(),
-        port: 0,
         is_websocket: case.is_websocket,
-        protocol: String::new(),
-        limit: Limit::Default,
+        ..Asked::kubernetes(&case.method, &case.path, &case.query)
     };
     Some(route(&asked, Cluster::Known).expect("a request that makes sense"))
 }

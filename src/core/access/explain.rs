@@ -2,7 +2,7 @@
 
 use crate::core::{
     policy::{Attributes, Level, Namespace, Rules, Terms, decide, settle},
-    proxy::{Asked, Call, Cluster, Limit, Refusal, Scheme, Target, route},
+    proxy::{Asked, Call, Cluster, Refusal, Target, route},
 };
 
 /// A request that nobody makes.
@@ -194,17 +194,10 @@ impl Inquiry {
         let service = service(path);
         let (namespace, name, port, path) = service.unwrap_or(("", "", 0, path));
         Asked {
-            method: self.method.clone(),
-            path: path.to_owned(),
-            query: query.to_owned(),
-            headers: Vec::new(),
-            scheme: Scheme::Http,
             namespace: namespace.to_owned(),
             service: name.to_owned(),
             port,
-            is_websocket: false,
-            protocol: String::new(),
-            limit: Limit::Default,
+            ..Asked::kubernetes(&self.method, path, query)
         }
     }
 }

@@ -1,9 +1,7 @@
 //! The lists of `tests/hostile`, judged: every line by every form that carries it.
 
 use super::{Level, Rules, Terms, decide, identity};
-use crate::core::proxy::{
-    Asked, Call, Cluster, Limit, Refusal, Scheme, route, route_http, route_stream,
-};
+use crate::core::proxy::{Asked, Call, Cluster, Refusal, route, route_http, route_stream};
 
 #[path = "../../../tests/hostile/mod.rs"]
 mod lists;
@@ -20,17 +18,12 @@ pub(super) fn asked(case: &Case) -> Asked {
         .map(|(name, value)| (name.clone(), vec![value.clone()]))
         .collect();
     Asked {
-        method: case.method.clone(),
-        path: case.path.clone(),
-        query: case.query.clone(),
         headers,
-        scheme: Scheme::Http,
         namespace,
         service,
         port,
         is_websocket: case.is_websocket,
-        protocol: String::new(),
-        limit: Limit::Default,
+        ..Asked::kubernetes(&case.method, &case.path, &case.query)
     }
 }
 

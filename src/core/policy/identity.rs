@@ -99,7 +99,7 @@ fn values<'a>(headers: &'a HeaderList, wanted: &'static str) -> impl Iterator<It
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, Limit, Scheme, route};
+    use crate::core::proxy::{Asked, Cluster, route};
 
     fn call(path: &str, headers: &[(&str, &str)]) -> Call {
         let is_service = path == "/";
@@ -109,17 +109,11 @@ mod tests {
             .map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]))
             .collect();
         let asked = Asked {
-            method: String::new(),
-            path: path.to_owned(),
-            query: String::new(),
             headers,
-            scheme: Scheme::Http,
             namespace: name.to_owned(),
             service: name.to_owned(),
             port: i64::from(is_service),
-            is_websocket: false,
-            protocol: String::new(),
-            limit: Limit::Default,
+            ..Asked::kubernetes("", path, "")
         };
         route(&asked, Cluster::Known).unwrap()
     }

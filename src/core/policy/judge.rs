@@ -300,7 +300,7 @@ fn reason(object: &Object<'_>) -> Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, Limit, Scheme, route};
+    use crate::core::proxy::{Asked, Cluster, route};
 
     fn decided(level: Level, request: &str) -> String {
         let rules = Rules {
@@ -313,19 +313,7 @@ mod tests {
     fn decided_by(rules: Rules, request: &str) -> String {
         let (method, path) = request.split_once(' ').unwrap();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let asked = Asked {
-            method: method.to_owned(),
-            path: path.to_owned(),
-            query: query.to_owned(),
-            headers: Vec::new(),
-            scheme: Scheme::Http,
-            namespace: String::new(),
-            service: String::new(),
-            port: 0,
-            is_websocket: false,
-            protocol: String::new(),
-            limit: Limit::Default,
-        };
+        let asked = Asked::kubernetes(method, path, query);
         match decide(&rules, &route(&asked, Cluster::Known).unwrap()) {
             Ok(terms) => format!("{terms:?}"),
             Err(Refusal(text)) => text,

@@ -68,6 +68,25 @@ pub struct Asked {
     pub limit: Limit,
 }
 
+impl Asked {
+    /// A request to the Kubernetes API, with nothing to it but what it asks for.
+    pub fn kubernetes(method: &str, path: &str, query: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: Vec::new(),
+            scheme: Scheme::Http,
+            namespace: String::new(),
+            service: String::new(),
+            port: 0,
+            is_websocket: false,
+            protocol: String::new(),
+            limit: Limit::Default,
+        }
+    }
+}
+
 /// Whether there is an API server to talk to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cluster {

@@ -3,19 +3,7 @@
 use super::*;
 
 fn asked(path: &str) -> Asked {
-    Asked {
-        method: String::new(),
-        path: path.to_owned(),
-        query: String::new(),
-        headers: Vec::new(),
-        scheme: Scheme::Http,
-        namespace: String::new(),
-        service: String::new(),
-        port: 0,
-        is_websocket: false,
-        protocol: String::new(),
-        limit: Limit::Default,
-    }
+    Asked::kubernetes("", path, "")
 }
 
 fn service_asked(namespace: &str, service: &str, port: i64, path: &str) -> Asked {

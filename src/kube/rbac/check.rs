@@ -254,7 +254,7 @@ mod tests {
     use crate::core::{
         namespace::OwnNamespace,
         policy::{self, PodSecurity, Terms},
-        proxy::{Asked, Cluster, Limit, Refusal, Scheme, route},
+        proxy::{Asked, Cluster, Refusal, route},
     };
     use serde_json::json;
 
@@ -296,19 +296,8 @@ mod tests {
             "delete" | "deletecollection" => "DELETE",
             other => panic!("{other}"),
         };
-        let asked = Asked {
-            method: method.to_owned(),
-            path,
-            query: if verb == "watch" { "watch=1" } else { "" }.to_owned(),
-            headers: Vec::new(),
-            scheme: Scheme::Http,
-            namespace: String::new(),
-            service: String::new(),
-            port: 0,
-            is_websocket: false,
-            protocol: String::new(),
-            limit: Limit::Default,
-        };
+        let query = if verb == "watch" { "watch=1" } else { "" };
+        let asked = Asked::kubernetes(method, &path, query);
         let call = route(&asked, Cluster::Known)?;
         policy::decide(&policy::Rules::default(), &call)
     }
