@@ -78,7 +78,8 @@ impl Bench {
         let accounts = Accounts::new(Reach::Full);
         let mut agent = Agent::new(&plane)
             .with("KUBECONFIG", admin().display().to_string())
-            .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace());
+            .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
+            .with("PIPEOPS_AGENT_HEARTBEAT_INTERVAL_CONNECTED", "5s");
         agent.start();
         let status = agent.until(
             "link and cluster are ready",

@@ -10,6 +10,7 @@ mod cuts;
 mod exec;
 mod forward;
 mod held;
+mod hostile;
 mod outages;
 mod reads;
 mod running;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use smol::Timer;
+use smol::channel::Sender;
 
 use crate::bell::Bell;
 use crate::mux::Mux;
@@ -44,6 +45,8 @@ pub(crate) struct Edge {
     extension: Cell<Step>,
     yamux: Cell<Step>,
     mux: RefCell<Option<Rc<Mux>>>,
+    /// A test that speaks yamux itself.
+    taker: RefCell<Option<Sender<Bytes>>>,
     bell: Bell,
 }
 
@@ -67,7 +70,16 @@ impl Edge {
     /// Whether a binary message of the agent is yamux.
     pub(crate) fn is_yamux(&self) -> bool {
         // What belongs to a session of yamux that has ended still comes for a while.
-        self.yamux.get() == Step::Agreed || self.mux.borrow().is_some()
+        let is_ours = self.yamux.get() == Step::Agreed || self.mux.borrow().is_some();
+        is_ours || self.taker.borrow().is_some()
+    }
+
+    /// Binary messages go to a test from here on, and the plane's own yamux ends.
+    pub(crate) fn give_away(&self, taker: Sender<Bytes>) {
+        self.taker.replace(Some(taker));
+        if let Some(mux) = self.mux() {
+            mux.lose("a test speaks yamux itself");
+        }
     }
 
     /// Waits until it is known whether there will be streams.
@@ -202,8 +214,10 @@ pub(crate) fn gateway_hello_ack(world: &Rc<World>, session: &Rc<Session>, payloa
         world.record.violation(session.number, what);
         return edge.set(&edge.yamux, Step::Unanswered);
     }
-    let mux = Mux::start(world, session);
-    edge.mux.borrow_mut().replace(mux);
+    if edge.taker.borrow().is_none() {
+        let mux = Mux::start(world, session);
+        edge.mux.borrow_mut().replace(mux);
+    }
     edge.set(&edge.yamux, Step::Agreed);
     world.record.bell.ring();
     if edge.streams().is_some() {
@@ -213,7 +227,11 @@ pub(crate) fn gateway_hello_ack(world: &Rc<World>, session: &Rc<Session>, payloa
 
 /// Takes a binary message that is yamux. Without a session of it the bytes are passed over.
 pub(crate) async fn take(session: &Session, data: Bytes) {
-    if let Some(mux) = session.edge.mux() {
+    let taker = session.edge.taker.borrow().clone();
+    if let Some(taker) = taker {
+        // Where the test is over nobody misses it.
+        drop(taker.send(data).await);
+    } else if let Some(mux) = session.edge.mux() {
         mux.take(data).await;
     }
 }

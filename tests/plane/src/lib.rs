@@ -54,7 +54,7 @@ pub use options::{
     RegisterReply, RestReply, Services, Spelling, Streams, Upgrade,
 };
 pub use plane::{Cut, Plane, SessionInfo, Sessions, View};
-pub use raw::RawStream;
+pub use raw::{BinaryMessages, RawStream};
 pub use record::{
     Direction, Frame, Handshake, RestCall, Role, StreamChange, StreamEvent, Violation,
 };

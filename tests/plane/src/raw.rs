@@ -190,6 +190,22 @@ fn ended(fate: &Fate) -> Failed {
     }
 }
 
+/// Messages that wait for a test that speaks yamux itself; with more, the session is not read.
+const BINARY_MESSAGES_MAX: usize = 4096;
+
+/// The binary messages of a session, for a test that speaks yamux itself.
+#[derive(Debug)]
+pub struct BinaryMessages {
+    messages: Receiver<Bytes>,
+}
+
+impl BinaryMessages {
+    /// The next one; `None` where none came in time.
+    pub fn next(&self, limit: Duration) -> Option<Bytes> {
+        smol::block_on(within(limit, self.messages.recv()))?.ok()
+    }
+}
+
 /// 10 s: how long opening a stream may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -225,6 +241,19 @@ impl Plane {
                 edge::gateway_hello(world, &session, payload);
             }
         });
+    }
+
+    /// Gives the newest session's binary messages to the test from here on: it is the agent's
+    /// peer in yamux, and sends with [`Plane::send_binary`]. The plane's own yamux ends, and
+    /// requests go as JSON.
+    pub fn take_binary(&self) -> BinaryMessages {
+        let (taker, messages) = bounded(BINARY_MESSAGES_MAX);
+        self.call(move |world| {
+            if let Some(session) = world.newest(None) {
+                session.edge.give_away(taker);
+            }
+        });
+        BinaryMessages { messages }
     }
 
     /// Opens a stream to a cluster's agent (the newest session's, without an id) that begins
