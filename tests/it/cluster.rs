@@ -74,6 +74,18 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
     text
 }
 
+/// Deletes a namespace at the end of a test, without waiting for it, and whether or not the cluster still answers.
+pub(crate) fn leave(namespace: &str) {
+    let delete = ["delete", "namespace", namespace];
+    crate::agent::command(variable("KUBECTL"))
+        .arg("--kubeconfig")
+        .arg(admin())
+        .args(delete)
+        .args(["--wait=false", "--ignore-not-found"])
+        .output()
+        .ok();
+}
+
 fn run(arguments: &[&str]) -> String {
     let output = crate::agent::command(variable("KUBECTL"))
         .arg("--kubeconfig")

@@ -1,7 +1,7 @@
 //! What the control plane is given in place of a Kubernetes credential, told by the registrations that it gets.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::BufReader,
     net::{TcpListener, TcpStream},
     time::Duration,
 };
@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::{
     accounts::{Accounts, Reach, of_token, said},
     agent::{Agent, SOON, command, put},
+    by_hand,
     cluster::{admin, calm, variable},
 };
 
@@ -39,23 +40,10 @@ fn api(token_life_s: u64) -> String {
 
 fn answer(mut stream: TcpStream, number: u64, life_s: u64) -> Option<()> {
     stream.set_read_timeout(Some(SOON)).ok()?;
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let (mut first, mut length) = (String::new(), 0);
-    reader.read_line(&mut first).ok()?;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-    }
-    reader.read_exact(&mut vec![0; length]).ok()?;
+    let request = by_hand::read(&mut BufReader::new(stream.try_clone().ok()?))?;
     let claims = json!({"iat": 1_700_000_000, "exp": 1_700_000_000 + life_s, "jti": number});
     let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims.to_string());
-    let (status, body) = match first.split(' ').nth(1)? {
+    let (status, body) = match request.path.as_str() {
         path if path.ends_with("/serviceaccounts/pipeops-cp/token") => (
             "201 Created",
             json!({"status": {"token": format!("e30.{claims}.c2ln")}}),
@@ -63,25 +51,14 @@ fn answer(mut stream: TcpStream, number: u64, life_s: u64) -> Option<()> {
         path if path.contains("/pods?labelSelector") => ("200 OK", json!({"items": []})),
         _ => ("404 Not Found", json!({"reason": "NotFound"})),
     };
-    let body = body.to_string();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all((head + &body).as_bytes()).ok()
+    by_hand::answer(&mut stream, status, &body)
 }
 
 /// An agent with that API server.
 fn agent(plane: &Plane, server: &str) -> Agent {
     let agent = Agent::new(plane);
     let path = agent.folder().join("kubeconfig");
-    put(
-        &path,
-        &format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{server: \"{server}\"}}\n\
-         users:\n- name: u\n  user: {{}}\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\ncurrent-context: c\n"
-        ),
-    );
+    put(&path, &by_hand::kubeconfig(server));
     agent.with("KUBECONFIG", path.display().to_string())
 }
 

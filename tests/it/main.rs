@@ -7,6 +7,8 @@ mod accounts;
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod by_hand;
+#[cfg(test)]
 mod cli;
 #[cfg(test)]
 mod cluster;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{
     accounts::{Accounts, Reach, said},
     agent::{Agent, SOON, command, put, until},
-    cluster::{Shared, admin, calm, kubectl, variable},
+    cluster::{Shared, admin, calm, kubectl, leave, variable},
 };
 
 /// Longer than the pause between two looks at the cluster.
@@ -109,18 +109,7 @@ fn bindings(namespace: &str) -> String {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        command(variable("KUBECTL"))
-            .arg("--kubeconfig")
-            .arg(admin())
-            .args([
-                "delete",
-                "namespace",
-                &self.managed,
-                "--wait=false",
-                "--ignore-not-found",
-            ])
-            .output()
-            .ok();
+        leave(&self.managed);
     }
 }
 

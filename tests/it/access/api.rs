@@ -1,7 +1,7 @@
 //! An API server as far as these tests ask it: a token, four namespaces, lists, deletions, and a watch that goes on until it is hung up.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     sync::{
         Arc,
@@ -10,6 +10,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
+
+use crate::by_hand;
 
 /// It ends with the process of the tests.
 pub(super) struct Api {
@@ -42,43 +44,20 @@ impl Api {
     }
 
     pub(super) fn kubeconfig(&self) -> String {
-        let server = format!("http://127.0.0.1:{}", self.port);
-        format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {{server: \"{server}\"}}\n\
-             users:\n- name: u\n  user: {{}}\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\ncurrent-context: c\n"
-        )
+        by_hand::kubeconfig(&format!("http://127.0.0.1:{}", self.port))
     }
 }
 
 /// Answers one request, as every connection has one.
 fn serve(mut stream: TcpStream, watches: &AtomicUsize) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let (mut first, mut length) = (String::new(), 0);
-    reader.read_line(&mut first).ok()?;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-    }
-    let mut sent = vec![0; length];
-    reader.read_exact(&mut sent).ok()?;
-    let path = first.split(' ').nth(1)?;
-    if path.starts_with("/api/v1/configmaps?watch") {
+    let request = by_hand::read(&mut reader)?;
+    if request.path.starts_with("/api/v1/configmaps?watch") {
         watch(stream, reader, watches);
         return Some(());
     }
-    let (status, body) = answer(path, &sent);
-    let body = body.to_string();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all((head + &body).as_bytes()).ok()
+    let (status, body) = answer(&request.path, &request.body);
+    by_hand::answer(&mut stream, status, &body)
 }
 
 fn answer(path: &str, sent: &[u8]) -> (&'static str, Value) {

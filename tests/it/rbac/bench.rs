@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts::{Accounts, Reach, said},
-    agent::{SOON, command, until},
-    cluster::{Shared, admin, calm, kubectl, variable},
+    agent::{SOON, until},
+    cluster::{Shared, calm, kubectl, leave, variable},
 };
 
 /// Who refuses.
@@ -130,18 +130,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         for namespace in [&self.managed, &self.plain] {
-            command(variable("KUBECTL"))
-                .arg("--kubeconfig")
-                .arg(admin())
-                .args([
-                    "delete",
-                    "namespace",
-                    namespace,
-                    "--wait=false",
-                    "--ignore-not-found",
-                ])
-                .output()
-                .ok();
+            leave(namespace);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use plane::{Failed, ProxyRequest, RawStream, StreamChange, StreamHeader};
 
 use super::fake::streaming;
+use super::until_no_stream_is_open;
 use crate::agent::LIMIT;
 
 fn read_until(stream: &RawStream, end: &[u8]) -> Vec<u8> {
@@ -61,13 +62,7 @@ fn a_stream_is_reset_in_every_state() {
     }
     let opened = plane.open_stream(None, b"").unwrap();
     opened.reset();
-    let none = plane.until(LIMIT, |view| {
-        view.sessions
-            .iter()
-            .all(|s| s.streams_open == 0)
-            .then_some(())
-    });
-    none.unwrap();
+    until_no_stream_is_open(&plane);
     assert_eq!(plane.sessions()[0].streams_opened, 2);
     assert_eq!(plane.violations(), Vec::<String>::new());
 }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use plane::{Cut, Plane, Sessions, StreamChange};
 
 use super::fake::{pattern, streaming};
-use crate::agent::LIMIT;
+use super::until_no_stream_is_open;
 use crate::sessions::{get, http_open, read_head};
 
 fn open(plane: &Plane, cluster: &str, path: &str, headers: &str) -> TcpStream {
@@ -48,13 +48,7 @@ fn an_upgrade_of_any_protocol_passes_with_its_bytes() {
         let total = fake.upgraded();
         assert_eq!(total, data.len());
     }
-    let gone = plane.until(LIMIT, |view| {
-        view.sessions
-            .iter()
-            .all(|s| s.streams_open == 0)
-            .then_some(())
-    });
-    gone.unwrap();
+    until_no_stream_is_open(&plane);
     assert_eq!(plane.violations(), Vec::<String>::new());
 }
 
@@ -79,13 +73,7 @@ fn a_client_that_leaves_ends_its_upgrade_at_the_agent() {
     socket.read_exact(&mut [0]).unwrap();
     drop(socket);
     assert_eq!(fake.upgraded(), 1);
-    let none = plane.until(LIMIT, |view| {
-        view.sessions
-            .iter()
-            .all(|s| s.streams_open == 0)
-            .then_some(())
-    });
-    none.unwrap();
+    until_no_stream_is_open(&plane);
 }
 
 #[test]
