@@ -3,6 +3,7 @@
 //! A value is an integer and the number of its decimal digits, so that it is written, added up, printed and compared exactly: a share
 //! of 0.1234 with four digits is 1234.
 
+pub mod block;
 mod key;
 
 pub use key::{Key, KeyError};
