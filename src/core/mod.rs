@@ -10,6 +10,7 @@ pub mod lanes;
 pub mod lease;
 pub mod link;
 pub mod namespace;
+pub mod outbox;
 pub mod policy;
 pub mod proxy;
 pub mod rates;
