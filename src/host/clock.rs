@@ -19,6 +19,11 @@ pub fn now() -> Now {
     }
 }
 
+/// Time since boot without the time that the machine was suspended. Only its difference to [`now`] is of use.
+pub fn awake() -> Duration {
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
 /// Waits until the clock has reached `deadline`, also where the machine slept in between: timers of the executor stand still in
 /// suspend, so the clock is asked again after each.
 pub async fn until(deadline: Mono) {

@@ -6,4 +6,5 @@ pub mod clock;
 pub mod facts;
 pub mod notify;
 pub mod random;
+pub mod sample;
 pub mod signals;

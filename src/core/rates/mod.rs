@@ -1,4 +1,12 @@
 //! Counters become values. The first reading, a counter that went back and a pause give no value, never a spike.
+//!
+//! [`points()`] makes the series of the host out of two readings; the shares here are what a heartbeat tells.
+
+mod points;
+mod reading;
+
+pub use points::points;
+pub use reading::{CPU_MODES, Cpu, Disk, MemoryUse, Network, Reading, Transfers};
 
 /// What the processors did since boot, in ticks of the kernel, over all cores.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -1,0 +1,108 @@
+//! What was read of the machine at one moment: counters as the kernel keeps them. What could not be read is `None` or not there.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::core::time::Mono;
+
+/// Everything of one moment.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Reading {
+    /// When, on the clock that counts through suspend.
+    pub at: Mono,
+    /// The same moment on the clock that stands still in suspend: the difference of the two grows only while the machine sleeps.
+    pub awake: Duration,
+    /// Which boot.
+    pub boot_id: Option<String>,
+    /// Time since boot, in seconds.
+    pub uptime_s: Option<u64>,
+    /// What the processors did since boot, over all cores.
+    pub cpu: Option<Cpu>,
+    /// Averages of the run queue, in hundredths, over 1, 5 and 15 minutes.
+    pub load_hundredths: Option<[u64; 3]>,
+    /// Threads that there are.
+    pub tasks: Option<u64>,
+    /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since boot, in microseconds.
+    pub stalled_us: BTreeMap<(&'static str, &'static str), u64>,
+    /// What the memory is used for.
+    pub memory: MemoryUse,
+    /// Processes that were killed for want of memory since boot.
+    pub oom_kills: Option<u64>,
+    /// Open files: in use, and at most.
+    pub files: Option<(u64, u64)>,
+    /// Whole disks by name.
+    pub disks: BTreeMap<String, Disk>,
+    /// Network interfaces by name, without those of Pods.
+    pub networks: BTreeMap<String, Network>,
+    /// Temperatures by sensor, in thousandths of a degree Celsius.
+    pub temperatures_milli: BTreeMap<String, i64>,
+    /// Fans by sensor, in turns a minute.
+    pub fans_rpm: BTreeMap<String, u64>,
+    /// Whether a Raspberry Pi's supply is below 4.63 V right now.
+    pub is_under_voltage: Option<bool>,
+    /// Whether a Raspberry Pi slows its processor down right now.
+    pub is_throttled: Option<bool>,
+}
+
+/// Ticks of the processors since boot, by what they were spent on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Cpu {
+    /// In the order of [`CPU_MODES`].
+    pub ticks: [u64; 8],
+}
+
+/// The columns of `/proc/stat` (proc_stat(5)). Guest time is contained in user and nice.
+pub const CPU_MODES: [&str; 8] = [
+    "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal",
+];
+
+/// Memory in bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MemoryUse {
+    /// All that the kernel has.
+    pub total: Option<u64>,
+    /// What could be given to a new program without swapping.
+    pub available: Option<u64>,
+    /// Swap space.
+    pub swap_total: Option<u64>,
+    /// What of it is free.
+    pub swap_free: Option<u64>,
+}
+
+/// Counters of one disk since it appeared.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Disk {
+    /// Major and minor number: another device of the same name has another one, mostly.
+    pub number: (u64, u64),
+    /// Reads that ended, bytes of them, and the time that they took together in milliseconds.
+    pub reads: Transfers,
+    /// Writes, in the same way.
+    pub writes: Transfers,
+    /// Milliseconds in which at least one of either was under way.
+    pub busy_ms: u64,
+    /// How far the life of an eMMC is used up, in tenths, by its own word; the worse of its two kinds of memory.
+    pub life_used_tenths: Option<u64>,
+}
+
+/// Operations of one direction.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Transfers {
+    /// How many ended.
+    pub operations: u64,
+    /// What they carried.
+    pub bytes: u64,
+    /// How long they took together, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// Counters of one network interface since it appeared.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Network {
+    /// Received and sent.
+    pub bytes: [u64; 2],
+    /// Received in error, and not sent for one.
+    pub errors: [u64; 2],
+    /// Dropped on the way in, and on the way out.
+    pub drops: [u64; 2],
+    /// The speed of the link, where it has one, in millions of bits a second.
+    pub speed_mbit: Option<u64>,
+}
