@@ -16,10 +16,9 @@ run:
 test:
 	@tests/all
 
-## make soak    a followed log and a quiet watch through the link for eleven minutes
+## make soak    kubectl two minors older, then a log, a quiet watch and an informer for SOAK_SECONDS=3600, in both forms
 soak:
-	@tests/setup
-	PIPEOPS_TEST_HELD_S=660 PIPEOPS_TEST_REQUIRE=1 cargo test --test it -- --nocapture live_as_long_as_somebody_looks
+	@tests/soak
 
 ## make fuzz    foreign bytes against their readers, FUZZ_SECONDS=60 for each target
 fuzz:

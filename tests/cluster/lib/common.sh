@@ -3,6 +3,8 @@
 # inside of a cluster.
 
 KUBERNETES_VERSION=v1.34.4
+# Clients of the same API, two minors older: what clients/go.mod asks for.
+CLIENTS_VERSION=v1.32.9
 K3S_VERSION=v1.34.4+k3s1
 GO_VERSION=go1.25.1
 NODE=bench

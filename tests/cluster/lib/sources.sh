@@ -160,6 +160,29 @@ build() {
     exec 8>&-
 }
 
+# Sets CLIENTS to the folder with the older clients, building them if need be. Only "make soak" asks for them.
+build_clients() {
+    local minor=${CLIENTS_VERSION#v1.} version=k8s.io/component-base/version work
+    mkdir -p "$CACHE"
+    CLIENTS=$CACHE/clients-$(
+        cd "$HERE/clients"
+        { find . -type f | LC_ALL=C sort | xargs sha256sum && printf '%s %s' "$CLIENTS_VERSION" "$(uname -m)"; } | sha256sum | cut -c1-16
+    )
+    [[ -e $CLIENTS ]] && return
+    exec 8>"$CACHE/lock"
+    flock --timeout 3600 8 || die "a build has held $CACHE/lock for an hour"
+    if [[ ! -e $CLIENTS ]]; then
+        ensure_go
+        say "building kubectl $CLIENTS_VERSION and an informer (1 to 4 min the first time)"
+        work=$(mktemp -d "$CACHE/building.XXXXXX")
+        chmod 755 "$work"
+        compile clients 0 "-X $version.gitVersion=$CLIENTS_VERSION -X $version.gitMajor=1 -X $version.gitMinor=${minor%%.*}" "$work/" ./...
+        mv "$work" "$CLIENTS"
+        find "$CACHE" -maxdepth 1 -type d -name 'clients-*' ! -path "$CLIENTS" -mtime +14 -exec rm -rf {} +
+    fi
+    exec 8>&-
+}
+
 # Go 1.21 and later fetch the version that a go.mod asks for by themselves, which
 # "go version" in its folder tries.
 go_works() {

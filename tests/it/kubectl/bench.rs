@@ -1,7 +1,7 @@
 //! Control plane, agent and cluster, linked; and what a test wants to know of them.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,
 };
@@ -50,6 +50,12 @@ impl Upgrade {
         }
         kubectl
     }
+}
+
+/// What was used of either form until a moment.
+pub(super) struct Used {
+    frames: u64,
+    streams: u64,
 }
 
 /// Control plane, agent and cluster, linked.
@@ -120,19 +126,32 @@ impl Bench {
     pub(super) fn in_both_forms(&mut self, case: impl Fn(&Self, Form)) {
         for form in [Form::Streams, Form::Json] {
             self.use_form(form);
-            let (mark, opened) = (self.plane.mark(), self.streams_opened());
+            let before = self.used();
             case(self, form);
-            let messages = self.plane.frames().into_iter().filter(|frame| {
-                let kinds = ["proxy_request", "proxy_websocket_start", "ws_start"];
-                frame.number >= mark && kinds.contains(&frame.kind.as_ref())
-            });
-            let (messages, opened) = (messages.count(), self.streams_opened() - opened);
-            match form {
-                Form::Streams => assert!(messages == 0 && opened > 0, "{messages} messages"),
-                Form::Json => assert!(messages > 0 && opened == 0, "{opened} streams"),
-            }
+            self.went(form, &before);
         }
         self.nothing_is_left();
+    }
+
+    /// What was used of either form until now.
+    pub(super) fn used(&self) -> Used {
+        Used {
+            frames: self.plane.mark(),
+            streams: self.streams_opened(),
+        }
+    }
+
+    /// Everything since then has to have gone this way and no other.
+    pub(super) fn went(&self, form: Form, before: &Used) {
+        let messages = self.plane.frames().into_iter().filter(|frame| {
+            let kinds = ["proxy_request", "proxy_websocket_start", "ws_start"];
+            frame.number >= before.frames && kinds.contains(&frame.kind.as_ref())
+        });
+        let (messages, opened) = (messages.count(), self.streams_opened() - before.streams);
+        match form {
+            Form::Streams => assert!(messages == 0 && opened > 0, "{messages} messages"),
+            Form::Json => assert!(messages > 0 && opened == 0, "{opened} streams"),
+        }
     }
 
     fn streams_opened(&self) -> u64 {
@@ -149,6 +168,11 @@ impl Bench {
             .arg(self.agent.folder().join("cache"));
         kubectl.args(arguments);
         kubectl
+    }
+
+    /// What a client of the control plane is given.
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
