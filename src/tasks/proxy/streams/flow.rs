@@ -13,8 +13,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use smol::Timer;
 
 use crate::{
-    core::time::{Mono, in_words},
-    host::clock,
+    core::time::in_words,
     kube::Body,
     tasks::proxy::{
         audit::Record,
@@ -58,51 +57,14 @@ impl HttpBody for Counted {
     }
 }
 
-/// How long the backend is asked for its next byte and gives none. A caller that does not read is not the backend's silence.
-struct Silence {
-    limit: Duration,
-    since: Option<Mono>,
-    /// Set once in `limit` and not for each piece: setting one wakes the thread that waits for sockets.
-    timer: Option<Timer>,
-}
-
-impl Silence {
-    const fn new(limit: Duration) -> Self {
-        Self {
-            limit,
-            since: None,
-            timer: None,
-        }
-    }
-
-    /// The backend has said something.
-    const fn is_broken(&mut self) {
-        self.since = None;
-    }
-
-    /// Ready when this silence, which begins with the first call, has lasted as long as it may.
-    fn poll_too_long(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let now = clock::now().mono;
-        let over = self.since.get_or_insert(now).after(self.limit);
-        let timer = self.timer.get_or_insert_with(|| Timer::after(self.limit));
-        loop {
-            ready!(Pin::new(&mut *timer).poll(context));
-            let left = over.since(now);
-            if left.is_zero() {
-                return Poll::Ready(());
-            }
-            // It was set for an earlier silence.
-            timer.set_after(left);
-        }
-    }
-}
-
 /// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part for the whole.
 pub(super) struct Flow {
     body: Body,
     book: Rc<OnceCell<Record>>,
     cut: Cut,
-    silence: Silence,
+    /// How long the backend may be silent. A caller that does not read is not the backend's silence.
+    idle: Duration,
+    silence: Option<Timer>,
     _pass: Box<Pass>,
 }
 
@@ -112,7 +74,8 @@ impl Flow {
             body,
             book,
             cut: pass.watch_cut(),
-            silence: Silence::new(idle),
+            idle,
+            silence: None,
             _pass: Box::new(pass),
         }
     }
@@ -143,11 +106,12 @@ impl HttpBody for Flow {
             return flow.fail(denial.text);
         }
         let Poll::Ready(frame) = Pin::new(&mut flow.body).poll_frame(context) else {
-            ready!(flow.silence.poll_too_long(context));
-            let limit = in_words(flow.silence.limit);
-            return flow.fail(format!("no byte from the backend for {limit}"));
+            let idle = flow.idle;
+            let silence = flow.silence.get_or_insert_with(|| Timer::after(idle));
+            ready!(Pin::new(silence).poll(context));
+            return flow.fail(format!("no byte from the backend for {}", in_words(idle)));
         };
-        flow.silence.is_broken();
+        flow.silence = None;
         match &frame {
             None => flow.ended("done"),
             Some(Ok(frame)) => {
@@ -176,27 +140,5 @@ impl HttpBody for Flow {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use smol::future::{block_on, poll_once};
-
-    use super::*;
-
-    #[test]
-    fn a_silence_counts_from_its_own_beginning() {
-        let mut silence = Silence::new(Duration::from_millis(50));
-        let asked = block_on(poll_once(poll_fn(|context| silence.poll_too_long(context))));
-        assert_eq!(asked, None);
-        silence.is_broken();
-        // The timer of the first silence runs off while nobody asks.
-        smol::block_on(Timer::after(silence.limit));
-        let begun = clock::now().mono;
-        smol::block_on(poll_fn(|context| silence.poll_too_long(context)));
-        assert!(clock::now().mono.since(begun) >= silence.limit);
     }
 }
