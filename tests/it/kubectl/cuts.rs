@@ -144,8 +144,10 @@ fn every_kind_of_cut_is_an_error_for_all_that_runs_and_leaks_nothing() {
         bench.use_form(Form::Json);
         under.extend(start(&bench, Form::Json));
         let count = u64::try_from(under.len()).unwrap() + 1;
+        // Now and then one of them, which nothing shows to flow, has met its end before the cut.
         bench.agent.until("everything runs", 2 * SOON, |status| {
-            (status["load"]["exchanges"] == count).then_some(())
+            let running = status["load"]["exchanges"].as_u64()?;
+            (count - 1..=count).contains(&running).then_some(())
         });
         echo(&mut connection);
         bench.plane.cut(Sessions::All, cut.clone());
