@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use crate::core::{backoff::Backoff, time::Mono};
 
+mod batch;
 mod cursor;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{Backlog, Batch, Body, Row, Samples, Stream};
 pub use cursor::{Cursor, RANGES_MAX, Range};
 
 /// How long an acknowledgement may take. A receiver that writes to a slow disk needs seconds; the link itself is watched by pings.

@@ -5,8 +5,10 @@
 
 pub mod block;
 mod key;
+mod query;
 
 pub use key::{Key, KeyError};
+pub use query::{Known, Line, Query, Select, Spot};
 
 use crate::core::time::{Mono, Now};
 
