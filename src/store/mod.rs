@@ -4,11 +4,9 @@
 //! written when the disk comes back, audit rows wait in a bounded queue, and changes are refused, because an intent must be on
 //! disk before its first effect. It does not decide who the agent is (`core::identity`) nor what is written down (`core::audit`).
 
-use std::{fmt, path::PathBuf, thread::JoinHandle, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use smol::channel::{Receiver, Sender, TrySendError, bounded};
-use smol::future::FutureExt;
 
 use crate::{
     core::{health::Condition, identity::Identity, time::Wall},
@@ -16,12 +14,17 @@ use crate::{
     files,
 };
 
+mod aside;
 mod audit;
+mod database;
 mod disk;
 mod identity;
 mod journal;
 mod notes;
+mod reserve;
 mod schema;
+mod thread;
+mod trouble;
 
 pub use audit::{AuditRow, Ticket};
 pub use disk::{CONDITIONS, DATABASE, IDENTITY};
@@ -30,13 +33,7 @@ pub use journal::Begun;
 pub use notes::Notes;
 
 use disk::Disk;
-
-/// Calls that wait for the thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card, so the last of 64 waits 3 s.
-const QUEUE: usize = 64;
-/// How long a call waits for its answer. A disk that hangs (a dying card, a network file system) holds the thread, not the caller.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a stop waits for what is queued.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(8);
+use thread::{ANSWER_DEADLINE, Post, Thread};
 
 /// Why a call did not do what was asked.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -98,32 +95,16 @@ pub struct Loaded {
     pub conditions: Vec<Condition>,
 }
 
-type Job = Box<dyn FnOnce(&mut Disk) + Send>;
-
-enum Order {
-    Run(Job),
-    Close,
-}
-
 /// The store's owner: closing it writes what is queued and ends the thread.
 #[derive(Debug)]
 pub struct Store {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread<Disk>,
 }
 
 /// The way to the store's thread, for whoever needs it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Handle {
-    orders: Sender<Order>,
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("queued", &self.orders.len())
-            .finish()
-    }
+    post: Post<Disk>,
 }
 
 impl Store {
@@ -135,55 +116,21 @@ impl Store {
         // Its failure shows again, and stays to be seen, when the files in it are opened.
         drop(files::create_directory(&directory));
         let lock = lock(&directory)?;
-        let (orders, queue) = bounded(QUEUE);
-        let (loaded, first) = bounded(1);
-        let thread = std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || {
-                let (mut disk, found) = Disk::open(directory, lock, now);
-                // Nobody waits any more where the opener gave up: then the queue is closed too.
-                drop(loaded.send_blocking(found));
-                run(&mut disk, &queue);
-            })
-            .map_err(|error| Error::new("cannot start the store's thread").because(&error))?;
-        let store = Self {
-            handle: Handle { orders },
-            thread: Some(thread),
-        };
-        let loaded = async { first.recv().await.ok() }
-            .or(expired(ANSWER_DEADLINE))
-            .await;
-        let Some(loaded) = loaded else {
-            return Err(Failure::Slow.into());
-        };
-        Ok((store, loaded))
+        let open = move || Disk::open(directory, lock, now);
+        let (thread, loaded) = Thread::start("store", open).await?;
+        Ok((Self { thread }, loaded))
     }
 
     /// The way to the thread.
     pub fn handle(&self) -> Handle {
-        self.handle.clone()
+        Handle {
+            post: self.thread.post(),
+        }
     }
 
     /// Writes what is queued, copies the log into the database and ends the thread. Later calls are told `Closed`.
-    pub async fn close(mut self) -> std::result::Result<(), Failure> {
-        let Some(thread) = self.thread.take() else {
-            return Ok(());
-        };
-        let orders = self.handle.orders.clone();
-        let closed = async move {
-            // Queued behind everything that was asked before.
-            if orders.send(Order::Close).await.is_err() {
-                return Some(());
-            }
-            orders.close();
-            smol::unblock(move || thread.join().is_ok())
-                .await
-                .then_some(())
-        };
-        closed
-            .or(expired(CLOSE_DEADLINE))
-            .await
-            .ok_or(Failure::Slow)
+    pub async fn close(self) -> std::result::Result<(), Failure> {
+        self.thread.close().await
     }
 }
 
@@ -194,41 +141,12 @@ impl Handle {
         self.call(move |disk| Ok(disk.tend(now))).await
     }
 
-    /// Queues a job and waits for its answer.
     async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Disk) -> std::result::Result<T, Failure> + Send + 'static,
     ) -> std::result::Result<T, Failure> {
-        let (answer, answered) = bounded(1);
-        let order = Order::Run(Box::new(move |disk| {
-            // The caller may have gone: what it asked for is done all the same.
-            drop(answer.try_send(job(disk)));
-        }));
-        self.orders.try_send(order).map_err(|error| match error {
-            TrySendError::Full(_) => Failure::Busy,
-            TrySendError::Closed(_) => Failure::Closed,
-        })?;
-        let waited = async { Some(answered.recv().await) }
-            .or(expired(ANSWER_DEADLINE))
-            .await;
-        match waited {
-            None => Err(Failure::Slow),
-            // The thread ended before it came to this job.
-            Some(Err(_)) => Err(Failure::Closed),
-            Some(Ok(answer)) => answer,
-        }
+        self.post.call(job).await
     }
-}
-
-/// The thread: one job after the other, until it is closed or everybody who could ask is gone.
-fn run(disk: &mut Disk, queue: &Receiver<Order>) {
-    while let Ok(order) = queue.recv_blocking() {
-        match order {
-            Order::Run(job) => job(disk),
-            Order::Close => break,
-        }
-    }
-    disk.close();
 }
 
 /// Two agents on one directory would each undo what the other writes. The lock goes with the process, however that ends.
@@ -247,9 +165,4 @@ fn lock(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
         // A file system that cannot lock.
         Err(_) => Ok(None),
     }
-}
-
-async fn expired<T>(deadline: Duration) -> Option<T> {
-    smol::Timer::after(deadline).await;
-    None
 }

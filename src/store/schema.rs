@@ -3,8 +3,8 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-/// The steps in order: the first makes schema 1 of an empty file.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001.sql")];
+/// The steps of `state.db` in order: the first makes schema 1 of an empty file.
+pub(super) const STATE: [&str; 1] = [include_str!("migrations/0001.sql")];
 
 /// What came of bringing a file up to date.
 #[derive(Debug, Eq, PartialEq)]
@@ -21,11 +21,10 @@ pub(super) enum Migrated {
 }
 
 /// Brings the file up to date.
-pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<Migrated> {
-    migrate_by(connection, &MIGRATIONS)
-}
-
-fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<Migrated> {
+pub(super) fn migrate(
+    connection: &mut Connection,
+    migrations: &[&str],
+) -> rusqlite::Result<Migrated> {
     let program = migrations.len();
     loop {
         // The number is read under the write lock: another program may be migrating the same file.
@@ -60,7 +59,7 @@ mod tests {
     fn an_empty_file_gets_the_schema_of_this_program_and_keeps_it() {
         let mut connection = Connection::open_in_memory().unwrap();
         for _ in 0..2 {
-            assert_eq!(migrate(&mut connection).unwrap(), Migrated::Current);
+            assert_eq!(migrate(&mut connection, &STATE).unwrap(), Migrated::Current);
             assert_eq!(version(&connection), 1);
         }
     }
@@ -72,14 +71,14 @@ mod tests {
             "CREATE TABLE a (x) ;",
             "CREATE TABLE b (x); INSERT INTO nowhere VALUES (1);",
         ];
-        assert!(migrate_by(&mut connection, &steps).is_err());
+        assert!(migrate(&mut connection, &steps).is_err());
         assert_eq!(version(&connection), 1);
         let tables = "SELECT group_concat(name) FROM sqlite_schema WHERE type = 'table'";
         let names: String = connection.query_row(tables, [], |row| row.get(0)).unwrap();
         assert_eq!(names, "a");
         let mended = [steps[0], "CREATE TABLE b (x);"];
         assert_eq!(
-            migrate_by(&mut connection, &mended).unwrap(),
+            migrate(&mut connection, &mended).unwrap(),
             Migrated::Current
         );
         assert_eq!(version(&connection), 2);
@@ -93,13 +92,13 @@ mod tests {
             file: 9,
             program: 1,
         };
-        assert_eq!(migrate(&mut connection).unwrap(), newer);
+        assert_eq!(migrate(&mut connection, &STATE).unwrap(), newer);
         assert_eq!(version(&connection), 9);
     }
 
     #[test]
     fn what_has_been_released_is_not_edited() {
-        let sums: Vec<String> = MIGRATIONS
+        let sums: Vec<String> = STATE
             .iter()
             .map(|text| crate::wire::state::hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]))
             .collect();

@@ -1,0 +1,395 @@
+//! One database file and what may be wrong with it: opened, found damaged and moved aside, full, gone, and back again.
+//!
+//! It knows no table but by the transactions that it is given.
+
+use std::{
+    fs::{OpenOptions, Permissions},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, limits::Limit};
+
+use super::{
+    Failure, aside,
+    reserve::Reserve,
+    schema::{self, Migrated},
+    trouble,
+};
+use crate::{
+    core::time::Wall,
+    error::{Error, Result},
+    files,
+};
+
+/// The longest value in any column: an intent with its manifests.
+const VALUE_BYTES_MAX: i32 = 4 << 20;
+/// How long another program may hold the file.
+const BUSY_FOR: Duration = Duration::from_secs(2);
+
+/// What all files of one kind have in common.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// The name of the file in the state directory.
+    pub(super) file: &'static str,
+    /// The steps from an empty file to the schema of this program.
+    pub(super) migrations: &'static [&'static str],
+    /// How it is written.
+    pub(super) pragmas: &'static str,
+    /// Whether all of it is read when it is opened, so that damage is found before it is built on: for small ones.
+    pub(super) is_checked: bool,
+    /// Damaged ones that are kept.
+    pub(super) damaged_max: usize,
+}
+
+/// Why a transaction was not committed.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// SQLite or the disk.
+    Sql(rusqlite::Error),
+    /// What is on disk does not allow it.
+    Conflict(String),
+}
+
+impl From<rusqlite::Error> for Refusal {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+#[derive(Debug)]
+enum Home {
+    Open(Connection),
+    /// It cannot be opened; tried again with each [`Database::recover`].
+    Away(Error),
+    /// A newer program wrote it: hands off.
+    Newer(Error),
+}
+
+/// How a database is.
+#[derive(Debug)]
+pub(super) enum State<'a> {
+    /// It was written the last time that was tried.
+    Well,
+    /// It cannot be opened or written, for this reason.
+    Unwritable(&'a Error),
+    /// A newer program wrote it.
+    Newer(&'a Error),
+}
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct Database {
+    directory: PathBuf,
+    form: &'static Form,
+    home: Home,
+    /// The latest wall clock that anybody told.
+    wall: Wall,
+    /// Why the last write failed, where it did.
+    trouble: Option<Error>,
+    /// Room to give up when the disk is full.
+    reserve: Option<Reserve>,
+    was_replaced: bool,
+}
+
+impl Database {
+    /// A database that is not opened yet.
+    pub(super) fn new(
+        directory: PathBuf,
+        form: &'static Form,
+        reserve: Option<Reserve>,
+        now: Wall,
+    ) -> Self {
+        Self {
+            directory,
+            form,
+            home: Home::Away(Error::new("not opened yet")),
+            wall: now,
+            trouble: None,
+            reserve,
+            was_replaced: false,
+        }
+    }
+
+    /// Runs `work` in one transaction that is on disk when this returns.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
+    ) -> std::result::Result<T, Failure> {
+        // Mended at most three times: by a new look at what seemed damaged, by moving it aside, by giving up the reserve.
+        for attempt in 0..4 {
+            let refusal = match transact(self.connection()?, &work) {
+                Ok(value) => {
+                    self.trouble = None;
+                    return Ok(value);
+                }
+                Err(refusal) => refusal,
+            };
+            let error = match refusal {
+                Refusal::Conflict(why) => return Err(Failure::Conflict(why)),
+                Refusal::Sql(error) => error,
+            };
+            if !self.mend(&error, attempt) {
+                let error = self.explain(&error);
+                self.trouble = Some(error.clone());
+                return Err(Failure::Disk(error));
+            }
+        }
+        Err(self.beyond_mending())
+    }
+
+    /// Reads without writing.
+    pub(super) fn read<T>(
+        &mut self,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> std::result::Result<T, Failure> {
+        for attempt in 0..3 {
+            let error = match work(self.connection()?) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            if !trouble::is_damage(&error) || !self.mend(&error, attempt) {
+                return Err(Failure::Disk(self.explain(&error)));
+            }
+        }
+        Err(self.beyond_mending())
+    }
+
+    /// Copies the write-ahead log into the database and lets go of it.
+    pub(super) fn close(&mut self) {
+        if let Home::Open(connection) = &self.home {
+            // Where it fails, the next start reads the log: nothing is lost.
+            drop(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+        }
+        self.home = Home::Away(Error::new("the store is closed"));
+    }
+
+    /// The latest time that anybody told.
+    pub(super) const fn saw(&mut self, wall: Wall) {
+        self.wall = wall;
+    }
+
+    /// That time.
+    pub(super) const fn wall(&self) -> Wall {
+        self.wall
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// How it is.
+    pub(super) const fn state(&self) -> State<'_> {
+        match (&self.home, &self.trouble) {
+            (Home::Newer(error), _) => State::Newer(error),
+            (Home::Away(error), _) | (Home::Open(_), Some(error)) => State::Unwritable(error),
+            (Home::Open(_), None) => State::Well,
+        }
+    }
+
+    /// Whether it is open.
+    const fn is_open(&self) -> bool {
+        matches!(self.home, Home::Open(_))
+    }
+
+    /// Whether a newer program wrote what is there.
+    pub(super) const fn newer(&self) -> Option<&Error> {
+        match &self.home {
+            Home::Newer(error) => Some(error),
+            Home::Open(_) | Home::Away(_) => None,
+        }
+    }
+
+    /// Whether an empty database took the place of a damaged one since this was asked last.
+    pub(super) const fn was_replaced(&mut self) -> bool {
+        std::mem::replace(&mut self.was_replaced, false)
+    }
+
+    /// The damaged one that was moved aside last.
+    pub(super) fn newest_damaged(&self) -> Option<PathBuf> {
+        let newest = aside::damaged(&self.directory, self.form.file).pop()?;
+        Some(self.directory.join(newest))
+    }
+
+    /// Lays hands off, because a newer program has been at work here.
+    pub(super) fn leave_to_newer(&mut self, error: Error) {
+        self.home = Home::Newer(error);
+    }
+
+    /// Does not open it for now.
+    pub(super) fn stay_away(&mut self, error: Error) {
+        self.home = Home::Away(error);
+    }
+
+    /// Opens it again where it is not open or the last write failed: after an I/O error the connection's idea of the files may be wrong.
+    /// Returns whether it was opened now.
+    pub(super) fn recover(&mut self) -> bool {
+        let is_due = self.trouble.is_some() || matches!(self.home, Home::Away(_));
+        if is_due {
+            self.reopen();
+        }
+        is_due && self.is_open()
+    }
+
+    /// Opens the database, where a newer program has not been at work.
+    fn reopen(&mut self) {
+        if self.newer().is_some() {
+            return;
+        }
+        self.home = match self.opened() {
+            Ok(home) => home,
+            Err(error) => Home::Away(error),
+        };
+        if self.is_open() {
+            self.trouble = None;
+            self.take_reserve();
+        }
+    }
+
+    /// Takes the reserve where there is room for it.
+    pub(super) fn take_reserve(&mut self) {
+        if self.newer().is_none()
+            && let Some(reserve) = &mut self.reserve
+        {
+            reserve.take();
+        }
+    }
+
+    /// Whether the disk is so full that the reserve is gone.
+    pub(super) fn is_full(&self) -> bool {
+        self.reserve.as_ref().is_some_and(Reserve::is_spent)
+    }
+
+    /// Gives up the reserve where the disk is full. `false` where that changes nothing.
+    pub(super) fn make_room(&mut self) -> bool {
+        trouble::has_no_room(&self.directory) && self.give_up_reserve()
+    }
+
+    fn connection(&mut self) -> std::result::Result<&mut Connection, Failure> {
+        match &mut self.home {
+            Home::Open(connection) => Ok(connection),
+            Home::Away(error) | Home::Newer(error) => Err(Failure::Disk(error.clone())),
+        }
+    }
+
+    /// Does what helps against an error. `false` where nothing does.
+    fn mend(&mut self, error: &rusqlite::Error, attempt: u32) -> bool {
+        if !trouble::is_damage(error) {
+            return trouble::is_full(error, &self.directory) && self.give_up_reserve();
+        }
+        // SQLite says "corrupt" for a read that failed, too: only what is damaged at a second look is given up.
+        if attempt > 0 {
+            self.home = Home::Away(Error::new("being replaced"));
+            if let Err(error) = self.move_aside() {
+                self.home = Home::Away(error);
+                return false;
+            }
+        }
+        self.reopen();
+        self.is_open()
+    }
+
+    fn give_up_reserve(&mut self) -> bool {
+        self.reserve.as_mut().is_some_and(Reserve::give_up)
+    }
+
+    fn opened(&mut self) -> Result<Home> {
+        // The old connection first: its locks would be in the way of the new one.
+        self.home = Home::Away(Error::new("being opened"));
+        files::create_directory(&self.directory)?;
+        for _ in 0..2 {
+            match open(&self.path(), self.form) {
+                Ok(home) => return Ok(home),
+                // Looked at twice before it is given up: a read that failed looks like damage.
+                Err(error) if trouble::is_damage(&error) => {}
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+        self.move_aside()?;
+        open(&self.path(), self.form).map_err(|error| self.explain(&error))
+    }
+
+    /// Makes way for an empty database.
+    fn move_aside(&mut self) -> Result<()> {
+        aside::move_aside(
+            &self.directory,
+            self.form.file,
+            self.form.damaged_max,
+            self.wall,
+        )?;
+        self.was_replaced = true;
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(self.form.file)
+    }
+
+    fn explain(&self, error: &rusqlite::Error) -> Error {
+        trouble::explain(&self.path(), error)
+    }
+
+    fn beyond_mending(&self) -> Failure {
+        Failure::Disk(Error::new(format!("cannot mend {}", self.form.file)))
+    }
+}
+
+fn transact<T>(
+    connection: &mut Connection,
+    work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
+) -> std::result::Result<T, Refusal> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let value = work(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
+}
+
+fn open(path: &Path, form: &Form) -> rusqlite::Result<Home> {
+    // Made here and not by SQLite, so that it never has another mode, whatever the umask is. The log gets the same.
+    let made = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(files::PRIVATE)
+        .open(path);
+    if let Ok(file) = made {
+        // A file of another owner keeps its mode; SQLite then says what it cannot do.
+        drop(file.set_permissions(Permissions::from_mode(files::PRIVATE)));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
+    connection.busy_timeout(BUSY_FOR)?;
+    connection.execute_batch(form.pragmas)?;
+    if form.is_checked {
+        check(&connection)?;
+    }
+    if let Migrated::Newer { file, program } = schema::migrate(&mut connection, form.migrations)? {
+        let error = Error::new(format!(
+            "{} is from a newer pipeops-agent (schema {file}, this program knows {program})",
+            path.display()
+        ))
+        .fix("install the newer pipeops-agent again, or move the file away to begin anew");
+        return Ok(Home::Newer(error));
+    }
+    Ok(Home::Open(connection))
+}
+
+/// Reads all of the database.
+fn check(connection: &Connection) -> rusqlite::Result<()> {
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        return Ok(());
+    }
+    // A page that could not be read now is not a damaged one: the database must not be given up for a passing error.
+    let code = if verdict.contains("error code=") {
+        rusqlite::ffi::SQLITE_IOERR
+    } else {
+        rusqlite::ffi::SQLITE_CORRUPT
+    };
+    Err(rusqlite::Error::SqliteFailure(
+        rusqlite::ffi::Error::new(code),
+        Some(verdict),
+    ))
+}

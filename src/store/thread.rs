@@ -1,0 +1,164 @@
+//! A thread that owns what one database needs, and the queue in front of it: one job after the other.
+//!
+//! It knows nothing of databases. Each has a thread of its own, so that thinning samples never makes an audit row wait.
+
+use std::{fmt, thread::JoinHandle, time::Duration};
+
+use smol::channel::{Receiver, Sender, TrySendError, bounded};
+use smol::future::FutureExt;
+
+use super::Failure;
+use crate::error::{Error, Result};
+
+/// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card, so the last of 64 waits 3 s.
+const QUEUE: usize = 64;
+/// How long a call waits for its answer. A disk that hangs (a dying card, a network file system) holds the thread, not the caller.
+pub(super) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a stop waits for what is queued.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(8);
+
+/// What a thread owns.
+pub(super) trait Owned {
+    /// Writes what waits. Nothing comes after it.
+    fn close(&mut self);
+}
+
+type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+enum Order<T> {
+    Run(Job<T>),
+    Close,
+}
+
+/// The thread's owner.
+pub(super) struct Thread<T> {
+    post: Post<T>,
+    thread: JoinHandle<()>,
+}
+
+/// The way to the thread, for whoever needs it.
+pub(super) struct Post<T> {
+    orders: Sender<Order<T>>,
+}
+
+impl<T> Clone for Post<T> {
+    fn clone(&self) -> Self {
+        Self {
+            orders: self.orders.clone(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Post<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Post")
+            .field("queued", &self.orders.len())
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for Thread<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Thread").field(&self.post).finish()
+    }
+}
+
+impl<T: Owned + 'static> Thread<T> {
+    /// Starts a thread that opens what it owns, and waits until that is done.
+    pub(super) async fn start<L: Send + 'static>(
+        name: &str,
+        open: impl FnOnce() -> (T, L) + Send + 'static,
+    ) -> Result<(Self, L)> {
+        let (orders, queue) = bounded(QUEUE);
+        let (loaded, first) = bounded(1);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let (mut owned, found) = open();
+                // Nobody waits any more where the opener gave up: then the queue is closed too.
+                drop(loaded.send_blocking(found));
+                run(&mut owned, &queue);
+            })
+            .map_err(|error| {
+                Error::new(format!("cannot start the {name} thread")).because(&error)
+            })?;
+        let thread = Self {
+            post: Post { orders },
+            thread,
+        };
+        let loaded = async { first.recv().await.ok() }
+            .or(expired(ANSWER_DEADLINE))
+            .await;
+        let Some(loaded) = loaded else {
+            return Err(Failure::Slow.into());
+        };
+        Ok((thread, loaded))
+    }
+
+    /// The way to the thread.
+    pub(super) fn post(&self) -> Post<T> {
+        self.post.clone()
+    }
+
+    /// Does what is queued, closes what the thread owns and ends it. Later calls are told `Closed`.
+    pub(super) async fn close(self) -> std::result::Result<(), Failure> {
+        let Self { post, thread } = self;
+        let closed = async move {
+            // Queued behind everything that was asked before.
+            if post.orders.send(Order::Close).await.is_err() {
+                return Some(());
+            }
+            post.orders.close();
+            smol::unblock(move || thread.join().is_ok())
+                .await
+                .then_some(())
+        };
+        closed
+            .or(expired(CLOSE_DEADLINE))
+            .await
+            .ok_or(Failure::Slow)
+    }
+}
+
+impl<T: 'static> Post<T> {
+    /// Queues a job and waits for its answer.
+    pub(super) async fn call<A: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut T) -> std::result::Result<A, Failure> + Send + 'static,
+    ) -> std::result::Result<A, Failure> {
+        let (answer, answered) = bounded(1);
+        let order = Order::Run(Box::new(move |owned: &mut T| {
+            // The caller may have gone: what it asked for is done all the same.
+            drop(answer.try_send(job(owned)));
+        }));
+        self.orders.try_send(order).map_err(|error| match error {
+            TrySendError::Full(_) => Failure::Busy,
+            TrySendError::Closed(_) => Failure::Closed,
+        })?;
+        let waited = async { Some(answered.recv().await) }
+            .or(expired(ANSWER_DEADLINE))
+            .await;
+        match waited {
+            None => Err(Failure::Slow),
+            // The thread ended before it came to this job.
+            Some(Err(_)) => Err(Failure::Closed),
+            Some(Ok(answer)) => answer,
+        }
+    }
+}
+
+/// The thread: one job after the other, until it is closed or everybody who could ask is gone.
+fn run<T: Owned>(owned: &mut T, queue: &Receiver<Order<T>>) {
+    while let Ok(order) = queue.recv_blocking() {
+        match order {
+            Order::Run(job) => job(owned),
+            Order::Close => break,
+        }
+    }
+    owned.close();
+}
+
+async fn expired<T>(deadline: Duration) -> Option<T> {
+    smol::Timer::after(deadline).await;
+    None
+}
