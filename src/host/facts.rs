@@ -251,18 +251,8 @@ fn line(root: &Path, path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::captured::tree;
     use std::net::Ipv4Addr;
-
-    /// A tree with these files.
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = directory.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            files::replace(&path, content.as_bytes(), files::PRIVATE).unwrap();
-        }
-        directory
-    }
 
     const STAT: &str = "cpu  1000 20 300 50000 700 6 40 9 100 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n\
         cpu1 1 1 1 1 1 1 1 1 0 0\nintr 12345\nctxt 99\nbtime 1781589028\n";

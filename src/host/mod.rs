@@ -2,6 +2,8 @@
 
 pub use crate::files;
 
+#[cfg(test)]
+mod captured;
 pub mod clock;
 pub mod facts;
 pub mod notify;

@@ -6,7 +6,9 @@ mod points;
 mod reading;
 
 pub use points::points;
-pub use reading::{CPU_MODES, Cpu, Disk, MemoryUse, Network, Reading, Transfers};
+pub use reading::{
+    CPU_MODES, Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram,
+};
 
 /// What the processors did since boot, in ticks of the kernel, over all cores.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::reading::{CPU_MODES, Cpu, Disk, Network, Reading, Transfers};
-use crate::core::series::{Key, Point, Series};
+use super::reading::{CPU_MODES, Cpu, Disk, FileSystem, Network, Own, Reading, Transfers};
+use crate::core::{
+    series::{Key, Point, Series},
+    time::Now,
+};
 
 /// Two readings further apart say nothing about the time between them: three of the longest intervals.
 const APART_MAX: Duration = Duration::from_secs(900);
@@ -26,7 +29,7 @@ pub fn points(earlier: Option<&Reading>, later: &Reading) -> Vec<Point> {
 
 /// The time between two readings, where there is a rate over it.
 fn interval(earlier: &Reading, later: &Reading) -> Option<Duration> {
-    let apart = later.at.since(earlier.at);
+    let apart = later.at.mono.since(earlier.at.mono);
     let awake = later.awake.checked_sub(earlier.awake)?;
     let is_whole = earlier.boot_id == later.boot_id
         && apart >= Duration::from_secs(1)
@@ -46,21 +49,39 @@ fn levels(now: &Reading, points: &mut Points) {
             .and_then(|load| load.get(index).copied());
         points.add(name, &[], 2, load);
     }
-    points.count("host_tasks", &[], now.tasks);
+    for (name, value) in [
+        ("host_tasks", now.tasks),
+        ("host_processes", now.processes),
+        ("host_tasks_running", now.running),
+        ("host_tasks_blocked", now.blocked),
+        (
+            "host_clock_synchronised",
+            now.is_clock_synchronised.map(u64::from),
+        ),
+        ("agent_memory_pss_bytes", now.own.pss),
+    ] {
+        points.count(name, &[], value);
+    }
     points.count("host_memory_total_bytes", &[], now.memory.total);
     points.count("host_memory_available_bytes", &[], now.memory.available);
     points.count("host_swap_total_bytes", &[], now.memory.swap_total);
     points.count("host_swap_free_bytes", &[], now.memory.swap_free);
     points.count("host_open_files", &[], now.files.map(|files| files.0));
     points.count("host_open_files_max", &[], now.files.map(|files| files.1));
+    for (mount, file_system) in &now.file_systems {
+        levels_of_file_system(mount, file_system, points);
+    }
+    for (device, zram) in &now.zram {
+        let labels = [("device", device.as_str())];
+        points.count("host_zram_original_bytes", &labels, Some(zram.original));
+        points.count("host_zram_compressed_bytes", &labels, Some(zram.compressed));
+        points.count("host_zram_memory_bytes", &labels, Some(zram.memory));
+    }
     for (device, disk) in &now.disks {
         let labels = [("device", device.as_str())];
-        points.add(
-            "host_disk_life_used_ratio",
-            &labels,
-            1,
-            disk.life_used_tenths,
-        );
+        let life = disk.life_used_tenths;
+        points.add("host_disk_life_used_ratio", &labels, 1, life);
+        points.count("host_disk_pre_eol", &labels, disk.pre_eol);
     }
     for (device, network) in &now.networks {
         let speed = network
@@ -86,6 +107,27 @@ fn levels(now: &Reading, points: &mut Points) {
     points.count("host_throttled", &[], now.is_throttled.map(u64::from));
 }
 
+fn levels_of_file_system(mount: &str, now: &FileSystem, points: &mut Points) {
+    let labels = [("mount", mount)];
+    let space = now.space;
+    for (name, value) in [
+        ("host_filesystem_size_bytes", space.size),
+        ("host_filesystem_free_bytes", space.free),
+        ("host_filesystem_available_bytes", space.available),
+        ("host_filesystem_read_only", u64::from(now.is_read_only)),
+    ] {
+        points.count(name, &labels, Some(value));
+    }
+    if space.inodes > 0 {
+        points.count("host_filesystem_inodes", &labels, Some(space.inodes));
+        points.count(
+            "host_filesystem_inodes_free",
+            &labels,
+            Some(space.inodes_free),
+        );
+    }
+}
+
 fn rates(earlier: &Reading, later: &Reading, interval: Duration, points: &mut Points) {
     if let (Some(one), Some(two)) = (earlier.cpu, later.cpu) {
         cpu(one, two, points);
@@ -97,9 +139,21 @@ fn rates(earlier: &Reading, later: &Reading, interval: Duration, points: &mut Po
         let labels = [("kind", *kind), ("resource", *resource)];
         points.add("host_pressure_ratio", &labels, 4, share);
     }
-    let kills = earlier.oom_kills.zip(later.oom_kills);
-    let kills = kills.and_then(|(one, two)| two.checked_sub(one));
-    points.count("host_oom_kills", &[], kills);
+    points.count(
+        "host_oom_kills",
+        &[],
+        since(earlier.oom_kills, later.oom_kills),
+    );
+    let forks = since(earlier.forks, later.forks);
+    let forks = forks.map(|forks| per_second(forks, interval, 2));
+    points.add("host_forks_per_second", &[], 2, forks);
+    points.push(
+        "host_clock_step_seconds",
+        &[],
+        3,
+        clock_step_ms(earlier.at, later.at),
+    );
+    own(&earlier.own, &later.own, interval, points);
     for (device, two) in &later.disks {
         if let Some(since) = earlier
             .disks
@@ -117,6 +171,43 @@ fn rates(earlier: &Reading, later: &Reading, interval: Duration, points: &mut Po
         {
             network(device, &since, interval, points);
         }
+    }
+}
+
+/// How far a counter came. `None` where it went back, or is not known.
+fn since(earlier: Option<u64>, later: Option<u64>) -> Option<u64> {
+    later?.checked_sub(earlier?)
+}
+
+/// By how much somebody set the clock between two moments, in milliseconds. What a time server corrects little by little shows on both clocks
+/// alike.
+fn clock_step_ms(earlier: Now, later: Now) -> i64 {
+    let by_wall = later.wall.millis().saturating_sub(earlier.wall.millis());
+    let apart = later.mono.since(earlier.mono).as_millis();
+    let step = by_wall.saturating_sub(i64::try_from(apart).unwrap_or(i64::MAX));
+    // The clocks are read one after the other. Time servers step from an eighth of a second upwards.
+    if step.unsigned_abs() < 100 { 0 } else { step }
+}
+
+/// What this program used between the readings.
+fn own(earlier: &Own, later: &Own, interval: Duration, points: &mut Points) {
+    let cpu = since(earlier.cpu_us, later.cpu_us);
+    let cpu = cpu.map(|used| share(used, micros(interval), 6));
+    points.add("agent_cpu_ratio", &[], 6, cpu);
+    for (name, digits, count) in [
+        (
+            "agent_written_bytes_per_second",
+            0,
+            since(earlier.written, later.written),
+        ),
+        (
+            "agent_wakeups_per_second",
+            2,
+            since(earlier.wakeups, later.wakeups),
+        ),
+    ] {
+        let rate = count.map(|count| per_second(count, interval, digits));
+        points.add(name, &[], digits, rate);
     }
 }
 
@@ -205,6 +296,9 @@ fn disk(device: &str, since: &Disk, interval: Duration, points: &mut Points) {
 
 /// What passed an interface between the readings, in the same way.
 fn network_since(earlier: &Network, later: &Network) -> Option<Network> {
+    if earlier.index != later.index {
+        return None;
+    }
     let counted = |one: [u64; 2], two: [u64; 2]| {
         let ([one_in, one_out], [two_in, two_out]) = (one, two);
         Some([two_in.checked_sub(one_in)?, two_out.checked_sub(one_out)?])
@@ -213,7 +307,7 @@ fn network_since(earlier: &Network, later: &Network) -> Option<Network> {
         bytes: counted(earlier.bytes, later.bytes)?,
         errors: counted(earlier.errors, later.errors)?,
         drops: counted(earlier.drops, later.drops)?,
-        speed_mbit: None,
+        ..*later
     })
 }
 

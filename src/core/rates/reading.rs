@@ -2,25 +2,35 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::core::time::Mono;
+use crate::core::time::Now;
 
 /// Everything of one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reading {
-    /// When, on the clock that counts through suspend.
-    pub at: Mono,
-    /// The same moment on the clock that stands still in suspend: the difference of the two grows only while the machine sleeps.
+    /// When, on both clocks.
+    pub at: Now,
+    /// The same moment on the clock that stands still in suspend: its distance to `at.mono` grows only while the machine sleeps.
     pub awake: Duration,
     /// Which boot.
     pub boot_id: Option<String>,
     /// Time since boot, in seconds.
     pub uptime_s: Option<u64>,
+    /// Whether the clock follows a time server.
+    pub is_clock_synchronised: Option<bool>,
     /// What the processors did since boot, over all cores.
     pub cpu: Option<Cpu>,
     /// Averages of the run queue, in hundredths, over 1, 5 and 15 minutes.
     pub load_hundredths: Option<[u64; 3]>,
     /// Threads that there are.
     pub tasks: Option<u64>,
+    /// Processes that there are.
+    pub processes: Option<u64>,
+    /// Threads that have a processor or wait for one.
+    pub running: Option<u64>,
+    /// Threads that wait for a disk, and nothing can wake them before.
+    pub blocked: Option<u64>,
+    /// Processes and threads that were started since boot.
+    pub forks: Option<u64>,
     /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since boot, in microseconds.
     pub stalled_us: BTreeMap<(&'static str, &'static str), u64>,
     /// What the memory is used for.
@@ -29,6 +39,10 @@ pub struct Reading {
     pub oom_kills: Option<u64>,
     /// Open files: in use, and at most.
     pub files: Option<(u64, u64)>,
+    /// File systems on disks of this machine, by the path where they are mounted.
+    pub file_systems: BTreeMap<String, FileSystem>,
+    /// Compressed memory by device.
+    pub zram: BTreeMap<String, Zram>,
     /// Whole disks by name.
     pub disks: BTreeMap<String, Disk>,
     /// Network interfaces by name, without those of Pods.
@@ -41,6 +55,10 @@ pub struct Reading {
     pub is_under_voltage: Option<bool>,
     /// Whether a Raspberry Pi slows its processor down right now.
     pub is_throttled: Option<bool>,
+    /// This program.
+    pub own: Own,
+    /// What could not be read and should be there on any machine, with the reason.
+    pub unread: BTreeMap<&'static str, String>,
 }
 
 /// Ticks of the processors since boot, by what they were spent on.
@@ -60,12 +78,70 @@ pub const CPU_MODES: [&str; 8] = [
 pub struct MemoryUse {
     /// All that the kernel has.
     pub total: Option<u64>,
+    /// What nothing uses at all.
+    pub free: Option<u64>,
+    /// Caches of devices.
+    pub buffers: Option<u64>,
+    /// Caches of files.
+    pub cached: Option<u64>,
     /// What could be given to a new program without swapping.
     pub available: Option<u64>,
     /// Swap space.
     pub swap_total: Option<u64>,
     /// What of it is free.
     pub swap_free: Option<u64>,
+}
+
+/// One file system.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FileSystem {
+    /// What is mounted, as the kernel calls it: `/dev/mmcblk0p2`.
+    pub device: String,
+    /// Which kind: `ext4`.
+    pub kind: String,
+    /// Whether nothing can be written to it. An ext4 that saw an error of its disk becomes so by itself.
+    pub is_read_only: bool,
+    /// How full it is.
+    pub space: Space,
+}
+
+/// How full a file system is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Space {
+    /// All bytes.
+    pub size: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// What of these programs without privileges can still write.
+    pub available: u64,
+    /// Inodes: as many files and folders as there can be. 0 where the file system has no such limit.
+    pub inodes: u64,
+    /// What of them is free.
+    pub inodes_free: u64,
+}
+
+/// What one device of compressed memory holds, in bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Zram {
+    /// As it was written.
+    pub original: u64,
+    /// Compressed.
+    pub compressed: u64,
+    /// The memory that it takes, with what the allocator needs.
+    pub memory: u64,
+}
+
+/// What this program uses itself.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Own {
+    /// Memory in bytes, with its share of what it has in common with others.
+    pub pss: Option<u64>,
+    /// Time of processors since its start, in microseconds.
+    pub cpu_us: Option<u64>,
+    /// Times that one of its threads waited and was woken, since its start.
+    pub wakeups: Option<u64>,
+    /// Bytes that it gave to disks since its start.
+    pub written: Option<u64>,
 }
 
 /// Counters of one disk since it appeared.
@@ -81,6 +157,8 @@ pub struct Disk {
     pub busy_ms: u64,
     /// How far the life of an eMMC is used up, in tenths, by its own word; the worse of its two kinds of memory.
     pub life_used_tenths: Option<u64>,
+    /// Whether an eMMC uses up its spare blocks: 1 is normal, 2 is 80 % gone, 3 is 90 %.
+    pub pre_eol: Option<u64>,
 }
 
 /// Operations of one direction.
@@ -97,6 +175,8 @@ pub struct Transfers {
 /// Counters of one network interface since it appeared.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Network {
+    /// The kernel's number of it: an interface that came back under its name has another one.
+    pub index: Option<u64>,
     /// Received and sent.
     pub bytes: [u64; 2],
     /// Received in error, and not sent for one.

@@ -1,90 +1,259 @@
 //! What the machine's counters say at one moment, read below a root path.
 //!
-//! It computes nothing: readings become values in [`crate::core::rates`]. Every file is read with a cap, every folder to a bound, and what
-//! cannot be read, or is not what the kernel documents, is not there.
+//! It computes nothing: readings become values in [`crate::core::rates`]. Every file is read with a cap, every folder to a bound. What
+//! cannot be read, or is not what the kernel documents, is not there; and where every machine has it, the reading says why not.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
+
+use nix::sys::statvfs::statvfs;
 
 use super::clock;
-use crate::{core::rates::Reading, files};
+use crate::{
+    core::rates::{Reading, Space},
+    files,
+};
 
+mod mounts;
+mod own;
 mod proc;
 mod sys;
 
-/// More than any of the files here has, on a machine with a thousand cores.
+/// More than any of the files here has, on a machine with a thousand cores or mounts.
 const FILE_BYTES_MAX: usize = 512 * 1024;
 /// Entries of one folder that are looked at; the rest of a larger one is left out.
 const ENTRIES_MAX: usize = 256;
+/// Processes that are counted.
+const PROCESSES_MAX: usize = 100_000;
+/// Where systemd's time client says that it is there, and that it has the time.
+const TIME_CLIENT: &str = "run/systemd/timesync";
 
-/// Reads everything. `root` is `/`, or a captured tree. It takes some hundred system calls: call it in the blocking pool.
-pub fn read(root: &Path) -> Reading {
+/// Reads everything of this machine. It takes some hundred system calls: call it in the blocking pool.
+pub fn read() -> Reading {
+    read_below(Path::new("/"), &space)
+}
+
+/// Like [`read`] below a root path, which is `/` or a captured tree. `space` tells how full the file system is that is mounted at a path; it
+/// is asked for disks of this machine only, never for what comes over a network.
+pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading {
     let mut reading = Reading {
-        at: clock::now().mono,
+        at: clock::now(),
         awake: clock::awake(),
         boot_id: clock::boot_id_below(root),
         uptime_s: super::facts::uptime_s(root),
         ..Reading::default()
     };
-    from_proc(root, &mut reading);
-    from_sys(root, &mut reading);
+    let mut tree = Tree {
+        root,
+        unread: BTreeMap::new(),
+    };
+    from_proc(&mut tree, &mut reading);
+    from_mounts(&mut tree, space, &mut reading);
+    from_devices(&mut tree, &mut reading);
+    sys::firmware(&tree, &mut reading);
+    sys::sensors(&tree, &mut reading);
+    reading.is_clock_synchronised = is_clock_synchronised(&mut tree);
+    reading.own = own::read(&mut tree);
+    reading.unread = tree.unread;
     reading
 }
 
-fn from_proc(root: &Path, reading: &mut Reading) {
-    let file = |path: &str| text(root, path).unwrap_or_default();
-    reading.cpu = proc::cpu(&file("proc/stat"));
-    (reading.load_hundredths, reading.tasks) = proc::load(&file("proc/loadavg"));
-    reading.memory = proc::memory(&file("proc/meminfo"));
-    reading.oom_kills = proc::oom_kills(&file("proc/vmstat"));
-    reading.files = proc::open_files(&file("proc/sys/fs/file-nr"));
-    reading.networks = proc::networks(&file("proc/net/dev"));
-    for resource in ["cpu", "memory", "io"] {
-        let pressure = file(&format!("proc/pressure/{resource}"));
-        for (kind, total) in proc::stalled(&pressure) {
+/// How full the file system at a path is. Never ask for one that comes over the network: a server that is gone would hold the call for ever.
+fn space(path: &str) -> Option<Space> {
+    let told = statvfs(path).ok()?;
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the fields have 32 bit on 32-bit machines"
+    )]
+    let (block, counts) = (
+        u64::from(told.fragment_size()),
+        [
+            told.blocks(),
+            told.blocks_free(),
+            told.blocks_available(),
+            told.files(),
+            told.files_free(),
+        ]
+        .map(u64::from),
+    );
+    let [size, free, available, inodes, inodes_free] = counts;
+    let bytes = |blocks: u64| blocks.saturating_mul(block);
+    Some(Space {
+        size: bytes(size),
+        free: bytes(free),
+        available: bytes(available),
+        inodes,
+        inodes_free,
+    })
+}
+
+fn from_proc(tree: &mut Tree<'_>, reading: &mut Reading) {
+    let stat = tree.fact("processors", "proc/stat", |stat| {
+        let number = |name| proc::stat_number(stat, name);
+        let tasks = [
+            number("procs_running "),
+            number("procs_blocked "),
+            number("processes "),
+        ];
+        Some((proc::cpu(stat)?, tasks))
+    });
+    if let Some((cpu, tasks)) = stat {
+        reading.cpu = Some(cpu);
+        [reading.running, reading.blocked, reading.forks] = tasks;
+    }
+    let load = tree.fact("load", "proc/loadavg", proc::load);
+    reading.load_hundredths = load.map(|(averages, _)| averages);
+    reading.tasks = load.and_then(|(_, tasks)| tasks);
+    let memory = tree.fact("memory", "proc/meminfo", proc::memory);
+    reading.memory = memory.unwrap_or_default();
+    reading.oom_kills = tree.fact("kills for want of memory", "proc/vmstat", proc::oom_kills);
+    reading.files = tree.fact("open files", "proc/sys/fs/file-nr", proc::open_files);
+    for (resource, path) in [
+        ("cpu", "proc/pressure/cpu"),
+        ("memory", "proc/pressure/memory"),
+        ("io", "proc/pressure/io"),
+    ] {
+        let read = |text: &str| Some(proc::stalled(text)).filter(|totals| !totals.is_empty());
+        for (kind, total) in tree.fact("pressure", path, read).unwrap_or_default() {
             reading.stalled_us.insert((resource, kind), total);
         }
     }
-    let disks = entries(root, "sys/block");
-    reading.disks = proc::disks(&file("proc/diskstats"), &disks);
 }
 
-fn from_sys(root: &Path, reading: &mut Reading) {
+fn from_mounts(tree: &mut Tree<'_>, space: &dyn Fn(&str) -> Option<Space>, reading: &mut Reading) {
+    let mounts = tree.fact("file systems", "proc/self/mountinfo", mounts::read);
+    let mounts = mounts.unwrap_or_default();
+    for (path, mut file_system) in mounts.file_systems {
+        match space(&path) {
+            Some(space) if space.size > 0 => {
+                file_system.space = space;
+                reading.file_systems.insert(path, file_system);
+            }
+            // It has no size, or was unmounted a moment ago.
+            Some(_) | None => {}
+        }
+    }
+    if mounts.hides_processes {
+        tree.cannot(
+            "processes",
+            "/proc shows not all of them (hidepid)".to_owned(),
+        );
+    } else {
+        reading.processes = tree.processes();
+    }
+}
+
+fn from_devices(tree: &mut Tree<'_>, reading: &mut Reading) {
+    let whole = tree.entries("sys/block");
+    let read = |text: &str| Some(proc::disks(text, &whole));
+    reading.disks = tree
+        .fact("disks", "proc/diskstats", read)
+        .unwrap_or_default();
     for (name, disk) in &mut reading.disks {
-        let path = format!("sys/block/{}/device/life_time", name.replace('/', "!"));
-        disk.life_used_tenths = text(root, &path).and_then(|text| sys::life_used_tenths(&text));
+        // Others have no such folder, or nothing of the kind in it.
+        if name.starts_with("mmcblk") {
+            let of_card = |name: &str, file| tree.text(&format!("sys/block/{name}/device/{file}"));
+            let life = of_card(name, "life_time");
+            disk.life_used_tenths = life.and_then(|text| sys::life_used_tenths(&text));
+            disk.pre_eol = of_card(name, "pre_eol_info").and_then(|text| sys::pre_eol(&text));
+        }
     }
+    for name in whole.iter().filter(|name| name.starts_with("zram")) {
+        // One that has no size is there and not used.
+        let is_used = tree
+            .text(&format!("sys/block/{name}/disksize"))
+            .is_some_and(|size| size.trim() != "0");
+        let told = tree.text(&format!("sys/block/{name}/mm_stat"));
+        if let (true, Some(zram)) = (is_used, told.and_then(|text| sys::zram(&text))) {
+            reading.zram.insert(name.clone(), zram);
+        }
+    }
+    let read = |text: &str| Some(proc::networks(text));
+    let networks = tree.fact("network interfaces", "proc/net/dev", read);
+    reading.networks = networks.unwrap_or_default();
     for (name, network) in &mut reading.networks {
-        let speed = text(root, &format!("sys/class/net/{name}/speed"));
+        let number = |file| {
+            let text = tree.text(&format!("sys/class/net/{name}/{file}"));
+            text.and_then(|text| text.trim().parse().ok())
+        };
+        network.index = number("ifindex");
         // A link that is down says -1, which is no unsigned number, or 4,294,967,295.
-        network.speed_mbit = speed
-            .and_then(|text| text.trim().parse().ok())
-            .filter(|speed| (1..u64::from(u32::MAX)).contains(speed));
-    }
-    sys::sensors(root, reading);
-    if let Some(flags) = text(root, "sys/devices/platform/soc/soc:firmware/get_throttled")
-        .and_then(|text| sys::throttled(&text))
-    {
-        reading.is_under_voltage = Some(flags.is_under_voltage);
-        reading.is_throttled = Some(flags.is_throttled);
+        let speed = number("speed");
+        network.speed_mbit = speed.filter(|speed| (1..u64::from(u32::MAX)).contains(speed));
     }
 }
 
-fn text(root: &Path, path: &str) -> Option<String> {
-    let content = files::read(&root.join(path), FILE_BYTES_MAX).ok()?;
-    Some(String::from_utf8_lossy(&content).into_owned())
+/// What systemd's time client says. The kernel's own word needs a system call that no safe library offers.
+fn is_clock_synchronised(tree: &mut Tree<'_>) -> Option<bool> {
+    let client = tree.root.join(TIME_CLIENT);
+    if client.is_dir() {
+        return Some(client.join("synchronized").exists());
+    }
+    let why = "only systemd-timesyncd says so in a file, and it does not run";
+    tree.cannot("whether the clock is synchronised", why.to_owned());
+    None
 }
 
-/// The names in a folder, in order.
-fn entries(root: &Path, path: &str) -> Vec<String> {
-    let Ok(folder) = std::fs::read_dir(root.join(path)) else {
-        return Vec::new();
-    };
-    let names = folder.take(ENTRIES_MAX).flatten();
-    let mut names: Vec<_> = names
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort_unstable();
-    names
+/// The root path, and what could not be read below it.
+struct Tree<'a> {
+    root: &'a Path,
+    unread: BTreeMap<&'static str, String>,
+}
+
+impl Tree<'_> {
+    /// What `read` makes of a file that is on every machine. Where there is nothing, it is remembered why; of several files on one fact the
+    /// first that is missing is named.
+    fn fact<T>(
+        &mut self,
+        what: &'static str,
+        path: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let why = match files::read(&self.root.join(path), FILE_BYTES_MAX) {
+            Ok(content) => match read(&String::from_utf8_lossy(&content)) {
+                Some(fact) => return Some(fact),
+                None => format!("/{path} does not say it"),
+            },
+            Err(error) => format!("/{path}: {}", error.why.join(": ")),
+        };
+        self.cannot(what, why);
+        None
+    }
+
+    fn cannot(&mut self, what: &'static str, why: String) {
+        self.unread.entry(what).or_insert(why);
+    }
+
+    /// A file that only some machines have.
+    fn text(&self, path: &str) -> Option<String> {
+        let content = files::read(&self.root.join(path), FILE_BYTES_MAX).ok()?;
+        let text = String::from_utf8(content);
+        Some(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// The names in a folder, in order.
+    fn entries(&self, path: &str) -> Vec<String> {
+        let Ok(folder) = std::fs::read_dir(self.root.join(path)) else {
+            return Vec::new();
+        };
+        let names = folder.take(ENTRIES_MAX).flatten();
+        let mut names: Vec<_> = names
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// How many processes there are: each has a folder of its number.
+    fn processes(&self) -> Option<u64> {
+        let folder = std::fs::read_dir(self.root.join("proc")).ok()?;
+        let is_number =
+            |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        let entries = folder.take(PROCESSES_MAX).flatten();
+        let count = entries
+            .filter(|entry| is_number(&entry.file_name()))
+            .count();
+        u64::try_from(count).ok().filter(|count| *count > 0)
+    }
 }
 
 #[cfg(test)]

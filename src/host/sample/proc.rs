@@ -8,10 +8,35 @@ use crate::core::rates::{Cpu, Disk, MemoryUse, Network, Transfers};
 const DEVICES_MAX: usize = 64;
 /// `/proc/diskstats` counts in these, whatever the disk's own sectors are.
 const SECTOR_BYTES: u64 = 512;
-/// Interfaces that are the machine's alone, or those of its containers: they come and go by the hundred.
-const INNER: [&str; 12] = [
-    "veth", "cali", "cni", "flannel", "lxc", "lxd", "cilium", "docker", "br-", "virbr", "vnet",
+/// Interfaces that are the machine's alone, ends of tunnels that modules make by themselves, or those of containers: they come and go by the
+/// hundred.
+const INNER: [&str; 26] = [
+    "antrea",
+    "br-",
+    "cali",
+    "cilium",
+    "cni",
+    "docker",
+    "dummy",
+    "erspan",
+    "flannel",
+    "gre",
+    "ifb",
+    "ip6_vti",
+    "ip6gre",
+    "ip6tnl",
+    "ip_vti",
     "kube-",
+    "lxc",
+    "lxd",
+    "nodelocaldns",
+    "podman",
+    "sit",
+    "tunl",
+    "veth",
+    "virbr",
+    "vnet",
+    "vxlan.calico",
 ];
 
 /// The line of all processors of `/proc/stat`. The four first columns are there since Linux 2.4.
@@ -25,18 +50,23 @@ pub(super) fn cpu(stat: &str) -> Option<Cpu> {
     (numbers.len() >= 4).then_some(cpu)
 }
 
-/// The three averages of `/proc/loadavg` and the number of threads.
-pub(super) fn load(loadavg: &str) -> (Option<[u64; 3]>, Option<u64>) {
+/// One number of `/proc/stat` that has a line to itself.
+pub(super) fn stat_number(stat: &str, name: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+/// The three averages of `/proc/loadavg` and, where it says so, the number of threads.
+pub(super) fn load(loadavg: &str) -> Option<([u64; 3], Option<u64>)> {
     let mut words = loadavg.split_ascii_whitespace();
     let averages = [(); 3].map(|()| words.next().and_then(hundredths));
-    let load = match averages {
-        [Some(one), Some(five), Some(fifteen)] => Some([one, five, fifteen]),
-        _ => None,
+    let [Some(one), Some(five), Some(fifteen)] = averages else {
+        return None;
     };
     let tasks = words
         .next()
         .and_then(|word| word.split_once('/')?.1.parse().ok());
-    (load, tasks)
+    Some(([one, five, fifteen], tasks))
 }
 
 /// `12.34` is 1234.
@@ -47,19 +77,26 @@ fn hundredths(text: &str) -> Option<u64> {
     whole.checked_mul(100)?.checked_add(part)
 }
 
-/// What `/proc/meminfo` says, in bytes.
-pub(super) fn memory(meminfo: &str) -> MemoryUse {
-    let bytes = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-        kibibytes.checked_mul(1024)
-    };
-    MemoryUse {
+/// What `/proc/meminfo` says, in bytes. `None` where it does not even say how much there is.
+pub(super) fn memory(meminfo: &str) -> Option<MemoryUse> {
+    let bytes = |name| bytes(meminfo, name);
+    let memory = MemoryUse {
         total: bytes("MemTotal:"),
+        free: bytes("MemFree:"),
+        buffers: bytes("Buffers:"),
+        cached: bytes("Cached:"),
         available: bytes("MemAvailable:"),
         swap_total: bytes("SwapTotal:"),
         swap_free: bytes("SwapFree:"),
-    }
+    };
+    memory.total.map(|_| memory)
+}
+
+/// The bytes behind a name, which the kernel writes as `1024 kB`.
+pub(super) fn bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// `oom_kill` of `/proc/vmstat`, which is there since Linux 4.13.
@@ -130,6 +167,7 @@ fn disk(line: &str) -> Option<(String, Disk)> {
         writes,
         busy_ms: counts.next()??,
         life_used_tenths: None,
+        pre_eol: None,
     };
     Some((name.to_owned(), disk))
 }
@@ -157,7 +195,7 @@ fn network(line: &str) -> Option<(String, Network)> {
         bytes: [number(0)?, number(8)?],
         errors: [number(2)?, number(10)?],
         drops: [number(3)?, number(11)?],
-        speed_mbit: None,
+        ..Network::default()
     };
     Some((name.to_owned(), network))
 }

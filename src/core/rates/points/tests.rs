@@ -1,5 +1,8 @@
 use super::*;
-use crate::core::{series::decimal, time::Mono};
+use crate::core::{
+    series::decimal,
+    time::{Mono, Wall},
+};
 
 /// A machine with a processor, a disk and an interface, so many seconds after its boot, everything counted in proportion.
 fn after(seconds: u64) -> Reading {
@@ -14,6 +17,7 @@ fn after(seconds: u64) -> Reading {
         writes: transfers,
         busy_ms: 500 * seconds,
         life_used_tenths: Some(2),
+        pre_eol: None,
     };
     let network = Network {
         bytes: [1000 * seconds, 2000 * seconds],
@@ -21,7 +25,10 @@ fn after(seconds: u64) -> Reading {
         ..Network::default()
     };
     Reading {
-        at: Mono::since_boot(Duration::from_secs(seconds)),
+        at: Now {
+            mono: Mono::since_boot(Duration::from_secs(seconds)),
+            wall: Wall::from_millis(1_781_589_028_000 + i64::try_from(1000 * seconds).unwrap()),
+        },
         awake: Duration::from_secs(seconds),
         boot_id: Some("one".to_owned()),
         cpu: Some(Cpu {
@@ -29,6 +36,13 @@ fn after(seconds: u64) -> Reading {
         }),
         stalled_us: [(("io", "some"), 100_000 * seconds)].into(),
         oom_kills: Some(seconds / 100),
+        forks: Some(3 * seconds),
+        own: Own {
+            cpu_us: Some(500 * seconds),
+            wakeups: Some(seconds / 2),
+            written: Some(100 * seconds),
+            ..Own::default()
+        },
         disks: [("mmcblk0".to_owned(), disk)].into(),
         networks: [("eth0".to_owned(), network)].into(),
         ..Reading::default()
@@ -74,6 +88,11 @@ fn counters_become_what_happened_in_a_second() {
             "1",
         ),
         ("host_oom_kills", "0"),
+        ("host_forks_per_second", "3"),
+        ("host_clock_step_seconds", "0"),
+        ("agent_cpu_ratio", "0.0005"),
+        ("agent_wakeups_per_second", "0.47"),
+        ("agent_written_bytes_per_second", "100"),
     ] {
         assert_eq!(value(&one, &two, key).as_deref(), Some(expected), "{key}");
     }
@@ -154,6 +173,70 @@ fn a_device_that_vanished_and_came_back_has_no_value_until_its_second_reading() 
     let mut other = after(1045);
     other.disks.get_mut("mmcblk0").unwrap().number = (179, 8);
     assert_eq!(value(&after(1030), &other, DISK), None);
+}
+
+#[test]
+fn an_interface_that_came_back_under_its_name_between_two_readings_has_no_value() {
+    let (mut one, mut two) = (after(1000), after(1015));
+    let numbered = |reading: &mut Reading, index| {
+        reading.networks.get_mut("eth0").unwrap().index = Some(index);
+    };
+    numbered(&mut one, 3);
+    numbered(&mut two, 3);
+    assert_eq!(value(&one, &two, NETWORK).as_deref(), Some("2000"));
+    numbered(&mut two, 9);
+    assert_eq!(value(&one, &two, NETWORK), None);
+}
+
+#[test]
+fn a_clock_that_was_set_shows_by_how_much() {
+    let one = after(1000);
+    for (by_ms, step) in [(99, "0"), (2500, "2.5"), (-3_600_000, "-3600")] {
+        let mut two = after(1015);
+        two.at.wall = Wall::from_millis(two.at.wall.millis() + by_ms);
+        assert_eq!(
+            value(&one, &two, "host_clock_step_seconds").as_deref(),
+            Some(step)
+        );
+        // Rates go by the other clock.
+        assert_eq!(value(&one, &two, DISK).as_deref(), Some("4096"));
+    }
+}
+
+#[test]
+fn a_program_that_counts_less_than_before_has_no_value() {
+    let (one, mut two) = (after(1000), after(1015));
+    two.own = after(3).own;
+    two.forks = after(3).forks;
+    for key in [
+        "agent_cpu_ratio",
+        "agent_wakeups_per_second",
+        "agent_written_bytes_per_second",
+        "host_forks_per_second",
+    ] {
+        assert_eq!(value(&one, &two, key), None, "{key}");
+    }
+}
+
+#[test]
+fn a_file_system_has_its_levels_and_one_without_inodes_has_none_of_those() {
+    let mut now = after(1000);
+    let mut boot = FileSystem {
+        is_read_only: true,
+        ..FileSystem::default()
+    };
+    boot.space.size = 512;
+    now.file_systems = [("/boot".to_owned(), boot)].into();
+    let keys = |key: &str| {
+        value(
+            &now,
+            &now,
+            &format!("host_filesystem_{key}{{mount=\"/boot\"}}"),
+        )
+    };
+    assert_eq!(keys("size_bytes").as_deref(), Some("512"));
+    assert_eq!(keys("read_only").as_deref(), Some("1"));
+    assert_eq!(keys("inodes"), None);
 }
 
 #[test]

@@ -1,0 +1,14 @@
+//! Trees of files for tests: what `/proc` and `/sys` of another machine look like.
+
+use super::files;
+
+/// A tree with these files.
+pub(super) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, content) in files {
+        let path = directory.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        files::replace(&path, content.as_bytes(), files::PRIVATE).unwrap();
+    }
+    directory
+}
