@@ -1,7 +1,7 @@
-//! Which frame goes out next: control before small answers before bulk, and no lane delays another.
+//! Which frame goes out next: control before small answers before bulk before what nobody waits for, and no lane delays another.
 //!
 //! A lane is the outgoing queue of one exchange. It starts as *small* and becomes *bulk* once it has sent more than a small
-//! answer; within a class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
+//! answer, or is *background* from the beginning to the end; within a class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub const LANE_FRAMES_MAX: usize = 8;
 /// Control frames that wait at most. They are heartbeats, pongs and errors: so many wait only when the socket is dead.
 pub const CONTROL_FRAMES_MAX: usize = 256;
+/// Frames that wait in a background lane: the next is made when it has gone out, of what is there then.
+const BACKGROUND_FRAMES_MAX: usize = 1;
 /// A lane that has sent more than this is bulk: two full frames are a small answer.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
@@ -36,11 +38,30 @@ pub enum Refused<F> {
     NoLane,
 }
 
+/// What a lane is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    /// Somebody waits for it.
+    Answer,
+    /// Nobody does: it takes what the others leave.
+    Background,
+}
+
 #[derive(Debug)]
 struct Lane<F> {
+    purpose: Purpose,
     queue: VecDeque<F>,
     sent_bytes: usize,
     is_finished: bool,
+}
+
+impl<F> Lane<F> {
+    const fn frames_max(&self) -> usize {
+        match self.purpose {
+            Purpose::Answer => LANE_FRAMES_MAX,
+            Purpose::Background => BACKGROUND_FRAMES_MAX,
+        }
+    }
 }
 
 /// The lanes of one session.
@@ -52,6 +73,7 @@ pub struct Lanes<F> {
     open: BTreeMap<LaneId, Lane<F>>,
     small: VecDeque<LaneId>,
     bulk: VecDeque<LaneId>,
+    background: VecDeque<LaneId>,
     /// The lane whose message is half out.
     within: Option<LaneId>,
     next_id: u64,
@@ -71,18 +93,20 @@ impl<F: Weight> Lanes<F> {
             open: BTreeMap::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
+            background: VecDeque::new(),
             within: None,
             next_id: 0,
         }
     }
 
     /// Opens a lane.
-    pub fn open(&mut self) -> LaneId {
+    pub fn open(&mut self, purpose: Purpose) -> LaneId {
         let id = LaneId(self.next_id);
         self.next_id += 1;
         self.open.insert(
             id,
             Lane {
+                purpose,
                 queue: VecDeque::new(),
                 sent_bytes: 0,
                 is_finished: false,
@@ -112,19 +136,38 @@ impl<F: Weight> Lanes<F> {
         if lane.is_finished {
             return Err(Refused::NoLane);
         }
-        if lane.queue.len() >= LANE_FRAMES_MAX {
+        if lane.queue.len() >= lane.frames_max() {
             return Err(Refused::Full(frame));
         }
         lane.queue.push_back(frame);
         if lane.queue.len() == 1 {
-            let turns = if lane.sent_bytes > SMALL_BYTES_MAX {
-                &mut self.bulk
-            } else {
-                &mut self.small
-            };
-            turns.push_back(id);
+            self.give_turn(id);
         }
         Ok(())
+    }
+
+    /// Puts a lane that has frames at the end of the queue of its class.
+    fn give_turn(&mut self, id: LaneId) {
+        let Some(lane) = self.open.get(&id) else {
+            return;
+        };
+        let turns = match lane.purpose {
+            Purpose::Background => &mut self.background,
+            Purpose::Answer if lane.sent_bytes > SMALL_BYTES_MAX => &mut self.bulk,
+            Purpose::Answer => &mut self.small,
+        };
+        turns.push_back(id);
+    }
+
+    fn take_turn_away(&mut self, id: LaneId) {
+        for turns in [&mut self.small, &mut self.bulk, &mut self.background] {
+            turns.retain(|other| *other != id);
+        }
+    }
+
+    /// Whether nothing waits in a lane.
+    pub fn is_empty(&self, id: LaneId) -> bool {
+        self.open.get(&id).is_none_or(|lane| lane.queue.is_empty())
     }
 
     /// Nothing more will be pushed; what is queued still goes out.
@@ -150,8 +193,7 @@ impl<F: Weight> Lanes<F> {
     /// Drops a lane and what is queued in it.
     pub fn abort(&mut self, id: LaneId) {
         self.open.remove(&id);
-        self.small.retain(|other| *other != id);
-        self.bulk.retain(|other| *other != id);
+        self.take_turn_away(id);
         self.end_broken_message(id);
     }
 
@@ -171,7 +213,8 @@ impl<F: Weight> Lanes<F> {
         if let Some(frame) = self.control.pop_front() {
             return Some((frame, None));
         }
-        let id = self.small.pop_front().or_else(|| self.bulk.pop_front())?;
+        let classes = [&mut self.small, &mut self.bulk, &mut self.background];
+        let id = classes.into_iter().find_map(VecDeque::pop_front)?;
         let taken = self.take(id);
         debug_assert!(taken.is_some(), "a lane with a turn has a frame");
         taken
@@ -182,17 +225,12 @@ impl<F: Weight> Lanes<F> {
         let lane = self.open.get_mut(&id)?;
         let frame = lane.queue.pop_front()?;
         lane.sent_bytes = lane.sent_bytes.saturating_add(frame.weight());
-        self.small.retain(|other| *other != id);
-        self.bulk.retain(|other| *other != id);
+        let (has_more, is_finished) = (!lane.queue.is_empty(), lane.is_finished);
         self.within = (!frame.ends_message()).then_some(id);
-        if !lane.queue.is_empty() {
-            let turns = if lane.sent_bytes > SMALL_BYTES_MAX {
-                &mut self.bulk
-            } else {
-                &mut self.small
-            };
-            turns.push_back(id);
-        } else if lane.is_finished {
+        self.take_turn_away(id);
+        if has_more {
+            self.give_turn(id);
+        } else if is_finished {
             self.open.remove(&id);
             self.end_broken_message(id);
         }
@@ -246,7 +284,7 @@ mod tests {
     #[test]
     fn control_goes_before_answers_and_small_before_bulk() {
         let mut lanes = Lanes::new();
-        let (download, answer) = (lanes.open(), lanes.open());
+        let (download, answer) = (lanes.open(Purpose::Answer), lanes.open(Purpose::Answer));
         for _ in 0..3 {
             lanes.push(download, whole("old", 32 * 1024)).unwrap();
         }
@@ -260,7 +298,7 @@ mod tests {
     #[test]
     fn lanes_of_a_class_take_turns() {
         let mut lanes = Lanes::new();
-        let (one, two) = (lanes.open(), lanes.open());
+        let (one, two) = (lanes.open(Purpose::Answer), lanes.open(Purpose::Answer));
         for _ in 0..2 {
             lanes.push(one, whole("one", 1)).unwrap();
         }
@@ -271,9 +309,32 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_waits_for_goes_last_and_is_one_frame_at_a_time() {
+        let mut lanes = Lanes::new();
+        let records = lanes.open(Purpose::Background);
+        let (download, answer) = (lanes.open(Purpose::Answer), lanes.open(Purpose::Answer));
+        for _ in 0..3 {
+            lanes.push(download, whole("old", 32 * 1024)).unwrap();
+        }
+        assert_eq!(drain(&mut lanes), ["old"; 3]);
+        lanes.push(records, whole("records", 1)).unwrap();
+        let second = lanes.push(records, whole("more", 1));
+        assert_eq!(second, Err(Refused::Full(whole("more", 1))));
+        lanes.push(download, whole("bulk", 32 * 1024)).unwrap();
+        lanes.push(answer, whole("small", 1)).unwrap();
+        lanes.push_control(whole("beat", 1)).unwrap();
+        assert!(!lanes.is_empty(records));
+        assert_eq!(drain(&mut lanes), ["beat", "small", "bulk", "records"]);
+        assert!(lanes.is_empty(records));
+        lanes.push(records, whole("more", 1)).unwrap();
+        lanes.abort(records);
+        assert_eq!(lanes.next_frame(), None);
+    }
+
+    #[test]
     fn a_full_lane_refuses_and_leaves_the_others_alone() {
         let mut lanes = Lanes::new();
-        let (full, other) = (lanes.open(), lanes.open());
+        let (full, other) = (lanes.open(Purpose::Answer), lanes.open(Purpose::Answer));
         for _ in 0..LANE_FRAMES_MAX {
             lanes.push(full, whole("x", 1)).unwrap();
         }
@@ -290,7 +351,7 @@ mod tests {
     #[test]
     fn nothing_comes_between_the_fragments_of_a_message() {
         let mut lanes = Lanes::new();
-        let spooled = lanes.open();
+        let spooled = lanes.open(Purpose::Answer);
         lanes.push(spooled, Frame("first", 9, false)).unwrap();
         assert_eq!(lanes.next_frame().unwrap().0.0, "first");
         lanes.push_control(whole("beat", 1)).unwrap();
@@ -307,7 +368,7 @@ mod tests {
     fn a_message_whose_sender_gave_up_is_ended() {
         for give_up in [Lanes::abort, Lanes::finish] {
             let mut lanes = Lanes::new();
-            let spooled = lanes.open();
+            let spooled = lanes.open(Purpose::Answer);
             lanes.push(spooled, Frame("first", 9, false)).unwrap();
             lanes.next_frame();
             lanes.push_control(whole("beat", 1)).unwrap();
@@ -320,7 +381,7 @@ mod tests {
     #[test]
     fn a_finished_lane_sends_what_it_has_and_is_gone() {
         let mut lanes = Lanes::new();
-        let lane = lanes.open();
+        let lane = lanes.open(Purpose::Answer);
         lanes.push(lane, whole("last", 1)).unwrap();
         lanes.finish(lane);
         assert_eq!(lanes.push(lane, whole("late", 1)), Err(Refused::NoLane));
@@ -331,7 +392,7 @@ mod tests {
     #[test]
     fn an_aborted_lane_sends_nothing_more() {
         let mut lanes = Lanes::new();
-        let (dead, alive) = (lanes.open(), lanes.open());
+        let (dead, alive) = (lanes.open(Purpose::Answer), lanes.open(Purpose::Answer));
         lanes.push(dead, whole("dead", 1)).unwrap();
         lanes.push(alive, whole("alive", 1)).unwrap();
         lanes.abort(dead);

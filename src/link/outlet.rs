@@ -14,7 +14,7 @@ use std::{
 
 use hyper::body::Bytes;
 
-use crate::core::lanes::{LaneId, Lanes, Refused, Weight};
+use crate::core::lanes::{LaneId, Lanes, Purpose, Refused, Weight};
 
 /// One WebSocket frame or whole message on its way out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -138,7 +138,16 @@ impl Outlet {
 
     /// Opens a lane for the answers of one exchange.
     pub fn open(&self) -> Lane {
-        let id = self.shared.borrow_mut().lanes.open();
+        self.open_for(Purpose::Answer)
+    }
+
+    /// Opens a lane for what nobody waits for: it takes what all others leave, and holds one frame.
+    pub fn open_background(&self) -> Lane {
+        self.open_for(Purpose::Background)
+    }
+
+    fn open_for(&self, purpose: Purpose) -> Lane {
+        let id = self.shared.borrow_mut().lanes.open(purpose);
         Lane {
             id,
             shared: Rc::clone(&self.shared),
@@ -223,6 +232,22 @@ impl Lane {
         .await
     }
 
+    /// Waits until all that was queued has gone out.
+    pub async fn drained(&mut self) -> Result<(), Lost> {
+        poll_fn(|context| {
+            let mut shared = self.shared.borrow_mut();
+            if shared.is_lost {
+                return Poll::Ready(Err(Lost));
+            }
+            if shared.lanes.is_empty(self.id) {
+                return Poll::Ready(Ok(()));
+            }
+            shared.waiting.insert(self.id, context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Lets what is queued go out and closes the lane.
     pub fn finish(self) {
         let mut shared = self.shared.borrow_mut();
@@ -282,6 +307,21 @@ mod tests {
         assert_eq!(next(&outlet), Some(text("kept")));
         assert_eq!(next(&outlet), None);
         assert_eq!(outlet.load(), (0, 0));
+    }
+
+    #[test]
+    fn a_background_lane_tells_when_its_frame_is_out() {
+        let outlet = Outlet::new();
+        let (mut records, mut answer) = (outlet.open_background(), outlet.open());
+        block_on(records.send(text("records"))).unwrap();
+        block_on(answer.send(text("answer"))).unwrap();
+        assert_eq!(block_on(poll_once(records.drained())), None);
+        assert_eq!(next(&outlet), Some(text("answer")));
+        assert_eq!(block_on(poll_once(records.drained())), None);
+        assert_eq!(next(&outlet), Some(text("records")));
+        assert_eq!(block_on(poll_once(records.drained())), Some(Ok(())));
+        outlet.lose();
+        assert_eq!(block_on(records.drained()), Err(Lost));
     }
 
     #[test]

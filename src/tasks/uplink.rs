@@ -474,16 +474,16 @@ impl Uplink {
                 }
                 Input::Heard
             }
-            Inbound::EdgeHello { version } => {
+            Inbound::EdgeHello(hello) => {
                 if let Some(session) = &self.session
-                    && version > 0
+                    && hello.version > 0
                 {
-                    let text = control::edge_hello_ack(version.min(EDGE_VERSION), now.wall);
+                    let text = control::edge_hello_ack(hello.version.min(EDGE_VERSION), now.wall);
                     session.outlet().control(text);
                 }
                 Input::Heard
             }
-            Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
+            Inbound::EdgeAck(_) | Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
         };
         self.link.handle(input, now);
     }

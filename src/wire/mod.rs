@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod control;
+pub mod edge;
 pub mod handshake;
 pub mod kube;
 pub mod lease;

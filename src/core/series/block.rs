@@ -75,27 +75,32 @@ impl Block {
     /// The block as bytes. A column that is shorter than the ticks is filled with `None`, a longer one cut.
     pub fn encode(&self) -> Vec<u8> {
         let mut plain = Vec::new();
-        put(&mut plain, FORM);
-        put(&mut plain, u64::from(self.boot));
-        put_signed(&mut plain, self.wall_offset_ms);
-        put(&mut plain, u64::from(self.clock_is_set));
-        put_length(&mut plain, self.ticks.len());
-        put_steps(&mut plain, &self.ticks);
-        put_length(&mut plain, self.minutes.len());
+        self.put(&mut plain);
+        pack(&plain)
+    }
+
+    /// Appends the block as it is before it is packed, for whoever packs it together with more.
+    pub fn put(&self, plain: &mut Vec<u8>) {
+        put(plain, FORM);
+        put(plain, u64::from(self.boot));
+        put_signed(plain, self.wall_offset_ms);
+        put(plain, u64::from(self.clock_is_set));
+        put_length(plain, self.ticks.len());
+        put_steps(plain, &self.ticks);
+        put_length(plain, self.minutes.len());
         let mut before = 0_u64;
         for (sequence, ticks) in &self.minutes {
-            put(&mut plain, sequence.wrapping_sub(before));
-            put(&mut plain, u64::from(*ticks));
+            put(plain, sequence.wrapping_sub(before));
+            put(plain, u64::from(*ticks));
             before = *sequence;
         }
-        put_length(&mut plain, self.columns.len());
+        put_length(plain, self.columns.len());
         let mut before = 0_u32;
         for (series, column) in &self.columns {
-            put(&mut plain, u64::from(series.wrapping_sub(before)));
+            put(plain, u64::from(series.wrapping_sub(before)));
             before = *series;
-            put_column(&mut plain, column, self.ticks.len());
+            put_column(plain, column, self.ticks.len());
         }
-        pack(&plain)
     }
 
     /// Reads what [`Block::encode`] wrote. Any other bytes are an error, and cost no more than 4 MiB.
@@ -150,7 +155,8 @@ pub fn decode_column(bytes: &[u8], length: usize) -> Result<Column, BlockError> 
     Ok(column)
 }
 
-fn pack(plain: &[u8]) -> Vec<u8> {
+/// Deflates, as small as it gets.
+pub fn pack(plain: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
     // Reading from memory and writing into memory cannot fail.
     let done = DeflateEncoder::new(plain, Compression::best()).read_to_end(&mut packed);
@@ -177,8 +183,8 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, BlockError> {
     }
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
-fn put(plain: &mut Vec<u8>, mut number: u64) {
+/// Appends a number: seven bits a byte, the lowest first; the highest bit says that more follow.
+pub fn put(plain: &mut Vec<u8>, mut number: u64) {
     loop {
         let low = u8::try_from(number & 0x7f).unwrap_or_default();
         number >>= 7;

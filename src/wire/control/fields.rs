@@ -43,11 +43,14 @@ known! {
     "cluster_uuid" ClusterUuid,
     "data" Data,
     "deadline" Deadline,
+    "epoch" Epoch,
     "error" Error,
+    "from" From,
     "gateway_ws_url" GatewayWsUrl,
     "headers" Headers,
     "isWebSocket" IsWebSocketCamel,
     "is_websocket" IsWebSocket,
+    "limits" Limits,
     "message_type" MessageType,
     "method" Method,
     "name" Label,
@@ -60,10 +63,13 @@ known! {
     "service_name" ServiceName,
     "service_port" ServicePort,
     "status" Status,
+    "stream" Stream,
     "stream_id" StreamId,
     "streaming" Streaming,
+    "streams" Streams,
     "supports_response_streaming" SupportsResponseStreaming,
     "timeout" Timeout,
+    "to" To,
     "tunnel_id" TunnelId,
     "use_streaming" UseStreaming,
     "use_yamux" UseYamux,
@@ -73,6 +79,8 @@ known! {
     "connection_timeout_seconds" ConnectionTimeoutSeconds,
     "keep_alive_interval_seconds" KeepAliveIntervalSeconds,
     "max_stream_window_size" MaxStreamWindowSize,
+    // A member of `limits`.
+    "batch_bytes_max" BatchBytesMax,
 }
 
 impl Field {

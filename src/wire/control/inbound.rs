@@ -10,10 +10,14 @@ use serde_json::value::RawValue;
 
 use super::{
     ID_BYTES_MAX,
+    edge::{self, EdgeHello},
     fields::{Field, Fields, Key, is_shallow, string},
     proxied::{self, ProxyMessage},
 };
-use crate::core::time::Wall;
+use crate::core::{
+    outbox::{Acknowledgement, Stream},
+    time::Wall,
+};
 
 /// One control message.
 #[derive(Debug)]
@@ -26,11 +30,10 @@ pub enum Inbound {
     HeartbeatAck,
     /// The gateway offers yamux.
     GatewayHello(GatewayHello),
-    /// The control plane knows the extension, in this version and those before it.
-    EdgeHello {
-        /// Its highest version.
-        version: u32,
-    },
+    /// The control plane knows the extension.
+    EdgeHello(EdgeHello),
+    /// It says that it has records; `None`: it does not say which.
+    EdgeAck(Option<(Stream, Acknowledgement)>),
     /// Answer with `pong` under the same id.
     Ping {
         /// Echoed in the `pong`.
@@ -145,12 +148,8 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
         "register_in_progress" => Inbound::RegisterInProgress,
         "heartbeat_ack" => Inbound::HeartbeatAck,
         "gateway_hello" => Inbound::GatewayHello(gateway_hello(fields)),
-        "edge_hello" => Inbound::EdgeHello {
-            version: fields
-                .integer(Field::Version)
-                .and_then(|version| u32::try_from(version).ok())
-                .unwrap_or(0),
-        },
+        "edge_hello" => Inbound::EdgeHello(EdgeHello::of(fields)),
+        "edge_ack" => Inbound::EdgeAck(edge::acknowledgement(fields)),
         "ping" => Inbound::Ping { request_id },
         "pong" => Inbound::Pong,
         "error" => Inbound::Error {

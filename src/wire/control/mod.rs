@@ -5,6 +5,7 @@
 //! decided here.
 
 mod answers;
+mod edge;
 mod fields;
 mod inbound;
 mod outbound;
@@ -15,6 +16,7 @@ pub use answers::{
     kube_socket_data, proxy_error, proxy_response, proxy_response_abort, proxy_response_chunk,
     proxy_response_end, proxy_response_header, socket_close, stream_error, tcp_tunnel_close,
 };
+pub use edge::{About, BATCH_BYTES_MAX, EdgeHello, Messages, Records, edge_gap};
 pub use inbound::{GatewayHello, Inbound, RegisterSuccess, Undecodable, decode};
 pub use outbound::{
     Features, Heartbeat, Registration, SUPPORTED_TYPES, ServerSpecs, TunnelPorts, edge_hello_ack,

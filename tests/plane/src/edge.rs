@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use smol::Timer;
 use smol::channel::Sender;
 
+use crate::batch::Intake;
 use crate::bell::Bell;
 use crate::mux::Mux;
 use crate::options::Streams;
@@ -47,6 +48,8 @@ pub(crate) struct Edge {
     mux: RefCell<Option<Rc<Mux>>>,
     /// A test that speaks yamux itself.
     taker: RefCell<Option<Sender<Bytes>>>,
+    /// Records on their way in.
+    pub(crate) intake: Intake,
     bell: Bell,
 }
 
@@ -133,7 +136,11 @@ pub(crate) fn begin(world: &Rc<World>, session: &Rc<Session>) {
     let is_wanted = world.behaviour(|behaviour| behaviour.streams) == Streams::Preferred;
     let edge = &session.edge;
     if is_wanted && edge.is_offered.get() && edge.extension.get() == Step::Unasked {
-        let payload = json!({ "version": VERSION, "streams": [], "limits": {} });
+        let (takes, bytes) =
+            world.behaviour(|behaviour| (behaviour.takes.clone(), behaviour.batch_bytes_max));
+        let limits = bytes.map_or_else(|| json!({}), |bytes| json!({ "batch_bytes_max": bytes }));
+        let payload = json!({ "version": VERSION, "streams": takes, "limits": limits });
+        edge.intake.begin(takes, bytes);
         hello(world, session, payload);
     }
 }

@@ -7,6 +7,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use smol::Timer;
 
+use crate::batch;
 use crate::check;
 use crate::clock;
 use crate::edge;
@@ -50,6 +51,7 @@ pub(crate) async fn take(
                 Ok(envelope) => {
                     let id = envelope.request_id.as_deref().unwrap_or_default();
                     note(known(&envelope.kind), id);
+                    batch::weigh(world, session, &envelope.kind, message.data.len());
                     json(world, session, &envelope).await;
                 }
                 Err(error) => {
@@ -106,6 +108,7 @@ fn known(kind: &str) -> Cow<'static, str> {
         "proxy_response" => "proxy_response",
         "proxy_websocket_data" => "proxy_websocket_data",
         "heartbeat" => "heartbeat",
+        "edge_batch" => "edge_batch",
         other => return Cow::Owned(other.to_owned()),
     })
 }
@@ -156,6 +159,8 @@ async fn json(world: &Rc<World>, session: &Rc<Session>, envelope: &Envelope<'_>)
         "proxy_websocket_close" => stream_close(world, session, id, &payload),
         "edge_hello_ack" => edge::hello_ack(world, session, &payload),
         "gateway_hello_ack" => edge::gateway_hello_ack(world, session, &payload),
+        "edge_batch" => batch::take(world, session, &payload),
+        "edge_gap" => batch::take_gap(world, session, &payload),
         "protocol_fallback" => edge::unknown(world, session, &text(&payload, "unknown_type")),
         _ => {}
     }

@@ -11,6 +11,7 @@
 
 mod agents;
 mod api;
+mod batch;
 mod bell;
 mod book;
 mod bridge;
@@ -31,6 +32,7 @@ mod plane;
 mod pool;
 mod raw;
 mod record;
+mod records;
 mod relay;
 mod request;
 mod rest;
@@ -40,6 +42,7 @@ mod state;
 mod streams;
 mod thread;
 mod transport;
+mod unpack;
 mod wire;
 mod world;
 mod ws;
@@ -50,14 +53,15 @@ pub use header::StreamHeader;
 pub use hyper::body::Bytes;
 pub use json::StreamRequest;
 pub use options::{
-    Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Overflow, Redirect,
-    RegisterReply, RestReply, Services, Spelling, Streams, Upgrade,
+    Acknowledging, Behaviour, BodyForm, Carrier, ClientCertificates, Mode, Options, Overflow,
+    Redirect, RegisterReply, RestReply, Services, Spelling, Streams, Upgrade,
 };
 pub use plane::{Cut, Plane, SessionInfo, Sessions, View};
 pub use raw::{BinaryMessages, RawStream};
 pub use record::{
     Direction, Frame, Handshake, RestCall, Role, StreamChange, StreamEvent, Violation,
 };
+pub use records::{Minute, Received as ReceivedRecords, Record, Records, Source};
 pub use request::{ProxyRequest, Service};
 pub use shape::Head;
 pub use state::{Cluster, Failure};

@@ -86,6 +86,13 @@ pub struct Behaviour {
     /// The payload of the `gateway_hello` that asks for yamux. With one that is set here, it also
     /// follows each gateway handshake of an agent that is not asked for streams.
     pub gateway_hello: Option<Value>,
+    /// The streams of records that `edge_hello` offers to take. None: a plane that knows streams of HTTP
+    /// and no records.
+    pub takes: Vec<&'static str>,
+    /// The largest message with records that `edge_hello` asks for.
+    pub batch_bytes_max: Option<u64>,
+    /// What records get.
+    pub acknowledging: Acknowledging,
     /// A session without any frame for so long is closed.
     pub silence_max: Duration,
     /// What the REST endpoints answer.
@@ -124,6 +131,9 @@ impl Default for Behaviour {
             acknowledges_heartbeats: true,
             streams: Streams::Preferred,
             gateway_hello: None,
+            takes: vec!["metrics", "events", "logs", "audit", "outcomes"],
+            batch_bytes_max: None,
+            acknowledging: Acknowledging::Prompt,
             // Agents ping every 10 s; the existing control plane is said to drop one after 60 s.
             silence_max: Duration::from_secs(45),
             rest: RestReply::default(),
@@ -151,6 +161,31 @@ pub enum Streams {
     Preferred,
     /// JSON messages, as for every other agent.
     Off,
+}
+
+/// What records get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledging {
+    /// They are kept, and their acknowledgement goes out at once.
+    Prompt,
+    /// The same, after so long.
+    After(Duration),
+    /// The same, in two halves, the newer one first.
+    Halves,
+    /// They are kept, and no acknowledgement goes out.
+    Never,
+    /// They are kept, and the connection is reset before the acknowledgement.
+    CutAfter,
+    /// They are lost, with the connection.
+    CutBefore,
+    /// They are kept, and what goes out is about one record more on each side.
+    WrongRange,
+    /// They are kept, and what goes out is about records that cannot exist yet.
+    Future,
+    /// They are kept, and what goes out is about another epoch.
+    OtherEpoch,
+    /// They are kept, and what goes out is an acknowledgement of nothing that can be understood.
+    Garbage,
 }
 
 /// What a WebSocket handshake gets.

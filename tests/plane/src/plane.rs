@@ -20,6 +20,7 @@ use crate::json::{self, StreamRequest};
 use crate::net::{Ending, Flow};
 use crate::options::{Behaviour, Options, Streams};
 use crate::record::{Frame, Handshake, RestCall, Role, StreamEvent, Violation};
+use crate::records::Records;
 use crate::request::ProxyRequest;
 use crate::session::Session;
 use crate::shape::Head;
@@ -35,6 +36,7 @@ pub struct Plane {
     options: Options,
     behaviour: Behaviour,
     state: State,
+    records: Records,
     addresses: Addresses,
     urls: Urls,
     running: Option<Running>,
@@ -43,7 +45,7 @@ pub struct Plane {
 #[derive(Debug)]
 struct Running {
     jobs: Sender<Job>,
-    thread: JoinHandle<Option<State>>,
+    thread: JoinHandle<Option<(State, Records)>>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +121,8 @@ pub struct View<'a> {
     pub stream_events: &'a VecDeque<StreamEvent>,
     /// What broke the protocol, the oldest first.
     pub violations: &'a VecDeque<Violation>,
+    /// What agents delivered.
+    pub records: &'a Records,
     /// The open sessions.
     pub sessions: &'a [SessionInfo],
 }
@@ -133,6 +137,7 @@ impl Plane {
             std::fs::create_dir_all(dir)
                 .map_err(|error| Failure::new(format!("cannot make {}: {error}", dir.display())))?;
         }
+        let records = Records::load(options.state_dir.as_deref())?;
         let mut state = State::load_or_new(options.state_dir.as_deref())?;
         if let Some(token) = &options.token {
             state.token.clone_from(token);
@@ -141,6 +146,7 @@ impl Plane {
             options,
             behaviour: Behaviour::default(),
             state,
+            records,
             addresses: Addresses::default(),
             urls: Urls::default(),
             running: None,
@@ -156,7 +162,7 @@ impl Plane {
         let parts = Parts {
             options: self.options.clone(),
             addresses: self.addresses.clone(),
-            state: self.state.clone(),
+            kept: (self.state.clone(), std::mem::take(&mut self.records)),
             behaviour: self.behaviour.clone(),
             listeners,
         };
@@ -201,7 +207,7 @@ impl Plane {
         };
         drop(running.jobs);
         match running.thread.join() {
-            Ok(Some(state)) => self.state = state,
+            Ok(Some((state, records))) => (self.state, self.records) = (state, records),
             Ok(None) => {}
             Err(_) => log::error!("the plane's thread panicked"),
         }
@@ -276,6 +282,12 @@ impl Plane {
     pub fn forget_clusters(&mut self) {
         self.state.clusters.clear();
         self.call(|world| world.state.borrow_mut().clusters.clear());
+    }
+
+    /// What agents delivered, now or in an earlier start.
+    pub fn records(&self) -> Records {
+        self.call(|world| world.records.borrow().clone())
+            .unwrap_or_else(|| self.records.clone())
     }
 
     /// Changes the behaviour; it holds over restarts.
@@ -581,6 +593,7 @@ fn look<T>(world: &World, mut look: impl FnMut(&View<'_>) -> Option<T>) -> Optio
         registrations: &world.record.registrations.borrow(),
         violations: &world.record.violations.borrow(),
         stream_events: &world.record.streams.borrow(),
+        records: &world.records.borrow(),
         sessions: &sessions,
     })
 }

@@ -10,6 +10,7 @@ use smol::net::TcpListener;
 
 use crate::http::{self, Endpoints, Listener};
 use crate::options::{Behaviour, Options};
+use crate::records::Records;
 use crate::state::{Failure, State};
 use crate::world::{Addresses, Security, World};
 
@@ -21,7 +22,7 @@ pub(crate) type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
 pub(crate) struct Parts {
     pub(crate) options: Options,
     pub(crate) addresses: Addresses,
-    pub(crate) state: State,
+    pub(crate) kept: (State, Records),
     pub(crate) behaviour: Behaviour,
     pub(crate) listeners: Vec<Listener>,
 }
@@ -61,9 +62,9 @@ pub(crate) fn bind(options: &Options, addresses: &mut Addresses) -> Result<Vec<L
 }
 
 /// The plane's thread; gives back what outlives it.
-pub(crate) fn run(parts: Parts, queue: &Receiver<Job>) -> Option<State> {
+pub(crate) fn run(parts: Parts, queue: &Receiver<Job>) -> Option<(State, Records)> {
     let executor = Rc::new(LocalExecutor::new());
-    let tls = match parts.state.tls(parts.options.client_certificates) {
+    let tls = match parts.kept.0.tls(parts.options.client_certificates) {
         Ok(tls) => tls,
         Err(error) => {
             log::error!("{error}");
@@ -73,7 +74,7 @@ pub(crate) fn run(parts: Parts, queue: &Receiver<Job>) -> Option<State> {
     let world = World::new(
         parts.options,
         parts.addresses,
-        parts.state,
+        parts.kept,
         parts.behaviour,
         Rc::clone(&executor),
     );
@@ -96,5 +97,5 @@ pub(crate) fn run(parts: Parts, queue: &Receiver<Job>) -> Option<State> {
     world.tasks.clear();
     // Dropped tasks are still to be run once by the executor, which then drops what they own.
     while executor.try_tick() {}
-    Some(world.state.borrow().clone())
+    Some((world.state.borrow().clone(), world.records.take()))
 }

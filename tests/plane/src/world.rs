@@ -11,6 +11,7 @@ use crate::exchange::Past;
 use crate::net::{Ending, Flow, Gate};
 use crate::options::{Behaviour, Options};
 use crate::record::{Record, Role};
+use crate::records::Records;
 use crate::session::Session;
 use crate::state::{self, Access, Cluster, Failure, State};
 
@@ -30,6 +31,8 @@ pub(crate) struct World {
     pub(crate) state: RefCell<State>,
     pub(crate) behaviour: RefCell<Behaviour>,
     pub(crate) record: Record,
+    /// What agents delivered.
+    pub(crate) records: RefCell<Records>,
     pub(crate) past: Past,
     pub(crate) tasks: Tasks,
     pub(crate) sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
@@ -42,7 +45,7 @@ impl World {
     pub(crate) fn new(
         options: Options,
         addresses: Addresses,
-        state: State,
+        (state, records): (State, Records),
         behaviour: Behaviour,
         executor: Rc<LocalExecutor<'static>>,
     ) -> Result<Self, Failure> {
@@ -51,6 +54,7 @@ impl World {
             options,
             addresses,
             state: RefCell::new(state),
+            records: RefCell::new(records),
             behaviour: RefCell::new(behaviour),
             past: Past::default(),
             tasks: Tasks::new(executor),
