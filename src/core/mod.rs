@@ -15,6 +15,7 @@ pub mod outbox;
 pub mod policy;
 pub mod proxy;
 pub mod rates;
+pub mod retention;
 pub mod secret;
 pub mod series;
 pub mod time;

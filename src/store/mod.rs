@@ -23,6 +23,7 @@ mod journal;
 mod notes;
 mod reserve;
 mod schema;
+pub mod telemetry;
 mod thread;
 mod trouble;
 

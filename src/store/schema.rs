@@ -6,6 +6,9 @@ use rusqlite::{Connection, TransactionBehavior};
 /// The steps of `state.db` in order: the first makes schema 1 of an empty file.
 pub(super) const STATE: [&str; 1] = [include_str!("migrations/0001.sql")];
 
+/// The steps of `telemetry.db`.
+pub(super) const TELEMETRY: [&str; 1] = [include_str!("telemetry/migrations/0001.sql")];
+
 /// What came of bringing a file up to date.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Migrated {

@@ -71,14 +71,24 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
 
 /// What programs without privileges can still write. `None` where the file system does not say.
 pub(super) fn free_bytes(directory: &Path) -> Option<u64> {
+    bytes(directory).map(|(free, _)| free)
+}
+
+/// The size of the file system.
+pub(super) fn size_bytes(directory: &Path) -> Option<u64> {
+    bytes(directory).map(|(_, size)| size)
+}
+
+fn bytes(directory: &Path) -> Option<(u64, u64)> {
     let space = statvfs(directory).ok()?;
     #[expect(
         clippy::useless_conversion,
         reason = "the fields have 32 bit on 32-bit machines"
     )]
-    let (block, available) = (
+    let (block, available, all) = (
         u64::from(space.fragment_size()),
         u64::from(space.blocks_available()),
+        u64::from(space.blocks()),
     );
-    Some(available.saturating_mul(block))
+    Some((available.saturating_mul(block), all.saturating_mul(block)))
 }

@@ -6,5 +6,6 @@ pub mod edge;
 pub mod handshake;
 pub mod kube;
 pub mod lease;
+pub mod record;
 pub mod state;
 pub mod stream;

@@ -1,10 +1,13 @@
 //! What is delivered: streams, and the records that go out in one message.
 
-use super::{Loss, Range};
+use super::{Gap, Loss, Range, Stock};
 use crate::core::{
     series::{Series, block::Block},
     time::Wall,
 };
+
+/// Gaps of one stream that are told apart.
+const GAPS_MAX: usize = 64;
 
 /// What is delivered. Each has sequences of its own.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -99,4 +102,42 @@ pub struct Backlog {
     pub records: u64,
     /// When the oldest of them was, where that is known.
     pub oldest: Option<Wall>,
+}
+
+/// What there is of a stream now: [`Stock`] with what it borrows.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Holdings {
+    /// What the sequences belong to: it changes when the stream begins anew.
+    pub epoch: u64,
+    /// The newest record that may go out; 0 where there was none yet.
+    pub last: u64,
+    /// What is gone, in order and without overlaps.
+    pub gaps: Vec<Gap>,
+}
+
+impl Holdings {
+    /// The same for [`super::Outbox::next`].
+    pub fn stock(&self) -> Stock<'_> {
+        Stock {
+            last: self.last,
+            gaps: &self.gaps,
+        }
+    }
+
+    /// Notes that records are gone. Gaps that meet and have the same reason become one; where there are too many the oldest two do.
+    pub fn lose(&mut self, range: Range, loss: Loss) {
+        match self.gaps.last_mut() {
+            Some(last) if last.loss == loss && last.range.to() + 1 == range.from() => {
+                last.range = Range::new(last.range.from(), range.to()).unwrap_or(last.range);
+            }
+            Some(_) | None => self.gaps.push(Gap { range, loss }),
+        }
+        self.gaps.sort_by_key(|gap| gap.range);
+        while self.gaps.len() > GAPS_MAX {
+            let first = self.gaps.remove(0);
+            if let Some(next) = self.gaps.first_mut() {
+                next.range = Range::new(first.range.from(), next.range.to()).unwrap_or(next.range);
+            }
+        }
+    }
 }

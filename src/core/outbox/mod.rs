@@ -15,7 +15,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Backlog, Batch, Body, Row, Samples, Stream};
+pub use batch::{Backlog, Batch, Body, Holdings, Row, Samples, Stream};
 pub use cursor::{Cursor, RANGES_MAX, Range};
 
 /// How long an acknowledgement may take. A receiver that writes to a slow disk needs seconds; the link itself is watched by pings.
@@ -39,14 +39,24 @@ pub enum Loss {
     Budget,
     /// They cannot be read any more.
     Damaged,
+    /// They were kept as long as such records are, and nobody waited for them.
+    Retention,
 }
 
 impl Loss {
+    /// The loss of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Budget, Self::Damaged, Self::Retention]
+            .into_iter()
+            .find(|loss| loss.word() == word)
+    }
+
     /// The word on the wire and on disk.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Budget => "disk budget",
             Self::Damaged => "damaged",
+            Self::Retention => "kept long enough",
         }
     }
 }

@@ -134,25 +134,33 @@ impl Block {
     }
 }
 
-/// The values of one series alone, as they lie in a row of an hour.
-pub fn encode_column(column: &[Option<i64>]) -> Vec<u8> {
+/// Columns of the same length, as they lie in one row of the database.
+pub fn encode_columns(columns: &[Column]) -> Vec<u8> {
     let mut plain = Vec::new();
-    put_column(&mut plain, column, column.len());
+    for column in columns {
+        put_column(&mut plain, column, column.len());
+    }
     pack(&plain)
 }
 
-/// Reads what [`encode_column`] wrote of `length` values.
-pub fn decode_column(bytes: &[u8], length: usize) -> Result<Column, BlockError> {
-    if length > TICKS_MAX {
+/// Reads what [`encode_columns`] wrote: `count` columns of `length` values each.
+pub fn decode_columns(
+    bytes: &[u8],
+    count: usize,
+    length: usize,
+) -> Result<Vec<Column>, BlockError> {
+    if length > TICKS_MAX || count > COLUMNS_MAX {
         return Err(BlockError::TooLarge);
     }
     let plain = unpack(bytes)?;
     let mut rest = plain.as_slice();
-    let column = take_column(&mut rest, length)?;
+    let columns = (0..count)
+        .map(|_| take_column(&mut rest, length))
+        .collect::<Result<_, _>>()?;
     if !rest.is_empty() {
         return Err(BlockError::Damaged);
     }
-    Ok(column)
+    Ok(columns)
 }
 
 /// Deflates, as small as it gets.
@@ -367,7 +375,8 @@ mod tests {
 
         #[test]
         fn any_column_is_read_back_as_it_was(column in vec(any::<Option<i64>>(), 0..300)) {
-            prop_assert_eq!(decode_column(&encode_column(&column), column.len()), Ok(column));
+            let two = vec![column.clone(), column];
+            prop_assert_eq!(decode_columns(&encode_columns(&two), 2, two[0].len()), Ok(two));
         }
 
         /// Packed, so that the bytes reach the reader behind the decoder.
@@ -379,7 +388,7 @@ mod tests {
                 if let Ok(block) = Block::decode(&bytes) {
                     prop_assert_eq!(Block::decode(&block.encode()), Ok(block));
                 }
-                drop(decode_column(&bytes, length));
+                drop(decode_columns(&bytes, 4, length));
             }
         }
     }
@@ -395,7 +404,10 @@ mod tests {
         assert_eq!(Block::decode(&pack(&plain)), Err(BlockError::TooLarge));
         assert_eq!(Block::decode(&pack(&[2])), Err(BlockError::Newer));
         assert_eq!(Block::decode(b"no deflate"), Err(BlockError::Damaged));
-        assert_eq!(decode_column(&[], usize::MAX), Err(BlockError::TooLarge));
+        assert_eq!(
+            decode_columns(&[], 1, usize::MAX),
+            Err(BlockError::TooLarge)
+        );
         let mut longer = Block::default().encode();
         longer.push(0);
         assert_eq!(Block::decode(&longer), Err(BlockError::Damaged));
@@ -404,7 +416,7 @@ mod tests {
     #[test]
     fn an_hour_of_a_quiet_series_takes_a_tenth_of_a_byte_a_sample() {
         let column: Column = (0..240).map(|tick| Some(1_000_000 + tick / 60)).collect();
-        assert!(encode_column(&column).len() <= 24);
+        assert!(encode_columns(&[column]).len() <= 24);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! of 0.1234 with four digits is 1234.
 
 pub mod block;
+mod join;
 mod key;
 mod query;
+pub mod steps;
 
 pub use key::{Key, KeyError};
 pub use query::{Known, Line, Query, Select, Spot};

@@ -1,0 +1,151 @@
+//! How fine samples are kept, and for how long.
+//!
+//! Age is counted in minutes that were measured, never by a clock: one that jumps ten years must not throw away what it jumped over.
+
+use std::time::Duration;
+
+/// How fine samples are kept. A finer level becomes the next one while it is still there itself.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Level {
+    /// Each value.
+    Raw,
+    /// Steps of a minute.
+    Minutes,
+    /// Steps of a quarter of an hour.
+    Quarters,
+    /// Steps of six hours.
+    SixHours,
+}
+
+const MINUTES_OF_DAY: u64 = 1_440;
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+impl Level {
+    /// All, the finest first.
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Minutes, Self::Quarters, Self::SixHours];
+
+    /// The number on disk.
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::Raw => 0,
+            Self::Minutes => 1,
+            Self::Quarters => 2,
+            Self::SixHours => 3,
+        }
+    }
+
+    /// The level of that number.
+    pub fn of(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.number() == number)
+    }
+
+    /// For people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Raw => "single values",
+            Self::Minutes => "steps of a minute",
+            Self::Quarters => "steps of 15 minutes",
+            Self::SixHours => "steps of six hours",
+        }
+    }
+
+    /// How long a step is; single values have none.
+    pub const fn step_ms(self) -> Option<i64> {
+        match self {
+            Self::Raw => None,
+            Self::Minutes => Some(MINUTE_MS),
+            Self::Quarters => Some(15 * MINUTE_MS),
+            Self::SixHours => Some(6 * HOUR_MS),
+        }
+    }
+
+    /// The level that this one becomes.
+    pub const fn coarser(self) -> Option<Self> {
+        match self {
+            Self::Raw => Some(Self::Minutes),
+            Self::Minutes => Some(Self::Quarters),
+            Self::Quarters => Some(Self::SixHours),
+            Self::SixHours => None,
+        }
+    }
+
+    /// Pieces of this level that begin in the same span become one piece of the next. Single values become minutes piece by piece.
+    pub const fn span_ms(self) -> Option<i64> {
+        match self {
+            Self::Raw | Self::SixHours => None,
+            Self::Minutes => Some(DAY_MS),
+            Self::Quarters => Some(30 * DAY_MS),
+        }
+    }
+
+    /// How many measured minutes it is kept for: 48 hours, 30 days, a year, five years.
+    pub const fn kept_minutes(self) -> u64 {
+        match self {
+            Self::Raw => 2 * MINUTES_OF_DAY,
+            Self::Minutes => 30 * MINUTES_OF_DAY,
+            Self::Quarters => 366 * MINUTES_OF_DAY,
+            Self::SixHours => 5 * 366 * MINUTES_OF_DAY,
+        }
+    }
+
+    /// The coarsest level that still has a value for each step of this length.
+    pub fn for_step(step: Option<Duration>) -> Self {
+        let asked = step.map_or(0, |step| {
+            i64::try_from(step.as_millis()).unwrap_or(i64::MAX)
+        });
+        Self::ALL
+            .into_iter()
+            .rev()
+            .find(|level| level.step_ms().unwrap_or(0) <= asked)
+            .unwrap_or(Self::Raw)
+    }
+}
+
+/// What samples may take of a disk: the setting, and never more than a twentieth of the disk.
+pub fn budget_bytes(setting: u64, disk_bytes: Option<u64>) -> u64 {
+    disk_bytes.map_or(setting, |disk| setting.min(disk / 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_answered_from_the_coarsest_level_that_has_it() {
+        for (seconds, level) in [
+            (None, Level::Raw),
+            (Some(15), Level::Raw),
+            (Some(60), Level::Minutes),
+            (Some(899), Level::Minutes),
+            (Some(900), Level::Quarters),
+            (Some(86_400), Level::SixHours),
+        ] {
+            assert_eq!(
+                Level::for_step(seconds.map(Duration::from_secs)),
+                level,
+                "{seconds:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_level_is_kept_longer_than_the_finer_one_and_its_span_is_whole_steps() {
+        for pair in Level::ALL.windows(2) {
+            assert!(pair[0].kept_minutes() < pair[1].kept_minutes());
+            assert_eq!(pair[0].coarser(), Some(pair[1]));
+            assert_eq!(Level::of(pair[1].number()), Some(pair[1]));
+            if let Some(span) = pair[0].span_ms() {
+                assert_eq!(span % pair[1].step_ms().unwrap(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn the_budget_is_a_twentieth_of_a_small_disk() {
+        assert_eq!(budget_bytes(256 << 20, Some(1 << 30)), (1 << 30) / 20);
+        assert_eq!(budget_bytes(256 << 20, Some(1 << 40)), 256 << 20);
+        assert_eq!(budget_bytes(256 << 20, None), 256 << 20);
+    }
+}

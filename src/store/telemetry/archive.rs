@@ -1,0 +1,495 @@
+//! Everything that the archive's thread has, and what it does with it.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use super::{
+    DATABASE, Options,
+    boots::{self, Boot, Boots},
+    compact::{self, Rung},
+    contents::{Contents, backlog},
+    cursors::Cursors,
+    gaps, journal,
+    journal::{Pending, Waiting},
+    query::{self, Answered},
+    read,
+    rows::Rows,
+    series::{self, LIVE_MAX, Numbers},
+    signed,
+    thin::{self, Cut},
+};
+use crate::{
+    core::{
+        health::{Condition, Severity},
+        outbox::{Backlog, Batch, Cursor, Holdings, Loss, Range, Stream},
+        retention,
+        series::{Known, Line, Query, Select, Tick},
+        time::{Mono, Now},
+    },
+    error::Error,
+    store::{
+        Failure,
+        database::{Database, Form, State},
+        schema,
+        thread::Owned,
+        trouble,
+    },
+};
+
+/// Every condition that the archive reports.
+pub const CONDITIONS: [&str; 6] = [UNWRITABLE, NEWER, DAMAGED, LOST, TOO_MANY, THINNED];
+
+const UNWRITABLE: &str = "telemetry.unwritable";
+const NEWER: &str = "telemetry.newer";
+const DAMAGED: &str = "telemetry.damaged";
+const LOST: &str = "telemetry.lost";
+const TOO_MANY: &str = "telemetry.too-many-series";
+const THINNED: &str = "telemetry.thinned";
+
+/// Rungs and cuts of one [`Archive::tend`]: after a long rest there are many, and somebody may be waiting for the thread.
+const STEPS_MAX: usize = 32;
+/// Epochs are numbers that JavaScript reads exactly, too.
+const EPOCH_BITS: u32 = 53;
+
+pub(super) static FORM: Form = Form {
+    file: DATABASE,
+    migrations: &schema::TELEMETRY,
+    // Small pages: a flush changes two or three. 256 of them in the log, and then each goes to its place once for many flushes.
+    pragmas: "PRAGMA page_size = 1024;
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA wal_autocheckpoint = 512;
+         PRAGMA journal_size_limit = 1048576;
+         PRAGMA cache_size = -256;
+         PRAGMA temp_store = MEMORY;",
+    // It may be 256 MB on a slow card.
+    is_checked: false,
+    damaged_max: 1,
+};
+
+/// A condition before it has a time.
+type Said = (&'static str, Severity, Error);
+
+/// Everything of the thread.
+#[derive(Debug)]
+pub(super) struct Archive {
+    database: Database,
+    options: Options,
+    contents: Contents,
+    numbers: Numbers,
+    pending: Pending,
+    pub(super) events: Rows,
+    pub(super) logs: Rows,
+    cursors: Cursors,
+    has_thinned: bool,
+}
+
+impl Archive {
+    pub(super) fn open(directory: PathBuf, options: Options, now: Now) -> (Self, Vec<Condition>) {
+        let mut archive = Self {
+            database: Database::new(directory, &FORM, None, now.wall),
+            options,
+            contents: Contents::default(),
+            numbers: Numbers::default(),
+            pending: Pending::default(),
+            events: Rows::of("event"),
+            logs: Rows::of("log"),
+            cursors: Cursors::default(),
+            has_thinned: false,
+        };
+        archive.recover();
+        if let Ok(cursors) = archive.database.read(Cursors::load) {
+            archive.cursors = cursors;
+        }
+        let conditions = archive.conditions();
+        (archive, conditions)
+    }
+
+    /// Takes a tick into memory.
+    pub(super) fn take(&mut self, tick: &Tick) {
+        let values = tick
+            .points
+            .iter()
+            .filter_map(|point| Some((self.numbers.local(&point.series)?, point.value)))
+            .collect();
+        self.pending.take(Waiting {
+            mono_ms: millis(tick.mono()),
+            values,
+        });
+    }
+
+    /// See [`super::Handle::flush`].
+    pub(super) fn flush(&mut self, now: Now, clock_is_set: bool) -> Result<(), Failure> {
+        self.database.saw(now.wall);
+        let is_idle = self.pending.is_empty()
+            && self.events.is_empty()
+            && self.logs.is_empty()
+            && !self.cursors.is_dirty();
+        if is_idle {
+            return Ok(());
+        }
+        let mut written = self.write_minute(now, clock_is_set);
+        if self.database.was_replaced() {
+            self.begin_anew();
+            written = self.write_minute(now, clock_is_set);
+        }
+        written
+    }
+
+    fn write_minute(&mut self, now: Now, clock_is_set: bool) -> Result<(), Failure> {
+        let offset = now.wall.millis().saturating_sub(signed(millis(now.mono)));
+        let number = self
+            .contents
+            .boot
+            .unwrap_or_else(|| self.contents.boots.next());
+        let known = self.contents.boots.get(number);
+        let boot = Boot {
+            guess_ms: match known {
+                Some(known) => known.guess_ms,
+                None => self.guess(offset, now)?,
+            },
+            wall_offset_ms: known
+                .and_then(|known| known.wall_offset_ms)
+                .or_else(|| clock_is_set.then_some(offset)),
+        };
+        let sequence = self.contents.metrics.last.saturating_add(1);
+        let Self {
+            database,
+            contents,
+            numbers,
+            pending,
+            events,
+            logs,
+            cursors,
+            options,
+            ..
+        } = self;
+        let (on_disk, last_event, last_line) = database.write(|transaction| {
+            contents.check(transaction)?;
+            let mut on_disk = BTreeMap::new();
+            if !pending.is_empty() {
+                if known != Some(boot) {
+                    boots::write(transaction, (number, &options.boot_id), boot)?;
+                }
+                on_disk = numbers.write(transaction)?;
+                let block = pending.block((number, sequence), (offset, clock_is_set), &on_disk);
+                journal::insert(transaction, sequence, &block.encode())?;
+            }
+            let last_event = events.write(transaction, contents.events.last)?;
+            let last_line = logs.write(transaction, contents.logs.last)?;
+            cursors.write(transaction)?;
+            Ok((on_disk, last_event, last_line))
+        })?;
+        (contents.events.last, contents.logs.last) = (last_event, last_line);
+        events.written();
+        logs.written();
+        cursors.written();
+        if !pending.is_empty() {
+            numbers.written(&on_disk);
+            pending.written();
+            contents.metrics.last = sequence;
+            contents.boots.put(number, boot);
+            contents.boot = Some(number);
+        }
+        Ok(())
+    }
+
+    /// A guess at the wall clock of this boot that puts it behind the one before, where the clock itself does not.
+    fn guess(&mut self, offset: i64, now: Now) -> Result<i64, Failure> {
+        let last = self.contents.metrics.last;
+        let boots = &self.contents.boots;
+        let before = self
+            .database
+            .read(|connection| read::wall(connection, boots, Stream::Metrics, last))?;
+        let behind = before.map_or(i64::MIN, |before| {
+            before
+                .millis()
+                .saturating_add(60_000)
+                .saturating_sub(signed(millis(now.mono)))
+        });
+        Ok(offset.max(behind))
+    }
+
+    /// See [`super::Handle::tend`].
+    pub(super) fn tend(&mut self, now: Now) -> Vec<Condition> {
+        self.database.saw(now.wall);
+        self.recover();
+        for _ in 0..STEPS_MAX {
+            // What fails is remembered as trouble, and tried again.
+            if !matches!(self.climb(now), Ok(true)) {
+                break;
+            }
+        }
+        for _ in 0..STEPS_MAX {
+            if !matches!(self.thin(), Ok(true)) {
+                break;
+            }
+        }
+        self.conditions()
+    }
+
+    /// One rung of the ladder. `false` where nothing is due.
+    fn climb(&mut self, now: Now) -> Result<bool, Failure> {
+        let hour = millis(now.mono) / 3_600_000;
+        let now_hour = (self.contents.boot.unwrap_or(0), hour);
+        let boots = &self.contents.boots;
+        let rung = self
+            .database
+            .read(|connection| compact::next(connection, boots, now_hour))?;
+        let Some(rung) = rung else {
+            return Ok(false);
+        };
+        let damaged = match &rung {
+            Rung::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
+            Rung::Hour(..) | Rung::Roll(..) => None,
+        };
+        self.change(damaged, |transaction, boots| {
+            compact::climb(transaction, boots, &rung)
+        })?;
+        Ok(true)
+    }
+
+    /// One cut. `false` where nothing has to go.
+    fn thin(&mut self) -> Result<bool, Failure> {
+        let budget = retention::budget_bytes(
+            self.options.disk_bytes_max,
+            trouble::size_bytes(self.database.directory()),
+        );
+        let at = (self.contents.epoch, self.contents.metrics.last);
+        let cursors = &self.cursors;
+        let cut = self
+            .database
+            .read(|connection| thin::next(connection, cursors, at, budget))?;
+        let Some(cut) = cut else {
+            return Ok(false);
+        };
+        self.has_thinned |= matches!(
+            cut,
+            Cut::Chunks(_, Loss::Budget) | Cut::Minutes(_) | Cut::Rows(_, _, Loss::Budget)
+        );
+        self.change(cut.lost(), |transaction, _| thin::cut(transaction, &cut))?;
+        Ok(true)
+    }
+
+    /// Does something to the file in one transaction, together with what is lost by it.
+    fn change(
+        &mut self,
+        lost: Option<(Stream, Range, Loss)>,
+        work: impl Fn(&rusqlite::Transaction<'_>, &Boots) -> rusqlite::Result<()>,
+    ) -> Result<(), Failure> {
+        let after = lost.and_then(|(stream, range, loss)| {
+            let mut holdings = self.contents.of(stream)?.clone();
+            holdings.lose(range, loss);
+            Some((stream, holdings))
+        });
+        let contents = &self.contents;
+        let changed = self.database.write(|transaction| {
+            contents.check(transaction)?;
+            work(transaction, &contents.boots)?;
+            if let Some((stream, holdings)) = &after {
+                gaps::write(transaction, *stream, &holdings.gaps)?;
+            }
+            Ok(())
+        });
+        if self.database.was_replaced() {
+            self.begin_anew();
+        }
+        changed?;
+        if let Some((stream, after)) = after
+            && let Some(holdings) = self.contents.of_mut(stream)
+        {
+            *holdings = after;
+        }
+        Ok(())
+    }
+
+    pub(super) fn query(&mut self, query: &Query) -> Result<Vec<Line>, Failure> {
+        let boots = &self.contents.boots;
+        let answered = self
+            .database
+            .read(|connection| query::answer(connection, boots, query))?;
+        lines(answered)
+    }
+
+    pub(super) fn series(&mut self, select: &Select) -> Result<Vec<Known>, Failure> {
+        self.database
+            .read(|connection| series::select(connection, select))
+    }
+
+    pub(super) fn position(&mut self, destination: String, stream: Stream) -> (u64, Cursor) {
+        let epoch = self.contents.of(stream).map(|_| self.contents.epoch);
+        self.cursors.position(destination, stream, epoch)
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        destination: String,
+        stream: Stream,
+        epoch: u64,
+        cursor: Cursor,
+    ) {
+        let is_current = self.contents.of(stream).is_none() || epoch == self.contents.epoch;
+        if is_current {
+            self.cursors.settle(destination, stream, (epoch, cursor));
+        }
+    }
+
+    pub(super) fn holdings(&self, stream: Stream) -> Holdings {
+        let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
+        holdings.epoch = self.contents.epoch;
+        if stream == Stream::Metrics && !self.contents.clock_is_known() {
+            holdings.last = self.contents.before_boot;
+        }
+        holdings
+    }
+
+    pub(super) fn read(
+        &mut self,
+        stream: Stream,
+        range: Range,
+        bytes_max: usize,
+    ) -> Result<Batch, Failure> {
+        let holdings = self.holdings(stream);
+        let boots = &self.contents.boots;
+        self.database
+            .read(|connection| read::read(connection, boots, (stream, &holdings), range, bytes_max))
+    }
+
+    pub(super) fn backlog(&mut self) -> Result<Vec<Backlog>, Failure> {
+        let (contents, cursors) = (&self.contents, &self.cursors);
+        self.database
+            .read(|connection| backlog(connection, contents, cursors))
+    }
+
+    /// Opens what is not open, and reads what it has.
+    fn recover(&mut self) {
+        let was_opened = self.database.recover();
+        if self.database.was_replaced() {
+            self.begin_anew();
+        } else if was_opened || self.contents.epoch == 0 {
+            self.load();
+        }
+    }
+
+    /// The file is empty: what is known is written again, under another epoch.
+    fn begin_anew(&mut self) {
+        self.options.epoch = self.options.epoch.wrapping_add(1);
+        self.numbers.forget_disk();
+        self.cursors
+            .begin_anew(|stream| self.contents.of(stream).is_some());
+        self.load();
+    }
+
+    fn load(&mut self) {
+        let first_epoch = signed(self.options.epoch % (1 << EPOCH_BITS)).max(1);
+        let boot_id = self.options.boot_id.clone();
+        let made = self.database.write(|transaction| {
+            transaction.execute("INSERT OR IGNORE INTO meta VALUES (1, ?1)", [first_epoch])?;
+            Ok(())
+        });
+        let loaded = self
+            .database
+            .read(|connection| Contents::load(connection, &boot_id));
+        if let (Ok(()), Ok((contents, newest))) = (made, loaded) {
+            self.contents = contents;
+            if let Some(mono_ms) = newest {
+                self.pending.drop_until(mono_ms);
+            }
+        }
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let all = [
+            self.trouble(),
+            self.damage(),
+            self.losses(),
+            self.too_many(),
+            self.thinned(),
+        ];
+        let since = self.database.wall();
+        let condition = |(id, severity, error): Said| Condition {
+            id,
+            severity,
+            since,
+            sentence: error.sentence(),
+            fix: error.fix,
+        };
+        all.into_iter().flatten().map(condition).collect()
+    }
+
+    fn trouble(&self) -> Option<Said> {
+        match self.database.state() {
+            State::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
+            State::Unwritable(error) => {
+                let sentence = format!(
+                    "{}; samples wait in memory, the last hour of them",
+                    error.sentence()
+                );
+                let fix = error.fix.clone();
+                let said = Error {
+                    fix,
+                    ..Error::new(sentence)
+                };
+                Some((UNWRITABLE, Severity::Warning, said))
+            }
+            State::Well => None,
+        }
+    }
+
+    fn damage(&self) -> Option<Said> {
+        let path = self.database.newest_damaged()?;
+        let path = path.display();
+        let said = Error::new(format!(
+            "the samples were damaged and begun anew; what was there is in {path}"
+        ))
+        .fix(format!(
+            "check the disk (dmesg | grep -i error); once it is not needed any more: rm {path}*"
+        ));
+        Some((DAMAGED, Severity::Warning, said))
+    }
+
+    fn losses(&self) -> Option<Said> {
+        let lost = self.pending.lost + self.events.lost + self.logs.lost;
+        let said = Error::new(format!(
+            "{lost} samples, events and log lines were lost since the start, because the disk could not be written for so long"
+        ));
+        (lost > 0).then_some((LOST, Severity::Warning, said))
+    }
+
+    fn too_many(&self) -> Option<Said> {
+        let refused = self.numbers.refused;
+        let said = Error::new(format!(
+            "more than {LIVE_MAX} series are measured at once; {refused} values of others were not kept"
+        ));
+        (refused > 0).then_some((TOO_MANY, Severity::Warning, said))
+    }
+
+    fn thinned(&self) -> Option<Said> {
+        let said = Error::new(
+            "the disk budget of the samples is spent: the oldest single values went before their time",
+        )
+        .fix("raise telemetry.disk_max, or let the receivers catch up: pipeops-agent metrics outbox");
+        self.has_thinned.then_some((THINNED, Severity::Note, said))
+    }
+}
+
+impl Owned for Archive {
+    fn close(&mut self) {
+        self.database.close();
+    }
+}
+
+/// The lines of an answer, where it is one.
+pub(super) fn lines(answered: Answered) -> Result<Vec<Line>, Failure> {
+    match answered {
+        Answered::Lines(lines) => Ok(lines),
+        Answered::TooMany => Err(Failure::Conflict(
+            "that is more than 100,000 values: ask for a shorter time or a longer step".to_owned(),
+        )),
+    }
+}
+
+/// Milliseconds since boot.
+fn millis(mono: Mono) -> u64 {
+    u64::try_from(mono.elapsed_since_boot().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,99 @@
+//! Boots, and what the wall clock was in each: a board without a battery learns it when its network is up.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, Transaction, params};
+
+use crate::core::series::block::Block;
+
+/// One boot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Boot {
+    /// A guess at wall clock minus the clock since boot.
+    pub(super) guess_ms: i64,
+    /// What that was once it could be believed.
+    pub(super) wall_offset_ms: Option<i64>,
+}
+
+/// All boots that samples are of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Boots {
+    rows: BTreeMap<u32, Boot>,
+}
+
+impl Boots {
+    /// Those on disk.
+    pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut statement =
+            connection.prepare_cached("SELECT number, guess_ms, wall_offset_ms FROM boot")?;
+        let rows = statement.query_map([], |row| {
+            let boot = Boot {
+                guess_ms: row.get(1)?,
+                wall_offset_ms: row.get(2)?,
+            };
+            Ok((row.get(0)?, boot))
+        })?;
+        Ok(Self {
+            rows: rows.collect::<rusqlite::Result<_>>()?,
+        })
+    }
+
+    /// The number of a boot that is there already.
+    pub(super) fn number(connection: &Connection, id: &str) -> rusqlite::Result<Option<u32>> {
+        let mut statement = connection.prepare_cached("SELECT number FROM boot WHERE id = ?1")?;
+        let mut found = statement.query_map([id], |row| row.get(0))?;
+        found.next().transpose()
+    }
+
+    /// The number that the next boot gets.
+    pub(super) fn next(&self) -> u32 {
+        self.rows
+            .last_key_value()
+            .map_or(1, |(last, _)| last.saturating_add(1))
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<Boot> {
+        self.rows.get(&number).copied()
+    }
+
+    pub(super) fn put(&mut self, number: u32, boot: Boot) {
+        self.rows.insert(number, boot);
+    }
+
+    /// Gives a block the best wall clock that is known of its moment.
+    pub(super) fn set_clock(&self, block: &mut Block) {
+        if block.clock_is_set {
+            return;
+        }
+        if let Some(boot) = self.get(block.boot) {
+            block.clock_is_set = boot.wall_offset_ms.is_some();
+            block.wall_offset_ms = boot.wall_offset_ms.unwrap_or(boot.guess_ms);
+        }
+    }
+}
+
+/// Writes a boot. Where its clock is known by now, the chunks from before that moment are put in their place.
+pub(super) fn write(
+    transaction: &Transaction<'_>,
+    (number, id): (u32, &str),
+    boot: Boot,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO boot (number, id, guess_ms, wall_offset_ms) VALUES (?1, ?2, ?3, ?4)
+            ON CONFLICT DO UPDATE SET wall_offset_ms = ?4",
+        )?
+        .execute(params![number, id, boot.guess_ms, boot.wall_offset_ms])?;
+    let Some(offset) = boot.wall_offset_ms else {
+        return Ok(());
+    };
+    let by = offset.saturating_sub(boot.guess_ms);
+    // Only chunks of single values have a boot, and only while their clock is not set.
+    transaction
+        .prepare_cached(
+            "UPDATE chunk SET wall_from = wall_from + ?2, wall_to = wall_to + ?2, boot = NULL
+            WHERE level = 0 AND boot = ?1",
+        )?
+        .execute(params![number, by])?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The ladder: minutes of the journal become an hour, hours become steps of a minute, those of a day steps of a quarter of an hour, those of
+//! thirty days steps of six hours. Each rung is one transaction.
+
+use rusqlite::{Connection, Transaction};
+
+use super::{
+    boots::Boots,
+    chunk::{self, Chunk},
+    journal,
+};
+use crate::core::{
+    outbox::Range,
+    retention::Level,
+    series::{
+        block::Block,
+        steps::{Cell, Steps},
+    },
+};
+
+/// Chunks that become one at most.
+const GROUP_MAX: usize = 64;
+
+/// What one rung is about.
+#[derive(Debug)]
+pub(super) enum Rung {
+    /// These minutes are an hour that is over.
+    Hour(Range, Block),
+    /// This minute cannot be read.
+    Damaged(Range),
+    /// These chunks become one of the next level.
+    Roll(Level, Vec<Chunk>),
+}
+
+/// What is due next. `now_hour` is the boot that runs and its hour: minutes of that one stay in the journal.
+pub(super) fn next(
+    connection: &Connection,
+    boots: &Boots,
+    now_hour: (u32, u64),
+) -> rusqlite::Result<Option<Rung>> {
+    if let Some(rung) = hour(connection, boots, now_hour)? {
+        return Ok(Some(rung));
+    }
+    for level in [Level::Raw, Level::Minutes, Level::Quarters] {
+        if let Some(chunks) = group(connection, level)? {
+            return Ok(Some(Rung::Roll(level, chunks)));
+        }
+    }
+    Ok(None)
+}
+
+fn hour(
+    connection: &Connection,
+    boots: &Boots,
+    now_hour: (u32, u64),
+) -> rusqlite::Result<Option<Rung>> {
+    let Some(all) = journal::bounds(connection)? else {
+        return Ok(None);
+    };
+    // To look at the first is enough, nearly always.
+    let is_over = |block: &Block| (block.boot, journal::hour(block)) != now_hour;
+    if journal::get(connection, all.from())?.is_some_and(|first| !is_over(&first)) {
+        return Ok(None);
+    }
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut range = None;
+    for minute in journal::list(connection, boots, all)? {
+        let Some(one) = Range::new(minute.sequence, minute.sequence) else {
+            continue;
+        };
+        let Some(block) = minute.block else {
+            if range.is_none() {
+                return Ok(Some(Rung::Damaged(one)));
+            }
+            break;
+        };
+        let goes_on = match (blocks.first(), range) {
+            (Some(first), Some(so_far)) => {
+                first.is_like(&block)
+                    && journal::hour(first) == journal::hour(&block)
+                    && Range::to(so_far) + 1 == one.from()
+            }
+            _ => true,
+        };
+        if !goes_on {
+            break;
+        }
+        let from = range.unwrap_or(one).from();
+        range = Range::new(from, one.to());
+        blocks.push(block);
+    }
+    Ok(range.map(|range| Rung::Hour(range, Block::joined(&blocks))))
+}
+
+/// The oldest chunks of a level that become one chunk of the next, where their span is over.
+fn group(connection: &Connection, level: Level) -> rusqlite::Result<Option<Vec<Chunk>>> {
+    // Where the clock of a chunk is not known yet it cannot be put into steps of time.
+    let condition = format!(
+        "level = ?1 AND is_rolled = 0 AND boot IS NULL ORDER BY sequence_from LIMIT {GROUP_MAX}"
+    );
+    let waiting = chunk::list(connection, &condition, [level.number()])?;
+    let Some(first) = waiting.first() else {
+        return Ok(None);
+    };
+    let Some(span) = level.span_ms() else {
+        return Ok(Some(vec![*first]));
+    };
+    let day = first.wall.0.div_euclid(span);
+    let count = waiting
+        .iter()
+        .take_while(|chunk| chunk.wall.0.div_euclid(span) == day)
+        .count();
+    // The span is over when something of another one is there. A machine that boots all the time has more pieces than that.
+    let is_over = count < waiting.len() || count >= GROUP_MAX;
+    Ok(is_over.then(|| waiting.into_iter().take(count).collect()))
+}
+
+/// Carries a rung out.
+pub(super) fn climb(
+    transaction: &Transaction<'_>,
+    boots: &Boots,
+    rung: &Rung,
+) -> rusqlite::Result<()> {
+    match rung {
+        Rung::Hour(range, block) => {
+            chunk::insert_raw(transaction, block, *range)?;
+            journal::delete(transaction, *range)
+        }
+        Rung::Damaged(range) => journal::delete(transaction, *range),
+        Rung::Roll(level, chunks) => roll(transaction, boots, *level, chunks),
+    }
+}
+
+fn roll(
+    transaction: &Transaction<'_>,
+    boots: &Boots,
+    level: Level,
+    chunks: &[Chunk],
+) -> rusqlite::Result<()> {
+    let (Some(first), Some(last), Some(next)) = (chunks.first(), chunks.last(), level.coarser())
+    else {
+        return Ok(());
+    };
+    let Some(step_ms) = next.step_ms() else {
+        return Ok(());
+    };
+    let mut numbers = Vec::new();
+    for chunk in chunks {
+        numbers.extend(chunk.series(transaction)?);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    let ticks = match level {
+        Level::Raw => first.ticks(transaction, boots)?,
+        Level::Minutes | Level::Quarters | Level::SixHours => None,
+    };
+    let mut series = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let mut steps = Steps::default();
+        for chunk in chunks {
+            for (at, cell) in values(transaction, chunk, number, ticks.as_ref())? {
+                steps.add(at, step_ms, cell);
+            }
+        }
+        series.push((number, steps));
+    }
+    let minutes = Range::new(first.minutes.from(), last.minutes.to()).unwrap_or(first.minutes);
+    chunk::insert_steps(transaction, (next, step_ms), minutes, &series)?;
+    for chunk in chunks {
+        chunk::set_rolled(transaction, chunk)?;
+    }
+    Ok(())
+}
+
+/// The values of one series in a chunk of any level; `ticks` are those of a chunk of single values.
+pub(super) fn values(
+    connection: &Connection,
+    chunk: &Chunk,
+    series: u32,
+    ticks: Option<&Block>,
+) -> rusqlite::Result<Vec<(i64, Cell)>> {
+    let Some(block) = ticks else {
+        return chunk.steps(connection, series);
+    };
+    let column = chunk.column(connection, series, block.ticks.len())?;
+    let values = block.ticks.iter().zip(column.unwrap_or_default());
+    Ok(values
+        .filter_map(|(tick, value)| Some((block.wall_ms(*tick), Cell::of(value?))))
+        .collect())
+}

@@ -1,0 +1,207 @@
+//! `telemetry.db`: samples, events and log lines, kept for years in little space, delivered from, and written once a minute.
+//!
+//! It is large and can be done without, so it has a file and a thread of its own: whatever happens to it, `state.db` goes on. At most what
+//! was measured since the last flush is at risk. It decides neither what is measured (`core::rates`), nor what goes out next
+//! (`core::outbox`), nor how long things are kept (`core::retention`).
+
+use std::path::PathBuf;
+
+use crate::{
+    core::{
+        event::{Event, LogLine},
+        health::Condition,
+        outbox::{Backlog, Batch, Cursor, Holdings, Range, Stream},
+        series::{Known, Line, Query, Select, Tick},
+        time::Now,
+    },
+    error::Result,
+    store::{
+        Failure,
+        thread::{Post, Thread},
+    },
+};
+
+mod archive;
+mod boots;
+mod chunk;
+mod compact;
+mod contents;
+mod cursors;
+mod gaps;
+mod journal;
+mod query;
+mod read;
+mod reader;
+mod rows;
+mod series;
+#[cfg(test)]
+mod tests;
+mod thin;
+
+pub use archive::CONDITIONS;
+pub use reader::Reader;
+
+use archive::Archive;
+
+/// The name of the database in the state directory.
+pub const DATABASE: &str = "telemetry.db";
+
+/// What the archive has to know of this start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes that it may take; never more than a twentieth of the disk.
+    pub disk_bytes_max: u64,
+    /// Which boot this is, as the kernel says.
+    pub boot_id: String,
+    /// A random number: the epoch of a database that begins now.
+    pub epoch: u64,
+}
+
+/// The archive's owner: closing it writes what waits and ends the thread.
+#[derive(Debug)]
+pub struct Telemetry {
+    thread: Thread<Archive>,
+}
+
+/// The way to the archive's thread, for whoever needs it.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    post: Post<Archive>,
+}
+
+impl Telemetry {
+    /// Opens what is in `directory`. Fails only where no thread can be had; everything else is a condition.
+    pub async fn open(
+        directory: impl Into<PathBuf>,
+        options: Options,
+        now: Now,
+    ) -> Result<(Self, Vec<Condition>)> {
+        let directory = directory.into();
+        let open = move || Archive::open(directory, options, now);
+        let (thread, conditions) = Thread::start("telemetry", open).await?;
+        Ok((Self { thread }, conditions))
+    }
+
+    /// The way to the thread.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            post: self.thread.post(),
+        }
+    }
+
+    /// Writes what waits and ends the thread. Later calls are told `Closed`.
+    pub async fn close(self) -> std::result::Result<(), Failure> {
+        self.thread.close().await
+    }
+}
+
+type Answer<T> = std::result::Result<T, Failure>;
+
+impl Handle {
+    /// Takes what was measured; it is on disk with the next flush.
+    pub async fn take(&self, tick: Tick) -> Answer<()> {
+        self.post
+            .call(move |archive| {
+                archive.take(&tick);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Takes events; they are on disk with the next flush.
+    pub async fn note_events(&self, events: Vec<Event>) -> Answer<()> {
+        self.post
+            .call(move |archive| {
+                archive.events.take_events(&events);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Takes log lines; they are on disk with the next flush.
+    pub async fn note_logs(&self, lines: Vec<LogLine>) -> Answer<()> {
+        self.post
+            .call(move |archive| {
+                archive.logs.take_lines(&lines);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Writes what waits, in one transaction. Call it once a minute: that is what a power cut takes, and what a card can bear.
+    /// `clock_is_set` says whether the wall clock of `now` can be believed.
+    pub async fn flush(&self, now: Now, clock_is_set: bool) -> Answer<()> {
+        self.post
+            .call(move |archive| archive.flush(now, clock_is_set))
+            .await
+    }
+
+    /// Makes old samples coarser, removes what was kept long enough or is over the budget, opens again what was broken. Call it every half
+    /// minute. Returns all conditions that hold; those of [`CONDITIONS`] that are not among them do not.
+    pub async fn tend(&self, now: Now) -> Answer<Vec<Condition>> {
+        self.post.call(move |archive| Ok(archive.tend(now))).await
+    }
+
+    /// Values over a time. What was not flushed yet is not among them.
+    pub async fn query(&self, query: Query) -> Answer<Vec<Line>> {
+        self.post.call(move |archive| archive.query(&query)).await
+    }
+
+    /// All series that there ever were.
+    pub async fn series(&self) -> Answer<Vec<Known>> {
+        self.post.call(|archive| archive.series(&Select::All)).await
+    }
+
+    /// Where a destination is in a stream: epoch, and what it has of it. From now on nothing is deleted that it does not have, as long as the
+    /// budget lasts. Streams that lie elsewhere (audit, outcomes) only have their cursors here: their epoch is the one that was last settled.
+    pub async fn position(&self, destination: String, stream: Stream) -> Answer<(u64, Cursor)> {
+        self.post
+            .call(move |archive| Ok(archive.position(destination, stream)))
+            .await
+    }
+
+    /// What there is of a stream. Samples whose clock is not known yet are left out: they wait for it.
+    pub async fn stock(&self, stream: Stream) -> Answer<Holdings> {
+        self.post
+            .call(move |archive| Ok(archive.holdings(stream)))
+            .await
+    }
+
+    /// The first records of a range, as far as they fit into so many bytes of the disk: at least one. What is gone is said as a gap.
+    pub async fn read(&self, stream: Stream, range: Range, bytes_max: usize) -> Answer<Batch> {
+        self.post
+            .call(move |archive| archive.read(stream, range, bytes_max))
+            .await
+    }
+
+    /// Keeps what a destination has; it is on disk with the next flush. A cursor of another epoch is ignored.
+    pub async fn settle(
+        &self,
+        destination: String,
+        stream: Stream,
+        epoch: u64,
+        cursor: Cursor,
+    ) -> Answer<()> {
+        self.post
+            .call(move |archive| {
+                archive.settle(destination, stream, epoch, cursor);
+                Ok(())
+            })
+            .await
+    }
+
+    /// What waits for each destination, of the streams that lie here.
+    pub async fn backlog(&self) -> Answer<Vec<Backlog>> {
+        self.post.call(Archive::backlog).await
+    }
+}
+
+/// A number as SQLite has it.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number from SQLite. A negative one is not ours.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,207 @@
+//! Questions of people: a series over any time at any step, out of whatever level still has it, each moment once.
+
+use std::collections::BTreeMap;
+
+use rusqlite::Connection;
+
+use super::{
+    boots::Boots,
+    chunk::{self, Chunk},
+    compact, journal, series, unsigned,
+};
+use crate::core::{
+    outbox::Range,
+    retention::Level,
+    series::{
+        Line, Query, Spot,
+        block::Block,
+        steps::{Cell, Steps},
+    },
+    time::Wall,
+};
+
+/// Values of one answer at most: a chart has a thousand, an export goes on where the last one ended.
+const SPOTS_MAX: usize = 100_000;
+
+/// What came of a question.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Lines(Vec<Line>),
+    /// More than [`SPOTS_MAX`] values.
+    TooMany,
+}
+
+/// Answers a question.
+pub(super) fn answer(
+    connection: &Connection,
+    boots: &Boots,
+    query: &Query,
+) -> rusqlite::Result<Answered> {
+    let wanted = series::select(connection, &query.select)?;
+    let level = Level::for_step(query.step);
+    let span = (query.from.millis(), query.to.millis());
+    let mut found: BTreeMap<u32, Found> = wanted
+        .iter()
+        .map(|known| (known.number, Found::default()))
+        .collect();
+    let mut count = 0_usize;
+    let mut heads = Heads::default();
+    for chunk in plan(connection, level, span)? {
+        let head = heads.of(connection, boots, &chunk)?;
+        for (number, found) in &mut found {
+            for (at, cell) in compact::values(connection, &chunk, *number, head)? {
+                if at >= span.0 && at < span.1 {
+                    count = count.saturating_add(1);
+                    found.add(at, cell, (level, chunk.level));
+                }
+            }
+            if count > SPOTS_MAX {
+                return Ok(Answered::TooMany);
+            }
+        }
+    }
+    for block in journal_blocks(connection, boots)? {
+        for (number, column) in &block.columns {
+            let Some(found) = found.get_mut(number) else {
+                continue;
+            };
+            for (tick, value) in block.ticks.iter().zip(column) {
+                let at = block.wall_ms(*tick);
+                if let Some(value) = value
+                    && at >= span.0
+                    && at < span.1
+                {
+                    count = count.saturating_add(1);
+                    found.add(at, Cell::of(*value), (level, Level::Raw));
+                }
+            }
+        }
+    }
+    let step_ms = query
+        .step
+        .map(|step| i64::try_from(step.as_millis()).unwrap_or(i64::MAX).max(1));
+    let lines = wanted.into_iter().filter_map(|known| {
+        let spots = found.remove(&known.number)?.spots(step_ms);
+        (!spots.is_empty()).then_some(Line { known, spots })
+    });
+    Ok(Answered::Lines(lines.collect()))
+}
+
+/// What was found of one series: single values as they are, steps of the wanted level put together.
+#[derive(Default)]
+struct Found {
+    single: Vec<(i64, Cell)>,
+    steps: Steps,
+}
+
+impl Found {
+    fn add(&mut self, at: i64, cell: Cell, (wanted, is): (Level, Level)) {
+        match wanted.step_ms() {
+            // Finer than wanted, or as wanted: both halves of a step that lies in two pieces are one.
+            Some(step_ms) if is <= wanted => self.steps.add(at, step_ms, cell),
+            _ => self.single.push((at, cell)),
+        }
+    }
+
+    fn spots(self, step_ms: Option<i64>) -> Vec<Spot> {
+        let mut all = self.single;
+        all.extend(self.steps.iter());
+        if let Some(step_ms) = step_ms {
+            let mut steps = Steps::default();
+            for (at, cell) in all {
+                steps.add(at, step_ms, cell);
+            }
+            all = steps.iter().collect();
+        }
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter()
+            .map(|(at, cell)| Spot {
+                at: Wall::from_millis(at),
+                min: cell.min,
+                mean: cell.mean,
+                max: cell.max,
+                count: cell.count,
+            })
+            .collect()
+    }
+}
+
+/// The ticks of a chunk of single values, read once for all its series.
+#[derive(Default)]
+struct Heads {
+    current: Option<Block>,
+}
+
+impl Heads {
+    fn of(
+        &mut self,
+        connection: &Connection,
+        boots: &Boots,
+        chunk: &Chunk,
+    ) -> rusqlite::Result<Option<&Block>> {
+        self.current = match chunk.level {
+            Level::Raw => Some(chunk.ticks(connection, boots)?.unwrap_or_default()),
+            Level::Minutes | Level::Quarters | Level::SixHours => None,
+        };
+        Ok(self.current.as_ref())
+    }
+}
+
+/// The chunks that have each minute of a span once: of the wanted level; of finer ones what is not in it yet; of coarser ones what is
+/// gone from it already.
+fn plan(
+    connection: &Connection,
+    wanted: Level,
+    (from, to): (i64, i64),
+) -> rusqlite::Result<Vec<Chunk>> {
+    // A chunk is at most thirty days long, and a few hours more where the clock was set in it.
+    const LONGEST_MS: i64 = 40 * 86_400_000;
+    let all = chunk::list(
+        connection,
+        "wall_from < ?2 AND wall_from > ?1 - ?4 AND wall_to > ?1 AND (level >= ?3 OR is_rolled = 0)
+        ORDER BY wall_from",
+        [from, to, wanted.number(), LONGEST_MS],
+    )?;
+    let mut chosen = Vec::new();
+    // Minutes up to here are in what was chosen of a coarser level.
+    let mut covered = 0;
+    for level in Level::ALL.into_iter().rev() {
+        let finer = Level::ALL.into_iter().rev().find(|finer| *finer < level);
+        let begin = match finer {
+            Some(finer) if level > wanted => first_minute(connection, finer)?,
+            _ => u64::MAX,
+        };
+        let mut reached = covered;
+        for chunk in all.iter().filter(|chunk| chunk.level == level) {
+            let is_wanted = level <= wanted || chunk.minutes.from() < begin;
+            if is_wanted && chunk.minutes.from() > covered {
+                chosen.push(*chunk);
+                reached = reached.max(chunk.minutes.to());
+            }
+        }
+        if level > wanted {
+            covered = reached;
+        }
+    }
+    chosen.sort_by_key(|chunk| chunk.wall.0);
+    Ok(chosen)
+}
+
+/// The first minute that a level or a finer one has. Where there is none, all is in the coarser ones.
+fn first_minute(connection: &Connection, level: Level) -> rusqlite::Result<u64> {
+    let first: Option<i64> = connection
+        .prepare_cached("SELECT min(sequence_from) FROM chunk WHERE level = ?1")?
+        .query_row([level.number()], |row| row.get(0))?;
+    Ok(first.map_or(u64::MAX, unsigned))
+}
+
+fn journal_blocks(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Block>> {
+    let Some(all) = Range::new(1, u64::MAX - 1) else {
+        return Ok(Vec::new());
+    };
+    let minutes = journal::list(connection, boots, all)?;
+    Ok(minutes
+        .into_iter()
+        .filter_map(|minute| minute.block)
+        .collect())
+}

@@ -1,0 +1,160 @@
+//! Records for delivery, wherever they lie by now: minutes of the journal and of finished hours, events, log lines.
+
+use rusqlite::Connection;
+
+use super::{boots::Boots, chunk, journal, rows, series, signed};
+use crate::core::{
+    outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
+    series::block::Block,
+    time::Wall,
+};
+
+/// The first records of a range, as far as they fit into so many bytes: at least one. What is gone is said as a gap.
+pub(super) fn read(
+    connection: &Connection,
+    boots: &Boots,
+    (stream, holdings): (Stream, &Holdings),
+    range: Range,
+    bytes_max: usize,
+) -> rusqlite::Result<Batch> {
+    for gap in &holdings.gaps {
+        if let Some(common) = gap.range.common(range) {
+            if common.from() == range.from() {
+                return Ok(lost(common, gap.loss));
+            }
+            let before = Range::new(range.from(), common.from() - 1).unwrap_or(range);
+            return read_whole(connection, boots, stream, before, bytes_max);
+        }
+    }
+    read_whole(connection, boots, stream, range, bytes_max)
+}
+
+fn read_whole(
+    connection: &Connection,
+    boots: &Boots,
+    stream: Stream,
+    range: Range,
+    bytes_max: usize,
+) -> rusqlite::Result<Batch> {
+    let Some(table) = rows::table(stream) else {
+        return minutes(connection, boots, range, bytes_max);
+    };
+    let found = rows::list(connection, table, range, bytes_max)?;
+    let (Some(first), Some(last)) = (found.first(), found.last()) else {
+        return Ok(lost(range, Loss::Damaged));
+    };
+    if first.sequence > range.from() {
+        let missing = Range::new(range.from(), first.sequence - 1).unwrap_or(range);
+        return Ok(lost(missing, Loss::Damaged));
+    }
+    Ok(Batch {
+        range: Range::new(range.from(), last.sequence).unwrap_or(range),
+        body: Body::Rows(found),
+    })
+}
+
+const fn lost(range: Range, loss: Loss) -> Batch {
+    Batch {
+        range,
+        body: Body::Gap(loss),
+    }
+}
+
+fn minutes(
+    connection: &Connection,
+    boots: &Boots,
+    range: Range,
+    bytes_max: usize,
+) -> rusqlite::Result<Batch> {
+    let holding = chunk::list(
+        connection,
+        "level = 0 AND sequence_from <= ?1 AND sequence_to >= ?1 ORDER BY sequence_from DESC LIMIT 1",
+        [signed(range.from())],
+    )?;
+    let (range, block) = match holding.first() {
+        Some(chunk) => {
+            let all = Range::new(range.from(), range.to().min(chunk.minutes.to())).unwrap_or(range);
+            let Some(block) = chunk.block(connection, boots)? else {
+                return Ok(lost(all, Loss::Damaged));
+            };
+            // Minutes are about equally large.
+            let each = chunk.bytes(connection)? / chunk.minutes.count();
+            let fit = u64::try_from(bytes_max).unwrap_or(u64::MAX) / each.max(1);
+            let to = all.to().min(all.from().saturating_add(fit.max(1) - 1));
+            let part = Range::new(all.from(), to).unwrap_or(all);
+            (part, block.cut(part.from(), part.to()))
+        }
+        None => match from_journal(connection, boots, range, bytes_max)? {
+            Ok(found) => found,
+            Err(missing) => return Ok(lost(missing, Loss::Damaged)),
+        },
+    };
+    let numbers = block.columns.iter().map(|(number, _)| *number);
+    let series = series::of_numbers(connection, numbers)?;
+    Ok(Batch {
+        range,
+        body: Body::Samples(Samples { series, block }),
+    })
+}
+
+/// Minutes of the journal that are alike, or those at the beginning that are not there.
+fn from_journal(
+    connection: &Connection,
+    boots: &Boots,
+    range: Range,
+    bytes_max: usize,
+) -> rusqlite::Result<Result<(Range, Block), Range>> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut next = range.from();
+    let mut bytes = 0_usize;
+    for minute in journal::list(connection, boots, range)? {
+        if blocks.is_empty() && minute.sequence > next {
+            return Ok(Err(Range::new(next, minute.sequence - 1).unwrap_or(range)));
+        }
+        let Some(block) = minute.block.filter(|_| minute.sequence == next) else {
+            break;
+        };
+        bytes = bytes.saturating_add(minute.bytes);
+        let is_too_much =
+            bytes > bytes_max || blocks.first().is_some_and(|one| !one.is_like(&block));
+        if is_too_much && !blocks.is_empty() {
+            break;
+        }
+        blocks.push(block);
+        next = next.saturating_add(1);
+    }
+    if blocks.is_empty() {
+        // The first one is damaged, or none of them is there.
+        return Ok(Err(Range::new(range.from(), range.from()).unwrap_or(range)));
+    }
+    let found = Range::new(range.from(), next - 1).unwrap_or(range);
+    Ok(Ok((found, Block::joined(&blocks))))
+}
+
+/// When a record was, as far as that is known.
+pub(super) fn wall(
+    connection: &Connection,
+    boots: &Boots,
+    stream: Stream,
+    sequence: u64,
+) -> rusqlite::Result<Option<Wall>> {
+    if let Some(table) = rows::table(stream) {
+        return rows::wall(connection, table, sequence);
+    }
+    let chunk = chunk::list(
+        connection,
+        "level = 0 AND sequence_to >= ?1 ORDER BY sequence_from LIMIT 1",
+        [signed(sequence)],
+    )?;
+    if let Some(chunk) = chunk.first() {
+        return Ok(Some(Wall::from_millis(chunk.wall.0)));
+    }
+    let mut block = journal::get(connection, sequence)?;
+    if let Some(block) = &mut block {
+        boots.set_clock(block);
+    }
+    Ok(block.and_then(|block| {
+        let first = block.ticks.first()?;
+        Some(Wall::from_millis(block.wall_ms(*first)))
+    }))
+}
