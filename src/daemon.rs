@@ -1,6 +1,6 @@
 //! Start order, wiring, stop order: the one place where everything meets.
 //!
-//! Start: store → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
+//! Start: store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
 use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
@@ -31,7 +31,7 @@ use crate::{
     kube::Client,
     link::dial::Caller,
     log,
-    store::{self, Store},
+    store::{self, Store, telemetry},
     tasks::{
         access::{self, Access},
         board::Board,
@@ -59,6 +59,8 @@ const GOOD_BYE: Duration = Duration::from_secs(6);
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the last sums of the audit may take at the stop.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+/// How often samples are written.
+const FLUSH_EVERY: Duration = Duration::from_secs(60);
 /// How often the disk is looked after and the service manager told what is new.
 const TEND_EVERY: Duration = Duration::from_secs(30);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
@@ -96,12 +98,13 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let board = Rc::new(Board::new(clock::now));
     let (store, loaded) = Store::open(&settings.agent.state_dir, board.now().wall).await?;
     board.show_all(&store::CONDITIONS, loaded.conditions.clone());
+    let telemetry = parts::telemetry(&settings, &board).await?;
     let believed = parts::last_believed(&settings, &loaded);
     let agent = Rc::new(Agent::new(
         settings,
         executor,
         board,
-        store.handle(),
+        (store.handle(), telemetry.handle()),
         believed,
         &loaded.notes,
     ));
@@ -111,6 +114,7 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
+        agent.spawn(Rc::clone(&agent).keep_samples()),
     ];
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
@@ -131,7 +135,9 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
         agent.proxy.session_lost();
         // A disk that hangs may keep the last sums; it may not keep the program.
         agent.proxy.flush_audit().or(wait(FLUSH_WITHIN)).await;
-        if let Err(failure) = store.close().await {
+        agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
+        let closed = store.close().await.and(telemetry.close().await);
+        if let Err(failure) = closed {
             ::log::warn!("the store was not closed in good order: {failure}");
         }
     };
@@ -164,6 +170,7 @@ struct Agent {
     board: Rc<Board>,
     notifier: Notifier,
     store: store::Handle,
+    telemetry: telemetry::Handle,
     network: Network,
     cluster: Option<Client>,
     delegate: Option<Rc<Delegate>>,
@@ -177,7 +184,7 @@ impl Agent {
         settings: Settings,
         executor: Rc<LocalExecutor<'static>>,
         board: Rc<Board>,
-        store: store::Handle,
+        (store, telemetry): (store::Handle, telemetry::Handle),
         believed: Wall,
         notes: &store::Notes,
     ) -> Self {
@@ -212,6 +219,7 @@ impl Agent {
             board,
             notifier,
             store,
+            telemetry,
             network,
             cluster,
             delegate,
@@ -268,6 +276,24 @@ impl Agent {
         }
     }
 
+    /// Writes what was measured once a minute: that is what a power cut takes, and what a card can bear.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    async fn keep_samples(self: Rc<Self>) {
+        loop {
+            Timer::after(FLUSH_EVERY).await;
+            self.flush_samples().await;
+        }
+    }
+
+    async fn flush_samples(&self) {
+        let now = self.board.now();
+        let clock_is_set = self.network.clock_is_set();
+        // The archive reports what is wrong with its disk by itself.
+        if let Err(failure) = self.telemetry.flush(now, clock_is_set).await {
+            ::log::debug!("samples wait for the disk: {failure}");
+        }
+    }
+
     /// Looks after the disk and tells the service manager what is new.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn tend(self: Rc<Self>) {
@@ -277,6 +303,10 @@ impl Agent {
             match self.store.tend(self.board.now().wall).await {
                 Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the disk was not looked after: {failure}"),
+            }
+            match self.telemetry.tend(self.board.now()).await {
+                Ok(conditions) => self.board.show_all(&telemetry::CONDITIONS, conditions),
+                Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
             }
             let sentence = self.board.with_conditions(api::summary);
             if said != sentence {

@@ -28,7 +28,10 @@ use crate::{
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
-    store,
+    store::{
+        self,
+        telemetry::{self, Telemetry},
+    },
     tasks::{
         self,
         access::Configured,
@@ -72,7 +75,26 @@ pub(super) fn last_believed(settings: &Settings, loaded: &store::Loaded) -> Wall
     })
 }
 
+/// Opens the samples. What is wrong with them is a condition.
+pub(super) async fn telemetry(settings: &Settings, board: &Board) -> Result<Telemetry> {
+    let options = telemetry::Options {
+        disk_bytes_max: settings.telemetry.disk_bytes_max,
+        // Without an id each start is a boot of its own.
+        boot_id: clock::boot_id().map_or_else(random::hex::<16>, Ok)?,
+        epoch: u64::from_ne_bytes(random::bytes::<8>()?),
+    };
+    let directory = &settings.agent.state_dir;
+    let (opened, conditions) = Telemetry::open(directory, options, board.now()).await?;
+    board.show_all(&telemetry::CONDITIONS, conditions);
+    Ok(opened)
+}
+
 impl Network {
+    /// Whether the wall clock may have been set since boot.
+    pub(super) fn clock_is_set(&self) -> bool {
+        !self.clock.is_behind()
+    }
+
     pub(super) fn new(settings: &Settings, board: &Board, believed: Wall) -> Self {
         let clock = tls::Clock::new(wall, believed);
         let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)
