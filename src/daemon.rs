@@ -43,7 +43,9 @@ use crate::{
         observe,
         permit::{Permission, Permit},
         proxy::Proxy,
-        rights, takeover,
+        rights,
+        sample::Sampler,
+        takeover,
         uplink::{self, Command},
     },
     wire::api,
@@ -111,6 +113,8 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let (commands, received) = bounded(COMMANDS_MAX);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
+        agent.spawn(Rc::clone(&agent).serve_scrapes()),
+        agent.spawn(Rc::clone(&agent).sample()),
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
@@ -177,6 +181,7 @@ struct Agent {
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
     access: Rc<Access>,
+    sampler: Rc<Sampler>,
 }
 
 impl Agent {
@@ -212,6 +217,7 @@ impl Agent {
             board: Rc::clone(&board),
         };
         let access = Rc::new(Access::new(access, notes));
+        let sampler = Rc::new(network.sampler(&settings, &board));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
@@ -226,6 +232,7 @@ impl Agent {
             facts,
             proxy,
             access,
+            sampler,
         }
     }
 
@@ -251,15 +258,46 @@ impl Agent {
             }
         };
         self.board.clear("dashboard.socket");
-        let local = Local {
+        server.serve(Rc::clone(&self.executor), self.local()).await;
+    }
+
+    /// Answers a Prometheus on this machine. A port that cannot be had is a condition, and is tried again.
+    async fn serve_scrapes(self: Rc<Self>) {
+        let Some(address) = self.settings.dashboard.listen else {
+            return;
+        };
+        let port = loop {
+            match dashboard::Port::bind(address).await {
+                Ok(port) => break port,
+                Err(error) => {
+                    self.board.report(
+                        "dashboard.listen",
+                        Severity::Warning,
+                        error.sentence(),
+                        error.fix,
+                    );
+                    Timer::after(TEND_EVERY).await;
+                }
+            }
+        };
+        self.board.clear("dashboard.listen");
+        ::log::info!("a Prometheus can read http://{}/metrics", port.address());
+        port.serve(Rc::clone(&self.executor), self.local()).await;
+    }
+
+    fn local(&self) -> Rc<Local> {
+        Rc::new(Local {
             board: Rc::clone(&self.board),
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             access: Rc::clone(&self.access),
-        };
-        server
-            .serve(Rc::clone(&self.executor), Rc::new(local))
-            .await;
+            sampler: Rc::clone(&self.sampler),
+        })
+    }
+
+    /// Measures the machine, for whoever asks.
+    async fn sample(self: Rc<Self>) {
+        self.sampler.run(async |_tick| {}).await;
     }
 
     /// Watches the cluster, where there is one.

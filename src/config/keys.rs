@@ -94,7 +94,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("telemetry", "What is measured and how long it is kept."),
     (
         "dashboard",
-        "The local page and the socket that the command line speaks to.",
+        "The socket that the command line speaks to, and the port for a Prometheus.",
     ),
     (
         "keeper",
@@ -258,7 +258,6 @@ keys! {
         path: "telemetry.interval",
         kind: Kind::Time { min_s: 5, max_s: 300 },
         default: Some("15s"),
-        effect: Effect::Later,
         doc: "Time between two samples of the host.",
     }
     TELEMETRY_DISK_MAX = {
@@ -277,8 +276,7 @@ keys! {
         path: "dashboard.listen",
         kind: Kind::Address,
         default: Some("127.0.0.1:7480"),
-        effect: Effect::Later,
-        doc: "Address of the local page.",
+        doc: "Address of this machine alone where a Prometheus reads /metrics; off: nowhere but on the socket.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -139,7 +139,7 @@ pub struct Access {
     pub accepts_foreign_tokens: bool,
 }
 
-/// `[telemetry]`: samples of the host. Nothing reads it in this version.
+/// `[telemetry]`: samples of the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Telemetry {
     /// Time between two samples.
@@ -153,8 +153,8 @@ pub struct Telemetry {
 pub struct Dashboard {
     /// The Unix socket that the command line asks; at most 107 bytes long.
     pub socket: PathBuf,
-    /// The address of the local page. Nothing reads it in this version.
-    pub listen: SocketAddr,
+    /// The address on this machine where a Prometheus scrapes; `None`: nowhere.
+    pub listen: Option<SocketAddr>,
 }
 
 /// `[tls]`: certificates on the way to the control plane.

@@ -132,7 +132,7 @@ fn the_environment_alone_is_enough() {
     );
     assert_eq!(settings.access.level, Level::Full);
     assert_eq!(settings.telemetry.interval.as_secs(), 5);
-    assert_eq!(settings.dashboard.listen.port(), 7481);
+    assert_eq!(settings.dashboard.listen.unwrap().port(), 7481);
     assert_eq!(
         settings.dashboard.socket,
         Path::new("/here/state/agent.sock")
@@ -344,10 +344,10 @@ fn variables_of_kubernetes_are_passed_over_and_unknown_ones_warn() {
 
 #[test]
 fn a_setting_without_effect_says_so() {
-    let made = Box::new().env("PIPEOPS_TELEMETRY_INTERVAL", "5s");
+    let made = Box::new().env("PIPEOPS_TELEMETRY_DISK_MAX", "10MB");
     assert_eq!(
         made.warnings(),
-        "PIPEOPS_TELEMETRY_INTERVAL: telemetry.interval has no effect in this version"
+        "PIPEOPS_TELEMETRY_DISK_MAX: telemetry.disk_max has no effect in this version"
     );
 }
 

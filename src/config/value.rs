@@ -37,7 +37,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// An IP address.
     Ip,
-    /// An IP address with a port.
+    /// An IP address with a port, or `off`.
     Address,
     /// Names with texts: a table in the file, `a=1,b=2` in the environment.
     Labels,
@@ -58,8 +58,8 @@ pub enum Value {
     Bytes(u64),
     /// For [`Kind::Ip`].
     Ip(IpAddr),
-    /// For [`Kind::Address`].
-    Address(SocketAddr),
+    /// For [`Kind::Address`]; `None` is `off`.
+    Address(Option<SocketAddr>),
     /// For [`Kind::Labels`].
     Labels(BTreeMap<String, String>),
 }
@@ -116,10 +116,11 @@ impl Kind {
                 .parse()
                 .map(Value::Ip)
                 .or_else(|_| refuse("is not an IP address", "write it like 203.0.113.7")),
-            Self::Address => text.parse().map(Value::Address).or_else(|_| {
+            Self::Address if text == "off" => Ok(Value::Address(None)),
+            Self::Address => text.parse().map(Some).map(Value::Address).or_else(|_| {
                 refuse(
                     "is not an address with a port",
-                    "write it like 127.0.0.1:7480 or [::1]:7480",
+                    "write it like 127.0.0.1:7480 or [::1]:7480, or off",
                 )
             }),
             Self::Labels => labels(text),
@@ -207,7 +208,7 @@ impl Kind {
             Self::Bytes { min } => format!("size, at least {}", size_in_words(min)),
             Self::Choice(words) => words.join(" | "),
             Self::Ip => "IP address".to_owned(),
-            Self::Address => "address:port".to_owned(),
+            Self::Address => "address:port, or off".to_owned(),
             Self::Labels => "table of texts".to_owned(),
         }
     }
@@ -373,7 +374,8 @@ impl fmt::Display for Value {
             Self::Time(length) => f.write_str(&in_words(*length)),
             Self::Bytes(bytes) => f.write_str(&size_in_words(*bytes)),
             Self::Ip(ip) => write!(f, "{ip}"),
-            Self::Address(address) => write!(f, "{address}"),
+            Self::Address(Some(address)) => write!(f, "{address}"),
+            Self::Address(None) => f.write_str("off"),
             Self::Labels(labels) => {
                 for (index, (name, value)) in labels.iter().enumerate() {
                     let comma = if index == 0 { "" } else { "," };

@@ -40,6 +40,7 @@ use crate::{
         delegate::Delegate,
         facts::Profile,
         proxy::Proxy,
+        sample::{self, Sampler},
     },
 };
 
@@ -113,6 +114,14 @@ impl Network {
             clock,
             proxies,
         }
+    }
+
+    /// Reads the machine.
+    pub(super) fn sampler(&self, settings: &Settings, board: &Rc<Board>) -> Sampler {
+        let clock = self.clock;
+        let is_believed = Box::new(move |wall| clock.believes(wall));
+        let every = settings.telemetry.interval;
+        Sampler::new(sample::Parts::new(every, is_believed, Rc::clone(board)))
     }
 
     /// What opens sessions with the control plane.

@@ -11,6 +11,9 @@ pub trait Answers: 'static {
     /// How everything is.
     fn status(&self) -> Status;
 
+    /// What a Prometheus reads. `None` where the machine does not say in time.
+    fn metrics(&self) -> impl Future<Output = Option<String>>;
+
     /// How strict this box is.
     fn access(&self) -> impl Future<Output = AccessReport>;
 

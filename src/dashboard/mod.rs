@@ -1,12 +1,16 @@
-//! The party local viewer: HTTP on the Unix socket that the command line speaks to.
+//! The party local viewer: HTTP on the Unix socket that the command line speaks to, and one page on a port of the loopback interface.
 //!
-//! It shows what it is given and decides nothing. It listens on no network address.
+//! It shows what it is given and decides nothing. It listens on no address that another machine can reach.
 
 mod answers;
+mod connections;
 mod peer;
+mod port;
 mod routes;
 mod server;
 
 pub use answers::{Answers, Refused};
+pub use connections::CONNECTIONS_MAX;
 pub use peer::{Peer, Role};
-pub use server::{CONNECTIONS_MAX, Server};
+pub use port::Port;
+pub use server::Server;

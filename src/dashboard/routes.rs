@@ -9,18 +9,20 @@ use super::{
 };
 use crate::{
     core::{access::Inquiry, policy::Level, proxy::query_value},
-    wire::api::{
-        ACCESS_PATH, AccessWish, DECISION_PATH, HEALTH_PATH, Health, Refusal, STATUS_PATH,
+    wire::{
+        api::{ACCESS_PATH, AccessWish, DECISION_PATH, HEALTH_PATH, Health, Refusal, STATUS_PATH},
+        exposition::{self, METRICS_PATH},
     },
 };
 
 /// The longest body of a request: a level, with room for what comes.
 pub(super) const BODY_BYTES_MAX: usize = 1024;
 
-/// An answer: always JSON, always whole.
+/// An answer: always whole.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: StatusCode,
+    pub(super) content_type: &'static str,
     pub(super) body: Vec<u8>,
     /// The methods that would have been right.
     pub(super) allow: Option<&'static str>,
@@ -43,6 +45,7 @@ pub(super) struct Asked<'a> {
 pub(super) enum Route {
     Health,
     Status,
+    Metrics,
     Access,
     Decision(Inquiry),
     /// Its body says what.
@@ -55,6 +58,7 @@ pub(super) fn route(asked: Asked<'_>, role: Role) -> Result<Route, Answer> {
     let route = match asked.path {
         HEALTH_PATH if is_read => Route::Health,
         STATUS_PATH if is_read => Route::Status,
+        METRICS_PATH if is_read => Route::Metrics,
         ACCESS_PATH if is_read => Route::Access,
         DECISION_PATH if is_read => Route::Decision(inquiry(asked.query)?),
         ACCESS_PATH if *asked.method == Method::POST => Route::SetAccess,
@@ -64,7 +68,7 @@ pub(super) fn route(asked: Asked<'_>, role: Role) -> Result<Route, Answer> {
                 "GET, HEAD, POST",
             ));
         }
-        HEALTH_PATH | STATUS_PATH | DECISION_PATH => {
+        HEALTH_PATH | STATUS_PATH | METRICS_PATH | DECISION_PATH => {
             return Err(wrong_method("this can only be read", "GET, HEAD"));
         }
         _ => {
@@ -77,16 +81,54 @@ pub(super) fn route(asked: Asked<'_>, role: Role) -> Result<Route, Answer> {
     };
     match route {
         Route::SetAccess => may_change(asked, role)?,
-        Route::Health | Route::Status | Route::Access | Route::Decision(_) if asked.has_body => {
+        Route::Health | Route::Status | Route::Metrics | Route::Access | Route::Decision(_)
+            if asked.has_body =>
+        {
             return Err(refusal(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "this takes no body",
                 Some("send the request without one"),
             ));
         }
-        Route::Health | Route::Status | Route::Access | Route::Decision(_) => {}
+        Route::Health | Route::Status | Route::Metrics | Route::Access | Route::Decision(_) => {}
     }
     Ok(route)
+}
+
+/// Looks at a request that came over the network, where there is one route: [`metrics`].
+///
+/// `hosts` are the names under which the asker knows this machine. A page of a stranger in a browser here can give this machine a name of
+/// its own, and then read what it answers under it (DNS rebinding): no name but those that mean this machine everywhere is answered.
+pub(super) fn admit(asked: Asked<'_>, hosts: &[&str]) -> Result<(), Answer> {
+    if hosts.is_empty() || !hosts.iter().all(|host| is_here(host)) {
+        return Err(refusal(
+            StatusCode::MISDIRECTED_REQUEST,
+            "this machine is not known under that name here",
+            Some("ask for localhost, 127.0.0.1 or [::1]"),
+        ));
+    }
+    if asked.path != METRICS_PATH {
+        return Err(refusal(
+            StatusCode::NOT_FOUND,
+            "there is nothing at this path",
+            Some("GET /metrics; everything else is on the socket: pipeops-agent status"),
+        ));
+    }
+    route(asked, Role::Viewer).map(drop)
+}
+
+/// Whether a `Host` names this machine: with any port, or none.
+fn is_here(host: &str) -> bool {
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, "")) => (name, Some("0")),
+        Some((name, rest)) => (name, rest.strip_prefix(':')),
+        None => match host.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (host, Some("0")),
+        },
+    };
+    let is_name = name.eq_ignore_ascii_case("localhost") || matches!(name, "127.0.0.1" | "::1");
+    is_name && port.is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
 /// What must be true of every request that changes something.
@@ -144,6 +186,7 @@ pub(super) async fn answer<A: Answers>(
     match route {
         Route::Health => json(StatusCode::OK, &Health::default()),
         Route::Status => json(StatusCode::OK, &answers.status()),
+        Route::Metrics => metrics(answers).await,
         Route::Access => json(StatusCode::OK, &answers.access().await),
         Route::Decision(inquiry) => json(StatusCode::OK, &answers.decision(inquiry).await),
         Route::SetAccess => match wanted(body) {
@@ -154,6 +197,23 @@ pub(super) async fn answer<A: Answers>(
                 Err(Refused::Conflict(refusal)) => json(StatusCode::CONFLICT, &refusal),
             },
         },
+    }
+}
+
+/// The page for a Prometheus.
+pub(super) async fn metrics<A: Answers>(answers: &A) -> Answer {
+    match answers.metrics().await {
+        Some(page) => Answer {
+            code: StatusCode::OK,
+            content_type: exposition::CONTENT_TYPE,
+            body: page.into_bytes(),
+            allow: None,
+        },
+        None => refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the machine's counters cannot be read right now",
+            Some("pipeops-agent status says why"),
+        ),
     }
 }
 
@@ -193,6 +253,7 @@ fn json(code: StatusCode, shape: &impl Serialize) -> Answer {
     body.push(b'\n');
     Answer {
         code,
+        content_type: "application/json",
         body,
         allow: None,
     }
@@ -233,6 +294,9 @@ mod tests {
             (Method::GET, "/api/v1/status", false, 200),
             (Method::HEAD, "/api/v1/status", false, 200),
             (Method::GET, "/healthz", false, 200),
+            (Method::GET, "/metrics", false, 200),
+            (Method::GET, "/metrics", true, 413),
+            (Method::POST, "/metrics", false, 405),
             (Method::GET, "/api/v1/access", false, 200),
             (Method::GET, "/", false, 404),
             (Method::POST, "/nowhere", true, 404),
@@ -283,6 +347,57 @@ mod tests {
                 ..asked(&method, target)
             };
             assert_eq!(code(asked, Role::Viewer), wanted, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn the_port_answers_one_path_and_only_under_names_of_this_machine() {
+        let code = |method: Method, target, hosts: &[&str]| {
+            let admitted = admit(asked(&method, target), hosts);
+            admitted.map_or_else(|answer| answer.code.as_u16(), |()| 200)
+        };
+        for host in [
+            "localhost",
+            "LocalHost:7480",
+            "127.0.0.1",
+            "127.0.0.1:65535",
+            "[::1]",
+            "[::1]:80",
+        ] {
+            assert_eq!(code(Method::GET, "/metrics", &[host]), 200, "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:7480",
+            "127.0.0.2",
+            "0.0.0.0:7480",
+            "[::1]evil.example",
+            "[::1",
+            "::1",
+            "localhost:",
+            "localhost:99999",
+            "localhost:80:80",
+            "user@localhost",
+            "2130706433",
+        ] {
+            assert_eq!(code(Method::GET, "/metrics", &[host]), 421, "{host}");
+        }
+        assert_eq!(code(Method::GET, "/metrics", &[]), 421);
+        let two = ["localhost", "evil.example"];
+        assert_eq!(code(Method::GET, "/metrics", &two), 421);
+        for (method, target, wanted) in [
+            (Method::HEAD, "/metrics?x=1", 200),
+            (Method::POST, "/metrics", 405),
+            (Method::GET, "/", 404),
+            (Method::GET, "/api/v1/status", 404),
+            (Method::POST, "/api/v1/access", 404),
+            (Method::GET, "/healthz", 404),
+            (Method::GET, "/metrics/", 404),
+            (Method::GET, "/Metrics", 404),
+        ] {
+            assert_eq!(code(method, target, &["localhost"]), wanted, "{target}");
         }
     }
 

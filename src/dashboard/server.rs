@@ -1,4 +1,4 @@
-//! The socket and its connections: bounded in number, in time and in bytes.
+//! The socket: who asks there is known by the word of the kernel.
 
 use std::{
     convert::Infallible,
@@ -12,24 +12,17 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::{
-    Request, Response, StatusCode,
+    Request, StatusCode,
     body::{Body, Bytes, Incoming},
     header,
-    server::conn::http1,
-    service::service_fn,
 };
-use smol::{
-    LocalExecutor, Task,
-    future::FutureExt,
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::unix::{UnixListener, UnixStream},
-};
-use smol_hyper::rt::{FuturesIo, SmolTimer};
+use smol::{LocalExecutor, future::FutureExt, net::unix::UnixListener};
 
 use super::{
     answers::Answers,
+    connections::{Connections, Respond, Stream, late},
     peer::Peer,
     routes::{Answer, Asked, BODY_BYTES_MAX, Route, answer, refusal, route},
 };
@@ -38,20 +31,8 @@ use crate::{
     files,
 };
 
-/// Connections at a time; the next is told 503.
-pub const CONNECTIONS_MAX: usize = 16;
-/// How long a viewer may take to send the head of a request.
-const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a viewer may take to send the body of one.
+/// How long a viewer may take to send the body of a request.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a connection may last in all: no route streams, so who needs longer does not read.
-const CONNECTION_DEADLINE: Duration = Duration::from_secs(60);
-/// How long the refusal of a connection may take.
-const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
-/// How long the server rests after the kernel refused it a connection (no descriptors): it would be refused at once again.
-const REST: Duration = Duration::from_millis(200);
-/// A request's head at most.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The socket is for the agent's user and its group.
 const SOCKET_MODE: u32 = 0o660;
 
@@ -103,26 +84,19 @@ impl Server {
         executor: Rc<LocalExecutor<'static>>,
         answers: Rc<A>,
     ) -> Infallible {
-        // Owned here: dropping this future ends them all. Neither is ever longer than CONNECTIONS_MAX.
-        let mut connections: Vec<Task<()>> = Vec::new();
-        let mut refusals: Vec<Task<()>> = Vec::new();
+        let mut connections = Connections::new(executor);
         loop {
-            let accepted = self.listener.accept().await;
-            connections.retain(|connection| !connection.is_finished());
-            refusals.retain(|refusal| !refusal.is_finished());
-            match accepted {
-                Err(_) => {
-                    smol::Timer::after(REST).await;
-                }
-                Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
-                    connections.push(executor.spawn(converse(stream, Rc::clone(&answers))));
-                }
-                Ok((stream, _)) if refusals.len() < CONNECTIONS_MAX => {
-                    refusals.push(executor.spawn(refuse(stream)));
-                }
-                // A flood: closed without a word.
-                Ok(_) => {}
-            }
+            let accepted = self.listener.accept().await.map(|(stream, _)| {
+                let peer = Peer::of(&stream);
+                let answers = Rc::clone(&answers);
+                let respond: Respond = Box::new(move |request| {
+                    let answers = Rc::clone(&answers);
+                    Box::pin(async move { respond(request, peer, &*answers).await })
+                });
+                let stream: Stream = Box::new(stream);
+                (stream, respond)
+            });
+            connections.take(accepted).await;
         }
     }
 }
@@ -177,48 +151,6 @@ fn inode(path: &Path) -> Option<u64> {
         .map(|found| found.ino())
 }
 
-/// Tells one viewer too many that it is.
-async fn refuse(mut stream: UnixStream) {
-    let answer = refusal(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "too many viewers are connected",
-        Some("try again in a second"),
-    );
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        answer.body.len()
-    );
-    let told = async {
-        // Heard before answered: a viewer that is still writing when its peer closes sees a broken pipe and not the answer.
-        let mut request = [0; 1024];
-        let _heard = stream.read(&mut request).await?;
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(&answer.body).await?;
-        stream.close().await
-    };
-    // Whoever does not read it is gone already.
-    drop(told.or(late(REFUSAL_DEADLINE)).await);
-}
-
-async fn converse<A: Answers>(stream: UnixStream, answers: Rc<A>) {
-    let peer = Peer::of(&stream);
-    let service = service_fn(|request| {
-        let answers = Rc::clone(&answers);
-        async move {
-            let answer = respond(request, peer, &*answers).await;
-            Ok::<_, Infallible>(response(answer))
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(SmolTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(FuturesIo::new(stream), service);
-    let ended = async { connection.await.map_err(io::Error::other) };
-    // A viewer that breaks off or sends nonsense is none of the agent's troubles; hyper has answered what it could.
-    drop(ended.or(late(CONNECTION_DEADLINE)).await);
-}
-
 async fn respond<A: Answers>(
     request: Request<Incoming>,
     peer: Option<Peer>,
@@ -248,7 +180,9 @@ async fn respond<A: Answers>(
             Ok(body) => body,
             Err(answer) => return answer,
         },
-        Route::Health | Route::Status | Route::Access | Route::Decision(_) => Bytes::new(),
+        Route::Health | Route::Status | Route::Metrics | Route::Access | Route::Decision(_) => {
+            Bytes::new()
+        }
     };
     answer(route, &body, peer, answers).await
 }
@@ -275,26 +209,4 @@ async fn read(body: Incoming) -> std::result::Result<Bytes, Answer> {
         ))
     };
     whole.or(late).await
-}
-
-fn response(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
-    *response.status_mut() = answer.code;
-    let headers = response.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ] {
-        headers.insert(name, header::HeaderValue::from_static(value));
-    }
-    if let Some(allow) = answer.allow {
-        headers.insert(header::ALLOW, header::HeaderValue::from_static(allow));
-    }
-    response
-}
-
-async fn late(deadline: Duration) -> io::Result<()> {
-    smol::Timer::after(deadline).await;
-    Err(io::ErrorKind::TimedOut.into())
 }

@@ -55,7 +55,12 @@ impl Clock {
 
     /// Whether the wall clock shows a time before one that has certainly been: it has not been set since boot.
     pub fn is_behind(&self) -> bool {
-        (self.wall)() < self.floor
+        !self.believes((self.wall)())
+    }
+
+    /// Whether a wall clock that shows this may have been set.
+    pub fn believes(&self, wall: Wall) -> bool {
+        wall >= self.floor
     }
 }
 

@@ -28,6 +28,8 @@ pub struct LinkView {
     pub address: Option<String>,
     /// This machine's address on the way there.
     pub local_ip: Option<IpAddr>,
+    /// Heartbeats that were queued since the start.
+    pub heartbeats: u64,
     /// When the last heartbeat was queued.
     pub last_heartbeat: Option<Wall>,
     /// Between the last ping and its pong.

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::{access::Access, board::Board, facts::Facts, proxy::Proxy, status};
+use super::{
+    access::Access, board::Board, facts::Facts, metrics, proxy::Proxy, sample::Sampler, status,
+};
 use crate::{
     core::{access::Inquiry, policy::Level},
     dashboard::{Answers, Peer, Refused},
@@ -20,6 +22,8 @@ pub struct Local {
     pub proxy: Rc<Proxy>,
     /// How strict this box is.
     pub access: Rc<Access>,
+    /// What reads the machine.
+    pub sampler: Rc<Sampler>,
 }
 
 impl Answers for Local {
@@ -33,6 +37,18 @@ impl Answers for Local {
             ..Load::default()
         };
         status::status(&self.board, &self.facts, self.access.in_short(), &load)
+    }
+
+    async fn metrics(&self) -> Option<String> {
+        let reading = self.sampler.reading().await?;
+        let (version, load) = (self.facts.version(), self.proxy.load());
+        Some(metrics::page(
+            &reading,
+            &self.board,
+            version,
+            &load,
+            Vec::new(),
+        ))
     }
 
     async fn access(&self) -> AccessReport {

@@ -392,7 +392,9 @@ impl Uplink {
             }
             Message::Heartbeat { cluster_id } => {
                 let beat = self.parts.facts.heartbeat(cluster_id, session.local_ip());
-                self.parts.board.link.borrow_mut().last_heartbeat = Some(now.wall);
+                let mut view = self.parts.board.link.borrow_mut();
+                view.last_heartbeat = Some(now.wall);
+                view.heartbeats += 1;
                 control::heartbeat(&beat, now.wall)
             }
             Message::Pong { request_id } => control::pong(request_id.as_deref(), now.wall),

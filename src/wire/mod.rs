@@ -3,6 +3,7 @@
 pub mod api;
 pub mod control;
 pub mod edge;
+pub mod exposition;
 pub mod handshake;
 pub mod kube;
 pub mod lease;

@@ -79,6 +79,7 @@ impl Agent {
             ("PIPEOPS_CLUSTER_NAME", "test".to_owned()),
             ("PIPEOPS_STATE_DIR", path("state")),
             ("PIPEOPS_DASHBOARD_SOCKET", path("agent.sock")),
+            ("PIPEOPS_DASHBOARD_LISTEN", "off".to_owned()),
             ("PIPEOPS_TLS_CA_FILE", path("ca.pem")),
             ("PIPEOPS_ACCESS_LEVEL", "full".to_owned()),
             ("PIPEOPS_LOG_LEVEL", "debug".to_owned()),

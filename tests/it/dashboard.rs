@@ -1,10 +1,12 @@
 //! The local API on its socket, spoken to byte by byte.
 
-use std::{cell::Cell, os::unix::fs::PermissionsExt, path::Path, rc::Rc, time::Duration};
+use std::{
+    cell::Cell, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, rc::Rc, time::Duration,
+};
 
 use pipeops_agent::{
     core::{access::Inquiry, policy::Level},
-    dashboard::{Answers, CONNECTIONS_MAX, Peer, Refused, Server},
+    dashboard::{Answers, CONNECTIONS_MAX, Peer, Port, Refused, Server},
     host::clock,
     wire::api::{AccessChange, AccessReport, Decision, Refusal, Status},
 };
@@ -12,7 +14,7 @@ use smol::{
     LocalExecutor, Task,
     future::{FutureExt, block_on},
     io::{AsyncReadExt, AsyncWriteExt},
-    net::unix::UnixStream,
+    net::{TcpStream, unix::UnixStream},
 };
 
 /// What stands behind the server: it counts how often its status was asked for, and remembers a level.
@@ -22,6 +24,9 @@ struct Agent {
     level: Cell<Level>,
 }
 
+/// The question to which the machine gives no answer.
+const NOT_READ: u64 = 3;
+
 impl Answers for Agent {
     fn status(&self) -> Status {
         self.asked.set(self.asked.get() + 1);
@@ -30,6 +35,11 @@ impl Answers for Agent {
             uptime_s: self.asked.get(),
             ..Status::default()
         }
+    }
+
+    async fn metrics(&self) -> Option<String> {
+        self.asked.set(self.asked.get() + 1);
+        (self.asked.get() != NOT_READ).then(|| format!("asked_total {}\n", self.asked.get()))
     }
 
     async fn access(&self) -> AccessReport {
@@ -90,7 +100,7 @@ async fn say(path: &Path, request: &str) -> String {
 }
 
 /// Everything until the server closes.
-async fn heard(stream: &mut UnixStream) -> String {
+async fn heard(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut answer = Vec::new();
     // A reset after the answer is the server's way of not reading on.
     let _end = stream.read_to_end(&mut answer).await;
@@ -124,6 +134,116 @@ fn the_status_is_read_over_the_socket() {
         let run = std::fs::metadata(path.parent().unwrap()).unwrap();
         assert_eq!(run.permissions().mode() & 0o777, 0o750);
     });
+}
+
+#[test]
+fn metrics_are_text_and_a_machine_that_does_not_answer_is_said() {
+    with_server(|path, _server| async move {
+        for n in 1..NOT_READ {
+            let answer = say(&path, &get("/metrics")).await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+            let kind = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n";
+            assert!(answer.contains(kind), "{answer}");
+            assert_eq!(body(&answer), format!("asked_total {n}\n"));
+        }
+        let answer = say(&path, &get("/metrics")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        let told: Refusal = serde_json::from_str(body(&answer)).unwrap();
+        assert!(told.fix.is_some());
+    });
+}
+
+/// Runs `conversation` against a port of the loopback interface.
+fn with_port<F: Future<Output = ()>>(conversation: impl FnOnce(SocketAddr) -> F) {
+    let executor = Rc::new(LocalExecutor::new());
+    let port = block_on(Port::bind("127.0.0.1:0".parse().unwrap())).unwrap();
+    let address = port.address();
+    let serving = port.serve(Rc::clone(&executor), Rc::new(Agent::default()));
+    let task = executor.spawn(async move { match serving.await {} });
+    block_on(executor.run(async { conversation(address).or(overdue()).await }));
+    drop(task);
+}
+
+async fn call(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    heard(&mut stream).await
+}
+
+#[test]
+fn the_port_has_the_metrics_and_nothing_else() {
+    with_port(|address| async move {
+        let get =
+            |line: &str, host: &str| format!("{line} HTTP/1.1\r\n{host}connection: close\r\n\r\n");
+        let here = format!("host: {address}\r\n");
+        let answer = call(address, &get("GET /metrics", &here)).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert_eq!(body(&answer), "asked_total 1\n");
+        assert!(
+            !answer.to_lowercase().contains("access-control"),
+            "{answer}"
+        );
+        for (line, host, code) in [
+            ("HEAD /metrics", "host: localhost\r\n", "200"),
+            ("GET /metrics", "host: evil.example\r\n", "421"),
+            (
+                "GET /metrics",
+                "host: localhost\r\nhost: evil.example\r\n",
+                "421",
+            ),
+            ("GET /metrics", "host: \u{e9}\r\n", "421"),
+            ("GET /metrics", "", "421"),
+            (
+                "GET http://evil.example/metrics",
+                "host: localhost\r\n",
+                "421",
+            ),
+            ("GET http://localhost/metrics", "host: localhost\r\n", "503"),
+            ("GET /api/v1/status", "host: localhost\r\n", "404"),
+            ("POST /api/v1/access", "host: localhost\r\n", "404"),
+            ("POST /metrics", "host: localhost\r\n", "405"),
+            ("OPTIONS *", "host: localhost\r\n", "404"),
+            ("CONNECT localhost:1", "host: localhost\r\n", "404"),
+        ] {
+            let answer = call(address, &get(line, host)).await;
+            let wanted = format!("HTTP/1.1 {code} ");
+            assert!(answer.starts_with(&wanted), "{line} {host:?}: {answer}");
+        }
+    });
+}
+
+#[test]
+fn the_port_is_bounded_like_the_socket() {
+    with_port(|address| async move {
+        let mut mute = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut one = TcpStream::connect(address).await.unwrap();
+            one.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                .await
+                .unwrap();
+            let mut first = [0; 9];
+            one.read_exact(&mut first).await.unwrap();
+            mute.push(one);
+        }
+        let answer = call(address, &get("/metrics")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        mute.clear();
+        while !call(address, &get("/metrics")).await.contains("200 OK") {
+            smol::future::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_port_that_others_could_reach_or_have_is_refused() {
+    let bind = |address: &str| block_on(Port::bind(address.parse().unwrap()));
+    for open in ["0.0.0.0:0", "[::]:0", "203.0.113.7:7480"] {
+        let error = bind(open).unwrap_err();
+        assert!(error.sentence().contains("other machines"), "{error}");
+    }
+    let taken = bind("127.0.0.1:0").unwrap();
+    let error = bind(&taken.address().to_string()).unwrap_err();
+    assert!(error.fix.unwrap().contains("dashboard.listen"));
 }
 
 #[test]

@@ -37,6 +37,8 @@ mod rbac;
 #[cfg(test)]
 mod rights;
 #[cfg(test)]
+mod scrape;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod store_faults;

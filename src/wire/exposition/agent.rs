@@ -1,0 +1,268 @@
+//! The agent itself and a summary of its cluster.
+
+use super::{
+    Kind::{self, Counter, Gauge},
+    Page, flag, scaled, whole,
+};
+use crate::core::{rates::Own, time::Wall};
+
+/// What the agent knows about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Agent<'a> {
+    /// Its version.
+    pub version: &'a str,
+    /// When it started.
+    pub started: Wall,
+    /// The link.
+    pub link: Link<'a>,
+    /// The cluster, where one is configured.
+    pub cluster: Option<Cluster>,
+    /// Conditions that hold now, by the word of their severity.
+    pub conditions: Vec<(&'static str, u64)>,
+    /// Proxied requests under way.
+    pub exchanges: u64,
+    /// Proxied requests that wait for their turn.
+    pub waiting: u64,
+    /// What waits for delivery.
+    pub backlog: Vec<Backlog>,
+}
+
+/// The link to the control plane.
+#[derive(Clone, Debug, Default)]
+pub struct Link<'a> {
+    /// The word of its state.
+    pub state: &'a str,
+    /// Times that it was lost.
+    pub outages: u64,
+    /// Registrations that the control plane took.
+    pub registrations: u64,
+    /// Heartbeats that were sent.
+    pub heartbeats: u64,
+    /// When the last one was.
+    pub last_heartbeat: Option<Wall>,
+    /// Between the last ping and its pong, in microseconds.
+    pub round_trip_us: Option<u64>,
+    /// Payload bytes that came in.
+    pub received_bytes: u64,
+    /// Payload bytes that went out.
+    pub sent_bytes: u64,
+    /// Bytes that wait in its lanes.
+    pub queued_bytes: u64,
+}
+
+/// The cluster as its watches see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cluster {
+    /// Whether its API answers.
+    pub is_up: bool,
+    /// Nodes.
+    pub nodes: Option<u64>,
+    /// Nodes that are ready.
+    pub nodes_ready: Option<u64>,
+    /// Pods.
+    pub pods: Option<u64>,
+}
+
+/// What of one stream a destination has not acknowledged.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Backlog {
+    /// Who is to get it.
+    pub destination: String,
+    /// Of what.
+    pub stream: String,
+    /// How many records.
+    pub records: u64,
+}
+
+pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
+    const BUILD: (&str, Kind, &str) = (
+        "pipeops_agent_build_info",
+        Gauge,
+        "The version of the agent; the value is 1.",
+    );
+    page.family(
+        BUILD,
+        [([("version", agent.version)], Some("1".to_owned()))],
+    );
+    let of_conditions = agent
+        .conditions
+        .iter()
+        .map(|(severity, count)| ([("severity", *severity)], whole(Some(*count))));
+    page.family(
+        (
+            "pipeops_agent_conditions",
+            Gauge,
+            "What is wrong now, by severity.",
+        ),
+        of_conditions,
+    );
+    program(agent, own, page);
+    link(&agent.link, page);
+    if let Some(known) = agent.cluster {
+        cluster(known, page);
+    }
+    let of_backlog = agent.backlog.iter().map(|waiting| {
+        let labels = [
+            ("destination", waiting.destination.as_str()),
+            ("stream", waiting.stream.as_str()),
+        ];
+        (labels, whole(Some(waiting.records)))
+    });
+    page.family(
+        (
+            "pipeops_agent_backlog_records",
+            Gauge,
+            "Records that wait for the acknowledgement of a destination.",
+        ),
+        of_backlog,
+    );
+}
+
+fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
+    for (name, kind, help, value) in [
+        (
+            "pipeops_agent_start_time_seconds",
+            Gauge,
+            "When the agent started, by the clock of that moment.",
+            seconds(agent.started),
+        ),
+        (
+            "pipeops_agent_memory_pss_bytes",
+            Gauge,
+            "Memory of the agent, with its share of what it has in common with others.",
+            whole(own.pss),
+        ),
+        (
+            "pipeops_agent_cpu_seconds_total",
+            Counter,
+            "Processor time of the agent.",
+            scaled(own.cpu_us, 6),
+        ),
+        (
+            "pipeops_agent_written_bytes_total",
+            Counter,
+            "Bytes that the agent gave to disks.",
+            whole(own.written),
+        ),
+        (
+            "pipeops_agent_wakeups_total",
+            Counter,
+            "Times that a thread of the agent waited and was woken.",
+            whole(own.wakeups),
+        ),
+        (
+            "pipeops_agent_exchanges",
+            Gauge,
+            "Proxied requests under way.",
+            whole(Some(agent.exchanges)),
+        ),
+        (
+            "pipeops_agent_exchanges_waiting",
+            Gauge,
+            "Proxied requests that wait for their turn.",
+            whole(Some(agent.waiting)),
+        ),
+    ] {
+        page.one((name, kind, help), value);
+    }
+}
+
+fn link(link: &Link<'_>, page: &mut Page) {
+    page.family(
+        (
+            "pipeops_agent_link_state",
+            Gauge,
+            "The state of the link to the control plane; the value is 1.",
+        ),
+        [([("state", link.state)], Some("1".to_owned()))],
+    );
+    for (name, kind, help, value) in [
+        (
+            "pipeops_agent_link_up",
+            Gauge,
+            "Whether the link to the control plane is ready.",
+            flag(Some(link.state == "ready")),
+        ),
+        (
+            "pipeops_agent_link_outages_total",
+            Counter,
+            "Times that the link was lost.",
+            whole(Some(link.outages)),
+        ),
+        (
+            "pipeops_agent_link_registrations_total",
+            Counter,
+            "Registrations that the control plane took.",
+            whole(Some(link.registrations)),
+        ),
+        (
+            "pipeops_agent_link_heartbeats_total",
+            Counter,
+            "Heartbeats that were sent.",
+            whole(Some(link.heartbeats)),
+        ),
+        (
+            "pipeops_agent_link_last_heartbeat_timestamp_seconds",
+            Gauge,
+            "When the last heartbeat was sent.",
+            link.last_heartbeat.and_then(seconds),
+        ),
+        (
+            "pipeops_agent_link_round_trip_seconds",
+            Gauge,
+            "Time between the last ping and its answer.",
+            scaled(link.round_trip_us, 6),
+        ),
+        (
+            "pipeops_agent_link_received_bytes_total",
+            Counter,
+            "Payload that came in over the link.",
+            whole(Some(link.received_bytes)),
+        ),
+        (
+            "pipeops_agent_link_sent_bytes_total",
+            Counter,
+            "Payload that went out over the link.",
+            whole(Some(link.sent_bytes)),
+        ),
+        (
+            "pipeops_agent_link_queued_bytes",
+            Gauge,
+            "Payload that waits to go out.",
+            whole(Some(link.queued_bytes)),
+        ),
+    ] {
+        page.one((name, kind, help), value);
+    }
+}
+
+fn cluster(cluster: Cluster, page: &mut Page) {
+    for (name, help, value) in [
+        (
+            "pipeops_cluster_up",
+            "Whether the API of the cluster answers.",
+            flag(Some(cluster.is_up)),
+        ),
+        (
+            "pipeops_cluster_nodes",
+            "Nodes of the cluster.",
+            whole(cluster.nodes),
+        ),
+        (
+            "pipeops_cluster_nodes_ready",
+            "Nodes of the cluster that are ready.",
+            whole(cluster.nodes_ready),
+        ),
+        (
+            "pipeops_cluster_pods",
+            "Pods in all namespaces.",
+            whole(cluster.pods),
+        ),
+    ] {
+        page.one((name, Gauge, help), value);
+    }
+}
+
+fn seconds(wall: Wall) -> Option<String> {
+    scaled(u64::try_from(wall.millis()).ok(), 3)
+}
