@@ -148,7 +148,7 @@ impl Handle {
         .await
     }
 
-    /// The newest sums, the newest first.
+    /// The sums of the newest minutes, the newest first.
     pub async fn recent_sums(&self, count_max: u32) -> Result<Vec<Sum>, Failure> {
         self.call(move |disk| {
             settle(disk);
@@ -164,7 +164,14 @@ pub(super) fn settle(disk: &mut Disk) {
         return;
     }
     let waiting = std::mem::replace(&mut disk.audit, Waiting::new(Wall::default()));
-    let written = disk.write(|transaction| insert(transaction, &waiting));
+    let is_first = !disk.are_old_rows_over;
+    let written = disk.write(|transaction| {
+        if is_first {
+            end_old_rows(transaction)?;
+        }
+        insert(transaction, &waiting)
+    });
+    disk.are_old_rows_over |= written.is_ok();
     let (next, lost) = (waiting.next.max(disk.audit.next), waiting.lost);
     disk.audit = match written {
         Ok(()) => Waiting {
@@ -177,7 +184,31 @@ pub(super) fn settle(disk: &mut Disk) {
     disk.audit.bound();
 }
 
+/// Numbers the rows that an earlier process left without an end: it will not come any more. Only before the first row of this process.
+pub(super) fn end_old_rows(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+    let last = last(transaction)?;
+    transaction.execute(
+        "UPDATE audit SET sequence = ?1 + placed.place
+         FROM (SELECT number AS row, row_number() OVER (ORDER BY number) AS place
+               FROM audit WHERE sequence IS NULL) AS placed
+         WHERE number = placed.row",
+        [last],
+    )?;
+    Ok(())
+}
+
+/// The last sequence that was given.
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached(
+            "SELECT max(ifnull((SELECT max(sequence) FROM audit WHERE sequence IS NOT NULL), 0),
+                        ifnull((SELECT max(sequence) FROM audit_sum), 0))",
+        )?
+        .query_row([], |row| row.get(0))
+}
+
 fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusal> {
+    let mut last = last(transaction)?;
     let mut row = transaction.prepare_cached(
         "INSERT OR IGNORE INTO audit (number, at, who, what, verdict, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
@@ -192,19 +223,19 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusa
         ])?;
     }
     let mut end = transaction.prepare_cached(
-        "UPDATE audit SET outcome = ?2, received_bytes = ?3, sent_bytes = ?4, duration_ms = ?5 WHERE number = ?1",
+        "UPDATE audit SET outcome = ?2, received_bytes = ?3, sent_bytes = ?4, duration_ms = ?5, sequence = ?6
+         WHERE number = ?1 AND sequence IS NULL",
     )?;
     for (number, outcome, effect) in &waiting.ends {
         let [received, sent, duration] = columns(*effect);
-        end.execute(params![number, outcome, received, sent, duration])?;
+        let next = last.saturating_add(1);
+        // Its row may be one of those that there was no room for.
+        if end.execute(params![number, outcome, received, sent, duration, next])? > 0 {
+            last = next;
+        }
     }
-    let mut sum = transaction.prepare_cached(
-        "INSERT INTO audit_sum VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-         ON CONFLICT DO UPDATE SET count = count + excluded.count,
-           received_bytes = received_bytes + excluded.received_bytes,
-           sent_bytes = sent_bytes + excluded.sent_bytes,
-           duration_ms = duration_ms + excluded.duration_ms",
-    )?;
+    let mut sum = transaction
+        .prepare_cached("INSERT INTO audit_sum VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
     for Sum {
         minute,
         entry,
@@ -213,7 +244,9 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusa
     } in &waiting.sums
     {
         let [received, sent, duration] = columns(*effect);
+        last = last.saturating_add(1);
         sum.execute(params![
+            last,
             minute.millis(),
             entry.who(),
             entry.what(),
@@ -235,17 +268,16 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<i64> {
     })
 }
 
-/// Removes the oldest over the quota.
+/// Removes the oldest over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
 pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
-        "DELETE FROM audit WHERE number <=
-         (SELECT number FROM audit ORDER BY number DESC LIMIT 1 OFFSET ?1)",
+        "DELETE FROM audit WHERE sequence <=
+         (SELECT sequence FROM audit WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
         [ROWS_MAX],
     )?;
-    // By minute, not by row: a minute that is thinned is gone as a whole.
     transaction.execute(
-        "DELETE FROM audit_sum WHERE minute <=
-         (SELECT minute FROM audit_sum ORDER BY minute DESC LIMIT 1 OFFSET ?1)",
+        "DELETE FROM audit_sum WHERE sequence <=
+         (SELECT sequence FROM audit_sum ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
         [SUMS_MAX],
     )?;
     Ok(())
@@ -275,8 +307,8 @@ fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
 
 fn select_sums(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<Sum>> {
     let mut query = connection.prepare(
-        "SELECT minute, who, what, verdict, why, count, received_bytes, sent_bytes, duration_ms
-         FROM audit_sum ORDER BY minute DESC, who, what LIMIT ?1",
+        "SELECT minute, who, what, verdict, why, sum(count), sum(received_bytes), sum(sent_bytes), sum(duration_ms)
+         FROM audit_sum GROUP BY minute, who, what, verdict, why ORDER BY minute DESC, who, what LIMIT ?1",
     )?;
     let rows = query.query_map([count_max], |row| {
         let [who, what, verdict, why]: [String; 4] =

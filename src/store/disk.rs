@@ -69,6 +69,8 @@ pub(super) struct Disk {
     lock: Option<Flock<File>>,
     pub(super) identity: KeptIdentity,
     pub(super) audit: audit::Waiting,
+    /// Whether the rows that earlier processes left without an end were numbered.
+    pub(super) are_old_rows_over: bool,
     pub(super) notes: Notes,
 }
 
@@ -84,6 +86,7 @@ impl Disk {
             lock,
             identity: KeptIdentity::default(),
             audit: audit::Waiting::new(now),
+            are_old_rows_over: false,
             notes,
         };
         disk.recover();
@@ -173,6 +176,9 @@ impl Disk {
         if self.database.recover() {
             let newest = self.read(audit::newest).unwrap_or_default();
             self.audit.start_after(newest);
+            if !self.are_old_rows_over {
+                self.are_old_rows_over = self.write(audit::end_old_rows).is_ok();
+            }
         }
     }
 

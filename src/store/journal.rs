@@ -205,20 +205,34 @@ fn finish(
         Some(None) => {}
     }
     transaction.execute(
-        "UPDATE change SET ended = ?2, outcome = ?3, why = ?4 WHERE id = ?1",
-        params![id, now.millis(), outcome.word(), why],
+        "UPDATE change SET ended = ?2, outcome = ?3, why = ?4, sequence = ?5 WHERE id = ?1",
+        params![
+            id,
+            now.millis(),
+            outcome.word(),
+            why,
+            last(transaction)?.saturating_add(1)
+        ],
     )?;
     Ok(())
 }
 
-/// Removes the oldest finished changes over the quota. Unfinished ones stay.
+/// Removes the oldest finished changes over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
+/// Unfinished ones stay.
 pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
-        "DELETE FROM change WHERE ended IS NOT NULL AND number <=
-         (SELECT number FROM change WHERE ended IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?1)",
+        "DELETE FROM change WHERE sequence <=
+         (SELECT sequence FROM change WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
         [FINISHED_MAX],
     )?;
     Ok(())
+}
+
+/// The last sequence that was given.
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached("SELECT ifnull(max(sequence), 0) FROM change WHERE sequence IS NOT NULL")?
+        .query_row([], |row| row.get(0))
 }
 
 /// The number of a change that is under way.
@@ -253,22 +267,47 @@ fn state(
 }
 
 const SELECT_CHANGE: &str =
-    "SELECT number, id, origin, kind, body, started, ended, outcome, why FROM change";
+    "SELECT number, id, origin, kind, body, started, ended, outcome, why, sequence FROM change";
 
 fn list(disk: &mut Disk, order: &str, count_max: u32) -> Result<Vec<Change>, Failure> {
     disk.read(|connection| {
-        let mut query = connection.prepare(&format!("{SELECT_CHANGE} {order} LIMIT ?1"))?;
-        let found: Vec<_> = query
-            .query_map([count_max], change)?
-            .collect::<Result<_, _>>()?;
-        found
-            .into_iter()
-            .map(|(number, change)| {
-                let steps = steps(connection, number)?;
-                Ok(Change { steps, ..change })
-            })
-            .collect()
+        let query = format!("{SELECT_CHANGE} {order} LIMIT ?1");
+        let found = select(connection, &query, [i64::from(count_max)])?;
+        Ok(found.into_iter().map(|(_, change)| change).collect())
     })
+}
+
+/// Ended changes with these sequences, in their order.
+pub(super) fn ended(
+    connection: &Connection,
+    range: [i64; 2],
+    count_max: i64,
+) -> rusqlite::Result<Vec<(i64, Change)>> {
+    let query = format!(
+        "{SELECT_CHANGE} WHERE sequence >= ?1 AND sequence <= ?2 ORDER BY sequence LIMIT ?3"
+    );
+    select(connection, &query, [range[0], range[1], count_max])
+}
+
+/// Changes with their steps, each with its sequence; 0 where it has not ended.
+fn select<const N: usize>(
+    connection: &Connection,
+    query: &str,
+    values: [i64; N],
+) -> rusqlite::Result<Vec<(i64, Change)>> {
+    let mut query = connection.prepare(query)?;
+    let found: Vec<_> = query
+        .query_map(rusqlite::params_from_iter(values), |row| {
+            Ok((row.get::<_, Option<i64>>(9)?, change(row)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    found
+        .into_iter()
+        .map(|(sequence, (number, change))| {
+            let steps = steps(connection, number)?;
+            Ok((sequence.unwrap_or(0), Change { steps, ..change }))
+        })
+        .collect()
 }
 
 fn change(row: &Row<'_>) -> rusqlite::Result<(i64, Change)> {

@@ -23,6 +23,7 @@ mod journal;
 mod notes;
 mod reserve;
 mod schema;
+mod streams;
 pub mod telemetry;
 mod thread;
 mod trouble;

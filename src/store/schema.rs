@@ -4,7 +4,10 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 /// The steps of `state.db` in order: the first makes schema 1 of an empty file.
-pub(super) const STATE: [&str; 1] = [include_str!("migrations/0001.sql")];
+pub(super) const STATE: [&str; 2] = [
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+];
 
 /// The steps of `telemetry.db`.
 pub(super) const TELEMETRY: [&str; 1] = [include_str!("telemetry/migrations/0001.sql")];
@@ -63,7 +66,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         for _ in 0..2 {
             assert_eq!(migrate(&mut connection, &STATE).unwrap(), Migrated::Current);
-            assert_eq!(version(&connection), 1);
+            assert_eq!(version(&connection), 2);
         }
     }
 
@@ -93,7 +96,7 @@ mod tests {
         connection.pragma_update(None, "user_version", 9).unwrap();
         let newer = Migrated::Newer {
             file: 9,
-            program: 1,
+            program: 2,
         };
         assert_eq!(migrate(&mut connection, &STATE).unwrap(), newer);
         assert_eq!(version(&connection), 9);
@@ -105,6 +108,6 @@ mod tests {
             .iter()
             .map(|text| crate::wire::state::hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]))
             .collect();
-        assert_eq!(sums, ["e4f6eab928634af9"]);
+        assert_eq!(sums, ["e4f6eab928634af9", "f5d97914499df4d1"]);
     }
 }

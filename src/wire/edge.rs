@@ -3,6 +3,8 @@
 //! Everything that is needed to read them is in them: names of series, digits, times. Reading them back is for receivers; how they
 //! are cut into messages is `wire::control`'s.
 
+pub mod bodies;
+
 use crate::core::{
     outbox::{Row, Samples},
     series::block,

@@ -12,6 +12,7 @@ use pipeops_agent::{
         health::Condition,
         identity::Identity,
         journal::{Change, ChangeLock, Intent, Journal, Outcome, Step, StepState},
+        outbox::{Body, Range, Stream},
         time::Wall,
     },
     store::{Begun, DATABASE, Failure, Handle, IDENTITY, Kept, Loaded, Store},
@@ -286,7 +287,7 @@ fn what_a_newer_program_wrote_is_not_touched() {
         assert!(
             condition
                 .sentence
-                .contains("schema 9, this program knows 1"),
+                .contains("schema 9, this program knows 2"),
             "{}",
             condition.sentence
         );
@@ -349,6 +350,16 @@ fn a_database_of_schema_1_is_read() {
         assert_eq!(states, [("upgrade-1", false, 2), ("deploy-1", true, 1)]);
         assert_eq!(handle.recent_audit(10).await.unwrap().len(), 2);
         assert_eq!(handle.recent_sums(10).await.unwrap()[0].count, 42);
+        for (stream, count) in [(Stream::Audit, 3), (Stream::Outcomes, 1)] {
+            let holdings = handle.stock(stream).await.unwrap();
+            assert_eq!((holdings.last, holdings.gaps.len()), (count, 0));
+            let all = Range::new(1, count).unwrap();
+            let batch = handle.read(stream, all, 1 << 20).await.unwrap();
+            assert!(
+                matches!(&batch.body, Body::Rows(_)) && batch.range == all,
+                "{batch:?}"
+            );
+        }
         store.close().await.unwrap();
     });
 }
@@ -585,10 +596,11 @@ fn the_oldest_rows_go_when_there_are_too_many() {
         transaction
             .execute_batch(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20100)
-                 INSERT INTO audit (number, at, who, what, verdict, why) SELECT i, i, 'a', 'b', 'permitted', '' FROM n;
+                 INSERT INTO audit (number, at, who, what, verdict, why, sequence) SELECT i, i, 'a', 'b', 'permitted', '', i FROM n;
                  WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
-                 INSERT INTO change (id, origin, kind, body, started, ended, outcome)
-                 SELECT 'old ' || i, '', '', '', 0, CASE WHEN i > 10 THEN 1 END, CASE WHEN i > 10 THEN 'done' END FROM n;",
+                 INSERT INTO change (id, origin, kind, body, started, ended, outcome, sequence)
+                 SELECT 'old ' || i, '', '', '', 0, CASE WHEN i > 10 THEN 1 END, CASE WHEN i > 10 THEN 'done' END,
+                        CASE WHEN i > 10 THEN i - 10 END FROM n;",
             )
             .unwrap();
         transaction.commit().unwrap();

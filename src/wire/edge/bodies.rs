@@ -1,0 +1,136 @@
+//! What a row of the audit and the outcome of a change say, as JSON.
+
+use serde::Serialize;
+
+use crate::core::{journal::Change, time::Wall};
+
+/// Steps of a change that are told, the last ones.
+const STEPS_MAX: usize = 100;
+/// The longest text of one field: what was seen belongs to the machine, a line of it to who reads.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// Something that was asked of this machine, or the sum of such within a minute.
+#[derive(Debug, Serialize)]
+pub struct Asked<'a> {
+    /// Who asked.
+    pub who: &'a str,
+    /// What for.
+    pub what: &'a str,
+    /// What was decided.
+    pub verdict: &'a str,
+    /// The rule that decided.
+    pub why: &'a str,
+    /// What came of it; `None` where that is not known, and in a sum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'a str>,
+    /// Bytes that came in with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<u64>,
+    /// Bytes that went out with the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_bytes: Option<u64>,
+    /// How long it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// How many they were; `None` where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+}
+
+/// The body of a record of the audit.
+pub fn asked(asked: &Asked<'_>) -> String {
+    text(asked)
+}
+
+#[derive(Serialize)]
+struct Outcome<'a> {
+    id: &'a str,
+    verb: &'a str,
+    origin: &'a str,
+    state: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+    started: String,
+    ended: String,
+    evidence: Vec<Evidence<'a>>,
+}
+
+#[derive(Serialize)]
+struct Evidence<'a> {
+    name: &'a str,
+    state: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+}
+
+/// When a change ended, and the body of the record that says how; `None` while it is under way. What was wanted in full and how it would
+/// have been taken back stay here: they may hold secrets.
+pub fn outcome(change: &Change) -> Option<(Wall, String)> {
+    let (ended, outcome, why) = change.ended.as_ref()?;
+    let skipped = change.steps.len().saturating_sub(STEPS_MAX);
+    let evidence = change.steps.iter().skip(skipped).map(|step| Evidence {
+        name: cut(&step.name),
+        state: step.state.word(),
+        detail: step.detail.as_deref().map(cut),
+    });
+    let outcome = Outcome {
+        id: cut(&change.id),
+        verb: cut(&change.intent.kind),
+        origin: cut(&change.intent.origin),
+        state: outcome.word(),
+        why: why.as_deref().map(cut),
+        started: change.started.rfc3339(),
+        ended: ended.rfc3339(),
+        evidence: evidence.collect(),
+    };
+    Some((*ended, text(&outcome)))
+}
+
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX))
+        .unwrap_or_default()
+}
+
+fn text(body: &impl Serialize) -> String {
+    // Strings and numbers can always be written.
+    serde_json::to_string(body).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::journal::{self, Intent, Step, StepState};
+
+    #[test]
+    fn an_outcome_says_what_was_seen_and_nothing_of_what_was_wanted() {
+        let step = |position| Step {
+            position,
+            name: format!("step {position}"),
+            state: StepState::Done,
+            undo: Some("secret".to_owned()),
+            detail: Some("ä".repeat(2000)),
+        };
+        let mut change = Change {
+            id: "c".to_owned(),
+            intent: Intent {
+                origin: "control-plane".to_owned(),
+                kind: "app.apply".to_owned(),
+                body: "secret".to_owned(),
+            },
+            started: Wall::from_millis(0),
+            ended: None,
+            steps: (0..102).map(step).collect(),
+        };
+        assert_eq!(outcome(&change), None);
+        let at = Wall::from_millis(1000);
+        change.ended = Some((at, journal::Outcome::Undone, Some("no room".to_owned())));
+        let (ended, body) = outcome(&change).unwrap();
+        assert_eq!(ended, at);
+        assert!(!body.contains("secret"));
+        let head = r#"{"id":"c","verb":"app.apply","origin":"control-plane","state":"undone","why":"no room","started":"1970-01-01T00:00:00.000Z","ended":"1970-01-01T00:00:01.000Z","evidence":[{"name":"step 2","state":"done","detail":"ää"#;
+        assert!(body.starts_with(head), "{body:.300}");
+        let read: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(read["evidence"].as_array().unwrap().len(), STEPS_MAX);
+        assert_eq!(read["evidence"][0]["detail"].as_str().unwrap().len(), 1024);
+    }
+}
