@@ -4,6 +4,7 @@ pub mod access;
 pub mod board;
 pub mod credential;
 pub mod delegate;
+pub mod deliver;
 pub mod facts;
 pub mod lease;
 pub mod local;
