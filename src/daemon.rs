@@ -37,6 +37,7 @@ use crate::{
         board::Board,
         credential,
         delegate::Delegate,
+        deliver::{self, Delivery},
         facts::Facts,
         lease,
         local::Local,
@@ -180,6 +181,7 @@ struct Agent {
     delegate: Option<Rc<Delegate>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
+    delivery: Rc<Delivery>,
     access: Rc<Access>,
     sampler: Rc<Sampler>,
 }
@@ -210,6 +212,13 @@ impl Agent {
             &executor,
             store.clone(),
         ));
+        let books = deliver::Databases {
+            telemetry: telemetry.clone(),
+            state: store.clone(),
+        };
+        let known = Rc::clone(&facts);
+        let me = move || known.agent_id();
+        let delivery = Delivery::new(books, me, Rc::clone(&board), Rc::clone(&executor));
         let access = access::Parts {
             configured: parts::configured(&settings),
             proxy: Rc::clone(&proxy),
@@ -231,6 +240,7 @@ impl Agent {
             delegate,
             facts,
             proxy,
+            delivery: Rc::new(delivery),
             access,
             sampler,
         }
@@ -330,6 +340,7 @@ impl Agent {
         if let Err(failure) = self.telemetry.flush(now, clock_is_set).await {
             ::log::debug!("samples wait for the disk: {failure}");
         }
+        self.delivery.look();
     }
 
     /// Looks after the disk and tells the service manager what is new.
@@ -403,6 +414,7 @@ impl Agent {
             keep: self.keeper(identity),
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
+            delivery: Rc::clone(&self.delivery),
             board: Rc::clone(&self.board),
             permit,
             commands: received,

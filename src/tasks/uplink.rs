@@ -13,7 +13,7 @@ use std::{
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{board::Board, facts::Facts, permit::Permit, proxy::Proxy};
+use super::{board::Board, deliver::Delivery, facts::Facts, permit::Permit, proxy::Proxy};
 use crate::{
     core::{
         health::Severity,
@@ -80,6 +80,8 @@ pub struct Parts {
     pub facts: Rc<Facts>,
     /// Answers proxied requests.
     pub proxy: Rc<Proxy>,
+    /// Sends records.
+    pub delivery: Rc<Delivery>,
     /// Where the state of the link is shown.
     pub board: Rc<Board>,
     /// Whether there may be a link at all.
@@ -482,10 +484,15 @@ impl Uplink {
                 {
                     let text = control::edge_hello_ack(hello.version.min(EDGE_VERSION), now.wall);
                     session.outlet().control(text);
+                    self.parts.delivery.begin(&hello, session.outlet());
                 }
                 Input::Heard
             }
-            Inbound::EdgeAck(_) | Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
+            Inbound::EdgeAck(said) => {
+                self.parts.delivery.acknowledged(said);
+                Input::Heard
+            }
+            Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
         };
         self.link.handle(input, now);
     }
@@ -495,16 +502,20 @@ impl Uplink {
         let Some(session) = self.session.take() else {
             return;
         };
-        self.parts.proxy.session_lost();
-        self.pinged = None;
+        self.session_lost();
         self.spawn(Box::pin(session.close(code, reason)));
     }
 
     fn drop_session(&mut self) {
         if self.session.take().is_some() {
-            self.parts.proxy.session_lost();
-            self.pinged = None;
+            self.session_lost();
         }
+    }
+
+    fn session_lost(&mut self) {
+        self.parts.proxy.session_lost();
+        self.parts.delivery.session_lost();
+        self.pinged = None;
     }
 
     fn spawn(&mut self, work: Pin<Box<dyn Future<Output = ()>>>) {

@@ -17,6 +17,8 @@ mod credential;
 #[cfg(test)]
 mod dashboard;
 #[cfg(test)]
+mod delivery;
+#[cfg(test)]
 mod kube;
 #[cfg(test)]
 mod kubectl;

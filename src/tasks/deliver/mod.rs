@@ -78,7 +78,6 @@ enum Word {
 /// What a session and the one after it share.
 #[derive(Debug)]
 struct Shared {
-    agent_id: String,
     board: Rc<Board>,
     /// Acknowledgements that were ignored since one was not.
     ignored: Cell<u32>,
@@ -127,6 +126,7 @@ impl Shared {
 
 /// What both sides agreed on.
 struct Agreement {
+    agent_id: String,
     streams: Vec<Stream>,
     bytes_max: usize,
     lane: Lane,
@@ -137,6 +137,7 @@ type Start = Box<dyn Fn(Agreement) -> Task<()>>;
 
 /// The delivery of one session after another.
 pub struct Delivery {
+    agent_id: Box<dyn Fn() -> String>,
     shared: Rc<Shared>,
     start: Start,
     running: RefCell<Option<Running>>,
@@ -157,15 +158,14 @@ impl fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    /// No session yet. Records go out as those of `agent_id`.
+    /// No session yet. Records go out as those of who this agent is when a session begins.
     pub fn new(
         books: impl Books + Clone + 'static,
-        agent_id: String,
+        agent_id: impl Fn() -> String + 'static,
         board: Rc<Board>,
         executor: Rc<LocalExecutor<'static>>,
     ) -> Self {
         let shared = Rc::new(Shared {
-            agent_id,
             board,
             ignored: Cell::new(0),
             in_vain: RefCell::default(),
@@ -176,6 +176,7 @@ impl Delivery {
             executor.spawn(session.run())
         };
         Self {
+            agent_id: Box::new(agent_id),
             shared,
             start: Box::new(start),
             running: RefCell::default(),
@@ -190,6 +191,7 @@ impl Delivery {
         };
         let (words, waiting) = bounded(WORDS_MAX);
         let task = (self.start)(Agreement {
+            agent_id: (self.agent_id)(),
             streams: hello.streams.clone(),
             bytes_max,
             lane: outlet.open_background(),

@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use smol::{channel::Receiver, future};
+use smol::{Timer, channel::Receiver, future};
 
 use super::{Agreement, Books, Shared, Word};
 use crate::{
@@ -26,6 +26,12 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// What is asked of the disk for one message. It has records in another form, so how much fits shows only when they are packed.
 const READ_BYTES_MIN: usize = 4 * 1024;
 const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// How long a batch that was not acknowledged may still be under way: no other one is sent until then. So what waits behind records, in the
+/// network too, waits for 32 KiB at most, whatever the number of streams.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+/// Between the messages of one record, for the same reason: on a link of 8 Mbit/s one of them takes a third of it.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// One stream.
 struct Line {
@@ -58,9 +64,6 @@ impl Line {
 
     /// Until when there is nothing to do, unless somebody says something; `None`: for ever.
     fn until(&self, now: Mono) -> Option<Mono> {
-        if self.is_unsettled {
-            return Some(self.not_before);
-        }
         let waits = self.outbox.as_ref().and_then(|outbox| outbox.until(now));
         match waits {
             Some(until) => Some(until.max(self.not_before)),
@@ -78,12 +81,15 @@ enum Load {
 
 /// The delivery.
 pub(super) struct Session<B> {
+    agent_id: Rc<str>,
     books: B,
     shared: Rc<Shared>,
     lines: Vec<Line>,
     bytes_max: usize,
     lane: Lane,
     words: Receiver<Word>,
+    /// The stream of the last batch, and until when that may be under way.
+    under_way: Option<(Stream, Mono)>,
 }
 
 /// Why a turn ended early.
@@ -107,6 +113,7 @@ impl From<Failure> for Stop {
 impl<B: Books> Session<B> {
     pub(super) fn new(books: B, shared: Rc<Shared>, agreement: Agreement) -> Self {
         let Agreement {
+            agent_id,
             streams,
             bytes_max,
             lane,
@@ -114,12 +121,14 @@ impl<B: Books> Session<B> {
         } = agreement;
         let line = |stream| Line::new(stream, bytes_max);
         Self {
+            agent_id: agent_id.into(),
             books,
             shared,
             lines: streams.into_iter().map(line).collect(),
             bytes_max,
             lane,
             words,
+            under_way: None,
         }
     }
 
@@ -129,6 +138,7 @@ impl<B: Books> Session<B> {
             while let Ok(word) = self.words.try_recv() {
                 self.hear(word);
             }
+            self.settle().await;
             match self.turn().await {
                 Ok(true) => {}
                 Ok(false) => {
@@ -145,7 +155,13 @@ impl<B: Books> Session<B> {
     /// Waits until somebody says something, or it is time for a line.
     async fn wait(&self) -> Option<Word> {
         let now = self.now().mono;
-        let until = self.lines.iter().filter_map(|line| line.until(now)).min();
+        let line = self.lines.iter().filter_map(|line| line.until(now)).min();
+        let until = line.map(|until| match self.under_way {
+            Some((_, under_way)) => until.max(under_way),
+            None => until,
+        });
+        let unsettled = self.lines.iter().filter(|line| line.is_unsettled);
+        let until = unsettled.map(|line| line.not_before).chain(until).min();
         let time = async {
             match until {
                 Some(until) => clock::until(until).await,
@@ -190,13 +206,41 @@ impl<B: Books> Session<B> {
             settled.ok()
         });
         match settled {
-            Some(_) => self.shared.acknowledged(stream),
+            Some(_) => {
+                self.under_way.take_if(|(of, _)| *of == stream);
+                self.shared.acknowledged(stream);
+            }
             None => self.shared.ignore(),
+        }
+    }
+
+    /// Tells the books what was acknowledged.
+    async fn settle(&mut self) {
+        let now = self.now().mono;
+        for index in 0..self.lines.len() {
+            let due = self.lines.get_mut(index).and_then(|line| {
+                let outbox = line.outbox.as_ref()?;
+                let at = (outbox.epoch(), outbox.cursor().clone());
+                let is_due = line.is_unsettled && line.not_before <= now;
+                is_due.then_some((line, at))
+            });
+            let Some((line, at)) = due else {
+                continue;
+            };
+            match self.books.settle(line.stream, at).await {
+                Ok(()) => line.is_unsettled = false,
+                Err(failure) => self.failed(index, &failure),
+            }
         }
     }
 
     /// Sends one batch of the first line that has one. `false`: none has.
     async fn turn(&mut self) -> Result<bool, Lost> {
+        let now = self.now().mono;
+        self.under_way.take_if(|(_, until)| *until <= now);
+        if self.under_way.is_some() {
+            return Ok(false);
+        }
         for index in 0..self.lines.len() {
             let now = self.now().mono;
             let Some(line) = self.lines.get_mut(index) else {
@@ -231,11 +275,6 @@ impl<B: Books> Session<B> {
             return Ok(false);
         };
         let stream = line.stream;
-        if let Some(outbox) = line.outbox.as_ref().filter(|_| line.is_unsettled) {
-            let at = (outbox.epoch(), outbox.cursor().clone());
-            self.books.settle(stream, at).await?;
-            line.is_unsettled = false;
-        }
         let holdings = self.books.holdings(stream).await?;
         let outbox = match &mut line.outbox {
             Some(outbox) if outbox.epoch() == holdings.epoch => outbox,
@@ -264,6 +303,7 @@ impl<B: Books> Session<B> {
                 outbox.sent(range, now);
             }
         }
+        self.under_way = Some((stream, now.after(UNDER_WAY)));
         self.shared.sent(stream);
         Ok(true)
     }
@@ -274,6 +314,7 @@ impl<B: Books> Session<B> {
         index: usize,
         (epoch, mut range): (u64, Range),
     ) -> Result<(Range, Load), Failure> {
+        let me = Rc::clone(&self.agent_id);
         loop {
             let Some(line) = self.lines.get_mut(index) else {
                 return Err(Failure::Closed);
@@ -290,7 +331,7 @@ impl<B: Books> Session<B> {
                 Body::Samples(samples) => (Records::Samples, edge::samples(&samples)),
                 Body::Rows(rows) => (Records::Rows, edge::rows(&rows)),
             };
-            let about = self.shared.about(stream, epoch, found);
+            let about = about(&me, stream, (epoch, found));
             let messages = Messages::new(about, records, &data, self.bytes_max);
             let Some(messages) = messages.filter(|all| all.count() == 1 || found.count() == 1)
             else {
@@ -323,7 +364,8 @@ impl<B: Books> Session<B> {
         (epoch, range): (u64, Range),
         load: &Load,
     ) -> Result<(), Lost> {
-        let about = self.shared.about(stream, epoch, range);
+        let me = Rc::clone(&self.agent_id);
+        let about = about(&me, stream, (epoch, range));
         let clock = || self.shared.board.now().wall;
         match load {
             Load::Gap(loss) => {
@@ -335,6 +377,10 @@ impl<B: Books> Session<B> {
                     return Ok(());
                 };
                 for part in 0..messages.count() {
+                    if part > 0 {
+                        self.lane.drained().await?;
+                        Timer::after(PAUSE).await;
+                    }
                     let text = messages.get(part, clock());
                     self.lane.send(Frame::Text(text)).await?;
                 }
@@ -344,14 +390,12 @@ impl<B: Books> Session<B> {
     }
 }
 
-impl Shared {
-    fn about(&self, stream: Stream, epoch: u64, range: Range) -> About<'_> {
-        About {
-            agent_id: &self.agent_id,
-            stream,
-            epoch,
-            range,
-        }
+fn about(agent_id: &str, stream: Stream, (epoch, range): (u64, Range)) -> About<'_> {
+    About {
+        agent_id,
+        stream,
+        epoch,
+        range,
     }
 }
 
