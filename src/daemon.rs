@@ -305,9 +305,14 @@ impl Agent {
         })
     }
 
-    /// Measures the machine, for whoever asks.
+    /// Measures the machine, for whoever asks and for the archive.
     async fn sample(self: Rc<Self>) {
-        self.sampler.run(async |_tick| {}).await;
+        let keep = async |tick| {
+            if let Err(failure) = self.telemetry.take(tick).await {
+                ::log::debug!("a sample was not kept: {failure}");
+            }
+        };
+        self.sampler.run(keep).await;
     }
 
     /// Watches the cluster, where there is one.

@@ -5,6 +5,7 @@
 
 mod access;
 mod config;
+mod metrics;
 mod output;
 mod rbac;
 mod socket;
@@ -79,6 +80,11 @@ enum Command {
     Access {
         #[command(flatten)]
         wanted: access::Wanted,
+    },
+    /// Show what was measured, export it, say what waits for whom
+    Metrics {
+        #[command(flatten)]
+        wanted: metrics::Wanted,
     },
     /// Check and show the settings
     #[command(subcommand)]
@@ -175,6 +181,7 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
             status::status(socket, &from.load(), form, &mut output)
         }
         Command::Access { wanted } => access::access(wanted, &mut output),
+        Command::Metrics { wanted } => metrics::metrics(wanted, &mut output),
         Command::Config(Config::Check { from, form }) => {
             config::check(&from.load(), form, &mut output)
         }

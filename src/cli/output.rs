@@ -86,6 +86,12 @@ impl Output {
         toned(self.colours_out, tone, text)
     }
 
+    /// How many columns the terminal behind standard output has; `None` where there is none.
+    pub(super) fn width(&self) -> Option<usize> {
+        let size = rustix::termios::tcgetwinsize(&self.out).ok()?;
+        Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    }
+
     /// A line on standard output.
     pub(super) fn line(&mut self, text: &str) {
         write(&mut self.out, &format!("{text}\n"));

@@ -81,7 +81,7 @@ impl Merged {
         if let Some(path) = self.path(&keys::SOCKET) {
             return path;
         }
-        let state_dir = self.path(&keys::STATE_DIR).unwrap_or_default();
+        let state_dir = self.state_dir();
         let folder = if let Some(folder) = &place.service_runtime_dir {
             folder.clone()
         } else if self.origin(&keys::STATE_DIR) != Origin::Default {
@@ -94,6 +94,11 @@ impl Merged {
             user.map_or(state_dir, |folder| folder.join("pipeops-agent"))
         };
         folder.join("agent.sock")
+    }
+
+    /// The folder of the agent's files.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        self.path(&keys::STATE_DIR).unwrap_or_default()
     }
 
     /// The settings, or nothing where `problems` says why.

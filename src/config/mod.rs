@@ -89,6 +89,7 @@ pub struct Loaded {
     merged: Merged,
     settings: Option<Settings>,
     socket: PathBuf,
+    state_dir: PathBuf,
 }
 
 /// A key as people look at it.
@@ -121,10 +122,12 @@ pub fn load(sources: &Sources) -> Loaded {
         ..settings
     });
     let socket = merged.socket(&place);
+    let state_dir = merged.state_dir();
     Loaded {
         merged,
         settings,
         socket,
+        state_dir,
     }
 }
 
@@ -153,6 +156,11 @@ impl Loaded {
     /// What is doubtful but no reason to stop.
     pub fn warnings(&self) -> &[Error] {
         &self.merged.warnings
+    }
+
+    /// The folder of the agent's files, also where other settings have problems.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
     }
 
     /// The socket of the agent that these settings belong to, also where other settings have problems.

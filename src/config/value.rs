@@ -255,20 +255,12 @@ fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, Refusal> {
         in_words(Duration::from_secs(min_s)),
         in_words(Duration::from_secs(max_s))
     );
-    let Some(millis) = sum_of(text, |unit| match unit {
-        "ms" => Some(1),
-        "s" | "sec" => Some(1000),
-        "m" | "min" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    }) else {
+    let Some(length) = length(text) else {
         return refuse(
             format!("is not a length of time: {text:?}"),
             format!("write a number and ms, s, min, h or d, like \"15s\" ({range})"),
         );
     };
-    let length = Duration::from_millis(millis);
     if length < Duration::from_secs(min_s) || length > Duration::from_secs(max_s) {
         return refuse(
             format!("is out of range: {}", in_words(length)),
@@ -301,6 +293,19 @@ fn bytes(text: &str, min: u64) -> Result<Value, Refusal> {
         );
     }
     Ok(Value::Bytes(bytes))
+}
+
+/// A length of time as people write it: `15s`, `3 min 20 s`, `30d`.
+pub fn length(text: &str) -> Option<Duration> {
+    let millis = sum_of(text, |unit| match unit {
+        "ms" => Some(1),
+        "s" | "sec" => Some(1000),
+        "m" | "min" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    });
+    millis.map(Duration::from_millis)
 }
 
 /// Adds up `3 min 20 s`: numbers, each with a unit behind it.

@@ -45,4 +45,6 @@ mod store;
 #[cfg(test)]
 mod store_faults;
 #[cfg(test)]
+mod telemetry;
+#[cfg(test)]
 mod tidy;

@@ -136,6 +136,14 @@ pub(super) fn list(
     rows.collect()
 }
 
+/// All minutes of the journal, as [`list`] gives them.
+pub(super) fn all(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Minute>> {
+    match bounds(connection)? {
+        Some(all) => list(connection, boots, all),
+        None => Ok(Vec::new()),
+    }
+}
+
 /// The first and the last minute of the journal.
 pub(super) fn bounds(connection: &Connection) -> rusqlite::Result<Option<Range>> {
     let (first, last): (Option<i64>, Option<i64>) = connection

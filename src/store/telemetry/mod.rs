@@ -39,7 +39,7 @@ mod tests;
 mod thin;
 
 pub use archive::CONDITIONS;
-pub use reader::Reader;
+pub use reader::{Kept, Reader};
 
 use archive::Archive;
 

@@ -10,7 +10,6 @@ use super::{
     compact, journal, series, unsigned,
 };
 use crate::core::{
-    outbox::Range,
     retention::Level,
     series::{
         Line, Query, Spot,
@@ -60,7 +59,8 @@ pub(super) fn answer(
             }
         }
     }
-    for block in journal_blocks(connection, boots)? {
+    let journal = journal::all(connection, boots)?;
+    for block in journal.into_iter().filter_map(|minute| minute.block) {
         for (number, column) in &block.columns {
             let Some(found) = found.get_mut(number) else {
                 continue;
@@ -193,15 +193,4 @@ fn first_minute(connection: &Connection, level: Level) -> rusqlite::Result<u64> 
         .prepare_cached("SELECT min(sequence_from) FROM chunk WHERE level = ?1")?
         .query_row([level.number()], |row| row.get(0))?;
     Ok(first.map_or(u64::MAX, unsigned))
-}
-
-fn journal_blocks(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Block>> {
-    let Some(all) = Range::new(1, u64::MAX - 1) else {
-        return Ok(Vec::new());
-    };
-    let minutes = journal::list(connection, boots, all)?;
-    Ok(minutes
-        .into_iter()
-        .filter_map(|minute| minute.block)
-        .collect())
 }

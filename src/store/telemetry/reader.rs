@@ -1,20 +1,27 @@
 //! The files of an agent that need not run: the same questions, for the command line. Nothing is written.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
     DATABASE,
     archive::lines,
+    boots::Boots,
+    chunk,
     contents::{Contents, backlog},
     cursors::Cursors,
-    query, series,
+    journal, query, series,
 };
 use crate::{
     core::{
-        outbox::Backlog,
+        outbox::{Backlog, Holdings, Stream},
+        retention::Level,
         series::{Known, Line, Query, Select},
+        time::Wall,
     },
     error::{Error, Result},
     store::{schema, trouble},
@@ -27,6 +34,19 @@ pub struct Reader {
     contents: Contents,
     cursors: Cursors,
     path: PathBuf,
+}
+
+/// Samples of one level.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kept {
+    /// How fine they are.
+    pub level: Level,
+    /// The first.
+    pub from: Wall,
+    /// The last.
+    pub to: Wall,
+    /// What they take.
+    pub bytes: u64,
 }
 
 impl Reader {
@@ -82,7 +102,77 @@ impl Reader {
             .map_err(|error| self.explain(&error))
     }
 
+    /// What there is of a stream that lies here.
+    pub fn holdings(&self, stream: Stream) -> Holdings {
+        let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
+        holdings.epoch = self.contents.epoch;
+        holdings
+    }
+
+    /// How fine samples are kept, from when to when.
+    pub fn levels(&self) -> Result<Vec<Kept>> {
+        levels(&self.connection, &self.contents.boots).map_err(|error| self.explain(&error))
+    }
+
+    /// A time cut into pieces of about this length, without those in which there is nothing.
+    pub fn pieces(&self, (from, to): (Wall, Wall), length: Duration) -> Result<Vec<(Wall, Wall)>> {
+        let levels = self.levels()?;
+        let begin = levels.iter().map(|kept| kept.from).min();
+        let end = levels.iter().map(|kept| kept.to).max();
+        let (Some(begin), Some(end)) = (begin, end) else {
+            return Ok(Vec::new());
+        };
+        let length = i64::try_from(length.as_millis()).unwrap_or(i64::MAX).max(1);
+        let end = to.min(Wall::from_millis(end.millis().saturating_add(1)));
+        let mut at = from.max(begin);
+        let mut pieces = Vec::new();
+        while at < end {
+            // On whole multiples, so that no step lies in two pieces.
+            let next = at
+                .millis()
+                .div_euclid(length)
+                .saturating_add(1)
+                .saturating_mul(length);
+            let next = Wall::from_millis(next).min(end);
+            pieces.push((at, next));
+            at = next;
+        }
+        Ok(pieces)
+    }
+
     fn explain(&self, error: &rusqlite::Error) -> Error {
         trouble::explain(&self.path, error)
     }
+}
+
+fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>> {
+    let mut found = Vec::new();
+    for level in Level::ALL {
+        let chunks = chunk::list(connection, "level = ?1", [level.number()])?;
+        let mut bytes = 0;
+        for chunk in &chunks {
+            bytes += chunk.bytes(connection)?;
+        }
+        let mut from = chunks.iter().map(|chunk| chunk.wall.0).min();
+        let mut to = chunks.iter().map(|chunk| chunk.wall.1).max();
+        if level == Level::Raw {
+            for minute in journal::all(connection, boots)? {
+                bytes += u64::try_from(minute.bytes).unwrap_or(0);
+                if let Some(block) = minute.block {
+                    let walls = block.ticks.iter().map(|tick| block.wall_ms(*tick));
+                    from = walls.clone().chain(from).min();
+                    to = walls.chain(to).max();
+                }
+            }
+        }
+        if let (Some(from), Some(to)) = (from, to) {
+            found.push(Kept {
+                level,
+                from: Wall::from_millis(from),
+                to: Wall::from_millis(to),
+                bytes,
+            });
+        }
+    }
+    Ok(found)
 }

@@ -1,0 +1,499 @@
+//! `metrics`: what was measured, as a chart, as a table for other programs, and how much of it waits for whom.
+//!
+//! It reads the files themselves, so that it answers for an agent that is stopped or broken, too.
+
+mod chart;
+mod unit;
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::{
+    error_json,
+    output::{Output, Tone, columns, printable},
+};
+use crate::{
+    config::{self, Sources},
+    core::{
+        outbox::{Backlog, Stream},
+        series::{Key, Known, Line, Query, Select, Spot, decimal},
+        time::{Wall, in_words},
+    },
+    error::{Error, Exit, Result},
+    host::clock,
+    store::telemetry::Reader,
+};
+
+/// What an export asks for at once: an hour of all series, or a day of a few, stays below what one answer holds.
+const EXPORT_AT_ONCE: Duration = Duration::from_secs(6 * 3600);
+/// Series of one question of an export: 16 series at 5 s through six hours are 69,000 values.
+const EXPORT_SERIES: usize = 16;
+/// Charts of one answer.
+const CHARTS_MAX: usize = 12;
+/// Columns of a chart where the terminal does not say how wide it is.
+const WIDTH: usize = 80;
+
+/// What may be asked.
+#[derive(Args, Debug)]
+pub(super) struct Wanted {
+    #[command(subcommand)]
+    act: Act,
+    /// Read the files in this directory instead of the one of the settings
+    #[arg(long, global = true, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Read this file instead of /etc/pipeops-agent/config.toml, and config.d/*.toml beside it
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON for programs
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Draw a series, or list all series with their newest values
+    #[command(after_help = "Examples:\n  \
+        pipeops-agent metrics query\n  \
+        pipeops-agent metrics query host_load1\n  \
+        pipeops-agent metrics query 'host_cpu_ratio{mode=\"iowait\"}' --last 7d\n\n\
+        The line is the mean of each column, the field around it reaches from the smallest to the largest value.\n\
+        Nothing is drawn where nothing was measured.")]
+    Query {
+        /// A metric, with labels where only some of its series are meant
+        series: Option<String>,
+        #[command(flatten)]
+        time: Time,
+    },
+    /// Print values as a table for other programs
+    #[command(after_help = "Examples:\n  \
+        pipeops-agent metrics export --last 1h > last-hour.csv\n  \
+        pipeops-agent metrics export host_load1 --last 30d --step 15min --format json\n  \
+        pipeops-agent metrics export --state-dir /mnt/old-card/var/lib/pipeops-agent --last 2d\n\n\
+        CSV has a head; JSON is one object a line. value is the mean where a row stands for a step of time.")]
+    Export {
+        /// A metric, with labels where only some of its series are meant; all series without it
+        series: Option<String>,
+        #[command(flatten)]
+        time: Time,
+        /// How it is written
+        #[arg(long, value_enum, default_value_t = Format::Csv)]
+        format: Format,
+    },
+    /// Say what is kept: streams, their newest records, what is missing in them
+    Streams,
+    /// Say what waits for each receiver, and how old it is
+    Outbox,
+}
+
+#[derive(Args, Debug)]
+struct Time {
+    /// How far back, like 90min, 24h, 30d
+    #[arg(long, value_name = "LENGTH", default_value = "24h", value_parser = length)]
+    last: Duration,
+    /// From this moment on, like 2026-06-16T05:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "last")]
+    from: Option<Wall>,
+    /// Until this moment
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    to: Option<Wall>,
+    /// One value for each step of this length; as fine as they are kept without it
+    #[arg(long, value_name = "LENGTH", value_parser = length)]
+    step: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Csv,
+    Json,
+}
+
+fn length(text: &str) -> std::result::Result<Duration, String> {
+    config::value::length(text)
+        .filter(|length| !length.is_zero())
+        .ok_or_else(|| "write a number and s, min, h or d, like 24h".to_owned())
+}
+
+fn moment(text: &str) -> std::result::Result<Wall, String> {
+    Wall::parse_rfc3339(text).ok_or_else(|| "write it like 2026-06-16T05:00:00Z".to_owned())
+}
+
+impl Time {
+    fn bounds(&self) -> (Wall, Wall) {
+        // A sample of this very moment is meant, too.
+        let to = self
+            .to
+            .unwrap_or_else(|| Wall::from_millis(clock::now().wall.millis().saturating_add(1)));
+        let last = i64::try_from(self.last.as_millis()).unwrap_or(i64::MAX);
+        let from = self
+            .from
+            .unwrap_or_else(|| Wall::from_millis(to.millis().saturating_sub(last)));
+        (from, to)
+    }
+}
+
+/// Runs the command.
+pub(super) fn metrics(wanted: Wanted, output: &mut Output) -> Exit {
+    let is_json = wanted.json;
+    run(wanted, output).unwrap_or_else(|error| {
+        if is_json {
+            output.json(&json!({ "error": error_json(&error) }));
+        } else {
+            output.error(&error);
+        }
+        Exit::CouldNotRun
+    })
+}
+
+fn run(wanted: Wanted, output: &mut Output) -> Result<Exit> {
+    let directory = wanted.state_dir.unwrap_or_else(|| {
+        let loaded = config::load(&Sources::of_process(wanted.config, Vec::new()));
+        loaded.state_dir().to_owned()
+    });
+    let reader = Reader::open(&directory)?;
+    match wanted.act {
+        Act::Query { series: None, time } => list(&reader, &time, wanted.json, output),
+        Act::Query {
+            series: Some(text),
+            time,
+        } => draw(&reader, &text, &time, wanted.json, output),
+        Act::Export {
+            series,
+            time,
+            format,
+        } => {
+            let format = if wanted.json { Format::Json } else { format };
+            export(&reader, series.as_deref(), &time, format, output)
+        }
+        Act::Streams => streams(&reader, wanted.json, output),
+        Act::Outbox => outbox(&reader, wanted.json, output),
+    }
+}
+
+/// The series that `text` means: all of a metric that have the labels.
+fn select(text: Option<&str>) -> Result<Select> {
+    let Some(text) = text else {
+        return Ok(Select::All);
+    };
+    let key = Key::parse(text).map_err(|error| {
+        Error::new(format!("{text:?} is no series"))
+            .because(&error)
+            .fix("list them: pipeops-agent metrics query")
+    })?;
+    let labels = key
+        .labels()
+        .map(|(label, value)| (label.to_owned(), value.to_owned()))
+        .collect();
+    Ok(Select::Matching(key.name().to_owned(), labels))
+}
+
+fn none(what: &str) -> Error {
+    Error::new(what.to_owned())
+        .fix("look further back (--last 30d), or list all series: pipeops-agent metrics query")
+}
+
+fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Result<Exit> {
+    let (from, to) = time.bounds();
+    let mut rows = Vec::new();
+    let mut values = Vec::new();
+    for known in reader.series(&Select::All)? {
+        let Some((line, spot)) = newest(reader, &known, (from, to))? else {
+            continue;
+        };
+        let series = line.known.series;
+        values.push(json!({
+            "series": series.key.to_string(),
+            "value": number(spot.mean, series.digits),
+            "time": spot.at.rfc3339(),
+        }));
+        let age = to.millis().saturating_sub(spot.at.millis());
+        let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
+        rows.push(vec![
+            printable(&series.key.to_string()),
+            unit::in_words(series.key.name(), &decimal(spot.mean, series.digits)),
+            output.toned(Tone::Faint, &format!("{} ago", in_words(age))),
+        ]);
+    }
+    if is_json {
+        output.json(&Value::from(values));
+        return Ok(Exit::Fine);
+    }
+    if rows.is_empty() {
+        return Err(none("nothing was measured in that time"));
+    }
+    rows.sort();
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+    Ok(Exit::Fine)
+}
+
+/// The newest value of a series: looked for in the last quarter of an hour first, because that is where it nearly always is.
+fn newest(
+    reader: &Reader,
+    known: &Known,
+    (from, to): (Wall, Wall),
+) -> Result<Option<(Line, Spot)>> {
+    let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
+    for (begin, step) in [(near, None), (from, Some(Duration::from_secs(900)))] {
+        let lines = reader.query(&Query {
+            select: Select::Numbers(vec![known.number]),
+            from: begin,
+            to,
+            step,
+        })?;
+        let line = lines.into_iter().next();
+        if let Some(line) = line
+            && let Some(spot) = line.spots.last().copied()
+        {
+            return Ok(Some((line, spot)));
+        }
+    }
+    Ok(None)
+}
+
+fn draw(
+    reader: &Reader,
+    text: &str,
+    time: &Time,
+    is_json: bool,
+    output: &mut Output,
+) -> Result<Exit> {
+    let (from, to) = time.bounds();
+    let area = chart::Area::new(from, to, output.width().unwrap_or(WIDTH));
+    let lines = reader.query(&Query {
+        select: select(Some(text))?,
+        from,
+        to,
+        step: Some(time.step.unwrap_or_else(|| area.step())),
+    })?;
+    if is_json {
+        let values: Vec<Value> = lines.iter().map(line_json).collect();
+        output.json(&Value::from(values));
+        return Ok(Exit::Fine);
+    }
+    if lines.is_empty() {
+        return Err(none(&format!(
+            "nothing was measured of {text} in that time"
+        )));
+    }
+    for line in lines.iter().take(CHARTS_MAX) {
+        let key = &line.known.series.key;
+        output.line(&output.toned(Tone::Strong, &printable(&key.to_string())));
+        for row in area.draw(line, |text| unit::in_words(key.name(), text)) {
+            output.line(&row);
+        }
+        output.line("");
+    }
+    if let Some(more) = lines.len().checked_sub(CHARTS_MAX).filter(|more| *more > 0) {
+        output.line(&format!(
+            "and {more} more: name one by its labels, as in the list"
+        ));
+    }
+    Ok(Exit::Fine)
+}
+
+fn line_json(line: &Line) -> Value {
+    let digits = line.known.series.digits;
+    let spots: Vec<Value> = line
+        .spots
+        .iter()
+        .map(|spot| spot_json(spot, digits))
+        .collect();
+    json!({ "series": line.known.series.key.to_string(), "values": spots })
+}
+
+fn spot_json(spot: &Spot, digits: u8) -> Value {
+    json!({
+        "time": spot.at.rfc3339(),
+        "value": number(spot.mean, digits),
+        "min": number(spot.min, digits),
+        "max": number(spot.max, digits),
+        "count": spot.count,
+    })
+}
+
+/// A value as a number of JSON, with exactly its digits where JSON has them.
+fn number(value: i64, digits: u8) -> Value {
+    decimal(value, digits)
+        .parse::<serde_json::Number>()
+        .map_or(Value::Null, Value::Number)
+}
+
+fn export(
+    reader: &Reader,
+    series: Option<&str>,
+    time: &Time,
+    format: Format,
+    output: &mut Output,
+) -> Result<Exit> {
+    let (from, to) = time.bounds();
+    let known = reader.series(&select(series)?)?;
+    if known.is_empty() {
+        return Err(none("there is no such series"));
+    }
+    if matches!(format, Format::Csv) {
+        output.line("time,series,value,min,max,count");
+    }
+    for group in known.chunks(EXPORT_SERIES) {
+        let select = Select::Numbers(group.iter().map(|known| known.number).collect());
+        for (begin, end) in reader.pieces(
+            (from, to),
+            time.step.unwrap_or(EXPORT_AT_ONCE).max(EXPORT_AT_ONCE),
+        )? {
+            let lines = reader.query(&Query {
+                select: select.clone(),
+                from: begin,
+                to: end,
+                step: time.step,
+            })?;
+            for line in &lines {
+                for spot in &line.spots {
+                    output.line(&exported(line, spot, format));
+                }
+            }
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn exported(line: &Line, spot: &Spot, format: Format) -> String {
+    let series = &line.known.series;
+    let key = series.key.to_string();
+    match format {
+        Format::Json => {
+            let mut value = spot_json(spot, series.digits);
+            if let Some(fields) = value.as_object_mut() {
+                fields.insert("series".to_owned(), Value::from(key));
+            }
+            value.to_string()
+        }
+        Format::Csv => {
+            let text = |value| decimal(value, series.digits);
+            // Keys have quotes and commas in them.
+            let key = key.replace('"', "\"\"");
+            format!(
+                "{},\"{key}\",{},{},{},{}",
+                spot.at.rfc3339(),
+                text(spot.mean),
+                text(spot.min),
+                text(spot.max),
+                spot.count
+            )
+        }
+    }
+}
+
+fn streams(reader: &Reader, is_json: bool, output: &mut Output) -> Result<Exit> {
+    let streams = [Stream::Metrics, Stream::Events, Stream::Logs]
+        .map(|stream| (stream, reader.holdings(stream)));
+    let levels = reader.levels()?;
+    if is_json {
+        let streams = streams.map(|(stream, holdings)| {
+            let gaps: Vec<Value> = holdings
+                .gaps
+                .iter()
+                .map(|gap| json!({ "from": gap.range.from(), "to": gap.range.to(), "reason": gap.loss.word() }))
+                .collect();
+            json!({ "stream": stream.word(), "epoch": holdings.epoch, "last": holdings.last, "gaps": gaps })
+        });
+        let levels: Vec<Value> = levels
+            .iter()
+            .map(|kept| json!({ "level": kept.level.words(), "from": kept.from.rfc3339(), "to": kept.to.rfc3339(), "bytes": kept.bytes }))
+            .collect();
+        output.json(&json!({ "streams": streams, "samples": levels }));
+        return Ok(Exit::Fine);
+    }
+    let mut rows = vec![
+        ["stream", "records", "of them gone", "epoch"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for (stream, holdings) in streams {
+        let gone: u64 = holdings.gaps.iter().map(|gap| gap.range.count()).sum();
+        rows.push(vec![
+            stream.word().to_owned(),
+            holdings.last.to_string(),
+            gone.to_string(),
+            holdings.epoch.to_string(),
+        ]);
+    }
+    table(&rows, output);
+    output.line("");
+    let mut rows = vec![
+        ["samples", "from", "to", "size"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for kept in levels {
+        rows.push(vec![
+            kept.level.words().to_owned(),
+            kept.from.rfc3339(),
+            kept.to.rfc3339(),
+            super::output::size(kept.bytes),
+        ]);
+    }
+    table(&rows, output);
+    Ok(Exit::Fine)
+}
+
+/// Rows with a head.
+fn table(rows: &[Vec<String>], output: &mut Output) {
+    for (index, line) in columns(rows).iter().enumerate() {
+        let line = if index == 0 {
+            output.toned(Tone::Strong, line)
+        } else {
+            line.clone()
+        };
+        output.line(&line);
+    }
+}
+
+fn outbox(reader: &Reader, is_json: bool, output: &mut Output) -> Result<Exit> {
+    let backlog = reader.backlog()?;
+    let now = clock::now().wall;
+    if is_json {
+        let values: Vec<Value> = backlog
+            .iter()
+            .map(|waiting| {
+                json!({
+                    "destination": waiting.destination,
+                    "stream": waiting.stream.word(),
+                    "records": waiting.records,
+                    "oldest": waiting.oldest.map(Wall::rfc3339),
+                })
+            })
+            .collect();
+        output.json(&Value::from(values));
+        return Ok(Exit::Fine);
+    }
+    if backlog.is_empty() {
+        output.line(
+            "Nothing was ever delivered to anybody: samples are kept here, and nothing waits.",
+        );
+        return Ok(Exit::Fine);
+    }
+    let mut rows = vec![
+        ["destination", "stream", "waiting", "oldest"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(backlog.iter().map(|waiting| waiting_row(waiting, now)));
+    table(&rows, output);
+    Ok(Exit::Fine)
+}
+
+fn waiting_row(waiting: &Backlog, now: Wall) -> Vec<String> {
+    let age = waiting
+        .oldest
+        .filter(|_| waiting.records > 0)
+        .and_then(|oldest| u64::try_from(now.millis().saturating_sub(oldest.millis())).ok())
+        .map(|millis| format!("{} ago", in_words(Duration::from_millis(millis))));
+    vec![
+        printable(&waiting.destination),
+        waiting.stream.word().to_owned(),
+        waiting.records.to_string(),
+        age.unwrap_or_else(|| "-".to_owned()),
+    ]
+}
