@@ -2,7 +2,7 @@
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help run test soak fuzz check bench dist clean
+.PHONY: help run test torture soak fuzz check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,11 @@ run:
 ## make test    all tests; what this machine cannot run is listed at the end
 test:
 	@tests/all
+
+## make torture 1,000 power cuts of the samples' disk, and an I/O error at each call of some minutes (as root)
+torture:
+	@tests/setup test
+	@PIPEOPS_TORTURE=1 cargo test --locked --test it -- --nocapture telemetry::power telemetry::faults | grep -v '^told'
 
 ## make soak    kubectl two minors older, then a log, a quiet watch and an informer for SOAK_SECONDS=3600, in both forms
 soak:

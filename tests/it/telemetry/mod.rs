@@ -30,12 +30,12 @@ fn series(name: &str) -> Series {
     }
 }
 
-/// The moment of a tick: one each quarter of a minute.
+/// The moment of a tick: one each quarter of a minute. An hour since boot is over with the fortieth.
 fn now(tick: u64) -> Now {
-    let mono = Duration::from_secs(tick * 15);
+    let since = Duration::from_secs(tick * 15);
     Now {
-        mono: Mono::since_boot(mono),
-        wall: Wall::from_millis(NEW_YEAR_MS + i64::try_from(mono.as_millis()).unwrap()),
+        mono: Mono::since_boot(Duration::from_secs(3_000) + since),
+        wall: Wall::from_millis(NEW_YEAR_MS + i64::try_from(since.as_millis()).unwrap()),
     }
 }
 
