@@ -48,3 +48,5 @@ mod store_faults;
 mod telemetry;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod trees;
