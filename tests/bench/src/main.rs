@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use agent::{Agent, Kind, RIVAL_NAMESPACE};
 use cluster::Cluster;
-use measure::{Bench, GROUP_WITHOUT_START, GROUPS};
+use measure::{Bench, GROUPS, GROUPS_WITHOUT_START};
 use options::Options;
 use table::Row;
 
@@ -132,7 +132,7 @@ fn measured(bench: &mut Bench) -> Vec<Row> {
     for group in GROUPS {
         if bench.options.wants(group.name) {
             os::progress(&format!("{}: {}", group.name, group.about));
-            if group.name != GROUP_WITHOUT_START && !is_started {
+            if !GROUPS_WITHOUT_START.contains(&group.name) && !is_started {
                 bench.start();
                 is_started = true;
             }

@@ -36,6 +36,12 @@ fn must(words: &[&str]) {
     );
 }
 
+fn is_unmounted(path: &str) -> bool {
+    #[expect(clippy::disallowed_methods, reason = "umount ends by itself")]
+    let output = Command::new("umount").arg(path).output();
+    output.unwrap().status.success()
+}
+
 /// Whether this machine can mount images, and has what makes them.
 fn can_mount() -> bool {
     #[expect(clippy::disallowed_methods, reason = "it ends by itself")]
@@ -84,7 +90,13 @@ impl Bench {
         must(&["cp", "--reflink=always", &disk, &copy]);
         must(&["mount", "-o", "loop", &copy, &after]);
         look(&self.path("after/state"), told);
-        must(&["umount", &after]);
+        // A process that another test is just starting holds all files until it is another program.
+        let mut tries = 0;
+        while !is_unmounted(&after) {
+            tries += 1;
+            assert!(tries < 1_000, "{after} stays busy");
+            block_on(async { smol::Timer::after(Duration::from_millis(10)).await });
+        }
     }
 }
 
@@ -94,6 +106,16 @@ impl Drop for Bench {
             #[expect(clippy::disallowed_methods, reason = "umount ends by itself")]
             drop(Command::new("umount").arg(self.path(folder)).output());
         }
+    }
+}
+
+/// The program that writes; killed when dropped, so that its disk can be unmounted.
+struct Writer(std::process::Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 
@@ -111,12 +133,14 @@ fn a_power_cut_at_any_moment_costs_no_sample_that_was_flushed() {
         return;
     }
     let bench = Bench::new();
-    let mut child = again(TEST, &bench.path("inner/state"), &[])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = Writer(
+        again(TEST, &bench.path("inner/state"), &[])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
     let told = Arc::new(AtomicU64::new(0));
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let heard = Arc::clone(&told);
     #[expect(clippy::disallowed_methods, reason = "it ends with the child")]
     let listener = std::thread::spawn(move || {
@@ -127,7 +151,7 @@ fn a_power_cut_at_any_moment_costs_no_sample_that_was_flushed() {
         }
     });
     while told.load(Ordering::SeqCst) == 0 {
-        assert!(child.try_wait().unwrap().is_none(), "the child ended");
+        assert!(child.0.try_wait().unwrap().is_none(), "the child ended");
         block_on(async { smol::Timer::after(Duration::from_millis(5)).await });
     }
     let cuts = CUTS[usize::from(std::env::var_os("PIPEOPS_TORTURE").is_some())];
@@ -143,7 +167,6 @@ fn a_power_cut_at_any_moment_costs_no_sample_that_was_flushed() {
         "{cuts} cuts, the last behind tick {}",
         told.load(Ordering::SeqCst)
     );
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     listener.join().unwrap();
 }

@@ -3,6 +3,7 @@
 mod bulk;
 mod requests;
 mod rest;
+mod samples;
 mod start;
 mod watches;
 
@@ -36,8 +37,9 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 11] = [
+pub(crate) const GROUPS: [Group; 12] = [
     start::SIZE,
+    samples::SAMPLES,
     start::START,
     rest::REST,
     requests::LATENCY,
@@ -50,8 +52,8 @@ pub(crate) const GROUPS: [Group; 11] = [
     rest::PEAK,
 ];
 
-/// The one group for which nothing has to run.
-pub(crate) const GROUP_WITHOUT_START: &str = start::SIZE.name;
+/// The groups for which nothing has to run.
+pub(crate) const GROUPS_WITHOUT_START: [&str; 2] = [start::SIZE.name, samples::SAMPLES.name];
 
 /// The rows of a group that was measured.
 pub(crate) fn rows(
