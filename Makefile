@@ -16,10 +16,10 @@ run:
 test:
 	@tests/all
 
-## make torture 1,000 power cuts of the samples' disk, and an I/O error at each call of some minutes (as root)
+## make torture 1,000 power cuts, an error at each call of some minutes, a month off line: of the samples (as root)
 torture:
 	@tests/setup test
-	@PIPEOPS_TORTURE=1 cargo test --locked --test it -- --nocapture telemetry::power telemetry::faults | grep -v '^told'
+	@PIPEOPS_TORTURE=1 cargo test --locked --test it -- --nocapture telemetry::power telemetry::faults telemetry::month | grep -v '^told'
 
 ## make soak    kubectl two minors older, then a log, a quiet watch and an informer for SOAK_SECONDS=3600, in both forms
 soak:

@@ -2,6 +2,7 @@
 
 mod command;
 mod faults;
+mod month;
 mod power;
 
 use std::{path::Path, time::Duration};
