@@ -358,6 +358,8 @@ impl Agent {
                 Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the disk was not looked after: {failure}"),
             }
+            // What was asked and changed is written by then.
+            self.delivery.look();
             match self.telemetry.tend(self.board.now()).await {
                 Ok(conditions) => self.board.show_all(&telemetry::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),

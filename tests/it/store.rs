@@ -365,6 +365,31 @@ fn a_database_of_schema_1_is_read() {
 }
 
 #[test]
+fn a_database_of_schema_2_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = include_bytes!("../data/state-v2.db");
+    pipeops_agent::files::replace(&directory.path().join(DATABASE), old, 0o600).unwrap();
+    block_on(async {
+        let (store, handle, _) = open(directory.path()).await;
+        // Two rows and a sum were there before, and a row that nobody will end any more.
+        for (stream, epoch, count) in [
+            (Stream::Audit, 1_234_567_890_123, 4),
+            (Stream::Outcomes, 4_503_599_627_370_497, 2),
+        ] {
+            let holdings = handle.stock(stream).await.unwrap();
+            assert_eq!((holdings.epoch, holdings.last), (epoch, count));
+            let newest = Range::new(count, count).unwrap();
+            let Body::Rows(rows) = handle.read(stream, newest, 1).await.unwrap().body else {
+                panic!("the newest of {} is gone", stream.word());
+            };
+            let said = ["PUT /under-way", r#""id":"upgrade-1""#];
+            assert!(said.iter().any(|said| rows[0].body.contains(said)));
+        }
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
 fn two_agents_do_not_share_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     block_on(async {

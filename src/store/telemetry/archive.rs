@@ -81,6 +81,8 @@ pub(super) struct Archive {
     pub(super) events: Rows,
     pub(super) logs: Rows,
     cursors: Cursors,
+    /// Whether those on disk are among them: until then nothing may be removed.
+    has_cursors: bool,
     has_thinned: bool,
 }
 
@@ -95,12 +97,10 @@ impl Archive {
             events: Rows::of("event"),
             logs: Rows::of("log"),
             cursors: Cursors::default(),
+            has_cursors: false,
             has_thinned: false,
         };
         archive.recover();
-        if let Ok(cursors) = archive.database.read(Cursors::load) {
-            archive.cursors = cursors;
-        }
         let conditions = archive.conditions();
         (archive, conditions)
     }
@@ -251,6 +251,9 @@ impl Archive {
 
     /// One cut. `false` where nothing has to go.
     fn thin(&mut self) -> Result<bool, Failure> {
+        if !self.has_cursors {
+            return Ok(false);
+        }
         let budget = retention::budget_bytes(
             self.options.disk_bytes_max,
             trouble::size_bytes(self.database.directory()),
@@ -368,6 +371,12 @@ impl Archive {
             self.begin_anew();
         } else if was_opened || self.contents.epoch == 0 {
             self.load();
+        }
+        if !self.has_cursors
+            && let Ok(found) = self.database.read(Cursors::load)
+        {
+            self.cursors.join(found);
+            self.has_cursors = true;
         }
     }
 

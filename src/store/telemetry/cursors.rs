@@ -39,6 +39,16 @@ impl Cursors {
         })
     }
 
+    /// Takes those that were on disk when that could be read at last. What was settled since is newer.
+    pub(super) fn join(&mut self, found: Self) {
+        for (key, at) in found.known {
+            let known = self.known.entry(key).or_insert_with(|| at.clone());
+            if known.0 == 0 {
+                *known = at;
+            }
+        }
+    }
+
     /// Where a destination is in a stream: known from now on, whether it has anything or not.
     pub(super) fn position(
         &mut self,

@@ -325,6 +325,29 @@ fn what_is_not_delivered_stays_and_what_is_goes_after_its_time() {
 }
 
 #[test]
+fn what_was_acknowledged_is_known_again_when_the_file_comes_late() {
+    let mut place = Machine::new();
+    place.live(10);
+    deliver(&place, "plane", Order::NewestFirst);
+    place.flush();
+    let position = |place: &Machine| {
+        block_on(place.handle().position("plane".to_owned(), Stream::Metrics)).unwrap()
+    };
+    let known = position(&place);
+    assert_eq!(known.1.floor(), 11);
+    place.close();
+    let other = rusqlite::Connection::open(place.path().join(DATABASE)).unwrap();
+    other
+        .execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;")
+        .unwrap();
+    assert_eq!(place.open().len(), 1, "another program has it");
+    assert_eq!(position(&place).0, 0);
+    drop(other);
+    block_on(place.handle().tend(place.now())).unwrap();
+    assert_eq!(position(&place), known);
+}
+
+#[test]
 fn a_board_that_starts_in_1970_gets_its_times_when_the_clock_is_set() {
     let mut place = Machine::new();
     place.live(3);

@@ -2,7 +2,7 @@
 
 use super::Books;
 use crate::{
-    core::outbox::{Batch, Cursor, Holdings, Range, Stream},
+    core::outbox::{Backlog, Batch, Body, Cursor, Holdings, Range, Stream},
     store::{self, Failure, telemetry},
 };
 
@@ -16,6 +16,31 @@ pub struct Databases {
     pub telemetry: telemetry::Handle,
     /// The audit, and how changes ended.
     pub state: store::Handle,
+}
+
+impl Databases {
+    /// What waits for each destination, of all streams.
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, Failure> {
+        let mut all = self.telemetry.backlog().await?;
+        for stream in [Stream::Audit, Stream::Outcomes] {
+            let Holdings { epoch, last, .. } = self.state.stock(stream).await?;
+            let (of, cursor) = self.position(stream).await?;
+            let cursor = Some(cursor).filter(|_| of == epoch).unwrap_or_default();
+            let mut backlog = Backlog {
+                destination: DESTINATION.to_owned(),
+                stream,
+                records: cursor.backlog(last),
+                oldest: None,
+            };
+            if let Some(waiting) = cursor.oldest_missing(last)
+                && let Body::Rows(rows) = self.state.read(stream, waiting, 1).await?.body
+            {
+                backlog.oldest = rows.first().map(|row| row.at);
+            }
+            all.push(backlog);
+        }
+        Ok(all)
+    }
 }
 
 impl Books for Databases {
@@ -46,5 +71,69 @@ impl Books for Databases {
         self.telemetry
             .settle(destination, stream, epoch, cursor)
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::{
+            journal::{Intent, Journal, Outcome},
+            time::{Now, Wall},
+        },
+        store::{Store, telemetry::Telemetry},
+    };
+    use smol::block_on;
+
+    #[test]
+    fn what_waits_is_counted_with_the_time_of_its_oldest() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = telemetry::Options {
+            disk_bytes_max: 1 << 20,
+            boot_id: "boot".to_owned(),
+            epoch: 5,
+        };
+        let now = Now {
+            mono: crate::core::time::Mono::default(),
+            wall: Wall::default(),
+        };
+        block_on(async {
+            let (telemetry, _) = Telemetry::open(directory.path(), options, now)
+                .await
+                .unwrap();
+            let (store, _) = Store::open(directory.path(), now.wall).await.unwrap();
+            let databases = Databases {
+                telemetry: telemetry.handle(),
+                state: store.handle(),
+            };
+            for (id, ended) in [("a", 1_000), ("b", 2_000), ("c", 3_000)] {
+                let lock = Journal::new().lock(id).unwrap();
+                let (state, at) = (&databases.state, Wall::from_millis(ended));
+                state
+                    .begin_change(&lock, Intent::default(), at)
+                    .await
+                    .unwrap();
+                let ended = state.finish_change(&lock, Outcome::Done, None, at).await;
+                ended.unwrap();
+            }
+            let epoch = databases.holdings(Stream::Outcomes).await.unwrap().epoch;
+            let first = Cursor::of(Range::new(1, 1));
+            let settled = databases.settle(Stream::Outcomes, (epoch, first));
+            settled.await.unwrap();
+            let backlog = databases.backlog().await.unwrap();
+            let of = |stream| backlog.iter().find(|one| one.stream == stream).unwrap();
+            let outcomes = of(Stream::Outcomes);
+            assert_eq!(
+                (outcomes.records, outcomes.oldest),
+                (2, Some(Wall::from_millis(2_000)))
+            );
+            assert_eq!(
+                (of(Stream::Audit).records, of(Stream::Audit).oldest),
+                (0, None)
+            );
+            store.close().await.unwrap();
+            telemetry.close().await.unwrap();
+        });
     }
 }

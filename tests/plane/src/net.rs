@@ -85,8 +85,14 @@ impl Gate {
     }
 }
 
-/// 50 ms: a slow reader takes its bytes in twenty helpings a second.
-const HELPING: Duration = Duration::from_millis(50);
+/// A slow reader takes its bytes in helpings: a hundred a second where it is a link that is measured, else twenty.
+const fn helping(rate: u32) -> (Duration, u32) {
+    if rate < 10_000 {
+        (Duration::from_millis(50), rate / 20)
+    } else {
+        (Duration::from_millis(10), rate / 100)
+    }
+}
 
 /// A TCP connection behind its gate.
 #[derive(Debug)]
@@ -110,10 +116,11 @@ impl Gated {
     /// How many bytes may be read now by a slow reader.
     fn poll_allowance(&mut self, context: &mut Context<'_>, rate: u32) -> Poll<usize> {
         if self.allowance == 0 {
-            let pause = self.pause.get_or_insert_with(|| Timer::after(HELPING));
+            let (wait, bytes) = helping(rate);
+            let pause = self.pause.get_or_insert_with(|| Timer::after(wait));
             ready!(Pin::new(pause).poll(context));
             self.pause = None;
-            self.allowance = usize::try_from(rate / 20).unwrap_or(1).max(1);
+            self.allowance = usize::try_from(bytes).unwrap_or(1).max(1);
         }
         Poll::Ready(self.allowance)
     }
