@@ -12,7 +12,7 @@ use smol::{
 };
 
 use crate::{
-    config::{LogFormat, Settings},
+    config::{Credentials, LogFormat, Settings},
     core::{
         health::Severity,
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
@@ -44,7 +44,7 @@ use crate::{
         observe,
         permit::{Permission, Permit},
         proxy::Proxy,
-        rights,
+        remote_write, rights,
         sample::Sampler,
         takeover,
         uplink::{self, Command},
@@ -112,6 +112,8 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
         &loaded.notes,
     ));
     let (commands, received) = bounded(COMMANDS_MAX);
+    // One word is enough for any number of flushes.
+    let (flushed, news) = bounded(1);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
         agent.spawn(Rc::clone(&agent).serve_scrapes()),
@@ -119,7 +121,8 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
-        agent.spawn(Rc::clone(&agent).keep_samples()),
+        agent.spawn(Rc::clone(&agent).keep_samples(flushed)),
+        agent.spawn(Rc::clone(&agent).write_remotely(news)),
     ];
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
@@ -331,11 +334,53 @@ impl Agent {
 
     /// Writes what was measured once a minute: that is what a power cut takes, and what a card can bear.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-    async fn keep_samples(self: Rc<Self>) {
+    async fn keep_samples(self: Rc<Self>, flushed: Sender<()>) {
         loop {
             Timer::after(FLUSH_EVERY).await;
             self.flush_samples().await;
+            // Where nobody waits, or one word waits already, nothing is lost.
+            let _full_or_closed = flushed.try_send(());
         }
+    }
+
+    /// Delivers samples to the receiver of the settings, where there is one.
+    async fn write_remotely(self: Rc<Self>, news: Receiver<()>) {
+        let Some(settings) = &self.settings.telemetry.remote_write else {
+            // What another configuration had begun holds back nothing any more.
+            let destination = remote_write::DESTINATION.to_owned();
+            if let Err(failure) = self.telemetry.forget(destination).await {
+                ::log::debug!("a receiver of samples is not forgotten: {failure}");
+            }
+            return;
+        };
+        let receiver = loop {
+            match self
+                .network
+                .receiver(&self.settings, settings, &self.executor)
+            {
+                Ok(receiver) => break receiver,
+                Err(error) => self.board.report(
+                    remote_write::UNREACHED,
+                    Severity::Warning,
+                    error.sentence(),
+                    error.fix,
+                ),
+            }
+            Timer::after(TEND_EVERY).await;
+        };
+        let authorization = || {
+            let credentials = settings.credentials.as_ref();
+            credentials.map(Credentials::authorization).transpose()
+        };
+        let parts = remote_write::Parts {
+            samples: self.telemetry.clone(),
+            receiver,
+            authorization: &authorization,
+            labels: &|| parts::external_labels(settings, &self.facts),
+            news,
+            board: &self.board,
+        };
+        remote_write::run(parts).await;
     }
 
     async fn flush_samples(&self) {

@@ -12,6 +12,7 @@ pub mod kube;
 pub mod link;
 pub mod log;
 pub mod net;
+pub mod outside;
 pub mod store;
 pub mod tasks;
 pub mod wire;

@@ -17,6 +17,8 @@ use super::{
     url::{ApiUrl, Proxy, Security, is_loopback},
     value::Value,
 };
+mod remote_write;
+
 use crate::{
     core::{
         namespace::OwnNamespace,
@@ -106,6 +108,7 @@ impl Merged {
         let pipeops = self.pipeops();
         let agent = self.agent();
         let tls = self.tls();
+        let telemetry = self.telemetry();
         let dashboard = self.dashboard(place);
         if !self.problems.is_empty() {
             return None;
@@ -114,7 +117,7 @@ impl Merged {
             pipeops: pipeops?,
             agent: agent?,
             access: self.access(),
-            telemetry: self.telemetry(),
+            telemetry,
             dashboard: dashboard?,
             tls,
             log: self.log(),
@@ -209,7 +212,8 @@ impl Merged {
         }
         if file > inline {
             let path = self.path(&keys::TOKEN_FILE)?;
-            self.warnings.extend(token::doubts(&path));
+            self.warnings
+                .extend(token::doubts(&path, "the link waits for it"));
             return Some(TokenSource::File(path));
         }
         self.inline_token().map(TokenSource::Inline)
@@ -218,7 +222,8 @@ impl Merged {
     fn inline_token(&mut self) -> Option<Secret> {
         let origin = self.origin(&keys::TOKEN);
         if let Origin::File { path, .. } = &origin {
-            self.warnings.extend(token::doubts(path));
+            self.warnings
+                .extend(token::doubts(path, "the link waits for it"));
         }
         match token::checked(&self.text(&keys::TOKEN).unwrap_or_default()) {
             Ok(token) => Some(token),
@@ -297,7 +302,7 @@ impl Merged {
         }
     }
 
-    fn telemetry(&self) -> Telemetry {
+    fn telemetry(&mut self) -> Telemetry {
         let disk_bytes_max = match self
             .entry(&keys::TELEMETRY_DISK_MAX)
             .map(|entry| &entry.value)
@@ -308,6 +313,7 @@ impl Merged {
         Telemetry {
             interval: self.time(&keys::TELEMETRY_INTERVAL),
             disk_bytes_max,
+            remote_write: self.remote_write(),
         }
     }
 

@@ -6,7 +6,7 @@ use super::value::Kind;
 /// One setting.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Key {
-    /// Section and name with a dot between them: `agent.state_dir`.
+    /// Section and name with a dot between them: `agent.state_dir`. A section may lie in another: `telemetry.remote_write.url`.
     pub path: &'static str,
     /// What it takes.
     pub kind: Kind,
@@ -45,12 +45,14 @@ pub enum Effect {
 impl Key {
     /// The section.
     pub fn section(&self) -> &'static str {
-        self.path.split_once('.').map_or("", |(section, _)| section)
+        self.path
+            .rsplit_once('.')
+            .map_or("", |(section, _)| section)
     }
 
     /// The name within the section.
     pub fn name(&self) -> &'static str {
-        self.path.split_once('.').map_or("", |(_, name)| name)
+        self.path.rsplit_once('.').map_or("", |(_, name)| name)
     }
 
     /// The regular name in the environment: `PIPEOPS_AGENT_STATE_DIR`; keys of `[pipeops]` have the prefix once.
@@ -92,6 +94,10 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "What the control plane may do with the cluster. It cannot change this section.",
     ),
     ("telemetry", "What is measured and how long it is kept."),
+    (
+        "telemetry.remote_write",
+        "A receiver of samples beside the control plane, by Prometheus' remote write: Prometheus, VictoriaMetrics, Mimir, Thanos or a service.",
+    ),
     (
         "dashboard",
         "The socket that the command line speaks to, and the port for a Prometheus.",
@@ -161,7 +167,7 @@ keys! {
         path: "pipeops.proxy",
         secrecy: Secrecy::Password,
         older_names: &["HTTPS_PROXY", "https_proxy"],
-        doc: "HTTP proxy (CONNECT) on the way to the control plane: http://[user:password@]host:port. Without it: a direct connection.",
+        doc: "HTTP proxy (CONNECT) on the way to the control plane and to a receiver of samples: http://[user:password@]host:port. Without it: a direct connection.",
     }
     NO_PROXY = {
         path: "pipeops.no_proxy",
@@ -266,6 +272,35 @@ keys! {
         default: Some("256MB"),
         effect: Effect::Later,
         doc: "Disk space that samples may take; the oldest and finest are thinned out first.",
+    }
+    REMOTE_WRITE_URL = {
+        path: "telemetry.remote_write.url",
+        doc: "Where all samples are sent, the past after an outage too: https://host[:port]/path, with the path that the receiver documents. http is accepted for this machine only, unless allow_plaintext is true. Without it: samples stay here and at the control plane.",
+    }
+    REMOTE_WRITE_BEARER_TOKEN_FILE = {
+        path: "telemetry.remote_write.bearer_token_file",
+        kind: Kind::Path,
+        doc: "File with the token that the receiver wants. It is read again when it changes.",
+    }
+    REMOTE_WRITE_USERNAME = {
+        path: "telemetry.remote_write.username",
+        doc: "User name for a receiver that wants one; needs password_file.",
+    }
+    REMOTE_WRITE_PASSWORD_FILE = {
+        path: "telemetry.remote_write.password_file",
+        kind: Kind::Path,
+        doc: "File with the password of username. It is read again when it changes.",
+    }
+    REMOTE_WRITE_LABELS = {
+        path: "telemetry.remote_write.labels",
+        kind: Kind::Labels,
+        doc: "Labels of every series there, beside instance (the name of the host) and agent_id, which they may replace; an empty text takes one away. In the environment: site=berlin,rack=4.",
+    }
+    REMOTE_WRITE_ALLOW_PLAINTEXT = {
+        path: "telemetry.remote_write.allow_plaintext",
+        kind: Kind::Flag,
+        default: Some("false"),
+        doc: "Accept an unencrypted receiver on another machine. Whoever can read the network then reads the samples and what the receiver is shown for a password.",
     }
     SOCKET = {
         path: "dashboard.socket",

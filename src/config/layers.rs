@@ -200,7 +200,14 @@ impl Merged {
     ) {
         for (name, value) in in_order(keys) {
             let origin = at(name.span());
-            let Some(key) = keys::find(&format!("{section}.{}", name.get_ref())) else {
+            let path = format!("{section}.{}", name.get_ref());
+            if let DeValue::Table(below) = value.get_ref()
+                && SECTIONS.iter().any(|(known, _)| *known == path)
+            {
+                self.add_section(&path, below, at);
+                continue;
+            }
+            let Some(key) = keys::find(&path) else {
                 self.problems
                     .push(unknown_key(&origin, section, name.get_ref()));
                 continue;
@@ -298,7 +305,7 @@ impl Merged {
             };
             let path = path.trim();
             let Some(key) = keys::find(path) else {
-                let (section, name) = path.split_once('.').unwrap_or(("", path));
+                let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
                 self.problems
                     .push(unknown_key(&Origin::Flag, section, name));
                 continue;

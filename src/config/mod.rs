@@ -26,8 +26,8 @@ use self::{
 pub use self::{
     layers::{Entry, Origin},
     settings::{
-        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log, LogFormat, Pipeops,
-        Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, ClientCertificate, Credentials, Dashboard, HeartbeatIntervals, Log,
+        LogFormat, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };

@@ -140,12 +140,39 @@ pub struct Access {
 }
 
 /// `[telemetry]`: samples of the host.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Telemetry {
     /// Time between two samples.
     pub interval: Duration,
     /// Disk space that samples may take.
     pub disk_bytes_max: u64,
+    /// A receiver of samples beside the control plane.
+    pub remote_write: Option<RemoteWrite>,
+}
+
+/// `[telemetry.remote_write]`: a receiver of samples, by Prometheus' remote write.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RemoteWrite {
+    /// Its address, with the path that it documents.
+    pub url: ApiUrl,
+    /// How the agent says who it is.
+    pub credentials: Option<Credentials>,
+    /// Labels of every series, beside those that the agent adds by itself.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How the agent says to a receiver who it is. Secrets are in files, which are read each time anew.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Credentials {
+    /// By the token in this file.
+    Bearer(PathBuf),
+    /// By a user name and the password in a file.
+    Basic {
+        /// The name.
+        username: String,
+        /// The file.
+        password_file: PathBuf,
+    },
 }
 
 /// `[dashboard]`: the local viewers.

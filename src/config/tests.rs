@@ -284,7 +284,7 @@ fn the_token_of_the_later_layer_counts_and_two_of_one_layer_are_a_mistake() {
     );
     assert!(
         made.warnings()
-            .contains("cannot look at the token file /run/token")
+            .contains("cannot look at the secret file /run/token")
     );
 
     let made = Box::new().env("PIPEOPS_TOKEN", "");
@@ -426,4 +426,127 @@ fn the_example_file_is_right_as_it_is_and_with_every_default_uncommented() {
         .into_iter()
         .filter(|shown| shown.origin != Origin::Default);
     assert!(found.count() > 20);
+}
+
+#[test]
+fn a_receiver_of_samples_is_taken_from_a_section_within_a_section_or_from_the_environment() {
+    let made = Box::new();
+    assert_eq!(made.settings().telemetry.remote_write, None);
+    made.file(
+        "config.toml",
+        "[telemetry.remote_write]\nurl = \"https://metrics.example/api/v1/write\"\n\
+         username = \"edge\"\npassword_file = \"/run/password\"\nlabels = { site = \"berlin\" }\n",
+    );
+    let receiver = made.settings().telemetry.remote_write.unwrap();
+    assert_eq!(
+        receiver.url.to_string(),
+        "https://metrics.example/api/v1/write"
+    );
+    assert_eq!(
+        receiver.credentials,
+        Some(Credentials::Basic {
+            username: "edge".to_owned(),
+            password_file: "/run/password".into(),
+        })
+    );
+    let (value, origin) = shown(&made.load(), "telemetry.remote_write.username");
+    assert_eq!(value.as_deref(), Some("edge"));
+    assert!(origin.ends_with("config.toml:3"), "{origin}");
+    let made = made
+        .env(
+            "PIPEOPS_TELEMETRY_REMOTE_WRITE_URL",
+            "http://localhost:8428/w",
+        )
+        .set("telemetry.remote_write.labels=rack=4");
+    let receiver = made.settings().telemetry.remote_write.unwrap();
+    assert_eq!(receiver.url.to_string(), "http://localhost:8428/w");
+    assert_eq!(receiver.labels["rack"], "4");
+}
+
+#[test]
+fn what_does_not_fit_together_at_a_receiver_is_told() {
+    let url = "url = \"https://metrics.example/w\"\n";
+    let secret = "password_file = \"/run/password\"\n";
+    for (lines, told) in [
+        ("url = \"metrics.example\"", "it has no scheme"),
+        ("url = \"http://10.0.0.7:8428/w\"", "is not encrypted"),
+        (
+            "url = \"https://edge:secret@metrics.example/w\"",
+            "files of their own",
+        ),
+        (&format!("{url}username = \"edge\""), "password_file too"),
+        (&format!("{url}{secret}"), "username too"),
+        (&format!("{url}{secret}username = \"a:b\""), "first colon"),
+        (
+            &format!("{url}{secret}username = \"a\"\nbearer_token_file = \"/run/token\""),
+            "not both",
+        ),
+        (
+            &format!("{url}labels = {{ a-b = \"1\" }}"),
+            "no receiver takes",
+        ),
+        (
+            &format!("{url}labels = {{ __name__ = \"1\" }}"),
+            "no receiver takes",
+        ),
+        (
+            "ulr = \"https://metrics.example/w\"",
+            "did you mean telemetry.remote_write.url?",
+        ),
+    ] {
+        let made = Box::new();
+        made.file(
+            "config.toml",
+            format!("[telemetry.remote_write]\n{lines}\n"),
+        );
+        let problems = made.problems();
+        assert!(problems.contains(told), "{lines}: {problems}");
+        assert!(!problems.contains("secret@"), "{problems}");
+    }
+    let made = Box::new();
+    made.file(
+        "config.toml",
+        "[telemetry.remote_write]\nusername = \"edge\"\n",
+    );
+    assert!(made.warnings().contains("has no effect"));
+    let allowed = "allow_plaintext = true\nurl = \"http://10.0.0.7:8428/w\"";
+    made.file(
+        "config.toml",
+        format!("[telemetry.remote_write]\n{allowed}\n"),
+    );
+    assert!(made.warnings().contains("unencrypted"));
+    assert!(made.settings().telemetry.remote_write.is_some());
+}
+
+#[test]
+fn what_a_receiver_is_shown_is_read_anew_and_never_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    let bearer = Credentials::Bearer(file.clone());
+    let basic = Credentials::Basic {
+        username: "edge".to_owned(),
+        password_file: file.clone(),
+    };
+    assert!(
+        bearer
+            .authorization()
+            .unwrap_err()
+            .to_string()
+            .contains("cannot read the token")
+    );
+    for (text, as_token, as_password) in [
+        ("s3cret\n", Some("Bearer s3cret"), "Basic ZWRnZTpzM2NyZXQ="),
+        ("two words\r\nmore", None, "Basic ZWRnZTp0d28gd29yZHM="),
+    ] {
+        let mut written = tempfile::NamedTempFile::new_in(folder.path()).unwrap();
+        written.write_all(text.as_bytes()).unwrap();
+        written.persist(&file).unwrap();
+        let token = bearer.authorization().ok();
+        assert_eq!(
+            token.as_ref().map(crate::core::secret::Secret::reveal),
+            as_token
+        );
+        assert_eq!(basic.authorization().unwrap().reveal(), as_password);
+        assert!(!format!("{token:?} {basic:?}").contains("s3cret"));
+    }
 }

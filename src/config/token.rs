@@ -1,4 +1,4 @@
-//! Where the token comes from, and how it is read: from a file each time anew, so that a replaced token is found.
+//! Where tokens and passwords come from, and how they are read: from a file each time anew, so that a replaced one is found.
 
 use std::{
     io::Read,
@@ -6,6 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+use super::settings::Credentials;
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
@@ -28,7 +31,38 @@ impl TokenSource {
     pub fn read(&self) -> Result<Secret> {
         match self {
             Self::Inline(token) => Ok(token.clone()),
-            Self::File(path) => read(path).map_err(|error| error.retry(Retry::Later)),
+            Self::File(path) => read(path, "token", checked),
+        }
+    }
+}
+
+impl Credentials {
+    /// The file with the secret.
+    pub(super) fn file(&self) -> &Path {
+        match self {
+            Self::Bearer(file)
+            | Self::Basic {
+                password_file: file,
+                ..
+            } => file,
+        }
+    }
+
+    /// The value of `Authorization` as it is now. Reads the file: a short blocking call.
+    pub fn authorization(&self) -> Result<Secret> {
+        match self {
+            Self::Bearer(file) => {
+                let token = read(file, "token", checked)?;
+                Ok(Secret::new(format!("Bearer {}", token.reveal())))
+            }
+            Self::Basic {
+                username,
+                password_file,
+            } => {
+                let password = read(password_file, "password", checked_password)?;
+                let pair = format!("{username}:{}", password.reveal());
+                Ok(Secret::new(format!("Basic {}", STANDARD.encode(pair))))
+            }
         }
     }
 }
@@ -46,33 +80,48 @@ pub(super) fn checked(text: &str) -> std::result::Result<Secret, &'static str> {
     Ok(Secret::new(token))
 }
 
-fn read(path: &Path) -> Result<Secret> {
-    let what = || Error::new(format!("cannot read the token in {}", path.display()));
-    let fix = "write the token into the file, readable for the agent only";
+/// The password in `text`: its first line. It is encoded before it becomes a header, so any sign may be in it.
+fn checked_password(text: &str) -> std::result::Result<Secret, &'static str> {
+    match text.lines().next() {
+        Some(password) if !password.is_empty() => Ok(Secret::new(password)),
+        Some(_) | None => Err("it is empty"),
+    }
+}
+
+fn read(
+    path: &Path,
+    noun: &str,
+    checked: impl Fn(&str) -> std::result::Result<Secret, &'static str>,
+) -> Result<Secret> {
+    let what =
+        || Error::new(format!("cannot read the {noun} in {}", path.display())).retry(Retry::Later);
+    let fix = format!("write the {noun} into the file, readable for the agent only");
     let mut text = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(TOKEN_BYTES_MAX + 1).read_to_end(&mut text))
-        .map_err(|error| what().because(&error).fix(fix))?;
+        .map_err(|error| what().because(&error).fix(fix.as_str()))?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > TOKEN_BYTES_MAX {
         return Err(what().why("it is larger than 16 KiB").fix(fix));
     }
-    let text =
-        String::from_utf8(text).map_err(|error| what().because(&error.utf8_error()).fix(fix))?;
-    checked(&text).map_err(|why| what().why(why).fix(fix))
+    let text = String::from_utf8(text)
+        .map_err(|error| what().because(&error.utf8_error()).fix(fix.as_str()))?;
+    checked(&text).map_err(|why| what().why(why).fix(fix.as_str()))
 }
 
-/// What is doubtful about the file of a token.
-pub(super) fn doubts(path: &Path) -> Option<Error> {
+/// What is doubtful about the file of a token or password; `waits` says what happens while it is not there.
+pub(super) fn doubts(path: &Path, waits: &str) -> Option<Error> {
     let name = path.display();
     match std::fs::metadata(path) {
         Err(error) => Some(
-            Error::new(format!("cannot look at the token file {name}"))
+            Error::new(format!("cannot look at the secret file {name}"))
                 .because(&error)
-                .fix("the link waits for it: write the token into the file"),
+                .fix(format!(
+                    "{waits}: write the token or password into the file"
+                )),
         ),
         Ok(facts) if facts.permissions().mode() & 0o004 != 0 => Some(
             Error::new(format!(
-                "every user of this machine can read the token in {name}"
+                "every user of this machine can read the secret in {name}"
             ))
             .fix(format!("chmod 600 {name}")),
         ),
@@ -118,11 +167,11 @@ mod tests {
     fn a_token_that_everybody_can_read_is_doubtful() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        assert!(doubts(&path).is_some());
+        assert!(doubts(&path, "it waits").is_some());
         write(&path, "clt_1");
         for (mode, is_doubtful) in [(0o600, false), (0o640, false), (0o644, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(doubts(&path).is_some(), is_doubtful, "{mode:o}");
+            assert_eq!(doubts(&path, "it waits").is_some(), is_doubtful, "{mode:o}");
         }
     }
 

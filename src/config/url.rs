@@ -1,6 +1,6 @@
-//! The address of the control plane and of the proxy, taken apart once.
+//! The addresses of the control plane, of a receiver of samples and of the proxy, taken apart once.
 //!
-//! Only what this agent dials is accepted: no passwords in the address of the control plane, no fragments.
+//! Only what this agent dials is accepted: no passwords in the address of a server, no fragments.
 
 use std::{fmt, net::IpAddr};
 
@@ -15,7 +15,7 @@ pub enum Security {
     Plain,
 }
 
-/// The address of the control plane.
+/// The address of the control plane, or of another server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ApiUrl {
     /// Whether the connection is encrypted.
@@ -65,8 +65,7 @@ impl ApiUrl {
         };
         if authority.contains('@') {
             return Err(
-                "it has a user or password in it, the token goes into pipeops.token_file"
-                    .to_owned(),
+                "it has a user or password in it, which belong into files of their own".to_owned(),
             );
         }
         let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());

@@ -18,5 +18,6 @@ pub mod rates;
 pub mod retention;
 pub mod secret;
 pub mod series;
+pub mod sieve;
 pub mod time;
 pub mod yamux;

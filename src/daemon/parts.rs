@@ -1,12 +1,12 @@
 //! The parts of the agent, made from settings: each party gets its own small struct.
 
-use std::{path::Path, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, path::Path, rc::Rc, time::Duration};
 
 use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{DEFAULT_FILE, Origin, Roots, Settings},
+    config::{DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, url::Security},
     core::{
         health::Severity,
         identity::Identity,
@@ -24,10 +24,11 @@ use crate::{
     },
     link::dial::Caller,
     net::{
-        dial::Dialer,
+        dial::{Dialer, Target},
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
+    outside::remote_write::{ANSWER_WITHIN, Address, Receiver},
     store::{
         self,
         telemetry::{self, Telemetry},
@@ -38,7 +39,7 @@ use crate::{
         board::Board,
         credential::{Credential, Kind},
         delegate::Delegate,
-        facts::Profile,
+        facts::{Facts, Profile},
         proxy::Proxy,
         sample::{self, Sampler},
     },
@@ -133,6 +134,51 @@ impl Network {
                 key_pem: pem(&files.key_file)?,
             }),
         };
+        Ok(Caller {
+            dialer: self.dialer.clone(),
+            tls: self.tls(settings, client)?,
+            proxies: self.proxies.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+        })
+    }
+
+    /// What sends samples to a receiver. It is not shown the certificate that the control plane knows the agent by.
+    pub(super) fn receiver(
+        &self,
+        settings: &Settings,
+        remote_write: &RemoteWrite,
+        executor: &Rc<LocalExecutor<'static>>,
+    ) -> Result<Receiver> {
+        let url = &remote_write.url;
+        let (tls, usual_port) = match url.security {
+            Security::Tls => (Some(self.tls(settings, None)?), 443),
+            Security::Plain => (None, 80),
+        };
+        let target = Target::new(&url.host, url.port);
+        let host = if url.port == usual_port {
+            bracketed(&url.host)
+        } else {
+            target.authority()
+        };
+        let path = if url.path.is_empty() { "/" } else { &url.path };
+        let query = url.query.as_ref().map(|query| format!("?{query}"));
+        Ok(Receiver {
+            address: Address {
+                target,
+                path: format!("{path}{}", query.unwrap_or_default()),
+                host,
+            },
+            tls,
+            proxies: self.proxies.clone(),
+            dialer: self.dialer.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+            answer_within: ANSWER_WITHIN,
+            executor: Rc::clone(executor),
+            line: RefCell::default(),
+        })
+    }
+
+    fn tls(&self, settings: &Settings, client: Option<ClientIdentity>) -> Result<Tls> {
         let settings = tls::Settings {
             roots: match settings.tls.roots {
                 Roots::BuiltIn => tls::Roots::BuiltIn,
@@ -142,12 +188,7 @@ impl Network {
             client,
             ..tls::Settings::default()
         };
-        Ok(Caller {
-            dialer: self.dialer.clone(),
-            tls: Tls::new(&settings, self.clock).map_err(|error| Error::from(&error))?,
-            proxies: self.proxies.clone(),
-            user_agent: format!("pipeops-agent/{VERSION}"),
-        })
+        Tls::new(&settings, self.clock).map_err(|error| Error::from(&error))
     }
 }
 
@@ -229,6 +270,20 @@ pub(super) fn cluster(
         network.dialer.clone(),
         Rc::clone(executor),
     ))
+}
+
+/// What tells this box from others at a receiver of samples; `None` while it has no id yet.
+pub(super) fn external_labels(
+    settings: &RemoteWrite,
+    facts: &Facts,
+) -> Option<BTreeMap<String, String>> {
+    let agent_id = Some(facts.agent_id()).filter(|id| !id.is_empty())?;
+    let host = facts.host().hostname.clone().unwrap_or_default();
+    let own = [("instance", host), ("agent_id", agent_id)];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    let mut labels = BTreeMap::from(own);
+    labels.extend(settings.labels.clone());
+    Some(labels)
 }
 
 /// What settings say about this box.

@@ -8,9 +8,9 @@ use hyper::{Method, Request, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::body::Body;
 use super::client::{Client, Identity};
 use super::error::Error;
+use crate::net::Body;
 use crate::net::{Elapsed, deadline};
 use crate::wire::kube::{List, Status, Version};
 

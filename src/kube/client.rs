@@ -13,13 +13,13 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use smol::LocalExecutor;
 
 use super::access::{Access, Door, Freshness};
-use super::body::Body;
 use super::error::Error;
 use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::core::secret::Secret;
 use crate::core::time::{Mono, Now};
+use crate::net::Body;
 use crate::net::dial::{Dialer, Route};
 use crate::net::proxy::Proxies;
 use crate::net::tls::{self, Tls};

@@ -4,7 +4,6 @@
 //! of others, which never touch the certificate of the kubeconfig. It decides nothing about what may be asked.
 
 mod access;
-mod body;
 mod calls;
 mod client;
 pub mod counts;
@@ -19,7 +18,7 @@ mod upgraded;
 pub mod watch;
 mod yaml;
 
-pub use body::{Body, Bytes};
+pub use crate::net::{Body, Bytes};
 pub use calls::{Detail, Patch};
 pub use client::{Client, Identity, Settings, strip_hop_by_hop};
 pub use error::Error;

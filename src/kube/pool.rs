@@ -15,7 +15,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use smol::{LocalExecutor, Task};
 use smol_hyper::rt::FuturesIo;
 
-use super::body::Body;
+use crate::net::Body;
 use crate::net::{Stream, deadline};
 
 /// Idle connections kept. The agent has a few calls at a time, a busy proxy 8 short ones (house rules); more than that are opened

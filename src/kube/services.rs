@@ -11,12 +11,12 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, Uri};
 
-use super::body::Body;
 use super::calls::Detail;
 use super::client::{Client, Identity, strip_hop_by_hop};
 use super::error::Error;
 use super::forward;
 use super::upgraded::Upgraded;
+use crate::net::Body;
 use crate::net::dial::Target;
 use crate::net::{self, Elapsed, Stream, deadline};
 use crate::wire::kube::{EndpointSlice, Service, ServicePort};

@@ -11,11 +11,11 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Method, Request, Response};
 
-use super::body::Body;
 use super::client::{Client, Identity};
 use super::error::Error;
 use super::services::{self, Address, Scheme};
 use super::upgraded::{Upgraded, UpgradedStream};
+use crate::net::Body;
 
 /// The largest message. exec sends at most 32 KiB; applications seldom more than a megabyte, and the largest message of the link
 /// is 32 MiB with base64 in it.

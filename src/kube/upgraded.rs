@@ -10,7 +10,7 @@ use hyper::body::Bytes;
 use smol::io::{AsyncRead, AsyncWrite};
 use smol_hyper::rt::FuturesIo;
 
-use super::body::Body;
+use crate::net::Body;
 use crate::net::Stream;
 
 /// The answer to a request for an upgrade.

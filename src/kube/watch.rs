@@ -11,11 +11,11 @@ use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::body::Body;
 use super::calls::{Detail, collected, query_escaped, refused, request};
 use super::client::{Client, Identity};
 use super::error::Error;
 use crate::core::backoff::Backoff;
+use crate::net::Body;
 use crate::net::{Elapsed, deadline};
 use crate::wire::kube::{HeadOnly, Object, Status};
 

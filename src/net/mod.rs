@@ -1,8 +1,10 @@
-//! Below the parties: TCP with deadlines, TLS, proxies, addresses. Knows no protocol above TLS.
+//! Below the parties: TCP with deadlines, TLS, proxies, addresses. Knows no protocol above TLS; of HTTP it has the one type of bodies,
+//! which parties and tasks hand on to each other.
 //!
 //! A connection is asked for with a [`dial::Route`] and comes as a [`Stream`], whatever lies between: a proxy, TLS to the proxy,
 //! TLS to the target. What went wrong is an [`Error`] that names the phase, so that a reader knows which side is broken.
 
+mod body;
 pub mod dial;
 mod error;
 pub mod proxy;
@@ -11,6 +13,7 @@ pub mod tls;
 
 use std::time::Duration;
 
+pub use body::{Body, Bytes};
 pub use error::{Error, Kind, Phase};
 pub use stream::{Carrier, Stream};
 

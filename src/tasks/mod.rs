@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod observe;
 pub mod permit;
 pub mod proxy;
+pub mod remote_write;
 pub mod rights;
 pub mod sample;
 pub mod status;

@@ -8,5 +8,6 @@ pub mod handshake;
 pub mod kube;
 pub mod lease;
 pub mod record;
+pub mod remote_write;
 pub mod state;
 pub mod stream;

@@ -337,6 +337,10 @@ impl Archive {
         }
     }
 
+    pub(super) fn forget(&mut self, destination: &str) {
+        self.cursors.forget(destination);
+    }
+
     pub(super) fn holdings(&self, stream: Stream) -> Holdings {
         let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
         holdings.epoch = self.contents.epoch;

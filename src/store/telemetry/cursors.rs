@@ -1,6 +1,6 @@
 //! What each destination has, and so what may not be deleted yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, Transaction, params};
 
@@ -14,6 +14,8 @@ const CURSORS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     known: BTreeMap<(String, Stream), (u64, Cursor)>,
+    /// Destinations that may still be on disk and are none any more.
+    forgotten: BTreeSet<String>,
     is_dirty: bool,
 }
 
@@ -35,6 +37,7 @@ impl Cursors {
         }
         Ok(Self {
             known,
+            forgotten: BTreeSet::new(),
             is_dirty: false,
         })
     }
@@ -42,11 +45,23 @@ impl Cursors {
     /// Takes those that were on disk when that could be read at last. What was settled since is newer.
     pub(super) fn join(&mut self, found: Self) {
         for (key, at) in found.known {
+            if self.forgotten.contains(&key.0) {
+                self.is_dirty = true;
+                continue;
+            }
             let known = self.known.entry(key).or_insert_with(|| at.clone());
             if known.0 == 0 {
                 *known = at;
             }
         }
+    }
+
+    /// Nobody waits for records under this name any more.
+    pub(super) fn forget(&mut self, destination: &str) {
+        let before = self.known.len();
+        self.known.retain(|(known, _), _| known != destination);
+        self.is_dirty |= self.known.len() < before;
+        self.forgotten.insert(destination.to_owned());
     }
 
     /// Where a destination is in a stream: known from now on, whether it has anything or not.
@@ -56,6 +71,7 @@ impl Cursors {
         stream: Stream,
         epoch: Option<u64>,
     ) -> (u64, Cursor) {
+        self.forgotten.remove(&destination);
         let key = (destination, stream);
         let known = self.known.get(&key);
         match (known, epoch) {
@@ -91,6 +107,10 @@ impl Cursors {
     pub(super) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         if !self.is_dirty {
             return Ok(());
+        }
+        let mut delete = transaction.prepare_cached("DELETE FROM cursor WHERE destination = ?1")?;
+        for destination in &self.forgotten {
+            delete.execute([destination])?;
         }
         let mut upsert = transaction.prepare_cached(
             "INSERT INTO cursor (destination, stream, epoch, ranges) VALUES (?1, ?2, ?3, ?4)

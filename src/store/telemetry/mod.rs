@@ -190,6 +190,16 @@ impl Handle {
             .await
     }
 
+    /// Nothing is kept for a destination any more: it is not one of this agent's now.
+    pub async fn forget(&self, destination: String) -> Answer<()> {
+        self.post
+            .call(move |archive| {
+                archive.forget(&destination);
+                Ok(())
+            })
+            .await
+    }
+
     /// What waits for each destination, of the streams that lie here.
     pub async fn backlog(&self) -> Answer<Vec<Backlog>> {
         self.post.call(Archive::backlog).await
