@@ -8,7 +8,7 @@ use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
 use smol::{
     LocalExecutor, Task, Timer,
     channel::{Receiver, Sender, bounded},
-    future::FutureExt as _,
+    future::{self, FutureExt as _},
 };
 
 use crate::{
@@ -38,6 +38,7 @@ use crate::{
         credential,
         delegate::Delegate,
         deliver::{self, Delivery},
+        events::Events,
         facts::Facts,
         lease,
         local::Local,
@@ -187,6 +188,7 @@ struct Agent {
     delivery: Rc<Delivery>,
     access: Rc<Access>,
     sampler: Rc<Sampler>,
+    events: Events,
 }
 
 impl Agent {
@@ -230,6 +232,7 @@ impl Agent {
         };
         let access = Rc::new(Access::new(access, notes));
         let sampler = Rc::new(network.sampler(&settings, &board));
+        let events = Events::new(Rc::clone(&board));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
@@ -246,6 +249,7 @@ impl Agent {
             delivery: Rc::new(delivery),
             access,
             sampler,
+            events,
         }
     }
 
@@ -321,7 +325,9 @@ impl Agent {
     /// Watches the cluster, where there is one.
     async fn observe(self: Rc<Self>) {
         if let Some(client) = self.cluster.clone() {
-            observe::run(client, Rc::clone(&self.board)).await;
+            let fix = parts::manifest(&self.settings).command();
+            let counted = observe::run(client.clone(), Rc::clone(&self.board));
+            future::zip(counted, self.events.run(&client, &fix)).await;
         }
     }
 
@@ -384,6 +390,9 @@ impl Agent {
     }
 
     async fn flush_samples(&self) {
+        if let Err(failure) = self.telemetry.note_events(self.events.take()).await {
+            ::log::warn!("events of the last minute were not kept: {failure}");
+        }
         let now = self.board.now();
         let clock_is_set = self.network.clock_is_set();
         // The archive reports what is wrong with its disk by itself.

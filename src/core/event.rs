@@ -2,6 +2,10 @@
 //!
 //! The same thing again within a minute is one event with a count; who reports it adds it up ([`Tally`]).
 
+mod sightings;
+
+pub use sightings::{Sighting, Sightings, Told};
+
 use std::collections::BTreeMap;
 
 use super::{health::Severity, time::Wall};
@@ -10,6 +14,10 @@ use super::{health::Severity, time::Wall};
 const KINDS_MAX: usize = 256;
 /// The longest message of an event.
 const MESSAGE_BYTES_MAX: usize = 1024;
+/// The longest subject: a kind, a namespace of 63 bytes and a name of 253 of them.
+const SUBJECT_BYTES_MAX: usize = 512;
+/// The longest reason. Kubernetes allows 128.
+const REASON_BYTES_MAX: usize = 128;
 
 /// Who says it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -79,35 +87,51 @@ pub struct LogLine {
 /// What happened within a minute, each thing once.
 #[derive(Debug, Default)]
 pub struct Tally {
-    events: BTreeMap<Happening, Event>,
+    events: BTreeMap<Happening, Times>,
     dropped: u64,
 }
 
+/// When and how often.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    first: Wall,
+    last: Wall,
+    count: u32,
+}
+
 impl Tally {
-    /// Counts something that happened `count` times, the last time at `at`. A message that is too long is cut.
+    /// Counts something that happened `count` times, the last time at `at`. Texts that are too long are cut.
     pub fn add(&mut self, mut what: Happening, at: Wall, count: u32) {
-        let end = what.message.floor_char_boundary(MESSAGE_BYTES_MAX);
-        what.message.truncate(end);
-        if let Some(event) = self.events.get_mut(&what) {
-            event.first = event.first.min(at);
-            event.last = event.last.max(at);
-            event.count = event.count.saturating_add(count);
+        cut(&mut what.message, MESSAGE_BYTES_MAX);
+        cut(&mut what.subject, SUBJECT_BYTES_MAX);
+        cut(&mut what.reason, REASON_BYTES_MAX);
+        if let Some(times) = self.events.get_mut(&what) {
+            times.first = times.first.min(at);
+            times.last = times.last.max(at);
+            times.count = times.count.saturating_add(count);
         } else if self.events.len() >= KINDS_MAX {
             self.dropped = self.dropped.saturating_add(u64::from(count));
         } else {
-            let event = Event {
-                what: what.clone(),
+            let times = Times {
                 first: at,
                 last: at,
                 count,
             };
-            self.events.insert(what, event);
+            self.events.insert(what, times);
         }
     }
 
     /// Takes all events out, the oldest first.
     pub fn take(&mut self) -> Vec<Event> {
-        let mut events: Vec<Event> = std::mem::take(&mut self.events).into_values().collect();
+        let events = std::mem::take(&mut self.events).into_iter();
+        let mut events: Vec<Event> = events
+            .map(|(what, times)| Event {
+                what,
+                first: times.first,
+                last: times.last,
+                count: times.count,
+            })
+            .collect();
         events.sort_by_key(|event| event.first);
         events
     }
@@ -116,6 +140,10 @@ impl Tally {
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
+}
+
+fn cut(text: &mut String, bytes_max: usize) {
+    text.truncate(text.floor_char_boundary(bytes_max));
 }
 
 #[cfg(test)]

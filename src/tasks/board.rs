@@ -1,11 +1,12 @@
 //! What is known right now, in one place: each task reports its part, the status and the heartbeat read it.
 //!
-//! It keeps no history. One thread runs everything, so the cells are borrowed for the length of a call only.
+//! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
 
 use std::cell::{Cell, RefCell};
 use std::{net::IpAddr, time::Duration};
 
 use crate::core::{
+    event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     link::Standing,
     time::{Now, Wall},
@@ -76,6 +77,7 @@ pub struct Board {
     clock: fn() -> Now,
     started: Now,
     conditions: RefCell<Conditions>,
+    happened: RefCell<Tally>,
     /// Written by the uplink.
     pub link: RefCell<LinkView>,
     /// Written by the observer.
@@ -91,6 +93,7 @@ impl Board {
             clock,
             started: clock(),
             conditions: RefCell::default(),
+            happened: RefCell::default(),
             link: RefCell::default(),
             cluster: RefCell::default(),
             host: Cell::default(),
@@ -124,11 +127,14 @@ impl Board {
             id,
             severity,
             since: self.now().wall,
-            sentence,
+            sentence: sentence.clone(),
             fix,
         };
-        if self.conditions.borrow_mut().report(condition) == Change::Same {
-            return;
+        let change = self.conditions.borrow_mut().report(condition);
+        match change {
+            Change::Same => return,
+            Change::Changed => {}
+            Change::Began => self.happened(id, severity, sentence),
         }
         match severity {
             Severity::Note => log::info!("{line} condition={id}"),
@@ -140,8 +146,32 @@ impl Board {
     /// Says that a condition no longer holds.
     pub fn clear(&self, id: &'static str) {
         if let Some(ended) = self.conditions.borrow_mut().clear(id) {
-            log::info!("no longer: {} condition={id}", ended.sentence);
+            let line = format!("no longer: {}", ended.sentence);
+            log::info!("{line} condition={id}");
+            self.happened(id, ended.severity, line);
         }
+    }
+
+    /// Takes out which conditions began and ended since the last call.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.happened.borrow_mut().take()
+    }
+
+    /// How many of these were not kept since the start, because there were too many at once.
+    pub fn dropped_events(&self) -> u64 {
+        self.happened.borrow().dropped()
+    }
+
+    fn happened(&self, id: &str, severity: Severity, message: String) {
+        let room = id.split('.').next().unwrap_or(id);
+        let what = Happening {
+            source: Source::Agent,
+            severity,
+            subject: room.to_owned(),
+            reason: id.to_owned(),
+            message,
+        };
+        self.happened.borrow_mut().add(what, self.now().wall, 1);
     }
 
     /// Shows the conditions of one reporter that always says all of them: those of `ids` that are not among them do not hold.
@@ -166,5 +196,35 @@ impl Board {
     /// Reads the list.
     pub fn with_conditions<T>(&self, read: impl FnOnce(&Conditions) -> T) -> T {
         read(&self.conditions.borrow())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_an_event_when_it_begins_and_when_it_ends_and_not_in_between() {
+        let board = Board::new(Now::default);
+        board.report("link.refused", Severity::Warning, "refused once", None);
+        board.report("link.refused", Severity::Warning, "refused twice", None);
+        board.clear("link.refused");
+        board.clear("link.refused");
+        let events = board.take_events();
+        let said: Vec<_> = events
+            .iter()
+            .map(|event| (&*event.what.subject, &*event.what.message, event.count))
+            .collect();
+        let wanted = [
+            ("link", "no longer: refused twice", 1),
+            ("link", "refused once", 1),
+        ];
+        assert_eq!(said, wanted);
+        assert!(
+            events
+                .iter()
+                .all(|event| event.what.reason == "link.refused")
+        );
+        assert!(board.take_events().is_empty());
     }
 }

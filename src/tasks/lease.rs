@@ -29,6 +29,8 @@ use crate::{
 pub const NOTE_NAME: &str = "lease.name";
 /// The same for whether rivals are known; the word is [`RIVALS`].
 pub const NOTE_RIVALS: &str = "lease.rivals";
+/// The condition of an agent that leaves the link to another one.
+const STANDBY: &str = "lease.standby";
 /// The word for it.
 pub const RIVALS: &str = "known";
 
@@ -51,6 +53,11 @@ pub struct Parts {
     pub store: store::Handle,
     /// The id of a cluster that this one is a copy of: the Lease was copied too.
     pub copied_from: Option<String>,
+}
+
+/// Whether this agent leaves the cluster to another one, as far as it knows.
+pub fn stands_by(board: &Board) -> bool {
+    board.with_conditions(|list| list.get(STANDBY).is_some())
 }
 
 /// The permit before the first answer.
@@ -174,7 +181,7 @@ impl Parts {
         let board = &self.board;
         match standing {
             Standing::StandingBy(holder) => board.report(
-                "lease.standby",
+                STANDBY,
                 Severity::Note,
                 format!(
                     "{} holds the link of this cluster; this agent stands by",
@@ -182,7 +189,7 @@ impl Parts {
                 ),
                 None,
             ),
-            Standing::Open(_) | Standing::Asking | Standing::Blind => board.clear("lease.standby"),
+            Standing::Open(_) | Standing::Asking | Standing::Blind => board.clear(STANDBY),
         }
         if *standing == Standing::Blind {
             let sentence = "no link from here: the cluster's API does not answer, and another agent of this cluster may have the link";

@@ -5,6 +5,7 @@ pub mod board;
 pub mod credential;
 pub mod delegate;
 pub mod deliver;
+pub mod events;
 pub mod facts;
 pub mod lease;
 pub mod local;

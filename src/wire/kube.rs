@@ -1,6 +1,7 @@
 //! Kubernetes objects, as far as they are read: a handful of fields of each, everything else is skipped while parsing. A list of
 //! 4.7 MB takes under 1 MB this way, and 60 MB as a tree of values.
 
+pub mod event;
 pub mod rights;
 
 use std::{collections::BTreeMap, fmt, time::Duration};

@@ -3,6 +3,7 @@
 
 pub(crate) mod certificates;
 mod client;
+mod events;
 mod net;
 mod real;
 mod server;

@@ -32,13 +32,13 @@ use crate::cluster::{alone, calm, cluster, must};
 /// A restart of the API server takes 10 s on two quiet cores.
 const WITHIN: Duration = Duration::from_secs(120);
 
-fn run<F: Future<Output = ()>>(test: impl FnOnce(Executor) -> F) {
+pub(super) fn run<F: Future<Output = ()>>(test: impl FnOnce(Executor) -> F) {
     let executor = Executor::default();
     let test = Box::pin(test(Rc::clone(&executor)));
     smol::block_on(executor.run(deadline(WITHIN, test))).expect("the test took too long");
 }
 
-async fn until(what: &str, level: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, level: impl Fn() -> bool) {
     let waiting = async {
         while !level() {
             smol::Timer::after(Duration::from_millis(20)).await;
@@ -50,7 +50,7 @@ async fn until(what: &str, level: impl Fn() -> bool) {
     );
 }
 
-fn client_of(executor: &Executor, kubeconfig: &Path) -> Client {
+pub(super) fn client_of(executor: &Executor, kubeconfig: &Path) -> Client {
     let settings = Settings {
         source: Source::Files(vec![kubeconfig.to_path_buf()]),
         proxies: Proxies::default(),

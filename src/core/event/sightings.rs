@@ -1,0 +1,180 @@
+//! How much of an Event object is new. Kubernetes counts up in one object for the same thing again, and shows all objects of the last
+//! hour to whoever asks anew.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use crate::core::time::Wall;
+
+/// Objects that are remembered, in each of two halves: 2 × 2,048 of 12 bytes take some 100 KB. Of what is forgotten a change counts once.
+const HALF_MAX: usize = 2048;
+
+/// An Event object as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    /// Unique for ever.
+    pub id: &'a str,
+    /// How often it happened since there is the object.
+    pub count: u32,
+    /// When it happened first.
+    pub first: Wall,
+    /// When it happened last.
+    pub last: Wall,
+}
+
+/// How one hears of an object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Told {
+    /// It is in the list of those that there are.
+    Listed,
+    /// It has just been made, or changed.
+    Live,
+}
+
+/// The objects that were seen, with their counts.
+#[derive(Debug)]
+pub struct Sightings {
+    young: BTreeMap<u64, u32>,
+    old: BTreeMap<u64, u32>,
+    /// What is not known and happened before this was counted by somebody before.
+    since: Wall,
+    newest: Wall,
+}
+
+impl Sightings {
+    /// Knows nothing, and takes what happened before `since` as counted.
+    pub const fn new(since: Wall) -> Self {
+        Self {
+            young: BTreeMap::new(),
+            old: BTreeMap::new(),
+            since,
+            newest: since,
+        }
+    }
+
+    /// How often it happened since it was last seen. `now` is the wall clock: an object that says it is of the future is of now.
+    pub fn news(&mut self, seen: Sighting<'_>, told: Told, now: Wall) -> u32 {
+        self.newest = self.newest.max(seen.last.min(now));
+        let id = number(seen.id);
+        let before = self.young.remove(&id).or_else(|| self.old.remove(&id));
+        self.remember(id, seen.count);
+        let news = match before {
+            Some(before) => seen.count.saturating_sub(before),
+            None if seen.first >= self.since => seen.count,
+            // A part of its count is from before; how much is not known.
+            None if told == Told::Live || seen.last >= self.since => 1,
+            None => 0,
+        };
+        if told == Told::Live {
+            self.up_to_date();
+        }
+        news
+    }
+
+    /// All that there is was told: what a later list has of before this moment, and is not known any more, was counted.
+    pub fn up_to_date(&mut self) {
+        self.since = self.newest;
+    }
+
+    /// The object is gone.
+    pub fn forget(&mut self, id: &str) {
+        let id = number(id);
+        self.young.remove(&id);
+        self.old.remove(&id);
+    }
+
+    fn remember(&mut self, id: u64, count: u32) {
+        if self.young.len() >= HALF_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id, count);
+    }
+}
+
+fn number(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Wall {
+        Wall::from_millis(second * 1000)
+    }
+
+    fn seen(id: &str, count: u32, first: i64, last: i64) -> Sighting<'_> {
+        Sighting {
+            id,
+            count,
+            first: at(first),
+            last: at(last),
+        }
+    }
+
+    const NOW: i64 = 1000;
+
+    fn listed(book: &mut Sightings, seen: Sighting<'_>) -> u32 {
+        book.news(seen, Told::Listed, at(NOW))
+    }
+
+    fn live(book: &mut Sightings, seen: Sighting<'_>) -> u32 {
+        book.news(seen, Told::Live, at(NOW))
+    }
+
+    #[test]
+    fn only_the_difference_of_a_growing_count_is_new() {
+        let mut book = Sightings::new(at(100));
+        assert_eq!(live(&mut book, seen("a", 1, 110, 110)), 1);
+        assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 3);
+        assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 0);
+        // It was counted down by hand: nothing happened, and the next one counts again.
+        assert_eq!(live(&mut book, seen("a", 1, 110, 120)), 0);
+        assert_eq!(live(&mut book, seen("a", 2, 110, 130)), 1);
+    }
+
+    #[test]
+    fn what_happened_before_the_start_is_not_counted_again() {
+        let mut book = Sightings::new(at(100));
+        assert_eq!(listed(&mut book, seen("old", 9, 10, 99)), 0);
+        assert_eq!(listed(&mut book, seen("goes-on", 9, 10, 100)), 1);
+        assert_eq!(listed(&mut book, seen("new", 3, 100, 105)), 3);
+        book.up_to_date();
+        assert_eq!(live(&mut book, seen("old", 11, 10, 130)), 2);
+    }
+
+    #[test]
+    fn after_a_gap_what_is_known_counts_by_difference_and_what_is_not_by_time() {
+        let mut book = Sightings::new(at(100));
+        listed(&mut book, seen("a", 1, 110, 110));
+        book.up_to_date();
+        live(&mut book, seen("b", 5, 150, 200));
+        assert_eq!(listed(&mut book, seen("a", 3, 110, 220)), 2);
+        assert_eq!(listed(&mut book, seen("b", 5, 150, 200)), 0);
+        assert_eq!(listed(&mut book, seen("forgotten", 5, 120, 190)), 0);
+        assert_eq!(listed(&mut book, seen("in-the-gap", 5, 205, 210)), 5);
+    }
+
+    #[test]
+    fn an_object_that_says_it_is_of_the_future_hides_nothing() {
+        let mut book = Sightings::new(at(100));
+        assert_eq!(live(&mut book, seen("liar", 1, 99_999, 99_999)), 1);
+        assert_eq!(listed(&mut book, seen("a", 2, NOW, NOW + 1)), 2);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_forgotten_counts_once() {
+        let mut book = Sightings::new(at(100));
+        for index in 0..5 * HALF_MAX {
+            listed(&mut book, seen(&index.to_string(), 7, 50, 60));
+        }
+        assert!(book.young.len() + book.old.len() <= 2 * HALF_MAX);
+        assert_eq!(live(&mut book, seen("0", 8, 50, 300)), 1);
+        book.forget("0");
+        assert_eq!(live(&mut book, seen("0", 9, 50, 300)), 1);
+    }
+}
