@@ -34,7 +34,10 @@ fn the_extension_is_agreed_on_before_yamux() {
         .wait_for(0, LIMIT, |frame| frame.kind == "edge_hello")
         .unwrap();
     let payload = &hello.json().unwrap()["payload"];
-    assert_eq!(*payload, json!({"version": 1, "streams": [], "limits": {}}));
+    assert_eq!(
+        *payload,
+        json!({"version": 1, "streams": ["metrics", "events", "logs", "audit", "outcomes"], "limits": {}})
+    );
     let frames = plane.frames();
     let ack = frames.iter().position(|f| f.kind == "gateway_hello_ack");
     let binary = frames.iter().position(|f| f.opcode == Opcode::Binary);
