@@ -309,6 +309,7 @@ impl Agent {
             proxy: Rc::clone(&self.proxy),
             access: Rc::clone(&self.access),
             sampler: Rc::clone(&self.sampler),
+            telemetry: self.telemetry.clone(),
         })
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{board::Board, proxy::Load};
 use crate::{
-    core::{health::Severity, rates::Reading},
-    wire::exposition::{self, Agent, Backlog, Cluster, Link},
+    core::{health::Severity, outbox::Backlog, rates::Reading},
+    wire::exposition::{self, Agent, Cluster, Link},
 };
 
 /// The page of this moment.

@@ -4,7 +4,7 @@ use super::{
     Kind::{self, Counter, Gauge},
     Page, flag, scaled, whole,
 };
-use crate::core::{rates::Own, time::Wall};
+use crate::core::{outbox::Backlog, rates::Own, time::Wall};
 
 /// What the agent knows about itself.
 #[derive(Clone, Debug, Default)]
@@ -63,17 +63,6 @@ pub struct Cluster {
     pub pods: Option<u64>,
 }
 
-/// What of one stream a destination has not acknowledged.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Backlog {
-    /// Who is to get it.
-    pub destination: String,
-    /// Of what.
-    pub stream: String,
-    /// How many records.
-    pub records: u64,
-}
-
 pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
     const BUILD: (&str, Kind, &str) = (
         "pipeops_agent_build_info",
@@ -101,21 +90,26 @@ pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
     if let Some(known) = agent.cluster {
         cluster(known, page);
     }
-    let of_backlog = agent.backlog.iter().map(|waiting| {
-        let labels = [
+    backlog(&agent.backlog, page);
+}
+
+fn backlog(backlog: &[Backlog], page: &mut Page) {
+    fn labels(waiting: &Backlog) -> [(&str, &str); 2] {
+        [
             ("destination", waiting.destination.as_str()),
-            ("stream", waiting.stream.as_str()),
-        ];
-        (labels, whole(Some(waiting.records)))
-    });
-    page.family(
-        (
-            "pipeops_agent_backlog_records",
-            Gauge,
-            "Records that wait for the acknowledgement of a destination.",
-        ),
-        of_backlog,
-    );
+            ("stream", waiting.stream.word()),
+        ]
+    }
+    let records = backlog
+        .iter()
+        .map(|waiting| (labels(waiting), whole(Some(waiting.records))));
+    let help = "Records that a destination has not acknowledged; one of samples is a minute.";
+    page.family(("pipeops_agent_backlog_records", Gauge, help), records);
+    let oldest = backlog
+        .iter()
+        .map(|waiting| (labels(waiting), waiting.oldest.and_then(seconds)));
+    let name = "pipeops_agent_backlog_oldest_timestamp_seconds";
+    page.family((name, Gauge, "When the oldest of them was."), oldest);
 }
 
 fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {

@@ -12,7 +12,7 @@ use crate::core::{
 mod agent;
 mod host;
 
-pub use agent::{Agent, Backlog, Cluster, Link};
+pub use agent::{Agent, Cluster, Link};
 
 /// Where it is found.
 pub const METRICS_PATH: &str = "/metrics";

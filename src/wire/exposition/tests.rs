@@ -2,6 +2,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::*;
 use crate::core::{
+    outbox::{Backlog, Stream},
     rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Space, Transfers, Zram},
     time::{Mono, Now, Wall},
 };
@@ -69,8 +70,9 @@ fn reading() -> Reading {
 fn agent() -> Agent<'static> {
     let waiting = Backlog {
         destination: "control-plane".to_owned(),
-        stream: "metrics".to_owned(),
+        stream: Stream::Metrics,
         records: 42,
+        oldest: Some(Wall::from_millis(1_781_500_000_000)),
     };
     Agent {
         version: "1.2.3",
@@ -119,6 +121,7 @@ fn counters_are_told_in_the_units_of_node_exporter() {
         "pipeops_agent_link_heartbeats_total 9",
         "pipeops_agent_link_round_trip_seconds 0.01234",
         "pipeops_agent_backlog_records{destination=\"control-plane\",stream=\"metrics\"} 42",
+        "pipeops_agent_backlog_oldest_timestamp_seconds{destination=\"control-plane\",stream=\"metrics\"} 1781500000",
         "pipeops_cluster_nodes 3",
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
