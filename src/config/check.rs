@@ -424,18 +424,3 @@ impl Merged {
         }
     }
 }
-
-/// Says for each key that was set without an effect in this version that it has none.
-pub(super) fn without_effect(merged: &Merged) -> Vec<Error> {
-    merged
-        .entries
-        .values()
-        .filter(|entry| entry.key.effect == keys::Effect::Later && entry.origin != Origin::Default)
-        .map(|entry| {
-            Error::new(format!(
-                "{}: {} has no effect in this version",
-                entry.origin, entry.key.path
-            ))
-        })
-        .collect()
-}

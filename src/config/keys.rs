@@ -18,8 +18,6 @@ pub struct Key {
     pub older_names: &'static [&'static str],
     /// Who may see the value.
     pub secrecy: Secrecy,
-    /// Whether this version does anything with it.
-    pub effect: Effect,
 }
 
 /// Who may see a value.
@@ -31,15 +29,6 @@ pub enum Secrecy {
     Hidden,
     /// An address in which a password may stand before the `@`.
     Password,
-}
-
-/// Whether this version does anything with a key.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Effect {
-    /// It does what its doc line says.
-    Now,
-    /// It is checked and kept for a part that this version does not have.
-    Later,
 }
 
 impl Key {
@@ -79,7 +68,6 @@ const PLAIN: Key = Key {
     doc: "",
     older_names: &[],
     secrecy: Secrecy::Open,
-    effect: Effect::Now,
 };
 
 /// The sections in the order in which people read them, with a line on each.
@@ -270,7 +258,6 @@ keys! {
         path: "telemetry.disk_max",
         kind: Kind::Bytes { min: 8_000_000 },
         default: Some("256MB"),
-        effect: Effect::Later,
         doc: "Disk space that samples may take; the oldest and finest are thinned out first.",
     }
     REMOTE_WRITE_URL = {
@@ -397,13 +384,9 @@ pub fn example_file() -> String {
     for (section, doc) in SECTIONS {
         lines.extend([String::new(), format!("# {doc}"), format!("[{section}]")]);
         for key in KEYS.iter().filter(|key| key.section() == *section) {
-            let later = match key.effect {
-                Effect::Now => "",
-                Effect::Later => " No effect in this version.",
-            };
             lines.extend([
                 String::new(),
-                format!("# {}{later}", key.doc),
+                format!("# {}", key.doc),
                 format!("# {}; {}", key.kind.accepts(), key.variables()),
                 format!("#{} = {}", key.name(), example(key)),
             ]);

@@ -115,7 +115,6 @@ pub fn load(sources: &Sources) -> Loaded {
     merged.add_drop_ins(main);
     merged.add_environment(&sources.environment, &sources.folder);
     merged.add_assignments(&sources.assignments, &sources.folder);
-    merged.warnings.extend(check::without_effect(&merged));
     let place = sources.place();
     let settings = merged.settings(&place).map(|settings| Settings {
         surroundings: Surroundings::of(&sources.environment),

@@ -343,15 +343,6 @@ fn variables_of_kubernetes_are_passed_over_and_unknown_ones_warn() {
 }
 
 #[test]
-fn a_setting_without_effect_says_so() {
-    let made = Box::new().env("PIPEOPS_TELEMETRY_DISK_MAX", "10MB");
-    assert_eq!(
-        made.warnings(),
-        "PIPEOPS_TELEMETRY_DISK_MAX: telemetry.disk_max has no effect in this version"
-    );
-}
-
-#[test]
 fn the_socket_is_where_the_command_line_looks_for_it() {
     let place = |change: fn(&mut Box)| {
         let mut made = Box::new();
