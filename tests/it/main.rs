@@ -37,6 +37,8 @@ mod proxy;
 #[cfg(test)]
 mod rbac;
 #[cfg(test)]
+mod remote_write;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scrape;
