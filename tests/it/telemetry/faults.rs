@@ -13,7 +13,7 @@ const TEST: &str = "telemetry::faults::an_error_at_any_call_of_a_minute_costs_no
 const CALLS: [(&str, &str); 6] = [
     ("pwrite64", "EIO"),
     ("pwrite64", "ENOSPC"),
-    ("fsync", "EIO"),
+    ("fdatasync", "EIO"),
     ("ftruncate", "EIO"),
     ("pread64", "EIO"),
     ("openat", "EROFS"),
