@@ -18,6 +18,7 @@ use crate::{
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
         lease::{self as election, Election, Party},
         link::{self, Link, Membership},
+        series::Tick,
         time::Wall,
     },
     dashboard,
@@ -35,7 +36,7 @@ use crate::{
     tasks::{
         access::{self, Access},
         board::Board,
-        credential,
+        cluster, credential,
         delegate::Delegate,
         deliver::{self, Delivery},
         events::Events,
@@ -315,20 +316,32 @@ impl Agent {
 
     /// Measures the machine, for whoever asks and for the archive.
     async fn sample(self: Rc<Self>) {
-        let keep = async |tick| {
-            if let Err(failure) = self.telemetry.take(tick).await {
-                ::log::debug!("a sample was not kept: {failure}");
-            }
-        };
-        self.sampler.run(keep).await;
+        self.sampler.run(async |tick| self.keep(tick).await).await;
+    }
+
+    /// Keeps a sample.
+    async fn keep(&self, tick: Tick) {
+        if let Err(failure) = self.telemetry.take(tick).await {
+            ::log::debug!("a sample was not kept: {failure}");
+        }
     }
 
     /// Watches the cluster, where there is one.
     async fn observe(self: Rc<Self>) {
         if let Some(client) = self.cluster.clone() {
             let fix = parts::manifest(&self.settings).command();
-            let counted = observe::run(client.clone(), Rc::clone(&self.board));
-            future::zip(counted, self.events.run(&client, &fix)).await;
+            let known: Rc<cluster::Known> = Rc::default();
+            let counted = observe::run(client.clone(), Rc::clone(&self.board), Rc::clone(&known));
+            let parts = cluster::Parts {
+                client: client.clone(),
+                known,
+                board: Rc::clone(&self.board),
+                is_believed: self.network.believer(),
+                fix: parts::manifest(&self.settings).node_stats_command(),
+            };
+            let sampled = cluster::run(&parts, cluster::EVERY, async |tick| self.keep(tick).await);
+            let watched = future::zip(counted, self.events.run(&client, &fix));
+            future::zip(watched, sampled).await;
         }
     }
 

@@ -17,6 +17,9 @@ pub(super) struct Asked {
     /// For access.level = "full": the control plane may do everything in the cluster
     #[arg(long)]
     full: bool,
+    /// Only what lets the agent ask kubelets what nodes and Pods use: a powerful right, read its text first
+    #[arg(long, conflicts_with = "full")]
+    node_stats: bool,
     /// Where the accounts are; the same as agent.namespace
     #[arg(long, value_name = "NAME", default_value = OwnNamespace::USUAL)]
     namespace: String,
@@ -42,10 +45,15 @@ pub(super) fn rbac(asked: &Asked, form: Form, output: &mut Output) -> Exit {
         }
     };
     let manifest = Manifest::new(namespace, pod_security, reach);
-    if form.json {
-        output.json(&json!({ "manifest": manifest.text(), "apply": manifest.command() }));
+    let (text, command) = if asked.node_stats {
+        (manifest.node_stats(), manifest.node_stats_command())
     } else {
-        output.line(manifest.text().trim_end());
+        (manifest.text(), manifest.command())
+    };
+    if form.json {
+        output.json(&json!({ "manifest": text, "apply": command }));
+    } else {
+        output.line(text.trim_end());
     }
     Exit::Fine
 }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod audit;
 pub mod backoff;
+pub mod cluster;
 pub mod event;
 pub mod health;
 pub mod identity;

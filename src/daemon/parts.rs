@@ -117,10 +117,15 @@ impl Network {
         }
     }
 
+    /// Whether a wall clock that shows this can be believed.
+    pub(super) fn believer(&self) -> Box<dyn Fn(Wall) -> bool> {
+        let clock = self.clock;
+        Box::new(move |wall| clock.believes(wall))
+    }
+
     /// Reads the machine.
     pub(super) fn sampler(&self, settings: &Settings, board: &Rc<Board>) -> Sampler {
-        let clock = self.clock;
-        let is_believed = Box::new(move |wall| clock.believes(wall));
+        let is_believed = self.believer();
         let every = settings.telemetry.interval;
         Sampler::new(sample::Parts::new(every, is_believed, Rc::clone(board)))
     }

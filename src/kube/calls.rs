@@ -21,8 +21,8 @@ const CALL_WITHIN: Duration = Duration::from_secs(30);
 /// The largest answer held in memory. Objects are at most 1.5 MiB in the datastore; a page of 500 Pod heads takes 1 to 2 MB.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Pages of one list: 100,000 heads. A server that always names a next page must not keep us for ever.
-const PAGES_MAX: usize = 200;
+/// Pages of one list: 100,000 whole objects. A server that always names a next page must not keep us for ever.
+const PAGES_MAX: usize = 2000;
 
 /// The longest text of the API that is repeated in an error.
 const MESSAGE_CHARS_MAX: usize = 500;
@@ -40,10 +40,10 @@ pub enum Detail {
 
 impl Detail {
     /// Objects of one page, so that a page fits into [`BODY_BYTES_MAX`]: a head takes 2 to 3 KB, a node with its list of images
-    /// up to 30 KB.
+    /// up to 30 KB, a Pod 5 to 15 KB.
     const fn page(self) -> usize {
         match self {
-            Self::Whole => 100,
+            Self::Whole => 50,
             Self::Head => 500,
         }
     }
@@ -83,6 +83,23 @@ impl Client {
     /// As [`Client::send`], or what the API says.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::GET, path, JSON, None).await
+    }
+
+    /// Reads an answer as it is, with a deadline of its own.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn read(&self, path: &str, within: Duration) -> Result<Vec<u8>, Error> {
+        let name = format!("GET {}", without_query(path));
+        let request = request(Method::GET, path, JSON, None)?;
+        let work = async {
+            let response = self.send(request, &Identity::Agent, within).await?;
+            accepted(&name, response).await
+        };
+        match deadline(within, Box::pin(work)).await {
+            Ok(done) => done,
+            Err(Elapsed(limit)) => Err(Error::NoAnswer { call: name, limit }),
+        }
     }
 
     /// Creates an object in the collection `path`.

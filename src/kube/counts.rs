@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::watch::Event;
-use crate::wire::kube::{HeadOnly, Node};
+use crate::wire::kube::Node;
 
 /// How many nodes there are. A cluster has few nodes, so each is remembered.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -59,7 +59,7 @@ pub struct Pods {
 
 impl Pods {
     /// Takes in what the watch says.
-    pub fn take_in(&mut self, event: &Event<HeadOnly>) {
+    pub fn take_in<T>(&mut self, event: &Event<T>) {
         match event {
             Event::Restarted => *self = Self::default(),
             Event::Added(_) => self.total += 1,
@@ -78,7 +78,7 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::kube::{Metadata, NodeCondition, NodeStatus};
+    use crate::wire::kube::{HeadOnly, Metadata, NodeCondition, NodeStatus};
 
     fn node(name: &str, status: &str) -> Node {
         Node {
@@ -122,10 +122,10 @@ mod tests {
         }
         pods.take_in(&Event::Modified(HeadOnly::default()));
         assert_eq!(pods.total(), Some(1));
-        pods.take_in(&Event::Restarted);
+        pods.take_in(&Event::<HeadOnly>::Restarted);
         assert_eq!(pods.total(), None);
         pods.take_in(&Event::Deleted(HeadOnly::default()));
-        pods.take_in(&Event::Synced);
+        pods.take_in(&Event::<HeadOnly>::Synced);
         assert_eq!(pods.total(), Some(0));
     }
 }

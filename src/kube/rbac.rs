@@ -12,12 +12,14 @@ pub const MANAGED: &str = "pipeops-managed";
 
 const MANIFEST: &str = include_str!("rbac/manifest.yaml");
 const FULL: &str = include_str!("rbac/full.yaml");
+const NODE_STATS: &str = include_str!("rbac/node-stats.yaml");
 
 /// Names of objects that belong to the whole cluster. Where the accounts are in another namespace, its name follows theirs, so that
 /// two agents in one cluster do not change each other's.
-const WIDE: [&str; 6] = [
+const WIDE: [&str; 7] = [
     "pipeops-agent-cluster",
     "pipeops-agent-lock",
+    "pipeops-agent-node-stats",
     "pipeops-cp-cluster",
     "pipeops-cp-lock",
     "pipeops-full",
@@ -73,6 +75,30 @@ impl Manifest {
     /// The line that brings the cluster up to date.
     pub fn command(&self) -> String {
         format!("{} | kubectl apply -f -", self.program(self.reach))
+    }
+
+    /// What lets the agent ask kubelets through the API server: apart from the manifest, for it is a powerful right that most can do
+    /// without.
+    pub fn node_stats(&self) -> String {
+        let ours = "pipeops-agent rbac --node-stats";
+        let theirs = self.node_stats_program();
+        self.own(&NODE_STATS.replace(ours, &theirs), Reach::Managed)
+    }
+
+    /// The line that applies that.
+    pub fn node_stats_command(&self) -> String {
+        format!("{} | kubectl apply -f -", self.node_stats_program())
+    }
+
+    fn node_stats_program(&self) -> String {
+        if self.namespace.is_usual() {
+            "pipeops-agent rbac --node-stats".to_owned()
+        } else {
+            format!(
+                "pipeops-agent rbac --namespace {} --node-stats",
+                self.namespace
+            )
+        }
     }
 
     /// The manifest as people and `kubectl` read it.
@@ -223,9 +249,30 @@ mod tests {
                 assert!(name.strip_suffix(".edge").is_some(), "{kind} {name}");
             }
         }
+        let text = text + &other.node_stats();
         for name in WIDE {
             assert!(text.contains(&format!("{name}.edge")), "{name}");
         }
+    }
+
+    #[test]
+    fn the_right_to_ask_kubelets_is_apart_and_only_given_to_the_agent() {
+        let usual = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Full);
+        assert_eq!(usual.node_stats(), NODE_STATS);
+        assert!(!usual.text().contains("[nodes/proxy]"));
+        let other = manifest("edge", PodSecurity::Baseline, Reach::Managed);
+        let text = other.node_stats();
+        let line = "pipeops-agent rbac --namespace edge --node-stats | kubectl apply -f -";
+        assert!(
+            text.contains(line) && other.node_stats_command() == line,
+            "{text}"
+        );
+        assert!(!text.contains(OwnNamespace::USUAL));
+        let [role, binding] = objects(&text).try_into().unwrap();
+        let name = "pipeops-agent-node-stats.edge";
+        assert_eq!(role["metadata"]["name"], name);
+        assert_eq!(binding["roleRef"]["name"], name);
+        assert_eq!(binding["subjects"][0]["name"], "pipeops-agent");
     }
 
     #[test]

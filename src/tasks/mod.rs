@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod board;
+pub mod cluster;
 pub mod credential;
 pub mod delegate;
 pub mod deliver;

@@ -7,7 +7,7 @@ use smol::{
     future,
 };
 
-use super::board::Board;
+use super::{board::Board, cluster::Known};
 use crate::{
     core::health::Severity,
     error::Error as Told,
@@ -16,14 +16,14 @@ use crate::{
         counts::{Nodes, Pods},
         watch::{Event, Watch},
     },
-    wire::kube::{HeadOnly, Node},
+    wire::kube::{Node, Object as _, Pod},
 };
 
 /// Nodes that are named in one sentence at most.
 const NAMED_MAX: usize = 5;
 
-/// Watches for ever.
-pub async fn run(client: Client, board: Rc<Board>) {
+/// Watches for ever, and keeps in `known` what figures of the cluster are made of.
+pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>) {
     // One place: a second reason to ask for the version while the first still waits is the same reason.
     let (ask, asked) = bounded(1);
     let nodes = async {
@@ -34,16 +34,19 @@ pub async fn run(client: Client, board: Rc<Board>) {
                 // Full: it is going to be asked anyway.
                 ask.try_send(()).ok();
             }
+            know_nodes(&known, &event);
             take_nodes(&mut nodes, &event, &board);
         };
         watch.run(&client, take).await;
     };
     let pods = async {
         let mut pods = Pods::default();
-        let watch = Watch::heads("/api/v1/pods");
-        watch
-            .run(&client, |event| take_pods(&mut pods, &event, &board))
-            .await;
+        let watch = Watch::whole("/api/v1/pods");
+        let take = |event: Event<Pod>| {
+            know_pods(&known, &event);
+            take_pods(&mut pods, &event, &board);
+        };
+        watch.run(&client, take).await;
     };
     future::zip(future::zip(nodes, pods), versions(&client, &board, &asked)).await;
 }
@@ -91,7 +94,40 @@ fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, board: &Board) {
     );
 }
 
-fn take_pods(pods: &mut Pods, event: &Event<HeadOnly>, board: &Board) {
+fn know_nodes(known: &Known, event: &Event<Node>) {
+    let mut nodes = known.nodes.borrow_mut();
+    match event {
+        Event::Restarted => nodes.clear(),
+        Event::Added(node) | Event::Modified(node) => {
+            nodes.insert(node.metadata.name.clone(), node.sampled());
+        }
+        Event::Deleted(node) => {
+            nodes.remove(&node.metadata.name);
+        }
+        Event::Synced | Event::Failed(_) => {}
+    }
+}
+
+fn know_pods(known: &Known, event: &Event<Pod>) {
+    let mut phases = known.phases.borrow_mut();
+    match event {
+        Event::Restarted => phases.begin_anew(),
+        Event::Added(pod) | Event::Modified(pod) => {
+            let head = pod.metadata();
+            phases.tell(
+                &head.uid,
+                &head.namespace,
+                &pod.status.phase,
+                pod.restarts(),
+            );
+        }
+        Event::Deleted(pod) => phases.forget(&pod.metadata.uid),
+        Event::Synced => phases.complete(),
+        Event::Failed(_) => {}
+    }
+}
+
+fn take_pods<T>(pods: &mut Pods, event: &Event<T>, board: &Board) {
     pods.take_in(event);
     if let Event::Failed(error) = event {
         return failed(error, board);
@@ -136,9 +172,9 @@ mod tests {
         };
         let (board, mut pods) = (Board::new(now), Pods::default());
         let failure = Event::Failed(Error::BadRequest("x".to_owned()));
-        take_pods(&mut pods, &failure, &board);
+        take_pods::<Pod>(&mut pods, &failure, &board);
         assert!(board.with_conditions(|list| list.get("cluster.unreachable").is_some()));
-        take_pods(&mut pods, &Event::Synced, &board);
+        take_pods::<Pod>(&mut pods, &Event::Synced, &board);
         assert!(board.with_conditions(|list| list.get("cluster.unreachable").is_none()));
         assert_eq!(board.cluster.borrow().pods, Some(0));
     }

@@ -180,7 +180,7 @@ impl Sampler {
 }
 
 /// The moment of the next sample: at the same distance each time, but what was missed while the machine slept is not made up for.
-fn following(due: Mono, every: Duration, now: Mono) -> Mono {
+pub(super) fn following(due: Mono, every: Duration, now: Mono) -> Mono {
     let next = due.after(every);
     if next > now { next } else { now.after(every) }
 }

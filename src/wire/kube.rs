@@ -2,7 +2,9 @@
 //! 4.7 MB takes under 1 MB this way, and 60 MB as a tree of values.
 
 pub mod event;
+mod quantity;
 pub mod rights;
+pub mod summary;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -10,7 +12,7 @@ use base64::Engine;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::core::secret::Secret;
+use crate::core::{cluster, secret::Secret};
 
 /// The head of every object.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -125,6 +127,20 @@ pub struct NodeStatus {
     pub conditions: Vec<NodeCondition>,
     /// Versions.
     pub node_info: NodeVersions,
+    /// What Pods may use of it.
+    pub allocatable: Allocatable,
+}
+
+/// What Pods may use of a node, as quantities.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Allocatable {
+    /// Cores.
+    pub cpu: String,
+    /// Bytes.
+    pub memory: String,
+    /// How many Pods.
+    pub pods: String,
 }
 
 /// One condition of a node.
@@ -151,14 +167,82 @@ pub struct NodeVersions {
 impl Node {
     /// Whether the kubelet says that it takes Pods.
     pub fn is_ready(&self) -> bool {
+        self.is("Ready")
+    }
+
+    /// What is sampled of it.
+    pub fn sampled(&self) -> cluster::Node {
+        let pressures = ["MemoryPressure", "DiskPressure", "PIDPressure"];
+        let allocatable = &self.status.allocatable;
+        cluster::Node {
+            is_ready: self.is_ready(),
+            pressures: pressures.map(|kind| self.is(kind)),
+            cpu_milli: quantity::milli(&allocatable.cpu),
+            memory: quantity::whole(&allocatable.memory),
+            pods: quantity::whole(&allocatable.pods),
+        }
+    }
+
+    fn is(&self, kind: &str) -> bool {
         self.status
             .conditions
             .iter()
-            .any(|condition| condition.kind == "Ready" && condition.status == "True")
+            .any(|condition| condition.kind == kind && condition.status == "True")
     }
 }
 
 impl Object for Node {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// A Pod, as far as it is counted.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct Pod {
+    /// The head.
+    pub metadata: Metadata,
+    /// How it is.
+    pub status: PodStatus,
+}
+
+/// How a Pod is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub phase: String,
+    /// Its containers.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub container_statuses: Vec<ContainerStatus>,
+    /// Those that run before them, or beside them.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// How a container is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    /// How often it was started again.
+    pub restart_count: i64,
+}
+
+impl Pod {
+    /// How often its containers were started again.
+    pub fn restarts(&self) -> u32 {
+        let status = &self.status;
+        let all = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses);
+        let counts = all.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+        counts.fold(0, u32::saturating_add)
+    }
+}
+
+impl Object for Pod {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }

@@ -6,6 +6,7 @@ mod points;
 mod reading;
 
 pub use points::points;
+pub(in crate::core) use points::{Points, per_second};
 pub use reading::{
     CPU_MODES, Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram,
 };

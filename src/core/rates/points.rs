@@ -329,19 +329,31 @@ fn network(device: &str, since: &Network, interval: Duration, points: &mut Point
     }
 }
 
+/// Points that are put together.
 #[derive(Debug, Default)]
-struct Points {
-    list: Vec<Point>,
+pub(in crate::core) struct Points {
+    pub(in crate::core) list: Vec<Point>,
 }
 
 impl Points {
     /// A whole number, where it is known.
-    fn count(&mut self, name: &str, labels: &[(&str, &str)], value: Option<u64>) {
+    pub(in crate::core) fn count(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: Option<u64>,
+    ) {
         self.add(name, labels, 0, value);
     }
 
     /// A scaled number, where it is known. One that no signed integer holds is not: no machine has it.
-    fn add(&mut self, name: &str, labels: &[(&str, &str)], digits: u8, value: Option<u64>) {
+    pub(in crate::core) fn add(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        digits: u8,
+        value: Option<u64>,
+    ) {
         if let Some(value) = value.and_then(|value| i64::try_from(value).ok()) {
             self.push(name, labels, digits, value);
         }
@@ -360,7 +372,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// `count` a second, with that many digits.
-fn per_second(count: u64, time: Duration, digits: u8) -> u64 {
+pub(in crate::core) fn per_second(count: u64, time: Duration, digits: u8) -> u64 {
     let scaled = u128::from(count) * 1_000_000 * 10_u128.pow(u32::from(digits));
     rounded(scaled, u128::from(micros(time)))
 }

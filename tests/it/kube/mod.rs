@@ -4,6 +4,7 @@
 pub(crate) mod certificates;
 mod client;
 mod events;
+mod figures;
 mod net;
 mod real;
 mod server;

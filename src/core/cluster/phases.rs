@@ -1,0 +1,202 @@
+//! How many Pods of each namespace are in which phase, and how often their containers were started again: a few bytes a Pod.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use crate::core::rates::Points;
+
+/// The phases of Pods, as Kubernetes calls them.
+pub const PHASES: [&str; 5] = ["Pending", "Running", "Failed", "Succeeded", "Unknown"];
+/// Phases that have a value also where it is zero: what went away must be seen to be gone.
+const ALWAYS: usize = 3;
+/// Pods that are told apart: some 25 bytes each. What is beyond is not counted here.
+const PODS_MAX: usize = 20_000;
+/// Namespaces with series of their own: those with the most Pods. The others are one sum.
+const NAMESPACES_MAX: usize = 50;
+/// The label of that sum: no namespace can be called so.
+const OTHERS: &str = "(others)";
+
+/// The Pods of one namespace.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// The namespace.
+    pub namespace: String,
+    /// Pods in each of [`PHASES`].
+    pub phases: [u32; 5],
+    /// Starts of containers that had ended, since the counts were taken the last time.
+    pub restarts: u64,
+}
+
+/// What is known of one Pod.
+#[derive(Clone, Copy, Debug)]
+struct Pod {
+    namespace: u16,
+    phase: u8,
+    restarts: u32,
+}
+
+/// All Pods.
+#[derive(Debug, Default)]
+pub struct Phases {
+    pods: BTreeMap<u64, Pod>,
+    /// From before a gap in what is told, until that is bridged.
+    earlier: BTreeMap<u64, Pod>,
+    counts: Vec<Counts>,
+    is_complete: bool,
+}
+
+impl Phases {
+    /// Everything is told again.
+    pub fn begin_anew(&mut self) {
+        let known = std::mem::take(&mut self.pods);
+        if self.is_complete {
+            self.earlier = known;
+        }
+        self.is_complete = false;
+        for counts in &mut self.counts {
+            counts.phases = [0; 5];
+        }
+    }
+
+    /// All that there is was told.
+    pub fn complete(&mut self) {
+        self.earlier.clear();
+        self.is_complete = true;
+    }
+
+    /// A Pod is there, or has changed. `id` is unique for ever.
+    pub fn tell(&mut self, id: &str, namespace: &str, phase: &str, restarts: u32) {
+        let id = number(id);
+        let known = self.pods.remove(&id);
+        self.uncount(known);
+        let Some(namespace) = self.place(namespace) else {
+            return;
+        };
+        if self.pods.len() >= PODS_MAX {
+            return;
+        }
+        let phase = PHASES.iter().position(|known| *known == phase);
+        let phase = u8::try_from(phase.unwrap_or(PHASES.len() - 1)).unwrap_or_default();
+        let pod = Pod {
+            namespace,
+            phase,
+            restarts,
+        };
+        let before = known.or_else(|| self.earlier.remove(&id));
+        // Of a Pod that is new the starts are new too, but not of one that this agent has not seen before.
+        let before = before.map(|pod| pod.restarts);
+        let before = before.unwrap_or(if self.is_complete { 0 } else { restarts });
+        self.pods.insert(id, pod);
+        if let Some((counts, index)) = self.slot(pod) {
+            counts.restarts += u64::from(restarts.saturating_sub(before));
+            if let Some(phase) = counts.phases.get_mut(index) {
+                *phase += 1;
+            }
+        }
+    }
+
+    /// A Pod is gone.
+    pub fn forget(&mut self, id: &str) {
+        let known = self.pods.remove(&number(id));
+        self.uncount(known);
+    }
+
+    /// The counts; what they say of restarts begins anew. `None` until all was told.
+    pub fn take(&mut self) -> Option<Vec<Counts>> {
+        if !self.is_complete {
+            return None;
+        }
+        let counts = self.counts.clone();
+        for counts in &mut self.counts {
+            counts.restarts = 0;
+        }
+        Some(counts)
+    }
+
+    fn uncount(&mut self, pod: Option<Pod>) {
+        if let Some((counts, index)) = pod.and_then(|pod| self.slot(pod))
+            && let Some(phase) = counts.phases.get_mut(index)
+        {
+            *phase = phase.saturating_sub(1);
+        }
+    }
+
+    fn slot(&mut self, pod: Pod) -> Option<(&mut Counts, usize)> {
+        let counts = self.counts.get_mut(usize::from(pod.namespace))?;
+        Some((counts, usize::from(pod.phase)))
+    }
+
+    /// The place of a namespace; a place that is empty is taken over.
+    fn place(&mut self, namespace: &str) -> Option<u16> {
+        let is_ours = |counts: &Counts| counts.namespace == namespace;
+        let is_free = |counts: &Counts| counts.phases == [0; 5] && counts.restarts == 0;
+        let found = self.counts.iter().position(is_ours);
+        let index = found.or_else(|| self.counts.iter().position(is_free));
+        let fresh = Counts {
+            namespace: namespace.to_owned(),
+            ..Counts::default()
+        };
+        match index.and_then(|index| self.counts.get_mut(index)) {
+            Some(counts) if counts.namespace != namespace => *counts = fresh,
+            Some(_) => {}
+            None => self.counts.push(fresh),
+        }
+        u16::try_from(index.unwrap_or(self.counts.len() - 1)).ok()
+    }
+}
+
+/// The points of the largest namespaces, and of the others together.
+pub(super) fn points(counts: &[Counts], points: &mut Points) {
+    let pods = |counts: &Counts| {
+        counts
+            .phases
+            .iter()
+            .map(|count| u64::from(*count))
+            .sum::<u64>()
+    };
+    let mut order: Vec<_> = counts
+        .iter()
+        .filter(|counts| pods(counts) + counts.restarts > 0)
+        .collect();
+    order.sort_by_key(|counts| (std::cmp::Reverse(pods(counts)), &counts.namespace));
+    let mut others = Counts {
+        namespace: OTHERS.to_owned(),
+        ..Counts::default()
+    };
+    for (index, counts) in order.iter().enumerate() {
+        if index < NAMESPACES_MAX {
+            of_namespace(counts, points);
+            continue;
+        }
+        others.restarts += counts.restarts;
+        for (sum, count) in others.phases.iter_mut().zip(counts.phases) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+    if order.len() > NAMESPACES_MAX {
+        of_namespace(&others, points);
+    }
+}
+
+fn of_namespace(counts: &Counts, points: &mut Points) {
+    let namespace = ("namespace", counts.namespace.as_str());
+    for (index, (phase, count)) in PHASES.iter().zip(counts.phases).enumerate() {
+        if count > 0 || index < ALWAYS {
+            let labels = [namespace, ("phase", phase)];
+            points.count("cluster_pods", &labels, Some(u64::from(count)));
+        }
+    }
+    points.count(
+        "cluster_container_restarts",
+        &[namespace],
+        Some(counts.restarts),
+    );
+}
+
+fn number(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}

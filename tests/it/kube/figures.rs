@@ -1,0 +1,120 @@
+//! What a real cluster uses: its API server, its kubelet, and the agent's own account with and without the right to ask that one.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use pipeops_agent::core::health::Severity;
+use pipeops_agent::core::series::Point;
+use pipeops_agent::host::clock;
+use pipeops_agent::kube::Client;
+use pipeops_agent::tasks::{
+    board::Board,
+    cluster::{self, Known, Parts},
+    observe,
+};
+use smol::Task;
+
+use super::Executor;
+use super::real::{client_of, run, until};
+use crate::accounts::{Accounts, Reach};
+use crate::cluster::{calm, kubectl, variable};
+
+const UNREAD: &str = "cluster.stats-unread";
+
+/// An agent that samples without pause.
+struct Sampling {
+    board: Rc<Board>,
+    newest: Rc<RefCell<Vec<Point>>>,
+    rounds: Rc<Cell<u32>>,
+    _tasks: [Task<()>; 2],
+}
+
+impl Sampling {
+    fn start(executor: &Executor, client: &Client) -> Self {
+        let (board, known) = (Rc::new(Board::new(clock::now)), Rc::new(Known::default()));
+        let observed = observe::run(client.clone(), Rc::clone(&board), Rc::clone(&known));
+        let parts = Parts {
+            client: client.clone(),
+            known,
+            board: Rc::clone(&board),
+            is_believed: Box::new(|_| true),
+            fix: "apply it".to_owned(),
+        };
+        let (newest, rounds) = (Rc::default(), Rc::default());
+        let (kept, count) = (Rc::clone(&newest), Rc::clone(&rounds));
+        let sampled = async move {
+            let keep = async |tick: pipeops_agent::core::series::Tick| {
+                assert!(tick.clock_is_set);
+                *RefCell::borrow_mut(&kept) = tick.points;
+                Cell::set(&count, Cell::get(&count) + 1);
+            };
+            cluster::run(&parts, Duration::from_millis(100), keep).await;
+        };
+        Self {
+            board,
+            newest,
+            rounds,
+            _tasks: [executor.spawn(observed), executor.spawn(sampled)],
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<i64> {
+        let points = self.newest.borrow();
+        let found = points
+            .iter()
+            .find(|point| point.series.key.to_string() == key)?;
+        Some(found.value)
+    }
+
+    fn condition(&self) -> Option<(Severity, Option<String>)> {
+        self.board.with_conditions(|list| {
+            let found = list.get(UNREAD)?;
+            Some((found.severity, found.fix.clone()))
+        })
+    }
+}
+
+#[test]
+fn a_kubelet_is_asked_once_the_agent_may_and_until_then_it_says_how() {
+    let Some(_guard) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    run(|executor| async move {
+        let client = client_of(&executor, &accounts.kubeconfig("pipeops-agent"));
+        let sampling = Sampling::start(&executor, &client);
+        let node = variable("NODE_NAME");
+        until("a sample", || sampling.rounds.get() > 0).await;
+        let ready = format!("cluster_node_ready{{node=\"{node}\"}}");
+        let cpu = format!("cluster_node_cpu_cores{{node=\"{node}\"}}");
+        assert_eq!(sampling.value(&ready), Some(1));
+        let running = "cluster_pods{namespace=\"fixtures\",phase=\"Running\"}";
+        assert!(sampling.value(running).is_some_and(|count| count >= 5));
+        assert_eq!(sampling.value(&cpu), None);
+        assert_eq!(
+            sampling.condition(),
+            Some((Severity::Note, Some("apply it".to_owned())))
+        );
+
+        let allowed = accounts.manifest(&["--node-stats"]);
+        accounts.apply(&allowed);
+        until("the kubelet is asked", || sampling.value(&cpu).is_some()).await;
+        assert_eq!(sampling.condition(), None);
+        let memory = format!("cluster_node_memory_working_set_bytes{{node=\"{node}\"}}");
+        assert!(sampling.value(&memory).is_some_and(|bytes| bytes > 1 << 20));
+        let allocatable = format!("cluster_node_allocatable_memory_bytes{{node=\"{node}\"}}");
+        assert!(
+            sampling
+                .value(&allocatable)
+                .is_some_and(|bytes| bytes > 1 << 20)
+        );
+        let is_of_a_pod = |point: &Point| {
+            let key = &point.series.key;
+            key.name() == "cluster_pod_memory_working_set_bytes"
+                && key.label("namespace") == Some("fixtures")
+        };
+        assert!(sampling.newest.borrow().iter().any(is_of_a_pod));
+        drop(sampling);
+        let role = format!("pipeops-agent-node-stats.{}", accounts.namespace());
+        kubectl(&["delete", "clusterrole,clusterrolebinding", &role]);
+    });
+}
