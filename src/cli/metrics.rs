@@ -28,8 +28,8 @@ use crate::{
 
 /// What an export asks for at once: an hour of all series, or a day of a few, stays below what one answer holds.
 const EXPORT_AT_ONCE: Duration = Duration::from_secs(6 * 3600);
-/// Series of one question of an export: 16 series at 5 s through six hours are 69,000 values.
-const EXPORT_SERIES: usize = 16;
+/// Series of one question: 16 series at 5 s through six hours are 69,000 values.
+const AT_ONCE: usize = 16;
 /// Charts of one answer.
 const CHARTS_MAX: usize = 12;
 /// Columns of a chart where the terminal does not say how wide it is.
@@ -197,10 +197,7 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
     let (from, to) = time.bounds();
     let mut rows = Vec::new();
     let mut values = Vec::new();
-    for known in reader.series(&Select::All)? {
-        let Some((line, spot)) = newest(reader, &known, (from, to))? else {
-            continue;
-        };
+    for (line, spot) in newest(reader, &reader.series(&Select::All)?, (from, to))? {
         let series = line.known.series;
         values.push(json!({
             "series": series.key.to_string(),
@@ -229,28 +226,39 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
     Ok(Exit::Fine)
 }
 
-/// The newest value of a series: looked for in the last quarter of an hour first, because that is where it nearly always is.
-fn newest(
-    reader: &Reader,
-    known: &Known,
-    (from, to): (Wall, Wall),
-) -> Result<Option<(Line, Spot)>> {
+/// The newest value of each series that has one: looked for in the last quarter of an hour first, because that is where it nearly always
+/// is.
+fn newest(reader: &Reader, known: &[Known], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
-    for (begin, step) in [(near, None), (from, Some(Duration::from_secs(900)))] {
-        let lines = reader.query(&Query {
-            select: Select::Numbers(vec![known.number]),
-            from: begin,
+    let mut found = Vec::new();
+    for group in known.chunks(AT_ONCE) {
+        let mut lines = reader.query(&Query {
+            select: numbers(group),
+            from: near,
             to,
-            step,
+            step: None,
         })?;
-        let line = lines.into_iter().next();
-        if let Some(line) = line
-            && let Some(spot) = line.spots.last().copied()
-        {
-            return Ok(Some((line, spot)));
+        let is_missing = |known: &&Known| lines.iter().all(|line| line.known != **known);
+        let missing: Vec<Known> = group.iter().filter(is_missing).cloned().collect();
+        if !missing.is_empty() {
+            lines.extend(reader.query(&Query {
+                select: numbers(&missing),
+                from,
+                to,
+                step: Some(Duration::from_secs(900)),
+            })?);
         }
+        found.extend(lines.into_iter().filter_map(|line| {
+            let newest = *line.spots.last()?;
+            Some((line, newest))
+        }));
     }
-    Ok(None)
+    Ok(found)
+}
+
+/// These series.
+fn numbers(known: &[Known]) -> Select {
+    Select::Numbers(known.iter().map(|known| known.number).collect())
 }
 
 fn draw(
@@ -336,16 +344,19 @@ fn export(
     if matches!(format, Format::Csv) {
         output.line("time,series,value,min,max,count");
     }
-    for group in known.chunks(EXPORT_SERIES) {
-        let select = Select::Numbers(group.iter().map(|known| known.number).collect());
-        for (begin, end) in reader.pieces(
-            (from, to),
-            time.step.unwrap_or(EXPORT_AT_ONCE).max(EXPORT_AT_ONCE),
-        )? {
+    // Whole steps, so that none lies in two pieces.
+    let at_once = time.step.map_or(EXPORT_AT_ONCE, |step| {
+        let steps = EXPORT_AT_ONCE.as_millis().div_ceil(step.as_millis().max(1));
+        step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+    });
+    let pieces = reader.pieces((from, to), at_once)?;
+    for group in known.chunks(AT_ONCE) {
+        let select = numbers(group);
+        for (begin, end) in &pieces {
             let lines = reader.query(&Query {
                 select: select.clone(),
-                from: begin,
-                to: end,
+                from: *begin,
+                to: *end,
                 step: time.step,
             })?;
             for line in &lines {

@@ -55,6 +55,20 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }
 
+/// Whether a program that the agent is held against is here; where not, says so.
+pub(crate) fn has(tool: &str) -> bool {
+    let answers = command(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    if !answers {
+        println!("skipped: {tool} is not installed: tests/setup installs it");
+    }
+    answers
+}
+
 /// A running agent with a folder of its own. Dropping it kills it.
 pub(crate) struct Agent {
     folder: tempfile::TempDir,

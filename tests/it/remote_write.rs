@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    process::{Child, Stdio},
+    process::Child,
     time::Duration,
 };
 
@@ -12,26 +12,13 @@ use pipeops_agent::core::time::Wall;
 use plane::Plane;
 use serde_json::Value;
 
-use crate::agent::{Agent, command, put, until};
+use crate::agent::{Agent, command, has, put, until};
 
 /// The first samples go out a minute after the start, when they are on disk.
 const ON_DISK: Duration = Duration::from_secs(180);
 
 /// Series, and its values by their moments in milliseconds.
 type Lines = BTreeMap<String, BTreeMap<i64, f64>>;
-
-fn has(tool: &str) -> bool {
-    let answers = command(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
-    if !answers {
-        println!("skipped: {tool} is not installed: tests/setup installs it");
-    }
-    answers
-}
 
 /// A receiver of samples. Dropping it ends it.
 struct Server {

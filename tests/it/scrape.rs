@@ -12,7 +12,7 @@ use std::{
 use plane::Plane;
 use serde_json::Value;
 
-use crate::agent::{Agent, SOON, command, put, until};
+use crate::agent::{Agent, SOON, command, has, put, until};
 
 /// An agent that Prometheus can scrape, and its port.
 fn agent() -> (Plane, Agent, u16) {
@@ -39,20 +39,6 @@ fn talk(stream: &mut (impl Read + Write), path: &str) -> Option<String> {
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
-}
-
-/// Whether Debian's package `prometheus` is here.
-fn has(tool: &str) -> bool {
-    let answers = command(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
-    if !answers {
-        println!("skipped: {tool} is not installed: tests/setup installs it");
-    }
-    answers
 }
 
 #[test]

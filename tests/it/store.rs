@@ -92,6 +92,17 @@ pub(crate) fn again(test: &str, directory: &Path, before: &[&str]) -> Command {
     command
 }
 
+/// Whether there is an strace that may look into other programs; where not, says so.
+pub(crate) fn can_trace() -> bool {
+    let dry = tempfile::tempdir().unwrap();
+    let probe = again("no such test", dry.path(), &["strace", "-o", "/dev/null"]).output();
+    let is_there = probe.is_ok_and(|probe| probe.status.success());
+    if !is_there {
+        println!("skipped: there is no strace that may trace (apt-get install strace)");
+    }
+    is_there
+}
+
 #[test]
 fn an_identity_is_there_after_a_restart_in_both_places() {
     let directory = tempfile::tempdir().unwrap();

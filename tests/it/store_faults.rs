@@ -10,7 +10,7 @@ use pipeops_agent::{
 };
 use smol::block_on;
 
-use crate::store::{CHILD, again, at, entry, identity, ids, open, said};
+use crate::store::{CHILD, again, at, can_trace, entry, identity, ids, open, said};
 
 /// Runs the test again as root of a mount namespace. `None` in the child: go on. `Some` in the parent: all is done.
 fn in_own_mounts(test: &str) -> Option<()> {
@@ -234,10 +234,7 @@ fn an_io_error_at_any_call_loses_nothing_that_was_answered() {
         work_on_a_failing_disk(Path::new(&directory));
         return;
     }
-    let dry = tempfile::tempdir().unwrap();
-    let probe = again("no such test", dry.path(), &["strace", "-o", "/dev/null"]).output();
-    if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: there is no strace that may trace (apt-get install strace)");
+    if !can_trace() {
         return;
     }
     let mut missed = Vec::new();

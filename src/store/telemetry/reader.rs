@@ -14,7 +14,8 @@ use super::{
     chunk,
     contents::{Contents, backlog},
     cursors::Cursors,
-    journal, query, series,
+    journal::{self, Minute},
+    query, series,
 };
 use crate::{
     core::{
@@ -116,10 +117,7 @@ impl Reader {
 
     /// A time cut into pieces of about this length, without those in which there is nothing.
     pub fn pieces(&self, (from, to): (Wall, Wall), length: Duration) -> Result<Vec<(Wall, Wall)>> {
-        let levels = self.levels()?;
-        let begin = levels.iter().map(|kept| kept.from).min();
-        let end = levels.iter().map(|kept| kept.to).max();
-        let (Some(begin), Some(end)) = (begin, end) else {
+        let Some((begin, end)) = self.bounds()? else {
             return Ok(Vec::new());
         };
         let length = i64::try_from(length.as_millis()).unwrap_or(i64::MAX).max(1);
@@ -140,6 +138,11 @@ impl Reader {
         Ok(pieces)
     }
 
+    /// When the first and the last sample were.
+    fn bounds(&self) -> Result<Option<(Wall, Wall)>> {
+        bounds(&self.connection, &self.contents.boots).map_err(|error| self.explain(&error))
+    }
+
     fn explain(&self, error: &rusqlite::Error) -> Error {
         trouble::explain(&self.path, error)
     }
@@ -156,14 +159,12 @@ fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>>
         let mut from = chunks.iter().map(|chunk| chunk.wall.0).min();
         let mut to = chunks.iter().map(|chunk| chunk.wall.1).max();
         if level == Level::Raw {
-            for minute in journal::all(connection, boots)? {
-                bytes += u64::try_from(minute.bytes).unwrap_or(0);
-                if let Some(block) = minute.block {
-                    let walls = block.ticks.iter().map(|tick| block.wall_ms(*tick));
-                    from = walls.clone().chain(from).min();
-                    to = walls.chain(to).max();
-                }
-            }
+            let journal = journal::all(connection, boots)?;
+            let lengths = journal.iter().map(|minute| minute.bytes);
+            bytes += u64::try_from(lengths.sum::<usize>()).unwrap_or(0);
+            let walls = walls(&journal);
+            from = walls.map(|walls| walls.0).into_iter().chain(from).min();
+            to = walls.map(|walls| walls.1).into_iter().chain(to).max();
         }
         if let (Some(from), Some(to)) = (from, to) {
             found.push(Kept {
@@ -175,4 +176,23 @@ fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>>
         }
     }
     Ok(found)
+}
+
+/// When the first and the last tick of the journal were.
+fn walls(journal: &[Minute]) -> Option<(i64, i64)> {
+    let blocks = journal.iter().filter_map(|minute| minute.block.as_ref());
+    let walls = blocks.flat_map(|block| block.ticks.iter().map(|tick| block.wall_ms(*tick)));
+    Some((walls.clone().min()?, walls.max()?))
+}
+
+fn bounds(connection: &Connection, boots: &Boots) -> rusqlite::Result<Option<(Wall, Wall)>> {
+    let (from, to): (Option<i64>, Option<i64>) = connection
+        .prepare_cached("SELECT min(wall_from), max(wall_to) FROM chunk")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let journal = walls(&journal::all(connection, boots)?);
+    let from = journal.map(|walls| walls.0).into_iter().chain(from).min();
+    let to = journal.map(|walls| walls.1).into_iter().chain(to).max();
+    Ok(from
+        .zip(to)
+        .map(|(from, to)| (Wall::from_millis(from), Wall::from_millis(to))))
 }

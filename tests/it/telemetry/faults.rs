@@ -5,7 +5,7 @@ use std::path::Path;
 use smol::block_on;
 
 use super::{check, live, now, open, told};
-use crate::store::{CHILD, again, said};
+use crate::store::{CHILD, again, can_trace, said};
 
 const TEST: &str = "telemetry::faults::an_error_at_any_call_of_a_minute_costs_no_sample";
 
@@ -69,10 +69,7 @@ fn an_error_at_any_call_of_a_minute_costs_no_sample() {
         work(Path::new(&directory));
         return;
     }
-    let dry = tempfile::tempdir().unwrap();
-    let probe = again("no such test", dry.path(), &["strace", "-o", "/dev/null"]).output();
-    if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: there is no strace that may trace (apt-get install strace)");
+    if !can_trace() {
         return;
     }
     let step = if std::env::var_os("PIPEOPS_TORTURE").is_some() {
