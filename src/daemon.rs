@@ -3,7 +3,7 @@
 //! Start: store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
-use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
+use std::{path::PathBuf, rc::Rc, time::Duration};
 
 use smol::{
     LocalExecutor, Task, Timer,
@@ -13,55 +13,42 @@ use smol::{
 
 use crate::{
     config::{Credentials, LogFormat, Settings},
-    core::{
-        health::Severity,
-        identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
-        lease::{self as election, Election, Party},
-        link::{self, Link, Membership},
-        series::Tick,
-        time::Wall,
-    },
+    core::{health::Severity, series::Tick, time::Wall},
     dashboard,
     error::{Exit, Result},
     host::{
         clock,
         notify::Notifier,
-        random,
         signals::{Signals, Wish},
     },
     kube::Client,
-    link::dial::Caller,
     log,
     store::{self, Store, telemetry},
     tasks::{
         access::{self, Access},
         board::Board,
-        cluster, credential,
+        cluster,
         delegate::Delegate,
         deliver::{self, Delivery},
         events::Events,
         facts::Facts,
-        lease,
         local::Local,
         observe,
-        permit::{Permission, Permit},
         proxy::Proxy,
         remote_write, rights,
         sample::Sampler,
-        takeover,
-        uplink::{self, Command},
+        uplink::Command,
     },
     wire::api,
 };
 
 use parts::Network;
 
+mod link;
 mod parts;
 
 /// How long the link may take to say good-bye, and the Lease to be released after it.
 const GOOD_BYE: Duration = Duration::from_secs(6);
-/// How long that release may take. Without it the others wait for the Lease to run out.
-const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the last sums of the audit may take at the stop.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// How often samples are written.
@@ -439,219 +426,5 @@ impl Agent {
             }
             Timer::after(TEND_EVERY).await;
         }
-    }
-
-    /// Finds out who this agent is and holds the link as that one, until it is told to stop.
-    async fn link(
-        self: Rc<Self>,
-        loaded: store::Loaded,
-        commands: Sender<Command>,
-        received: Receiver<Command>,
-    ) {
-        let notes = loaded.notes.clone();
-        let settled = async {
-            let identity = self.settle(loaded).await;
-            let caller = self.caller().await;
-            Some((identity, caller))
-        };
-        let stopped = async {
-            while !matches!(received.recv().await, Ok(Command::Stop) | Err(_)) {}
-            None
-        };
-        let Some((identity, caller)) = settled.or(stopped).await else {
-            return;
-        };
-        let supply = self.supply(&commands).await;
-        let guard = self.cluster.clone().map(|client| {
-            let namespace = self.settings.agent.go_state_namespace.clone();
-            self.spawn(takeover::guard(
-                client,
-                namespace,
-                Rc::clone(&self.board),
-                commands.clone(),
-            ))
-        });
-        let (permit, lease) = self.take_part(&identity, &notes, commands).await;
-        let membership = parts::membership(&identity);
-        let mut settings = link::Settings::new(identity.agent_id.clone());
-        settings.registers_first = self
-            .delegate
-            .as_ref()
-            .is_some_and(|known| known.credential().is_news());
-        settings.heartbeat_every = self.settings.agent.heartbeat.connected;
-        let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
-        let machine = Link::new(settings, membership, seed, self.board.now());
-        let token = self.settings.pipeops.token.clone();
-        let parts = uplink::Parts {
-            api_url: self.settings.pipeops.api_url.to_string(),
-            caller: Rc::new(caller),
-            token: Box::new(move || token.read().map(|secret| secret.reveal().to_owned())),
-            keep: self.keeper(identity),
-            facts: Rc::clone(&self.facts),
-            proxy: Rc::clone(&self.proxy),
-            delivery: Rc::clone(&self.delivery),
-            board: Rc::clone(&self.board),
-            permit,
-            commands: received,
-            executor: Rc::clone(&self.executor),
-        };
-        uplink::run(parts, machine).await;
-        drop((guard, supply));
-        // After the link was closed, never before.
-        if let Some((task, stop)) = lease {
-            drop(stop);
-            task.or(wait(RELEASE_WITHIN)).await;
-        }
-    }
-
-    /// Takes part in the election of the agent that links, where there is a cluster. The task ends, in order, when the sender is
-    /// dropped.
-    async fn take_part(
-        &self,
-        identity: &Identity,
-        notes: &store::Notes,
-        commands: Sender<Command>,
-    ) -> (Rc<Permit>, Option<(Task<()>, Sender<()>)>) {
-        let Some(client) = self.cluster.clone() else {
-            return (Rc::new(Permit::new(Permission::Always)), None);
-        };
-        let permit = Rc::new(Permit::new(lease::not_asked_yet()));
-        let name = parts::lease_name(&self.store, notes).await;
-        let settings = election::Settings {
-            me: Party {
-                id: format!("{}_{name}", identity.agent_id),
-                agent: identity.agent_id.clone(),
-                host: self.facts.host().hostname.clone().unwrap_or_default(),
-            },
-            knows_rivals: notes.get(lease::NOTE_RIVALS) == Some(lease::RIVALS),
-            ask_until: self.board.started().mono.after(takeover::ASK_FOR),
-        };
-        let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
-        let election = Election::new(settings, seed, self.board.now().mono);
-        let left = identity.left_behind.as_ref();
-        let parts = lease::Parts {
-            client,
-            namespace: self.settings.agent.namespace.to_string(),
-            fix: parts::manifest(&self.settings).command(),
-            permit: Rc::clone(&permit),
-            commands,
-            board: Rc::clone(&self.board),
-            store: self.store.clone(),
-            copied_from: left.and_then(|left| left.cluster_id.clone()),
-        };
-        let (stop, stopped) = bounded(1);
-        let task = self.spawn(lease::run(parts, election, stopped));
-        (permit, Some((task, stop)))
-    }
-
-    /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it
-    /// could be had.
-    async fn supply(self: &Rc<Self>, commands: &Sender<Command>) -> Option<Task<()>> {
-        let delegate = Rc::clone(self.delegate.as_ref()?);
-        let credential = delegate.credential();
-        credential.prepare(&delegate).await;
-        let (agent, commands) = (Rc::clone(self), commands.clone());
-        Some(self.spawn(async move {
-            let parts = credential::Parts {
-                delegate: &delegate,
-                store: agent.store.clone(),
-                board: &agent.board,
-                commands,
-            };
-            let is_idle = || agent.proxy.load().exchanges == 0;
-            delegate.credential().supply(parts, is_idle).await;
-        }))
-    }
-
-    /// Decides who this agent is, after the cluster was asked where that matters, and while no Go agent runs there.
-    async fn settle(&self, loaded: store::Loaded) -> Identity {
-        let mut evidence = Evidence {
-            database: loaded.database,
-            file: loaded.file,
-            configured_id: self.settings.pipeops.agent_id.clone(),
-            fingerprint: self.facts.host().fingerprint.clone(),
-            installed: if self.cluster.is_some() {
-                Installed::NotAsked
-            } else {
-                Installed::NoCluster
-            },
-            fresh_id: identity::random_id(&random::hex::<8>().unwrap_or_default()),
-        };
-        let namespace = &self.settings.agent.go_state_namespace;
-        loop {
-            let decision = identity::decide(&evidence);
-            self.facts.call_me(&decision.identity.agent_id);
-            match (decision.linking, &self.cluster) {
-                (Linking::AfterCluster, Some(client)) => {
-                    evidence.installed = takeover::ask(client, namespace, &self.board).await;
-                }
-                (Linking::Held, Some(client)) => {
-                    self.say(&decision);
-                    evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
-                    self.board.clear("identity.go-agent-runs");
-                }
-                (Linking::Free | Linking::AfterCluster | Linking::Held, _) => {
-                    self.say(&decision);
-                    if decision.is_changed {
-                        parts::keep(&self.store, decision.identity.clone()).await;
-                    }
-                    return decision.identity;
-                }
-            }
-        }
-    }
-
-    fn say(&self, decision: &Decision) {
-        for remark in &decision.remarks {
-            let sentence = remark.sentence(&decision.identity.agent_id);
-            match remark.condition() {
-                Some((id, severity)) => {
-                    self.board
-                        .report(id, severity, sentence, remark.fix().map(str::to_owned))
-                }
-                None => ::log::info!("{sentence}"),
-            }
-        }
-    }
-
-    /// What opens sessions; waits while the settings for it cannot be used (a CA file that is not there yet).
-    async fn caller(&self) -> Caller {
-        loop {
-            match self.network.caller(&self.settings) {
-                Ok(caller) => {
-                    self.board.clear("link.settings");
-                    return caller;
-                }
-                Err(error) => self.board.report(
-                    "link.settings",
-                    Severity::Critical,
-                    error.sentence(),
-                    error.fix,
-                ),
-            }
-            Timer::after(TEND_EVERY).await;
-        }
-    }
-
-    /// Keeps on disk what a registration brought.
-    fn keeper(&self, identity: Identity) -> uplink::Keep {
-        let (store, identity) = (self.store.clone(), Rc::new(RefCell::new(identity)));
-        Box::new(move |membership: Membership| {
-            let registration = Registration {
-                cluster_id: membership.cluster_id,
-                cluster_uuid: Some(membership.cluster_uuid),
-                gateway_ws_url: membership.gateway_url,
-            };
-            let changed = identity.borrow().registered(&registration);
-            let store = store.clone();
-            if let Some(changed) = &changed {
-                *identity.borrow_mut() = changed.clone();
-            }
-            Box::pin(async move {
-                if let Some(changed) = changed {
-                    parts::keep(&store, changed).await;
-                }
-            })
-        })
     }
 }
