@@ -195,18 +195,9 @@ impl Client {
         detail: Detail,
         mut each: impl FnMut(T),
     ) -> Result<String, Error> {
-        let separator = if path.contains('?') { '&' } else { '?' };
-        let limit = detail.page();
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
-            let mut page = format!("{path}{separator}limit={limit}");
-            if !next.is_empty() {
-                page.push_str("&continue=");
-                page.push_str(&query_escaped(&next));
-            }
-            let list: List<T> = self
-                .call(Method::GET, &page, detail.of_list(), None)
-                .await?;
+            let list: List<T> = self.page_of(path, detail, &next).await?;
             list.items.into_iter().for_each(&mut each);
             next = list.metadata.next;
             if next.is_empty() {
@@ -217,6 +208,25 @@ impl Client {
             call: format!("GET {path}"),
             why: format!("the list has more than {PAGES_MAX} pages"),
         })
+    }
+
+    /// Reads one page of a list: the first, or the one that `next` asks for. `path` may have a query.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 410 where the page is gone.
+    pub async fn page_of<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        detail: Detail,
+        next: &str,
+    ) -> Result<List<T>, Error> {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let mut page = format!("{path}{separator}limit={}", detail.page());
+        if !next.is_empty() {
+            page.push_str("&continue=");
+            page.push_str(&query_escaped(next));
+        }
+        self.call(Method::GET, &page, detail.of_list(), None).await
     }
 
     async fn call<T: DeserializeOwned>(

@@ -5,6 +5,10 @@
 //! ask a running agent. Words for states and severities are text, not closed enums, for the same reason.
 
 mod access;
+mod cluster;
+mod diagnosis;
+mod happenings;
+mod series;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +16,17 @@ pub use access::{
     ACCESS_PATH, AccessChange, AccessReport, AccessWish, Asked, ByHand, Configured, DECISION_PATH,
     Decision, LastDay, Namespace, RefusedCall, Request, Running, Service,
 };
+pub use cluster::{
+    CLUSTER_PATH, ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH,
+    PODS_PATH, PodPage, PodReport, WORKLOADS_PATH, WorkloadPage, WorkloadReport,
+};
+pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, Rung};
+pub use happenings::{
+    CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
+    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, SettingReport,
+    SettingsReport, Undo,
+};
+pub use series::{Column, Mark, SERIES_PATH, SeriesHead, SeriesList, VALUES_PATH, Values};
 
 use crate::core::{health, time::Wall};
 

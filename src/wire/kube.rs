@@ -4,6 +4,7 @@
 pub mod event;
 mod quantity;
 pub mod rights;
+pub mod shown;
 pub mod summary;
 
 use std::{collections::BTreeMap, fmt, time::Duration};

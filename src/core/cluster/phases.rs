@@ -115,6 +115,22 @@ impl Phases {
         Some(counts)
     }
 
+    /// Pods by phase and restarts in all, by namespace, of what is there now.
+    pub fn by_namespace(&self) -> Vec<Counts> {
+        let mut counts = self.counts.clone();
+        for counts in &mut counts {
+            counts.restarts = 0;
+        }
+        for pod in self.pods.values() {
+            if let Some(counts) = counts.get_mut(usize::from(pod.namespace)) {
+                counts.restarts += u64::from(pod.restarts);
+            }
+        }
+        counts.retain(|counts| counts.phases != [0; 5]);
+        counts.sort_by(|one, other| one.namespace.cmp(&other.namespace));
+        counts
+    }
+
     fn uncount(&mut self, pod: Option<Pod>) {
         if let Some((counts, index)) = pod.and_then(|pod| self.slot(pod))
             && let Some(phase) = counts.phases.get_mut(index)

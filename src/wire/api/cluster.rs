@@ -1,0 +1,150 @@
+//! The cluster as the page shows it. Names come from the cluster: they are data wherever they are shown.
+
+use serde::{Deserialize, Serialize};
+
+/// Where nodes and namespaces are found.
+pub const CLUSTER_PATH: &str = "/api/v1/cluster";
+/// Where Pods are found: `?namespace=&contains=&continue=`.
+pub const PODS_PATH: &str = "/api/v1/cluster/pods";
+/// Where workloads are found: `?namespace=&kind=&continue=`.
+pub const WORKLOADS_PATH: &str = "/api/v1/cluster/workloads";
+/// Where the log of a container is found: `?namespace=&pod=&container=&tail=&follow=&previous=`.
+pub const POD_LOGS_PATH: &str = "/api/v1/cluster/logs";
+
+/// Nodes and namespaces.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ClusterReport {
+    /// As in the status: `none`, `connecting`, `ready`, `unreachable`.
+    pub state: String,
+    /// Why it is in that state, in words.
+    pub why: Option<String>,
+    /// When this was asked: RFC 3339 in UTC.
+    pub at: String,
+    /// All nodes, by name.
+    pub nodes: Vec<NodeReport>,
+    /// All namespaces with Pods, by name.
+    pub namespaces: Vec<NamespaceReport>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Whether it takes Pods; `null`: it does not say.
+    pub ready: Option<bool>,
+    /// What it is for: `control-plane, etcd`; empty: an agent.
+    pub roles: String,
+    /// The version of its kubelet.
+    pub version: String,
+    /// Its address inside the cluster's network.
+    pub address: String,
+    /// What is wrong with it.
+    pub conditions: Vec<NodeCondition>,
+    /// Cores for Pods.
+    pub cpu_cores: Option<f64>,
+    /// Share of them in use.
+    pub cpu_percent: Option<f64>,
+    /// Memory for Pods.
+    pub memory_bytes: Option<u64>,
+    /// Share of it in use.
+    pub memory_percent: Option<f64>,
+    /// Pods on it.
+    pub pods: Option<u64>,
+    /// How long it has been part of the cluster.
+    pub age_s: Option<u64>,
+}
+
+/// Something that is wrong with a node.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct NodeCondition {
+    /// Kubernetes' word for it: `DiskPressure`.
+    pub kind: String,
+    /// Its own words.
+    pub text: String,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct NamespaceReport {
+    /// Its name.
+    pub name: String,
+    /// Pods in it.
+    pub pods: u64,
+    /// Those that run.
+    pub running: u64,
+    /// Those that wait.
+    pub pending: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Restarts of their containers.
+    pub restarts: u64,
+}
+
+/// A page of Pods.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PodPage {
+    /// At most 200.
+    pub pods: Vec<PodReport>,
+    /// Asks for the next page; `null`: this is the last.
+    #[serde(rename = "continue")]
+    pub next: Option<String>,
+}
+
+/// A Pod.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PodReport {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, or `Terminating`.
+    pub phase: String,
+    /// Containers that are ready, of all: `1/2`.
+    pub ready: String,
+    /// Restarts of its containers.
+    pub restarts: u64,
+    /// Why it waits or why a container last ended, in words.
+    pub last_reason: Option<String>,
+    /// Where it runs.
+    pub node: Option<String>,
+    /// How old it is.
+    pub age_s: Option<u64>,
+    /// The names of its containers.
+    pub containers: Vec<String>,
+}
+
+/// A page of workloads.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct WorkloadPage {
+    /// At most 200.
+    pub workloads: Vec<WorkloadReport>,
+    /// Asks for the next page; `null`: this is the last.
+    #[serde(rename = "continue")]
+    pub next: Option<String>,
+}
+
+/// A workload.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct WorkloadReport {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `Deployment`, `StatefulSet` or `DaemonSet`.
+    pub kind: String,
+    /// Pods that it wants.
+    pub wanted: u64,
+    /// Pods of it that are ready.
+    pub ready: u64,
+    /// How old it is.
+    pub age_s: Option<u64>,
+}

@@ -1,0 +1,60 @@
+//! "Link or node?": which side is broken, step by step; and the cards of the overview.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the ladder is found.
+pub const DIAGNOSIS_PATH: &str = "/api/v1/diagnosis";
+/// Where the machine and its cards are found.
+pub const HOST_PATH: &str = "/api/v1/host";
+
+/// Which side is broken.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Diagnosis {
+    /// `none`, `node`, `network`, `control plane` or `unknown`.
+    pub side: String,
+    /// The verdict in words.
+    pub sentence: String,
+    /// When it was tested: RFC 3339 in UTC.
+    pub at: String,
+    /// From the cable to the control plane's answer.
+    pub steps: Vec<Rung>,
+}
+
+/// One step of the way.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Rung {
+    /// `carrier`, `address`, `route`, `dns`, `tcp`, `tls`, `http` or `clock`.
+    pub id: String,
+    /// Its name for people.
+    pub title: String,
+    /// `ok`, `failed`, `skipped` or `unknown`.
+    pub outcome: String,
+    /// What was seen.
+    pub seen: String,
+    /// How long it took.
+    pub took_ms: Option<f64>,
+    /// What a person can do.
+    pub fix: Option<String>,
+}
+
+/// One card of the overview.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Figure {
+    /// `link`, `k3s`, `node`, `disk`, `clock`, `power` or `backlog`.
+    pub id: String,
+    /// Its name for people.
+    pub title: String,
+    /// The answer in a few words.
+    pub value: String,
+    /// More about it.
+    pub detail: Option<String>,
+    /// How old it is.
+    pub age_s: Option<u64>,
+    /// Where it was read.
+    pub source: String,
+    /// `ok`, `warning`, `critical` or `unknown`.
+    pub state: String,
+}

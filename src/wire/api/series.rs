@@ -1,0 +1,80 @@
+//! What was measured, as charts read it: columns of numbers with the times beside them.
+//!
+//! Times of charts are whole seconds since 1970, unlike the times of everything else.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the list of series is found.
+pub const SERIES_PATH: &str = "/api/v1/series";
+/// Where values are found: `?key=K&from=S&to=S&points=N`, with up to 16 keys.
+pub const VALUES_PATH: &str = "/api/v1/series/values";
+
+/// All series.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct SeriesList {
+    /// By key.
+    pub series: Vec<SeriesHead>,
+}
+
+/// What a series is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct SeriesHead {
+    /// Metric and labels, as a question names them: `host_cpu_ratio{mode="idle"}`.
+    pub key: String,
+    /// The metric.
+    pub metric: String,
+    /// Its labels as `name="value"`, in the order of the key.
+    pub labels: Vec<(String, String)>,
+    /// What its values count: `bytes`, `bytes_per_second`, `ratio`, `celsius` …; empty: nothing in particular.
+    pub unit: String,
+    /// `host` or `cluster`.
+    pub subject: String,
+}
+
+/// Values of some series at the same times.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Values {
+    /// The first moment that was asked for.
+    pub from: i64,
+    /// The moment after the last.
+    pub to: i64,
+    /// How far apart the times are.
+    pub step_s: u64,
+    /// The times, each the beginning of its step.
+    pub times: Vec<i64>,
+    /// One column for each key that there is.
+    pub series: Vec<Column>,
+    /// What happened meanwhile.
+    pub marks: Vec<Mark>,
+}
+
+/// One series at the times of [`Values`]. `null`: nothing was measured.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Column {
+    /// Which.
+    pub key: String,
+    /// As in [`SeriesHead`].
+    pub unit: String,
+    /// The mean of each step.
+    pub mean: Vec<Option<f64>>,
+    /// Its smallest value.
+    pub min: Vec<Option<f64>>,
+    /// Its largest value.
+    pub max: Vec<Option<f64>>,
+}
+
+/// Something that a chart should show beside its values.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Mark {
+    /// When.
+    pub time: i64,
+    /// `boot`, `throttled`, `deploy` or `gap`.
+    pub kind: String,
+    /// What it was, in words.
+    pub text: String,
+}
