@@ -14,7 +14,6 @@ use smol::{
 use crate::{
     config::{Credentials, LogFormat, Settings},
     core::{health::Severity, series::Tick, time::Wall},
-    dashboard,
     error::{Exit, Result},
     host::{
         clock,
@@ -37,15 +36,16 @@ use crate::{
         proxy::Proxy,
         remote_write, rights,
         sample::Sampler,
+        status,
         uplink::Command,
     },
-    wire::api,
 };
 
 use parts::Network;
 
 mod link;
 mod parts;
+mod viewers;
 
 /// How long the link may take to say good-bye, and the Lease to be released after it.
 const GOOD_BYE: Duration = Duration::from_secs(6);
@@ -105,7 +105,6 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     let (flushed, news) = bounded(1);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
-        agent.spawn(Rc::clone(&agent).serve_scrapes()),
         agent.spawn(Rc::clone(&agent).sample()),
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
@@ -245,51 +244,6 @@ impl Agent {
         self.executor.spawn(work)
     }
 
-    /// Answers local viewers. A socket that cannot be had is a condition, and is tried again.
-    async fn serve(self: Rc<Self>) {
-        let path = &self.settings.dashboard.socket;
-        let server = loop {
-            match dashboard::Server::bind(path) {
-                Ok(server) => break server,
-                Err(error) => {
-                    self.board.report(
-                        "dashboard.socket",
-                        Severity::Warning,
-                        error.sentence(),
-                        error.fix,
-                    );
-                    Timer::after(TEND_EVERY).await;
-                }
-            }
-        };
-        self.board.clear("dashboard.socket");
-        server.serve(Rc::clone(&self.executor), self.local()).await;
-    }
-
-    /// Answers a Prometheus on this machine. A port that cannot be had is a condition, and is tried again.
-    async fn serve_scrapes(self: Rc<Self>) {
-        let Some(address) = self.settings.dashboard.listen else {
-            return;
-        };
-        let port = loop {
-            match dashboard::Port::bind(address).await {
-                Ok(port) => break port,
-                Err(error) => {
-                    self.board.report(
-                        "dashboard.listen",
-                        Severity::Warning,
-                        error.sentence(),
-                        error.fix,
-                    );
-                    Timer::after(TEND_EVERY).await;
-                }
-            }
-        };
-        self.board.clear("dashboard.listen");
-        ::log::info!("a Prometheus can read http://{}/metrics", port.address());
-        port.serve(Rc::clone(&self.executor), self.local()).await;
-    }
-
     fn local(&self) -> Rc<Local> {
         Rc::new(Local {
             board: Rc::clone(&self.board),
@@ -419,7 +373,7 @@ impl Agent {
                 Ok(conditions) => self.board.show_all(&telemetry::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
             }
-            let sentence = self.board.with_conditions(api::summary);
+            let sentence = status::sentence(&self.board);
             if said != sentence {
                 self.notifier.status(&sentence);
                 said = sentence;

@@ -338,6 +338,8 @@ impl Merged {
             Some(Value::Address(listen)) => Some(Dashboard {
                 socket,
                 listen: *listen,
+                // Another word cannot pass the table; if it could, the stricter one holds.
+                shows_itself: self.text(&keys::ANONYMOUS).as_deref() == Some("view"),
             }),
             _ => None,
         }

@@ -88,7 +88,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "dashboard",
-        "The socket that the command line speaks to, and the port for a Prometheus.",
+        "The socket that the command line speaks to, and the port for browsers and a Prometheus.",
     ),
     (
         "keeper",
@@ -298,7 +298,13 @@ keys! {
         path: "dashboard.listen",
         kind: Kind::Address,
         default: Some("127.0.0.1:7480"),
-        doc: "Address of this machine alone where a Prometheus reads /metrics; off: nowhere but on the socket.",
+        doc: "Address of this machine alone where a browser finds the dashboard and a Prometheus /metrics; off: nowhere but on the socket.",
+    }
+    ANONYMOUS = {
+        path: "dashboard.anonymous",
+        kind: Kind::Choice(&["view", "none"]),
+        default: Some("view"),
+        doc: "What somebody sees at dashboard.listen who has not logged in. view: how the machine is, no logs, and nothing of what runs on it; none: nothing but /metrics and whether the agent works.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -180,8 +180,10 @@ pub enum Credentials {
 pub struct Dashboard {
     /// The Unix socket that the command line asks; at most 107 bytes long.
     pub socket: PathBuf,
-    /// The address on this machine where a Prometheus scrapes; `None`: nowhere.
+    /// The address on this machine where browsers and a Prometheus ask; `None`: nowhere.
     pub listen: Option<SocketAddr>,
+    /// Whether somebody who has not logged in sees there how the machine is.
+    pub shows_itself: bool,
 }
 
 /// `[tls]`: certificates on the way to the control plane.

@@ -119,7 +119,8 @@ fn the_environment_alone_is_enough() {
         .env("PIPEOPS_ACCESS_LEVEL", "full")
         .env("KUBECONFIG", "/k/config")
         .env("PIPEOPS_TELEMETRY_INTERVAL", "5s")
-        .env("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:7481");
+        .env("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:7481")
+        .env("PIPEOPS_DASHBOARD_ANONYMOUS", "none");
     made.sources.is_root = false;
     let settings = made.settings();
     assert_eq!(settings.pipeops.api_url.to_string(), "https://cp.example");
@@ -133,6 +134,7 @@ fn the_environment_alone_is_enough() {
     assert_eq!(settings.access.level, Level::Full);
     assert_eq!(settings.telemetry.interval.as_secs(), 5);
     assert_eq!(settings.dashboard.listen.unwrap().port(), 7481);
+    assert!(!settings.dashboard.shows_itself);
     assert_eq!(
         settings.dashboard.socket,
         Path::new("/here/state/agent.sock")

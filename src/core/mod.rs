@@ -4,6 +4,7 @@ pub mod access;
 pub mod audit;
 pub mod backoff;
 pub mod cluster;
+pub mod door;
 pub mod event;
 pub mod health;
 pub mod identity;

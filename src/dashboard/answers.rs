@@ -1,38 +1,128 @@
 //! What the server asks the agent. The agent's side of it is in `tasks`.
 
-use super::Peer;
+use std::{net::IpAddr, pin::Pin, rc::Rc};
+
+use hyper::body::Bytes;
+
+use super::{Peer, Reply};
 use crate::{
-    core::{access::Inquiry, policy::Level},
-    wire::api::{AccessChange, AccessReport, Decision, Refusal, Status},
+    core::{
+        door::{Role, View},
+        proxy::{query_value, query_values},
+    },
+    wire::api::Status,
 };
 
-/// Where the answers come from. A route is a line in `routes.rs` and a function here.
+/// An answer that is being made.
+pub type Answering = Pin<Box<dyn Future<Output = Reply>>>;
+
+/// Where the answers come from. A view is a line in `core::door::ROUTES` and an arm of [`Answers::answer`].
 pub trait Answers: 'static {
     /// How everything is.
     fn status(&self) -> Status;
 
-    /// What a Prometheus reads. `None` where the machine does not say in time.
-    fn metrics(&self) -> impl Future<Output = Option<String>>;
+    /// Who has logged in with the cookie of this value.
+    fn session(&self, cookie: &str) -> Option<Session>;
 
-    /// How strict this box is.
-    fn access(&self) -> impl Future<Output = AccessReport>;
-
-    /// What would become of a request.
-    fn decision(&self, inquiry: Inquiry) -> impl Future<Output = Decision>;
-
-    /// Sets how strict this box is, on behalf of somebody who may operate it.
-    fn set_access(
-        &self,
-        level: Level,
-        peer: Peer,
-    ) -> impl Future<Output = Result<AccessChange, Refused>>;
+    /// Answers a request in good form, of somebody who may. The server gives up the wait for it after [`super::ANSWER_WITHIN`].
+    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
 }
 
-/// Why something is not done that was asked for in good form.
+/// Somebody who has logged in.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Refused {
-    /// This peer may not.
-    Forbidden(Refusal),
-    /// Nobody may, as things stand.
-    Conflict(Refusal),
+pub struct Session {
+    /// What it may do.
+    pub role: Role,
+    /// What it is called in the audit.
+    pub name: String,
+}
+
+/// What is asked, and by whom.
+#[derive(Debug)]
+pub struct Asked {
+    /// What stands for `{id}` in the path; empty where there is none.
+    pub id: String,
+    /// The body; empty for what is only read.
+    pub body: Bytes,
+    /// Who asks.
+    pub caller: Caller,
+    /// The value of the session's cookie, as it was sent.
+    pub cookie: Option<String>,
+    /// Without `?`.
+    pub(super) query: String,
+    /// `Last-Event-ID`, where there is one.
+    pub last_event_id: Option<u64>,
+}
+
+impl Asked {
+    /// The first value of a field in the query. `None` where it is missing, empty or not UTF-8.
+    pub fn value(&self, name: &str) -> Option<String> {
+        let value = query_value(&self.query, name)?.into_owned();
+        String::from_utf8(value)
+            .ok()
+            .filter(|text| !text.is_empty())
+    }
+
+    /// All values of a field, in their order.
+    pub fn values(&self, name: &str) -> Vec<String> {
+        query_values(&self.query, name)
+            .filter_map(|value| String::from_utf8(value.into_owned()).ok())
+            .collect()
+    }
+
+    /// A number in the query: `fallback` where it is missing, `None` where it is none or not within the bounds.
+    pub fn number(
+        &self,
+        name: &str,
+        fallback: i64,
+        bounds: std::ops::RangeInclusive<i64>,
+    ) -> Option<i64> {
+        match self.value(name) {
+            None => Some(fallback),
+            Some(text) => text.parse().ok().filter(|number| bounds.contains(number)),
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Caller {
+    /// What it may do.
+    pub role: Role,
+    /// Where it asks from.
+    pub from: From,
+    /// The name of its session, where it has logged in.
+    pub session: Option<String>,
+}
+
+/// Where somebody asks from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum From {
+    /// The socket: this process.
+    Socket(Peer),
+    /// The port: this address, and whether it came encrypted.
+    Port {
+        /// The address at the other end.
+        address: IpAddr,
+        /// Whether by TLS.
+        is_encrypted: bool,
+    },
+}
+
+impl Caller {
+    /// Whether it is root of this machine: more than an operator, by the word of the kernel.
+    pub const fn is_root(&self) -> bool {
+        matches!(self.from, From::Socket(Peer { uid: 0, .. }))
+    }
+
+    /// Who it is, for the audit: `uid 0, pid 4711`, `session 3f2a (operator), from 192.0.2.7`.
+    pub fn in_words(&self) -> String {
+        match (self.from, &self.session) {
+            (From::Socket(peer), _) => format!("uid {}, pid {}", peer.uid, peer.pid),
+            (From::Port { address, .. }, Some(name)) => {
+                format!("session {name} ({}), from {address}", self.role.word())
+            }
+            (From::Port { address, .. }, None) => format!("somebody from {address}"),
+        }
+    }
 }

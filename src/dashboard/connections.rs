@@ -1,30 +1,35 @@
 //! Connections of viewers, from wherever they come: bounded in number, in time and in bytes.
 
-use std::{convert::Infallible, io, pin::Pin, rc::Rc, time::Duration};
-
-use http_body_util::Full;
-use hyper::{
-    Request, Response, StatusCode,
-    body::{Bytes, Incoming},
-    header,
-    server::conn::http1,
-    service::service_fn,
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+    time::Duration,
 };
+
+use hyper::{Response, server::conn::http1, service::service_fn};
 use smol::{
-    LocalExecutor, Task,
+    LocalExecutor, Task, Timer,
     future::FutureExt,
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
 };
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
-use super::routes::{Answer, refusal};
+use super::{
+    answers::From,
+    reply::{Reply, Sending},
+    site::{Place, Site},
+};
 
-/// Connections at a time; the next is told 503.
+/// Connections at a time over one way, beside those whose answer flows.
 pub const CONNECTIONS_MAX: usize = 16;
-/// How long a viewer may take to send the head of a request.
+/// How long a viewer may take to send the head of a request, and to begin with the next one.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a connection may last in all: no route streams, so who needs longer does not read.
-const CONNECTION_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a viewer may not read while something waits for it.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the refusal of a connection may take.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 /// How long the server rests after the kernel refused it a connection (no descriptors): it would be refused at once again.
@@ -37,106 +42,240 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
-/// A connection of either kind: one type, so that HTTP is in the program once.
+/// A connection of any kind: one type, so that HTTP is in the program once.
 pub(super) type Stream = Box<dyn Duplex>;
-/// What answers the requests of one connection.
-pub(super) type Respond = Box<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answer>>>>;
 
-/// The connections of one listener. Dropping it ends them all.
+/// What a connection does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Doing {
+    /// It has no request yet, or no further one; the number says since when, in the order of such moments.
+    Waits(u64),
+    /// Its request is being answered.
+    IsAnswered,
+    /// Its answer flows: it has a place of its own, see `site`.
+    Flows,
+}
+
+struct Connection {
+    task: Task<()>,
+    doing: Rc<Cell<Doing>>,
+}
+
+/// The connections over one way. Dropping it ends them all.
 pub(super) struct Connections {
     executor: Rc<LocalExecutor<'static>>,
-    // Neither is ever longer than CONNECTIONS_MAX.
-    served: Vec<Task<()>>,
+    site: Rc<Site>,
+    moments: Rc<Cell<u64>>,
+    // Never longer than CONNECTIONS_MAX and the places of flows together.
+    served: Vec<Connection>,
+    // Never longer than CONNECTIONS_MAX.
     refused: Vec<Task<()>>,
 }
 
 impl Connections {
-    pub(super) fn new(executor: Rc<LocalExecutor<'static>>) -> Self {
+    pub(super) fn new(executor: Rc<LocalExecutor<'static>>, site: Rc<Site>) -> Self {
         Self {
             executor,
+            site,
+            moments: Rc::default(),
             served: Vec::new(),
             refused: Vec::new(),
         }
     }
 
     /// Serves what was accepted, or sends it away.
-    pub(super) async fn take(&mut self, accepted: io::Result<(Stream, Respond)>) {
-        self.served.retain(|connection| !connection.is_finished());
+    pub(super) async fn take(&mut self, accepted: io::Result<(Stream, Option<From>)>) {
+        self.served
+            .retain(|connection| !connection.task.is_finished());
         self.refused.retain(|refusal| !refusal.is_finished());
         match accepted {
             Err(_) => {
-                smol::Timer::after(REST).await;
+                Timer::after(REST).await;
             }
-            Ok((stream, respond)) if self.served.len() < CONNECTIONS_MAX => {
-                self.served
-                    .push(self.executor.spawn(converse(stream, respond)));
-            }
+            Ok((stream, from)) if self.has_room() => self.serve(stream, from),
             Ok((stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
                 self.refused.push(self.executor.spawn(refuse(stream)));
             }
             // A flood: closed without a word.
             Ok(_) => {}
         }
+        // Who was accepted gets a turn before the next one is: a thousand that say nothing must not push out one that does.
+        smol::future::yield_now().await;
+    }
+
+    /// Whether one more is served: where all places are taken, whoever has been silent the longest gives up its own.
+    fn has_room(&mut self) -> bool {
+        let in_short = |connection: &&Connection| connection.doing.get() != Doing::Flows;
+        if self.served.iter().filter(in_short).count() < CONNECTIONS_MAX {
+            return true;
+        }
+        let silent = self
+            .served
+            .iter()
+            .enumerate()
+            .filter_map(|(n, connection)| match connection.doing.get() {
+                Doing::Waits(since) => Some((since, n)),
+                Doing::IsAnswered | Doing::Flows => None,
+            });
+        let Some((_, longest)) = silent.min() else {
+            return false;
+        };
+        drop(self.served.swap_remove(longest));
+        true
+    }
+
+    fn serve(&mut self, stream: Stream, from: Option<From>) {
+        let mark = Mark {
+            doing: Rc::new(Cell::new(Doing::Waits(0))),
+            moments: Rc::clone(&self.moments),
+            place: None,
+        };
+        mark.waits();
+        let doing = Rc::clone(&mark.doing);
+        let conversation = converse(Rc::clone(&self.site), stream, from, mark);
+        let task = self.executor.spawn(conversation);
+        self.served.push(Connection { task, doing });
+    }
+}
+
+/// What a connection does, as long as this lives; then it waits.
+struct Mark {
+    doing: Rc<Cell<Doing>>,
+    moments: Rc<Cell<u64>>,
+    place: Option<Place>,
+}
+
+impl Mark {
+    fn waits(&self) {
+        let moment = self.moments.get().wrapping_add(1);
+        self.moments.set(moment);
+        self.doing.set(Doing::Waits(moment));
+    }
+
+    fn of_request(&self) -> Self {
+        self.doing.set(Doing::IsAnswered);
+        Self {
+            doing: Rc::clone(&self.doing),
+            moments: Rc::clone(&self.moments),
+            place: None,
+        }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.waits();
+        drop(self.place.take());
     }
 }
 
 /// Tells one viewer too many that it is.
 async fn refuse(mut stream: Stream) {
-    let answer = refusal(
-        StatusCode::SERVICE_UNAVAILABLE,
+    let answer = Reply::unavailable(
         "too many viewers are connected",
         Some("try again in a second"),
     );
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        answer.body.len()
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        answer.bytes().len()
     );
     let told = async {
         // Heard before answered: a viewer that is still writing when its peer closes sees a broken pipe and not the answer.
         let mut request = [0; 1024];
         let _heard = stream.read(&mut request).await?;
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(&answer.body).await?;
+        stream.write_all(answer.bytes()).await?;
         stream.close().await
     };
     // Whoever does not read it is gone already.
     drop(told.or(late(REFUSAL_DEADLINE)).await);
 }
 
-async fn converse(stream: Stream, respond: Respond) {
+async fn converse(site: Rc<Site>, stream: Stream, from: Option<From>, mark: Mark) {
     let service = service_fn(|request| {
-        let answer = respond(request);
-        async { Ok::<_, Infallible>(response(answer.await)) }
+        let mut mark = mark.of_request();
+        let site = Rc::clone(&site);
+        async move {
+            let (reply, place) = site.answer(request, from).await;
+            if place.is_some() {
+                mark.doing.set(Doing::Flows);
+            }
+            mark.place = place;
+            Ok::<Response<Sending<Mark>>, Infallible>(reply.response(mark))
+        }
     });
+    let stream = Watched {
+        stream,
+        overdue: None,
+    };
     let connection = http1::Builder::new()
         .timer(SmolTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(FuturesIo::new(stream), service);
-    let ended = async { connection.await.map_err(io::Error::other) };
     // A viewer that breaks off or sends nonsense is none of the agent's troubles; hyper has answered what it could.
-    drop(ended.or(late(CONNECTION_DEADLINE)).await);
+    drop(connection.await);
 }
 
-fn response(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
-    *response.status_mut() = answer.code;
-    let headers = response.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_TYPE, answer.content_type),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ] {
-        headers.insert(name, header::HeaderValue::from_static(value));
+/// A connection that ends when its viewer does not read for [`READ_DEADLINE`].
+struct Watched {
+    stream: Stream,
+    overdue: Option<Timer>,
+}
+
+impl Watched {
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.overdue = None;
+            return written;
+        }
+        let overdue = self
+            .overdue
+            .get_or_insert_with(|| Timer::after(READ_DEADLINE));
+        match Pin::new(overdue).poll(context) {
+            Poll::Ready(_) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
     }
-    if let Some(allow) = answer.allow {
-        headers.insert(header::ALLOW, header::HeaderValue::from_static(allow));
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
-    response
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, flushed)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.stream).poll_close(context);
+        self.watch(context, closed)
+    }
 }
 
 /// Ends a wait.
-pub(super) async fn late(deadline: Duration) -> io::Result<()> {
-    smol::Timer::after(deadline).await;
+async fn late(deadline: Duration) -> io::Result<()> {
+    Timer::after(deadline).await;
     Err(io::ErrorKind::TimedOut.into())
 }

@@ -1,16 +1,23 @@
-//! The party local viewer: HTTP on the Unix socket that the command line speaks to, and one page on a port of the loopback interface.
+//! The party local viewer: HTTP on the Unix socket that the command line speaks to, and on a port for browsers and a Prometheus.
 //!
-//! It shows what it is given and decides nothing. It listens on no address that another machine can reach.
+//! It shows what it is given and decides nothing: who may ask for what is decided in [`core::door`](crate::core::door).
 
 mod answers;
 mod connections;
 mod peer;
-mod port;
-mod routes;
+mod reply;
 mod server;
+mod site;
+mod socket;
 
-pub use answers::{Answers, Refused};
+pub use answers::{Answering, Answers, Asked, Caller, From, Session};
 pub use connections::CONNECTIONS_MAX;
-pub use peer::{Peer, Role};
-pub use port::Port;
+pub use hyper::{
+    StatusCode,
+    body::Bytes,
+    header::{self, HeaderName},
+};
+pub use peer::Peer;
+pub use reply::{Flow, Reply};
 pub use server::Server;
+pub use site::{ANSWER_WITHIN, COOKIE, COOKIE_TLS, FLOWS_MAX, Site};

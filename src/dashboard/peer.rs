@@ -7,6 +7,8 @@ use nix::{
     unistd::geteuid,
 };
 
+use crate::core::door::Role;
+
 /// The process that connected, as it was at that moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Peer {
@@ -16,15 +18,6 @@ pub struct Peer {
     pub gid: u32,
     /// Its id.
     pub pid: i32,
-}
-
-/// What a peer may do.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Role {
-    /// It may look.
-    Viewer,
-    /// It may change things.
-    Operator,
 }
 
 impl Peer {

@@ -19,7 +19,7 @@ use crate::{
         policy::{Level, Rules},
         time::{Wall, in_words},
     },
-    dashboard::{Peer, Refused},
+    dashboard::{Caller, Reply, StatusCode},
     host::clock,
     store::{Failure, Handle, Notes, Ticket},
     wire::api::{self, AccessChange, AccessReport, ByHand, Decision, LastDay, Running},
@@ -59,6 +59,24 @@ pub struct Parts {
     pub store: Handle,
     /// Shows what is wrong.
     pub board: Rc<Board>,
+}
+
+/// Why a level is not set.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// This caller may not.
+    Forbidden(api::Refusal),
+    /// Nobody may, as things stand.
+    Conflict(api::Refusal),
+}
+
+impl From<Refused> for Reply {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Forbidden(refusal) => Self::json(&refusal).with_code(StatusCode::FORBIDDEN),
+            Refused::Conflict(refusal) => Self::json(&refusal).with_code(StatusCode::CONFLICT),
+        }
+    }
 }
 
 /// The owner's switch.
@@ -199,17 +217,17 @@ impl Access {
         }
     }
 
-    /// Sets a level on behalf of a peer who may operate this box: written down, then in force, then kept.
-    pub async fn set(&self, level: Level, peer: Peer) -> Result<AccessChange, Refused> {
+    /// Sets a level on behalf of somebody who may operate this box: written down, then in force, then kept.
+    pub async fn set(&self, level: Level, caller: &Caller) -> Result<AccessChange, Refused> {
         let _one_at_a_time = self.changing.lock().await;
-        let by = format!("uid {}, pid {}", peer.uid, peer.pid);
+        let by = caller.in_words();
         let wish = Tightened {
             level,
             since: Some(self.parts.board.now().wall),
             by: Some(by.clone()),
         };
         let before = self.standing.borrow().clone();
-        let change = before.change(wish, authority(peer.uid)).map_err(|denied| {
+        let change = before.change(wish, authority(caller)).map_err(|denied| {
             let refused = self.refused(denied, level);
             log::info!(
                 "access stays {}: {by} asked for {}",
@@ -320,10 +338,11 @@ impl Access {
     }
 }
 
-const fn authority(uid: u32) -> Authority {
-    match uid {
-        0 => Authority::Owner,
-        _ => Authority::Operator,
+const fn authority(caller: &Caller) -> Authority {
+    if caller.is_root() {
+        Authority::Owner
+    } else {
+        Authority::Operator
     }
 }
 

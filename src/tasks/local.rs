@@ -8,10 +8,13 @@ use super::{
     access::Access, board::Board, facts::Facts, metrics, proxy::Proxy, sample::Sampler, status,
 };
 use crate::{
-    core::{access::Inquiry, outbox::Backlog, policy::Level},
-    dashboard::{Answers, Peer, Refused},
+    core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
+    dashboard::{Answering, Answers, Asked, Reply, Session, StatusCode},
     store::{Failure, telemetry},
-    wire::api::{AccessChange, AccessReport, Decision, Load, Status},
+    wire::{
+        api::{AccessWish, Load, Status},
+        exposition,
+    },
 };
 
 /// How long a Prometheus waits for what is on disk.
@@ -47,30 +50,108 @@ impl Answers for Local {
         status::status(&self.board, &self.facts, self.access.in_short(), &load)
     }
 
-    async fn metrics(&self) -> Option<String> {
-        let reading = self.sampler.reading().await?;
+    fn session(&self, _cookie: &str) -> Option<Session> {
+        None
+    }
+
+    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
+        Box::pin(async move {
+            match view {
+                View::Status => Reply::json(&self.status()),
+                View::Ready => self.ready(),
+                View::Metrics => self.metrics().await,
+                View::Access => Reply::json(&self.access.report().await),
+                View::Decision => self.decision(&asked).await,
+                View::SetAccess => self.set_access(&asked).await,
+            }
+        })
+    }
+}
+
+impl Local {
+    fn ready(&self) -> Reply {
+        let readiness = self.status().readiness;
+        let code = if readiness.ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Reply::json(&readiness).with_code(code)
+    }
+
+    async fn metrics(&self) -> Reply {
+        let Some(reading) = self.sampler.reading().await else {
+            return Reply::unavailable(
+                "the machine's counters cannot be read right now",
+                Some("pipeops-agent status says why"),
+            );
+        };
         // A disk that does not answer hides what waits, not how the machine is.
         let backlog = self.telemetry.backlog().or(late());
         let backlog = backlog.await.unwrap_or_default();
         let (version, load) = (self.facts.version(), self.proxy.load());
         let page = metrics::page(&reading, &self.board, version, &load, backlog);
-        Some(page)
+        Reply::whole(exposition::CONTENT_TYPE, page)
     }
 
-    async fn access(&self) -> AccessReport {
-        self.access.report().await
+    async fn decision(&self, asked: &Asked) -> Reply {
+        let (Some(method), Some(target)) = (asked.value("method"), asked.value("path")) else {
+            return Reply::bad_request(
+                "the query names no method and no path in UTF-8",
+                Some("?method=GET&path=/api/v1/pods, with escapes where a query needs them"),
+            );
+        };
+        let inquiry = Inquiry { method, target };
+        Reply::json(&self.access.decision(&inquiry).await)
     }
 
-    async fn decision(&self, inquiry: Inquiry) -> Decision {
-        self.access.decision(&inquiry).await
+    async fn set_access(&self, asked: &Asked) -> Reply {
+        match wanted(&asked.body) {
+            Err(reply) => reply,
+            Ok(level) => match self.access.set(level, &asked.caller).await {
+                Ok(change) => Reply::json(&change),
+                Err(refused) => refused.into(),
+            },
+        }
     }
+}
 
-    async fn set_access(&self, level: Level, peer: Peer) -> Result<AccessChange, Refused> {
-        self.access.set(level, peer).await
-    }
+/// The level in a body.
+fn wanted(body: &[u8]) -> Result<Level, Reply> {
+    let fix = Some(r#"{"level":"read-only"}; the levels are full, managed, read-only and off"#);
+    let wish: AccessWish = serde_json::from_slice(body)
+        .map_err(|error| Reply::bad_request(format!("the body says no level: {error}"), fix))?;
+    Level::from_word(&wish.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))
 }
 
 async fn late() -> Result<Vec<Backlog>, Failure> {
     Timer::after(BACKLOG_WITHIN).await;
     Err(Failure::Slow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_says_one_level_and_nothing_else() {
+        assert_eq!(
+            wanted(br#"{"level":"read-only"}"#).unwrap(),
+            Level::ReadOnly
+        );
+        for body in [
+            "",
+            "{}",
+            "\"off\"",
+            r#"{"level":"Off"}"#,
+            r#"{"level":null}"#,
+            r#"{"level":"off","level":"full"}"#,
+            r#"{"level":"off","until":"tomorrow"}"#,
+            r#"{"level":"off"} "#,
+            r#"{"level":"off"}{}"#,
+        ] {
+            let is_fine = body == "{\"level\":\"off\"} ";
+            assert_eq!(wanted(body.as_bytes()).is_ok(), is_fine, "{body}");
+        }
+    }
 }

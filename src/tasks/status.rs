@@ -14,7 +14,7 @@ use crate::{
         time::Now,
     },
     host::facts as host,
-    wire::api::{self, Access, Cluster, Host, Link, Load, Status},
+    wire::api::{self, Access, Cluster, Host, Link, Load, Part, Readiness, Status},
 };
 
 /// Everything that is known right now.
@@ -40,8 +40,71 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
             ..load.clone()
         },
         conditions: board.with_conditions(api::conditions),
+        readiness: board.with_conditions(|list| readiness(list, &link)),
         link: link_shape,
     }
+}
+
+/// The state of everything in one sentence: what the service manager shows.
+pub fn sentence(board: &Board) -> String {
+    board.with_conditions(|list| summary(list, &board.link.borrow()))
+}
+
+/// The parts that are always told of. Another one is where something is wrong with it.
+const PARTS: [&str; 7] = [
+    "link",
+    "cluster",
+    "store",
+    "telemetry",
+    "access",
+    "identity",
+    "dashboard",
+];
+
+fn readiness(list: &Conditions, link: &LinkView) -> Readiness {
+    let mut parts: Vec<_> = PARTS.into_iter().map(part).collect();
+    for condition in list.worst_first() {
+        let room = condition.id.split('.').next().unwrap_or(condition.id);
+        let known = parts.iter().position(|part| part.id == room);
+        let place = known.unwrap_or(parts.len());
+        if condition.severity <= Severity::Note {
+            continue;
+        }
+        if known.is_none() {
+            parts.push(part(room));
+        }
+        // The worst of a room comes first, and stays.
+        if let Some(part) = parts.get_mut(place).filter(|part| part.ready) {
+            part.ready = false;
+            part.sentence = Some(condition.sentence.clone());
+        }
+    }
+    if let Some(part) = parts.first_mut().filter(|part| part.ready)
+        && !can_link(link)
+    {
+        part.ready = false;
+        part.sentence = Some(summary(list, link));
+    }
+    Readiness {
+        ready: parts.iter().all(|part| part.ready),
+        sentence: summary(list, link),
+        parts,
+    }
+}
+
+fn part(id: &str) -> Part {
+    Part {
+        id: id.to_owned(),
+        ready: true,
+        sentence: None,
+    }
+}
+
+/// Whether the link is there, or held by another agent of the same cluster.
+fn can_link(link: &LinkView) -> bool {
+    link.standing.as_ref().is_some_and(|standing| {
+        standing.state == "ready" || standing.held_by == Some(Holder::Lease)
+    })
 }
 
 /// The sentence on top. A link that is only just being made is neither a problem nor "everything works".
@@ -130,4 +193,47 @@ fn shape_of_host(facts: &Facts, now: Now, address: Option<String>) -> Host {
 
 fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{health::Condition, time::Wall};
+
+    fn wrong(id: &'static str, severity: Severity) -> Condition {
+        Condition {
+            id,
+            severity,
+            since: Wall::default(),
+            sentence: format!("{id} is wrong"),
+            fix: None,
+        }
+    }
+
+    #[test]
+    fn each_part_says_the_worst_that_is_wrong_with_it() {
+        let mut list = Conditions::new();
+        list.report(wrong("cluster.none", Severity::Note));
+        list.report(wrong("store.full", Severity::Warning));
+        list.report(wrong("store.damaged", Severity::Critical));
+        list.report(wrong("lease.rbac", Severity::Warning));
+        let readiness = readiness(&list, &LinkView::default());
+        let not: Vec<_> = readiness
+            .parts
+            .iter()
+            .filter(|part| !part.ready)
+            .map(|part| (part.id.as_str(), part.sentence.as_deref()))
+            .collect();
+        let sentence = "store.damaged is wrong; and 2 more conditions";
+        assert_eq!(
+            not,
+            [
+                ("link", Some(sentence)),
+                ("store", Some("store.damaged is wrong")),
+                ("lease", Some("lease.rbac is wrong")),
+            ]
+        );
+        assert!(!readiness.ready);
+        assert_eq!(readiness.sentence, sentence);
+    }
 }

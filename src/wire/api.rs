@@ -35,6 +35,9 @@ pub const STATUS_PATH: &str = "/api/v1/status";
 /// Where the answer to "does the process work?" is found.
 pub const HEALTH_PATH: &str = "/healthz";
 
+/// Where the answer to "can it do what it is for?" is found: 503 where it cannot.
+pub const READY_PATH: &str = "/readyz";
+
 /// Everything that `pipeops-agent status` and the overview page show.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -67,6 +70,32 @@ pub struct Status {
     pub load: Load,
     /// What is wrong now, the worst first.
     pub conditions: Vec<Condition>,
+    /// Whether each part of the agent can do what it is for.
+    pub readiness: Readiness,
+}
+
+/// Whether the agent can do what it is for: the answer at [`READY_PATH`].
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Readiness {
+    /// Whether every part can.
+    pub ready: bool,
+    /// The state of everything in one sentence: the summary of [`Status`].
+    pub sentence: String,
+    /// The parts, always in the same order.
+    pub parts: Vec<Part>,
+}
+
+/// A part of the agent.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Part {
+    /// Stable name: `link`, `cluster`, `store`, ….
+    pub id: String,
+    /// Whether it can do what it is for.
+    pub ready: bool,
+    /// Why not; the sentence of the condition, where there is one.
+    pub sentence: Option<String>,
 }
 
 /// The link to the control plane.

@@ -22,7 +22,7 @@ fn agent() -> (Plane, Agent, u16) {
     let port = until("the agent listens", SOON, || {
         let log = agent.log();
         let (_, rest) = log.split_once("http://127.0.0.1:")?;
-        rest.split_once("/metrics")?.0.parse().ok()
+        rest.split_once('/')?.0.parse().ok()
     });
     (plane, agent, port)
 }

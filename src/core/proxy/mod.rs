@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use headers::{end_to_end, first};
 pub use path::{KubePath, MAX_PATH_BYTES, service_path};
-pub use query::{query, query_flag, query_value};
+pub use query::{query, query_flag, query_value, query_values};
 pub use slots::{Admission, Class, Slots, WAIT_MAX};
 
 use crate::core::time::{Mono, Now, Wall};

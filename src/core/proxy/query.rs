@@ -41,10 +41,15 @@ pub fn query(raw: &str) -> Result<String, Refusal> {
 
 /// The first value of a field, decoded: the API server looks at no other. As Go reads it: a field with a `;` or a broken escape is none.
 pub fn query_value<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
+    query_values(query, name).next()
+}
+
+/// All values of a field, in their order, read like [`query_value`].
+pub fn query_values<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
     query
         .split('&')
         .filter(|field| !field.is_empty() && !field.contains(';'))
-        .find_map(|field| {
+        .filter_map(move |field| {
             let (key, value) = field.split_once('=').unwrap_or((field, ""));
             let is_wanted = *decoded(key)? == *name.as_bytes();
             is_wanted.then(|| decoded(value)).flatten()

@@ -3,13 +3,16 @@
 use std::{path::Path, pin::pin, rc::Rc};
 
 use pipeops_agent::{
-    core::policy::{Level, Rules},
-    dashboard::{Peer, Refused},
+    core::{
+        door::Role,
+        policy::{Level, Rules},
+    },
+    dashboard::{Caller, From, Peer},
     files::Spool,
     host::clock,
     store::Store,
     tasks::{
-        access::{Access, Configured, Parts},
+        access::{Access, Configured, Parts, Refused},
         board::Board,
         proxy::{self, Proxy},
     },
@@ -17,11 +20,19 @@ use pipeops_agent::{
 use rusqlite::{Connection, OpenFlags};
 use smol::{LocalExecutor, block_on, future::poll_once};
 
-const ROOT: Peer = Peer {
-    uid: 0,
-    gid: 0,
-    pid: 7,
-};
+static ROOT: Caller = operator(0);
+
+const fn operator(uid: u32) -> Caller {
+    Caller {
+        role: Role::Operator,
+        from: From::Socket(Peer {
+            uid,
+            gid: 0,
+            pid: 7,
+        }),
+        session: None,
+    }
+}
 
 struct Room {
     access: Access,
@@ -101,7 +112,7 @@ fn a_change_is_on_disk_before_its_effect_and_kept_after_it() {
             (Level::Managed, "access off -> managed"),
         ] {
             let before = room.level();
-            let mut change = pin!(room.access.set(level, ROOT));
+            let mut change = pin!(room.access.set(level, &ROOT));
             let done = loop {
                 // Looked at after every step that the change makes.
                 let step = poll_once(change.as_mut()).await;
@@ -131,7 +142,7 @@ fn strictness_does_not_wait_for_a_disk() {
     let room = Room::new(Level::Managed);
     block_on(async {
         room.store.close().await.unwrap();
-        let done = room.access.set(Level::Off, ROOT).await.unwrap();
+        let done = room.access.set(Level::Off, &ROOT).await.unwrap();
         assert_eq!(done.level, "off");
         assert!(!done.is_kept);
         let trouble = done.trouble.unwrap();
@@ -148,10 +159,10 @@ fn strictness_does_not_wait_for_a_disk() {
 #[test]
 fn two_wishes_at_once_are_granted_one_after_the_other() {
     let room = Room::new(Level::Managed);
-    let operator = Peer { uid: 4242, ..ROOT };
+    let operator = operator(4242);
     block_on(async {
-        let tighten = room.access.set(Level::Off, operator);
-        let loosen = room.access.set(Level::ReadOnly, operator);
+        let tighten = room.access.set(Level::Off, &operator);
+        let loosen = room.access.set(Level::ReadOnly, &operator);
         let (granted, denied) = smol::future::zip(tighten, loosen).await;
         assert_eq!(granted.unwrap().level, "off");
         let Err(Refused::Forbidden(refusal)) = denied else {

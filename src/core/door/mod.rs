@@ -1,0 +1,197 @@
+//! Who may ask the local API for what: the table of its routes, and everything that is looked at before a request is answered.
+//!
+//! A request passes [`judge`] or is told what is wrong with it; what it asks for is looked up by others, afterwards.
+
+mod names;
+mod routes;
+
+pub use names::{cookie, is_here, is_same_origin};
+pub use routes::{Method, Own, ROUTES, Route, View, What, Whence};
+
+/// What somebody who asks may do, from nothing to everything.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Role {
+    /// Has not said who it is, on a box that shows itself to nobody like that.
+    #[default]
+    Nobody,
+    /// Has not said who it is: sees how the machine is, and nothing of what runs on it.
+    Anonymous,
+    /// May look at everything.
+    Viewer,
+    /// May change things.
+    Operator,
+}
+
+impl Role {
+    /// The word in the local API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nobody => "none",
+            Self::Anonymous => "anonymous",
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// The role of somebody who logged in, of this word.
+    pub fn of_login(word: &str) -> Option<Self> {
+        [Self::Viewer, Self::Operator]
+            .into_iter()
+            .find(|role| role.word() == word)
+    }
+}
+
+/// The way a request came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Way {
+    /// The Unix socket, where the kernel says who asks.
+    Socket,
+    /// A port, where anybody may ask, and pages of strangers in a browser too.
+    Port,
+}
+
+/// What of a request decides whether it is answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The way it came.
+    pub way: Way,
+    /// The names of this machine that are known beside `localhost` and the addresses of the loopback interface.
+    pub also_here: &'a [String],
+    /// The method, as it was sent.
+    pub method: &'a str,
+    /// The path, as it was sent.
+    pub path: &'a str,
+    /// Every name under which the asker knows this machine: those of `Host`, and one in the first line.
+    pub hosts: &'a [&'a str],
+    /// `Origin`; an empty text where it is not text.
+    pub origin: Option<&'a str>,
+    /// `Sec-Fetch-Site`.
+    pub fetch_site: Option<&'a str>,
+    /// `Content-Type`.
+    pub content_type: Option<&'a str>,
+    /// Whether it brings a body.
+    pub has_body: bool,
+    /// What the asker may do.
+    pub role: Role,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// It came for another machine.
+    OtherMachine,
+    /// There is nothing at its path.
+    Nothing,
+    /// There is, for these methods.
+    Method(String),
+    /// It brings a body where none belongs.
+    Body,
+    /// A page of somebody else sends it.
+    Foreign,
+    /// The asker has to log in.
+    Unknown,
+    /// The asker may look only.
+    ViewerOnly,
+    /// It is for the socket alone.
+    SocketOnly,
+    /// Its body is no JSON.
+    NotJson,
+}
+
+/// Finds the route of a request, with the id in its path (empty where it has none), or says what is wrong with it.
+pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fault> {
+    // A page of a stranger in a browser here can give this machine a name of its own, and then read what it answers under it (DNS
+    // rebinding): no name but those that mean this machine is answered.
+    let is_meant = |host: &&str| is_here(host, request.also_here);
+    if request.way == Way::Port && (request.hosts.is_empty() || !request.hosts.iter().all(is_meant))
+    {
+        return Err(Fault::OtherMachine);
+    }
+    let (route, id) = find(request.method, request.path)?;
+    if request.has_body && !route.method.brings_body() {
+        return Err(Fault::Body);
+    }
+    if request.way == Way::Port {
+        from_here(request, route)?;
+    }
+    may(request, route)?;
+    if route.method.brings_body() && !is_json(request.content_type) {
+        // No page in a browser can send this type elsewhere without being asked for it first.
+        return Err(Fault::NotJson);
+    }
+    Ok((route, id))
+}
+
+fn find<'a>(method: &str, path: &'a str) -> Result<(&'static Route, &'a str), Fault> {
+    let there = ROUTES
+        .iter()
+        .filter_map(|route| Some((route, id_in(path, route.path)?)));
+    let mut allowed = String::new();
+    for (route, id) in there {
+        if route.method.is_meant_by(method) {
+            return Ok((route, id));
+        }
+        if !allowed.is_empty() {
+            allowed.push_str(", ");
+        }
+        allowed.push_str(route.method.words());
+    }
+    if allowed.is_empty() {
+        Err(Fault::Nothing)
+    } else {
+        Err(Fault::Method(allowed))
+    }
+}
+
+/// Where the path is one of this pattern: what stands in it for `{id}`, which has no slash and is not empty.
+fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
+    let Some((before, after)) = pattern.split_once("{id}") else {
+        return (path == pattern).then_some("");
+    };
+    let id = path.strip_prefix(before)?.strip_suffix(after)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_id = (1..=64).contains(&id.len()) && id.bytes().all(is_plain) && !id.contains("..");
+    is_id.then_some(id)
+}
+
+/// Whether a request over a port is from a page of our own, or from no page at all.
+fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
+    let is_ours = match request.fetch_site {
+        None => true,
+        Some(site) if site.eq_ignore_ascii_case("same-origin") => true,
+        Some(site) if site.eq_ignore_ascii_case("none") => !route.method.changes(),
+        Some(_) => false,
+    };
+    let origin_is_ours = request.origin.is_none_or(|origin| {
+        request
+            .hosts
+            .iter()
+            .all(|host| is_same_origin(origin, host))
+    });
+    if is_ours && origin_is_ours {
+        Ok(())
+    } else {
+        Err(Fault::Foreign)
+    }
+}
+
+fn may(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
+    if route.whence == Whence::SocketOnly && request.way != Way::Socket {
+        return Err(Fault::SocketOnly);
+    }
+    if request.role >= route.role {
+        return Ok(());
+    }
+    match request.role {
+        Role::Nobody | Role::Anonymous => Err(Fault::Unknown),
+        Role::Viewer | Role::Operator => Err(Fault::ViewerOnly),
+    }
+}
+
+fn is_json(content_type: Option<&str>) -> bool {
+    let kind = content_type.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"))
+}
+
+#[cfg(test)]
+mod tests;

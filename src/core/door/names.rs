@@ -1,0 +1,39 @@
+//! Names that a request brings: of the machine that it wants, of the page that sent it, and of the session that it belongs to.
+
+/// Whether a `Host` names this machine: with any port, or none.
+pub fn is_here(host: &str, also_here: &[String]) -> bool {
+    let Some(name) = name_of(host) else {
+        return false;
+    };
+    let is = |own: &str| name.eq_ignore_ascii_case(own);
+    ["localhost", "127.0.0.1", "::1"].into_iter().any(is) || also_here.iter().any(|own| is(own))
+}
+
+/// The name in `name`, `name:port` and `[name]:port`.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, "")) => (name, "0"),
+        Some((name, rest)) => (name, rest.strip_prefix(':')?),
+        None => host.split_once(':').unwrap_or((host, "0")),
+    };
+    (!name.is_empty() && port.parse::<u16>().is_ok()).then_some(name)
+}
+
+/// Whether an `Origin` is the page that this machine serves under that `Host`.
+pub fn is_same_origin(origin: &str, host: &str) -> bool {
+    let own = ["http://", "https://"]
+        .into_iter()
+        .find_map(|scheme| origin.strip_prefix(scheme));
+    own.is_some_and(|own| own.eq_ignore_ascii_case(host))
+}
+
+/// The value of a cookie in a `Cookie` header. Two of one name are none: one of them may be somebody else's.
+pub fn cookie<'a>(header: &'a str, name: &str) -> Option<&'a str> {
+    let mut values = header
+        .split(';')
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(own, _)| *own == name)
+        .map(|(_, value)| value);
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}

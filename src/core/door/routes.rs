@@ -1,0 +1,128 @@
+//! The routes of the local API, one a line: what is routed, allowed, refused and described is read from here.
+
+use super::Role;
+
+/// A method of HTTP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Method {
+    /// Reads; `HEAD` is meant too.
+    Get,
+    /// Does something with the body.
+    Post,
+    /// Sets what the body says.
+    Put,
+    /// Ends something; has no body.
+    Delete,
+}
+
+impl Method {
+    /// The methods as in `Allow`.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Get => "GET, HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    pub(super) fn is_meant_by(self, word: &str) -> bool {
+        self.words().split(", ").any(|own| own == word)
+    }
+
+    /// Whether a request brings a body.
+    pub const fn brings_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put)
+    }
+
+    /// Whether it changes something.
+    pub const fn changes(self) -> bool {
+        !matches!(self, Self::Get)
+    }
+}
+
+/// From where a route can be asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Whence {
+    /// From everywhere.
+    Anywhere,
+    /// From the Unix socket alone: who asks there is on this machine already.
+    SocketOnly,
+}
+
+/// Who has the answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum What {
+    /// The server itself.
+    Own(Own),
+    /// The agent.
+    Agent(View),
+}
+
+/// What the server has by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[expect(missing_docs, reason = "each is told by its line in the table")]
+pub enum Own {
+    Health,
+}
+
+/// What the agent is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[expect(missing_docs, reason = "each is told by its line in the table")]
+pub enum View {
+    Ready,
+    Metrics,
+    Status,
+    Access,
+    Decision,
+    SetAccess,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// Its method.
+    pub method: Method,
+    /// Its path; `{id}` is one part of it that may be anything plain.
+    pub path: &'static str,
+    /// Who may at least.
+    pub role: Role,
+    /// From where.
+    pub whence: Whence,
+    /// What it is.
+    pub what: What,
+}
+
+const fn route(method: Method, path: &'static str, role: Role, what: What) -> Route {
+    Route {
+        method,
+        path,
+        role,
+        whence: Whence::Anywhere,
+        what,
+    }
+}
+
+const fn own(path: &'static str, role: Role, own: Own) -> Route {
+    route(Method::Get, path, role, What::Own(own))
+}
+
+const fn get(path: &'static str, role: Role, view: View) -> Route {
+    route(Method::Get, path, role, What::Agent(view))
+}
+
+const fn post(path: &'static str, role: Role, view: View) -> Route {
+    route(Method::Post, path, role, What::Agent(view))
+}
+
+/// Every route. [`Role::Nobody`] is everybody.
+pub const ROUTES: &[Route] = &[
+    own("/healthz", Role::Nobody, Own::Health),
+    own("/livez", Role::Nobody, Own::Health),
+    get("/readyz", Role::Nobody, View::Ready),
+    get("/metrics", Role::Nobody, View::Metrics),
+    get("/api/v1/status", Role::Anonymous, View::Status),
+    get("/api/v1/access", Role::Viewer, View::Access),
+    get("/api/v1/access/decision", Role::Viewer, View::Decision),
+    post("/api/v1/access", Role::Operator, View::SetAccess),
+];

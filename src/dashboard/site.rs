@@ -1,0 +1,289 @@
+//! From a request to its answer: what is wrong with it is said here, and everything else is asked of the agent.
+
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    Request, StatusCode,
+    body::{Body, Bytes, Incoming},
+    header::{self, HeaderName},
+    http::uri::Authority,
+};
+use smol::{Timer, future::FutureExt};
+
+use super::{
+    answers::{Answers, Asked, Caller, From},
+    reply::Reply,
+};
+use crate::{
+    core::door::{self, Fault, Own, Role, View, Way, What},
+    wire::api::Health,
+};
+
+/// The longest body of a request: a level or a password, with room for what comes.
+const BODY_BYTES_MAX: usize = 1024;
+/// How long a viewer may take to send the body of a request.
+const BODY_DEADLINE: Duration = Duration::from_secs(5);
+/// How long the agent may take for an answer, or for the head of one that flows.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Answers that flow at a time, over all ways together.
+pub const FLOWS_MAX: usize = 16;
+/// The cookie of a session.
+pub const COOKIE: &str = "pipeops-session";
+/// The same over TLS: a browser takes it from no other host and over no other way.
+pub const COOKIE_TLS: &str = "__Host-pipeops-session";
+
+/// What is the same for every way to the dashboard.
+pub struct Site {
+    /// Where the answers come from.
+    pub answers: Rc<dyn Answers>,
+    /// What somebody may who has not logged in: [`Role::Anonymous`] or [`Role::Nobody`].
+    pub anonymous: Role,
+    /// Names of this machine under which it may be asked, beside those of the loopback interface.
+    pub also_here: Vec<String>,
+    flows: Rc<Cell<usize>>,
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Site for {:?} at {:?}", self.anonymous, self.also_here)
+    }
+}
+
+/// One of [`FLOWS_MAX`].
+pub(super) struct Place(Rc<Cell<usize>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Site {
+    /// The dashboard of this agent.
+    pub fn new(answers: Rc<dyn Answers>, anonymous: Role, also_here: Vec<String>) -> Self {
+        Self {
+            answers,
+            anonymous,
+            also_here,
+            flows: Rc::default(),
+        }
+    }
+
+    /// Answers one request. `from` is `None` where the kernel does not say who asks.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        from: Option<From>,
+    ) -> (Reply, Option<Place>) {
+        let reply = match self.admit(&request, from) {
+            Ok((What::Own(own), _)) => own_answer(own),
+            Ok((What::Agent(view), asked)) => self.ask(view, asked, request.into_body()).await,
+            Err(reply) => reply,
+        };
+        if !reply.flows() {
+            return (reply, None);
+        }
+        let flows = self.flows.get();
+        if flows >= FLOWS_MAX {
+            let refused = Reply::unavailable(
+                "too many viewers are watching",
+                Some("close one of the pages, or try again later"),
+            );
+            return (refused.with(header::RETRY_AFTER, "30"), None);
+        }
+        self.flows.set(flows + 1);
+        (reply, Some(Place(Rc::clone(&self.flows))))
+    }
+
+    /// Looks at everything but the body.
+    fn admit(
+        &self,
+        request: &Request<Incoming>,
+        from: Option<From>,
+    ) -> Result<(What, Asked), Reply> {
+        let Some(from) = from else {
+            let error = "the kernel does not say who is asking";
+            return Err(Reply::refusal(StatusCode::FORBIDDEN, error, None));
+        };
+        let headers = request.headers();
+        // The one form of a length that two readers could understand differently. Nobody needs it for a kilobyte.
+        if headers.contains_key(header::TRANSFER_ENCODING) {
+            return Err(Reply::refusal(
+                StatusCode::LENGTH_REQUIRED,
+                "the body comes without its length",
+                Some("send content-length, and no transfer-encoding"),
+            )
+            .with(header::CONNECTION, "close"));
+        }
+        let text = |name: HeaderName| {
+            let value = headers.get(name)?;
+            Some(value.to_str().unwrap_or_default())
+        };
+        // A name that is not text is none that is answered.
+        let named = headers.get_all(header::HOST).iter();
+        let hosts = named.map(|host| host.to_str().unwrap_or_default());
+        // A whole URL in the first line names a host, too.
+        let in_line = request.uri().authority().map(Authority::as_str);
+        let hosts: Vec<_> = hosts.chain(in_line).collect();
+        let cookie = text(header::COOKIE).and_then(|cookies| {
+            let name = match from {
+                From::Port {
+                    is_encrypted: true, ..
+                } => COOKIE_TLS,
+                From::Port { .. } | From::Socket(_) => COOKIE,
+            };
+            door::cookie(cookies, name).map(str::to_owned)
+        });
+        let caller = self.caller(from, cookie.as_deref());
+        let fetch_site = text(HeaderName::from_static("sec-fetch-site"));
+        let asked = door::Request {
+            way: match from {
+                From::Socket(_) => Way::Socket,
+                From::Port { .. } => Way::Port,
+            },
+            also_here: &self.also_here,
+            method: request.method().as_str(),
+            path: request.uri().path(),
+            hosts: &hosts,
+            origin: text(header::ORIGIN),
+            fetch_site,
+            content_type: text(header::CONTENT_TYPE),
+            has_body: !request.body().is_end_stream(),
+            role: caller.role,
+        };
+        let (route, id) = door::judge(&asked).map_err(|fault| said(&fault))?;
+        let asked = Asked {
+            id: id.to_owned(),
+            body: Bytes::new(),
+            caller,
+            cookie,
+            query: request.uri().query().unwrap_or_default().to_owned(),
+            last_event_id: text(HeaderName::from_static("last-event-id"))
+                .and_then(|id| id.parse().ok()),
+        };
+        Ok((route.what, asked))
+    }
+
+    fn caller(&self, from: From, cookie: Option<&str>) -> Caller {
+        let session = match from {
+            From::Socket(peer) => {
+                return Caller {
+                    role: peer.role(),
+                    from,
+                    session: None,
+                };
+            }
+            From::Port { .. } => cookie.and_then(|cookie| self.answers.session(cookie)),
+        };
+        Caller {
+            role: session.as_ref().map_or(self.anonymous, |known| known.role),
+            from,
+            session: session.map(|known| known.name),
+        }
+    }
+
+    async fn ask(&self, view: View, mut asked: Asked, body: Incoming) -> Reply {
+        if !body.is_end_stream() {
+            match read(body).await {
+                Ok(body) => asked.body = body,
+                Err(reply) => return reply,
+            }
+        }
+        let answer = Rc::clone(&self.answers).answer(view, asked);
+        let late = async {
+            Timer::after(ANSWER_WITHIN).await;
+            log::debug!("dashboard: no answer in time: {view:?}");
+            Reply::unavailable(
+                "the agent did not find the answer in time",
+                Some("try again; pipeops-agent status says what is slow"),
+            )
+        };
+        answer.or(late).await
+    }
+}
+
+fn own_answer(own: Own) -> Reply {
+    match own {
+        Own::Health => Reply::json(&Health::default()),
+    }
+}
+
+/// The whole body of a request.
+async fn read(body: Incoming) -> Result<Bytes, Reply> {
+    let whole = async {
+        match Limited::new(body, BODY_BYTES_MAX).collect().await {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(_too_long_or_broken) => Err(Reply::refusal(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is too long, or broke off",
+                Some("a level or a password fits into a hundred bytes"),
+            )),
+        }
+    };
+    let late = async {
+        Timer::after(BODY_DEADLINE).await;
+        Err(Reply::refusal(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not come",
+            None,
+        ))
+    };
+    whole.or(late).await
+}
+
+fn said(fault: &Fault) -> Reply {
+    let (code, error, fix) = match fault {
+        Fault::OtherMachine => (
+            StatusCode::MISDIRECTED_REQUEST,
+            "this machine is not known under that name here",
+            Some("ask for localhost, 127.0.0.1 or [::1], or the address of dashboard.listen"),
+        ),
+        Fault::Nothing => (
+            StatusCode::NOT_FOUND,
+            "there is nothing at this path",
+            Some("GET /api/v1/openapi.json"),
+        ),
+        Fault::Method(allowed) => {
+            let reply = Reply::refusal(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this path knows other methods",
+                Some(allowed),
+            );
+            return reply.with(header::ALLOW, allowed);
+        }
+        Fault::Body => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "this takes no body",
+            Some("send the request without one"),
+        ),
+        Fault::Foreign => (
+            StatusCode::FORBIDDEN,
+            "this comes from a page of somebody else",
+            Some("open the dashboard itself, at the address of this machine"),
+        ),
+        Fault::Unknown => (
+            StatusCode::UNAUTHORIZED,
+            "only who has logged in may do that",
+            Some("sudo pipeops-agent dashboard open"),
+        ),
+        Fault::ViewerOnly => (
+            StatusCode::FORBIDDEN,
+            "only root and the agent's own user change something here, and who logged in as operator",
+            Some(
+                "do it as root, with sudo; or log in as operator: sudo pipeops-agent dashboard open",
+            ),
+        ),
+        Fault::SocketOnly => (
+            StatusCode::FORBIDDEN,
+            "this is for the command line on this machine only",
+            Some("sudo pipeops-agent dashboard"),
+        ),
+        Fault::NotJson => (
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON",
+            Some("content-type: application/json"),
+        ),
+    };
+    Reply::refusal(code, error, fix)
+}
