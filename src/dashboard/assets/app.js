@@ -1,0 +1,314 @@
+// The page: which part of it is shown, what it knows, and what is on top of it: who is asking, and whether the agent is there.
+
+import {
+  ask, askSession, confirm, countAges, draw, h, hour, hurry, length, listen, listenTo, locked, logIn, login, logOut, may, openLogin, sentence, session, stream, title, trouble, watchSilence, zone,
+} from './base.js';
+
+const PAGES = ['overview', 'host', 'cluster', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
+const OWN_FILE = ['host', 'cluster'];
+
+const element = (id) => document.getElementById(id);
+const main = element('main');
+
+const nameOf = (path) => `${path[0].toUpperCase()}${path.slice(1)}`;
+
+// ---- the page that is shown ------------------------------------------------------------------------------------------------
+
+let view = null;
+let isDue = false;
+let isUsable = false;
+
+// What a page is given: things that it asked for, by name, and ways to ask. It ends with the page.
+class View {
+  constructor(page, words) {
+    this.page = page;
+    this.words = words;
+    this.ended = new AbortController();
+    this.signal = this.ended.signal;
+    this.on = {};
+    this.resources = new Map();
+  }
+
+  // The newest status, from the stream.
+  get status() {
+    return known.status;
+  }
+
+  redraw() {
+    if (view === this) due();
+  }
+
+  // Something of the agent under a name: read now, and again every `every_s` seconds while somebody looks.
+  use(name, path, every_s = 0) {
+    let it = this.resources.get(name);
+    if (it?.path === path) return it;
+    it?.cancel?.abort();
+    it = { path, every_s, data: undefined, error: null, at: null, read: 0 };
+    it.again = () => this.read(it);
+    this.resources.set(name, it);
+    this.read(it);
+    return it;
+  }
+
+  async read(it, path = it.path) {
+    it.cancel?.abort();
+    const cancel = new AbortController();
+    it.cancel = cancel;
+    it.read = performance.now();
+    try {
+      const data = await ask(path, { signal: AbortSignal.any([this.signal, cancel.signal]) });
+      Object.assign(it, { data, error: null, at: Date.now() / 1000 });
+    } catch (error) {
+      if (this.signal.aborted || cancel.signal.aborted) return;
+      it.error = error;
+    }
+    it.cancel = null;
+    this.redraw();
+  }
+
+  // Called every second.
+  refresh(isAll = false) {
+    for (const it of this.resources.values()) {
+      const isOld = it.every_s && performance.now() - it.read > it.every_s * 1000;
+      if ((isOld || isAll) && !it.cancel) this.read(it);
+    }
+  }
+}
+
+const known = { status: null, error: null, readAt: 0, wasLost: false };
+
+function due() {
+  if (isDue) return;
+  isDue = true;
+  // Not in the background: there nothing is drawn, and what is due then is drawn once.
+  requestAnimationFrame(() => {
+    isDue = false;
+    show();
+  });
+}
+
+function show() {
+  if (!view) return;
+  if (!session.isKnown) {
+    if (known.error) draw(main, title('pipeops-agent', 'pipeops-agent status'), trouble(known.error, start));
+    return;
+  }
+  if (view.page.role && !may(view.page.role)) {
+    draw(main, title(view.page.name, ...view.page.commands(view)), locked(session.role === 'none' ? 'this page needs a login' : `${view.page.name.toLowerCase()} needs a login with the role ${view.page.role}`));
+  } else {
+    draw(main, title(view.page.name, ...view.page.commands(view)), view.page.draw(view));
+  }
+  view.page.drawn?.(view);
+  // The moment from which on the page can be used; tests/browser measures it.
+  if (!isUsable) performance.mark('usable');
+  isUsable = true;
+}
+
+async function route() {
+  if (takeToken()) return;
+  const words = location.hash.replace(/^#\/?/, '').split('/').map(decode);
+  const path = PAGES.includes(words[0]) ? words[0] : PAGES[0];
+  const name = nameOf(path);
+  element('menu').setAttribute('aria-expanded', 'false');
+  const isFirst = view === null;
+  let page;
+  try {
+    page = (await import(OWN_FILE.includes(path) ? `./${path}.js` : './pages.js'))[path];
+  } catch {
+    // The agent is away, or another version of it is there.
+    known.error = null;
+    draw(main, title(name), trouble(Object.assign(new Error('this part of the page cannot be had'), { fix: 'it is read from the agent: wait until it answers, then try again' }), () => location.reload()));
+    return;
+  }
+  view?.ended.abort();
+  view?.page.end?.(view);
+  Object.assign(page, { name, path });
+  view = new View(page, words);
+  document.title = `${name} · ${known.status?.host?.hostname ?? 'pipeops-agent'}`;
+  drawFrame();
+  if (session.isKnown && (!page.role || may(page.role))) page.start?.(view);
+  hearTopics();
+  show();
+  if (!isFirst) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+}
+
+function decode(word) {
+  try {
+    return decodeURIComponent(word);
+  } catch {
+    return word;
+  }
+}
+
+// ---- who is asking ---------------------------------------------------------------------------------------------------------
+
+// A token in the address is taken out of it before anything else, so that it is neither kept in the history nor seen over a shoulder.
+function takeToken() {
+  const [, token] = /^#token=([^&]+)/.exec(location.hash) ?? [];
+  if (!token) return false;
+  history.replaceState(null, '', `${location.pathname}#/`);
+  logIn({ token: decode(token) }).catch((error) => {
+    banner.refused = error;
+    drawBanner();
+  });
+  route();
+  return true;
+}
+
+login.send = logIn;
+
+session.changed = (isOther) => {
+  if (may('viewer')) banner.refused = null;
+  if (isOther) {
+    if (!may('anonymous')) known.status = null;
+    // What was shown to another role is asked for again, or is gone.
+    const { page, words } = view ?? {};
+    if (page) {
+      view.ended.abort();
+      page.end?.(view);
+      view = new View(page, words);
+      if (!page.role || may(page.role)) page.start?.(view);
+    }
+    if (may('anonymous')) readStatus();
+  }
+  hearTopics();
+  drawFrame();
+  due();
+};
+
+function leave() {
+  confirm({
+    name: 'Log out',
+    told: h('p', {}, 'This browser forgets its session. ', may('operator') && h('label', {}, h('input', { type: 'checkbox', id: 'everywhere' }), ' end all sessions of everybody, too')),
+    word: 'Log out',
+    act: () => logOut(element('everywhere')?.checked),
+    done: () => document.querySelector('dialog')?.close(),
+  });
+}
+
+// ---- what the agent says ---------------------------------------------------------------------------------------------------
+
+async function readStatus() {
+  known.readAt = performance.now();
+  try {
+    known.status = await ask('/api/v1/status');
+    known.error = null;
+  } catch (error) {
+    known.error = error;
+  }
+  drawFrame();
+  due();
+}
+
+function hearTopics() {
+  if (!session.isKnown || !may('anonymous')) return listenTo('');
+  const topics = ['status', ...(view?.page.topics ?? []).filter((topic) => topic === 'ticks' || may('viewer'))];
+  if (may('viewer')) topics.push('changes');
+  listenTo(topics.join(','));
+}
+
+stream.hear = (name, told) => {
+  if (name === 'status') {
+    if (known.status && known.status.version !== told.version) banner.isOther = true;
+    known.status = told;
+    drawFrame();
+    due();
+  } else if (name === 'reset') {
+    readStatus();
+    view?.refresh(true);
+  }
+  view?.on[name]?.(told);
+};
+
+stream.changed = () => {
+  if (stream.state === 'live' && known.wasLost) {
+    // What was missed is read once, and who is asking is asked: a restart may have ended the session.
+    askSession().catch(() => {});
+    readStatus();
+    view?.refresh(true);
+  }
+  known.wasLost = stream.state === 'stale';
+  document.documentElement.dataset.live = stream.state;
+  drawFrame();
+};
+
+// ---- the frame -------------------------------------------------------------------------------------------------------------
+
+const banner = { refused: null, isOther: false };
+
+function drawBanner() {
+  const bar = (kind, ...words) => h('div', { class: `banner ${kind}` }, ...words);
+  const { refused, isOther } = banner;
+  const again = h('button', { type: 'button', onclick: hurry }, 'Try now');
+  const since = stream.lastWordAt ? ['since ', h('b', {}, hour(stream.lastWordAt)), ' (', h('span', { id: 'silent', 'aria-hidden': 'true' }, length((performance.now() - stream.lastWord) / 1000)), '). What you see is from then. '] : ['. '];
+  draw(element('banner'),
+    !navigator.onLine && stream.state === 'stale' && !/^(127\.|localhost|\[::1)/.test(location.host) && bar('critical', 'This browser is off line.'),
+    stream.state === 'stale' && may('anonymous') && (stream.why
+      ? bar('warning', h('b', {}, 'No live updates: '), stream.why.message, '. ', stream.why.fix && `${sentence(stream.why.fix)} `, again)
+      : bar('critical', h('b', {}, 'The agent does not answer '), ...since, 'This page goes on by itself when it is back; on the machine look at ', h('code', {}, 'systemctl status pipeops-agent'), '. ', again)),
+    refused && bar('warning', h('b', {}, 'Not logged in: '), refused.message, '. ', refused.fix && `${sentence(refused.fix)} `, h('button', { type: 'button', onclick: openLogin }, 'Log in')),
+    isOther && bar('note', 'The agent was replaced by another version. ', h('button', { type: 'button', onclick: () => location.reload() }, 'Load its page')));
+}
+
+const LIVE = { connecting: ['unknown', 'connecting'], live: ['ok', 'live'], stale: ['critical', 'stale'] };
+
+function drawFrame() {
+  const { status } = known;
+  const [state, word] = stream.state === 'stale' && stream.why ? ['warning', 'not live'] : LIVE[stream.state];
+  draw(element('host'), status?.host?.hostname);
+  draw(element('live'), may('anonymous') && [h('span', { class: `dot ${state}`, 'aria-hidden': 'true' }), word]);
+  draw(element('who'), session.isKnown && (may('viewer')
+    ? [h('span', { class: 'role' }, session.role), h('button', { type: 'button', onclick: leave }, 'Log out')]
+    : h('button', { type: 'button', onclick: openLogin }, 'Log in')));
+  const wrong = (status?.conditions ?? []).filter(({ severity }) => severity !== 'note').length;
+  draw(element('nav'), h('ul', {}, PAGES.map((path) => h('li', {}, h('a', { href: path === PAGES[0] ? '#/' : `#/${path}`, 'aria-current': view?.page.path === path ? 'page' : null }, nameOf(path),
+    path === PAGES[0] && wrong > 0 && h('span', { class: 'badge' }, wrong, h('span', { class: 'unseen' }, wrong === 1 ? ' thing is wrong' : ' things are wrong')))))));
+  draw(element('foot'), h('p', {}, status ? `pipeops-agent ${status.version} · ` : '', `times of this browser, ${zone()} · `, h('a', { href: '/api/v1/openapi.json' }, 'API'), ' · ', h('a', { href: '/metrics' }, 'metrics')));
+  drawBanner();
+}
+
+setInterval(() => {
+  watchSilence();
+  if (document.hidden) return;
+  countAges(document);
+  const silent = element('silent');
+  if (silent) silent.textContent = length((performance.now() - stream.lastWord) / 1000);
+  if (stream.state !== 'stale' || stream.why) view?.refresh();
+  if (stream.why && performance.now() - known.readAt > 10_000) readStatus();
+}, 1000);
+
+// ---- start -----------------------------------------------------------------------------------------------------------------
+
+async function start() {
+  try {
+    await askSession();
+  } catch (error) {
+    known.error = error;
+    due();
+    setTimeout(start, 3000);
+  }
+}
+
+listen(document);
+element('menu').addEventListener('click', () => {
+  const menu = element('menu');
+  menu.setAttribute('aria-expanded', String(menu.getAttribute('aria-expanded') !== 'true'));
+});
+document.querySelector('.skip').addEventListener('click', (event) => {
+  event.preventDefault();
+  main.focus();
+});
+addEventListener('hashchange', route);
+addEventListener('online', hurry);
+addEventListener('offline', drawBanner);
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) return;
+  watchSilence();
+  hurry();
+  due();
+});
+start();
+await route();

@@ -1,0 +1,437 @@
+// The pages but two: host.js has the charts, cluster.js the cluster with the logs of its pods.
+//
+// A page says which role it needs, what it reads (`start`), and what it looks like with what was read (`draw`). What is read, read again and
+// taken over from the stream is the business of app.js.
+
+import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, table } from './base.js';
+
+// ---- overview -------------------------------------------------------------------------------------------------------------
+
+// The overview: one sentence of truth, what is wrong, the parts with age and source, and which side is broken.
+const DIAGNOSIS = '/api/v1/diagnosis';
+
+export const overview = {
+  role: 'anonymous',
+  commands: () => ['pipeops-agent status'],
+  start(view) {
+    view.use('host', '/api/v1/host', 5);
+    view.use('diagnosis', DIAGNOSIS, 60);
+  },
+  draw(view) {
+    const { status } = view;
+    const host = view.resources.get('host');
+    const diagnosis = view.resources.get('diagnosis');
+    return [
+      truth(status),
+      section('Parts', part(host, 'the parts', ({ figures }) => (figures?.length
+        ? h('ul', { class: 'cards' }, figures.map((figure) => card(figure, host.at)))
+        : empty('The agent has measured nothing yet: it began a moment ago.')))),
+      section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+    ];
+  },
+};
+
+// The sentence is read out when it changes; the ages beside it are not.
+function truth(status) {
+  if (!status) return h('div', { class: 'truth unknown' }, h('p', { class: 'sentence', 'aria-live': 'polite' }, 'Asking the agent …'));
+  const worst = ['critical', 'warning', 'note'].find((severity) => status.conditions?.some((it) => it.severity === severity));
+  const state = worst && worst !== 'note' ? grade(worst) : 'ok';
+  return h('div', { class: `truth ${state}` },
+    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), sentence(status.summary)),
+    status.conditions?.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(status.conditions.length, 'condition') }, status.conditions.map(condition)),
+    h('p', { class: 'foot' }, `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
+      status.started && ['The agent runs ', age(status.started, 'for'), '.']));
+}
+
+function card(figure, readAt) {
+  const at = figure.age_s == null ? null : readAt - figure.age_s;
+  return h('li', { class: `card ${figure.state}`, 'data-key': figure.id },
+    h('h3', {}, mark(figure.state), figure.title),
+    h('p', { class: 'value' }, figure.value),
+    figure.detail && h('p', { class: 'detail' }, figure.detail),
+    h('p', { class: 'foot' }, at == null ? 'age not known' : age(at), figure.source && ` · ${figure.source}`));
+}
+
+// ---- problems -------------------------------------------------------------------------------------------------------------
+
+// What the doctor finds: what was seen, why it matters, the fix for this very machine, and a button where the agent can do it.
+const PATH = '/api/v1/problems';
+
+export const problems = {
+  role: 'viewer',
+  commands: () => ['pipeops-agent doctor', 'pipeops-agent doctor --fix'],
+  start(view) {
+    const problems = view.use('problems', PATH, 30);
+    view.on.change = problems.again;
+  },
+  draw(view) {
+    const problems = view.resources.get('problems');
+    // Only an operator may have the machine looked at anew, others see what was found at most 30 s ago.
+    const again = () => view.read(problems, may('operator') ? `${PATH}?fresh=1` : PATH);
+    return part(problems, 'what the doctor finds', (told) => {
+      const checks = told.checks ?? [];
+      const by = (outcome) => checks.filter((check) => check.outcome === outcome);
+      const [wrong, unseen, skipped, fine] = ['problem', 'unknown', 'skipped', 'ok'].map(by);
+      return [
+        h('p', { class: 'verdict', 'aria-live': 'polite' }, mark(wrong.length ? grade(wrong[0].severity) : 'ok', ''),
+          h('b', {}, wrong.length ? `${plural(wrong.length, 'problem')}. ` : 'No problem was found. '),
+          `${count(fine.length)} of ${plural(checks.length, 'check')} are fine${unseen.length ? `, ${count(unseen.length)} could not be seen` : ''}.`),
+        h('p', { class: 'foot' }, 'Looked ', age(told.at), told.took_ms != null && `, in ${count(told.took_ms)} ms`, '. ', h('button', { type: 'button', onclick: again, disabled: Boolean(problems.cancel) }, 'Look again')),
+        wrong.length > 0 && h('ul', { class: 'findings' }, wrong.map((check) => finding(check, checks, again))),
+        environment(told.environment),
+        unseen.length > 0 && fold('could not be seen', unseen, 'Some of this can be seen by root only: run ', command('sudo pipeops-agent doctor')),
+        skipped.length > 0 && fold('do not apply here, or wait for another', skipped),
+        fine.length > 0 && fold('are fine', fine),
+      ];
+    });
+  },
+};
+
+function finding(check, checks, again) {
+  const cause = check.because && checks.find(({ id }) => id === check.because);
+  const way = check.automatic;
+  return h('li', { class: `finding ${grade(check.severity)}`, 'data-key': check.id },
+    h('h2', {}, mark(grade(check.severity)), check.title, ' ', h('code', { class: 'faint' }, check.id)),
+    h('p', {}, sentence(check.seen)),
+    check.why && h('p', { class: 'why' }, sentence(check.why)),
+    cause && h('p', { class: 'faint' }, `Waits for: ${cause.title}`),
+    check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
+    check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
+    way && h('div', { class: 'switch' }, ways(way), h('p', {}, change('Fix this', {
+      name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again,
+    }), ' ', command(`sudo pipeops-agent doctor --fix ${check.id}`))));
+}
+
+const ways = (way) => facts(['Does', sentence(way.does)], ['Leaves alone', sentence(way.leaves)], ['Undo', sentence(way.undo)]);
+
+function environment(told) {
+  if (!told) return null;
+  return section('This machine', facts(
+    ['Board', told.board], ['Distribution', told.distribution], ['Init', told.init], ['Virtualisation', told.virtualisation], ['NAS', told.nas], ['Control groups', told.cgroup],
+    ['Page size', told.page_size_bytes && `${count(told.page_size_bytes)} B`], ['Architecture', told.architecture], ['Boot loader', told.boot_loader], ['Boot file', told.boot_file && h('code', {}, told.boot_file)], ['Packages', told.package_manager],
+  ), told.notes?.length > 0 && h('ul', { class: 'notes' }, told.notes.map((note) => h('li', {}, sentence(note.works), note.change && [' ', h('b', {}, 'Change: '), sentence(note.change)]))));
+}
+
+function fold(what, checks, ...hint) {
+  return h('details', { class: 'fold', 'data-key': `fold ${what}` }, h('summary', {}, `${plural(checks.length, 'check')} ${checks.length === 1 ? what.replace(/^are/, 'is').replace(/^do /, 'does ') : what}`),
+    hint.length > 0 && h('p', { class: 'faint' }, ...hint),
+    h('ul', { class: 'checks' }, checks.map((check) => h('li', { 'data-key': check.id }, mark({ ok: 'ok', unknown: 'unknown', skipped: 'unknown' }[check.outcome], ''), h('span', {}, check.title), h('span', { class: 'faint' }, check.seen)))));
+}
+
+// ---- events ---------------------------------------------------------------------------------------------------------------
+
+// One time line of everything that happened: the agent's own events and the cluster's.
+const AT_ONCE = 100;
+const wanted = { source: '', severity: '' };
+
+export const events = {
+  role: 'viewer',
+  topics: ['events'],
+  commands: () => [`pipeops-agent events${wanted.severity ? ` --severity ${wanted.severity}` : ''}`],
+  start(view) {
+    view.before = [];
+    readEvents(view);
+    view.on.event = (event) => {
+      const events = view.resources.get('events');
+      if (view.before.length || !events.data || !matches(event)) return;
+      const list = [event, ...events.data.events.filter(({ id }) => id !== event.id)];
+      events.data = { ...events.data, events: list.slice(0, AT_ONCE) };
+      view.redraw();
+    };
+  },
+  draw(view) {
+    const events = view.resources.get('events');
+    const choose = (name, label, words) => h('label', {}, `${label} `, h('select', {
+      onchange() {
+        wanted[name] = this.value;
+        view.before = [];
+        readEvents(view);
+        view.redraw();
+      },
+    }, words.map(([value, word]) => h('option', { value, selected: wanted[name] === value }, word))));
+    return [
+      h('div', { class: 'tools' },
+        choose('source', 'From', [['', 'everywhere'], ['agent', 'the agent'], ['cluster', 'the cluster']]),
+        choose('severity', 'Severity', [['', 'all'], ['critical', 'critical'], ['warning', 'warning'], ['note', 'note']])),
+      part(events, 'events', (told) => {
+        const pages = {
+          before: view.before,
+          next: told.next,
+          words: ['Newer', 'Older'],
+          back() { view.before.pop(); readEvents(view); },
+          forward() { view.before.push(told.next); readEvents(view); },
+        };
+        return told.events?.length
+          ? [table(view.before.length ? 'Earlier events' : 'The newest events; new ones appear by themselves', eventColumns(), told.events, { key: (it) => it.id, rowClass: (it) => grade(it.severity) }),
+            pager(pages, told.next ? '' : 'that is the oldest that is kept')]
+          : [empty(wanted.source || wanted.severity ? 'No event matches.' : 'Nothing has happened yet that is worth a line.'), view.before.length > 0 && pager(pages, '')];
+      }),
+    ];
+  },
+};
+
+const matches = (event) => (!wanted.source || event.source === wanted.source) && (!wanted.severity || event.severity === wanted.severity);
+
+function readEvents(view) {
+  const query = new URLSearchParams({ limit: AT_ONCE });
+  for (const name of ['source', 'severity']) if (wanted[name]) query.set(name, wanted[name]);
+  if (view.before.length) query.set('before', view.before.at(-1));
+  view.use('events', `/api/v1/events?${query}`);
+}
+
+const eventColumns = () => [
+  ['When', (it) => moment(it.at), 'when'],
+  ['What', (it) => [mark(grade(it.severity), it.severity), h('b', {}, it.reason), it.count > 1 && h('span', { class: 'times' }, ` × ${count(it.count)}`)]],
+  ['Where', (it) => h('span', { class: 'break' }, it.subject)],
+  ['Message', (it) => it.message, 'wide'],
+  ['From', (it) => h('span', { class: 'faint' }, it.source)],
+];
+
+// ---- link -----------------------------------------------------------------------------------------------------------------
+
+// The link: its state, when it was lost and why, and what waits for whom.
+export const link = {
+  role: 'viewer',
+  commands: () => ['pipeops-agent link', 'pipeops-agent metrics outbox'],
+  start(view) {
+    view.use('link', '/api/v1/link', 5);
+    view.use('diagnosis', '/api/v1/diagnosis', 60);
+  },
+  draw(view) {
+    const link = view.resources.get('link');
+    const diagnosis = view.resources.get('diagnosis');
+    return [
+      part(link, 'the link', (told) => [
+        section('State', state(told.link)),
+        section('What waits', waiting(told.destinations ?? [])),
+        section('Outages', outages(told.outages ?? [])),
+      ]),
+      section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+    ];
+  },
+};
+
+function state(link) {
+  const isUp = link.state === 'ready';
+  return [
+    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : 'critical', ''), h('b', {}, sentence(link.state)), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
+    facts(
+      ['Endpoint', link.endpoint && h('code', {}, link.endpoint)],
+      ['Next attempt', link.next_attempt_s != null && `in ${length(link.next_attempt_s)}`],
+      ['Last heartbeat', link.last_heartbeat && age(link.last_heartbeat)],
+      ['Round trip', link.rtt_ms != null && `${link.rtt_ms.toFixed(1)} ms`],
+      ['Received', bytes(link.received_bytes)],
+      ['Sent', bytes(link.sent_bytes)],
+      ['Outages since start', count(link.outages)],
+      ['Last outage', link.last_outage_why],
+    ),
+  ];
+}
+
+function waiting(destinations) {
+  if (!destinations.length) return empty('No destination keeps records for later: there is nothing to deliver.');
+  return table('Records that wait, by destination', [
+    ['Destination', (it) => it.name],
+    ['Stream', (it) => it.stream],
+    ['Waiting', (it) => count(it.records), 'number'],
+    ['Oldest', (it) => (it.oldest ? age(it.oldest) : '–'), 'number'],
+    ['Lost', (it) => (it.lost ? h('b', { class: 'critical-text' }, count(it.lost)) : count(it.lost ?? 0)), 'number'],
+  ], destinations, { key: (it) => `${it.name} ${it.stream}` });
+}
+
+function outages(list) {
+  if (!list.length) return empty('No outage is on record.');
+  return table('Outages, the newest first', [
+    ['From', (it) => moment(it.from), 'when'],
+    ['Until', (it) => (it.to ? moment(it.to) : h('b', {}, 'now')), 'when'],
+    ['Length', (it) => span(seconds(it.from), it.to ? seconds(it.to) : now()), 'number'],
+    ['Why', (it) => it.why, 'wide'],
+  ], list, { key: (it) => it.from });
+}
+
+// ---- access ---------------------------------------------------------------------------------------------------------------
+
+// How strict this machine is, what was asked of it and refused, and the switch that ends remote access at once.
+const LEVEL = {
+  full: ['warning', 'everything that the cluster’s own rules permit'],
+  managed: ['ok', 'reads, and changes in managed namespaces'],
+  'read-only': ['ok', 'reads only'],
+  off: ['note', 'nothing: nobody reaches the cluster through this agent'],
+};
+
+// What was asked about, and what came of it.
+const question = { method: 'GET', path: '', answer: null, error: null };
+
+export const access = {
+  role: 'viewer',
+  commands: () => ['pipeops-agent access', 'pipeops-agent access off'],
+  start(view) {
+    view.use('access', '/api/v1/access', 10);
+    view.on.change = () => view.resources.get('access').again();
+  },
+  draw(view) {
+    const access = view.resources.get('access');
+    return part(access, 'the policy', (told) => [
+      section('What the control plane may do here', level(told), off(told, access)),
+      section('Asked in the last 24 hours', told.last_day ? asked(told) : empty('The audit cannot be read', told.last_day_why && `: ${told.last_day_why}`, '.')),
+      told.last_day && section('Refused', refused(told.last_day.refusals ?? [])),
+      section('Would it run?', decision(view)),
+    ]);
+  },
+};
+
+function level(told) {
+  const [state, meaning] = LEVEL[told.level] ?? ['unknown', ''];
+  const { by_hand: hand } = told;
+  return [
+    h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, told.level), `: ${meaning}.`),
+    facts(
+      ['In the configuration', h('b', {}, told.configured?.level), ' ', h('span', { class: 'faint' }, told.configured?.from)],
+      ['Set here by hand', hand ? [h('b', {}, hand.level ?? 'not known, so nothing passes'), ' ', hand.since && age(hand.since, 'for'), hand.by && ` by ${hand.by}`, !hand.is_in_force && '; the configuration is stricter'] : 'nothing'],
+      ['Running now', `${count(told.running?.short ?? 0)} short, ${count(told.running?.long ?? 0)} long, ${count(told.running?.waiting ?? 0)} waiting`],
+    ),
+  ];
+}
+
+function off(told, access) {
+  if (told.level === 'off') {
+    return h('p', { class: 'state' }, told.configured?.level === 'off'
+      ? ['Remote access is off by the configuration. To allow it, root sets access.level there (', h('code', {}, told.configured.from), ') and restarts the agent.']
+      : ['Remote access is off. Only root makes it less strict, up to what the configuration permits: ', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]);
+  }
+  return h('div', { class: 'switch' },
+    h('p', {}, 'Turn remote access off: whatever runs is cut, nothing more passes, also after a restart. Applications, the link and the figures go on. ', h('b', {}, 'Only root on this machine turns it on again.')),
+    h('p', {}, change('Turn remote access off', {
+      name: 'Turn remote access off?',
+      told: facts(['Does', 'cuts every call that runs and refuses every call to come, at once and after a restart'], ['Leaves alone', 'applications, the link, figures, deliveries'], ['Undo', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]),
+      word: 'Turn it off',
+      async act() {
+        const done = await ask('/api/v1/access', { method: 'POST', body: { level: 'off' } });
+        return { outcome: done.trouble ? 'failed' : 'done', sentence: `remote access is ${done.level}; ${count(done.cut)} running calls were cut${done.is_kept ? '' : '; it will not hold after a restart'}${done.trouble ? `: ${done.trouble}` : ''}` };
+      },
+      done: access.again,
+    })));
+}
+
+function asked({ last_day: last }) {
+  const rows = [['Reads', last.reads], ['Changes', last.changes], ['Ways into containers', last.entries], ['Not told apart', last.others], ['All', last.total]].filter(([, it]) => it);
+  return table('What was asked, by kind', [
+    ['Kind', ([name]) => name],
+    ['Permitted', ([, it]) => count(it.permitted), 'number'],
+    ['Refused', ([, it]) => count(it.refused), 'number'],
+    ['Received', ([, it]) => bytes(it.received_bytes), 'number'],
+    ['Sent', ([, it]) => bytes(it.sent_bytes), 'number'],
+  ], rows, { rowClass: ([name]) => (name === 'All' ? 'sum' : null) });
+}
+
+function refused(list) {
+  if (!list.length) return empty('Nothing was refused.');
+  return table('Refusals, the newest first', [
+    ['What', (it) => h('code', {}, it.what), 'wide'],
+    ['Why', (it) => [it.why, it.fix && h('span', { class: 'detail' }, h('b', {}, 'Fix: '), it.fix)], 'wide'],
+    ['Last', (it) => moment(it.last), 'when'],
+    ['Times', (it) => count(it.count), 'number'],
+  ], list);
+}
+
+function decision(view) {
+  const { answer, error } = question;
+  const verdict = { permitted: 'ok', refused: 'critical', depends: 'unknown' };
+  return [
+    h('form', {
+      class: 'tools',
+      async onsubmit() {
+        const asked = new FormData(this);
+        question.method = asked.get('method');
+        question.path = asked.get('path').trim();
+        try {
+          question.answer = await ask(`/api/v1/access/decision?method=${encodeURIComponent(question.method)}&path=${encodeURIComponent(question.path)}`, { signal: view.signal });
+          question.error = null;
+        } catch (error) {
+          Object.assign(question, { answer: null, error });
+        }
+        view.redraw();
+      },
+    },
+    h('label', {}, 'Method ', h('select', { name: 'method' }, ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'].map((it) => h('option', {}, it)))),
+    h('label', { class: 'grow' }, 'Path ', h('input', { name: 'path', required: true, placeholder: '/api/v1/pods', autocapitalize: 'off', spellcheck: 'false' })),
+    h('button', {}, 'Explain')),
+    h('div', { 'aria-live': 'polite' },
+      error && h('p', { class: 'state critical' }, sentence(error.message), error.fix && ` ${sentence(error.fix)}`),
+      answer && [h('p', { class: 'verdict' }, mark(verdict[answer.verdict] ?? 'unknown', ''), h('b', {}, answer.verdict), `: ${answer.why}.`),
+        answer.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), answer.fix),
+        h('p', { class: 'faint' }, 'The same by hand: ', command(`pipeops-agent access test ${question.method} '${question.path.replaceAll("'", "'\\''")}'`))]),
+  ];
+}
+
+// ---- settings -------------------------------------------------------------------------------------------------------------
+
+// The settings: every value, where it came from, what it does.
+let sought = '';
+let isChangedOnly = false;
+
+export const settings = {
+  role: 'viewer',
+  commands: () => ['pipeops-agent config show', 'pipeops-agent config check'],
+  start(view) {
+    view.use('settings', '/api/v1/settings', 60);
+  },
+  draw(view) {
+    const settings = view.resources.get('settings');
+    return part(settings, 'the settings', (told) => {
+      const shown = (told.settings ?? []).filter((it) => (!isChangedOnly || !it.is_default) && `${it.key} ${it.meaning}`.toLowerCase().includes(sought.toLowerCase()));
+      return [
+        told.warnings?.length > 0 && h('ul', { class: 'findings' }, told.warnings.map((warning) => h('li', { class: 'finding warning' }, h('p', {}, mark('warning'), sentence(typeof warning === 'string' ? warning : warning.message ?? warning.error ?? JSON.stringify(warning))), warning.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), warning.fix)))),
+        h('div', { class: 'tools' },
+          h('label', {}, 'Search ', h('input', { type: 'search', value: sought, oninput() { sought = this.value; view.redraw(); } })),
+          h('label', {}, h('input', { type: 'checkbox', checked: isChangedOnly, onchange() { isChangedOnly = this.checked; view.redraw(); } }), ' only what was set')),
+        shown.length === 0 ? empty('No setting matches.') : section(plural(shown.length, 'setting'), table('Settings', [
+          ['Setting', (it) => h('code', {}, it.key)],
+          ['Value', (it) => (it.is_secret ? h('span', { class: 'faint' }, it.value == null ? 'not set' : 'hidden') : it.value == null || it.value === '' ? h('span', { class: 'faint' }, 'not set') : h('code', {}, String(it.value))), 'wide'],
+          ['From', (it) => h('span', { class: it.is_default ? 'faint' : null }, it.is_default ? 'default' : it.origin)],
+          ['Meaning', (it) => it.meaning, 'wide'],
+        ], shown, { key: (it) => it.key })),
+        h('p', { class: 'foot' }, 'Values are set in /etc/pipeops-agent/config.toml by root, or in the environment; the agent reads them when it starts.'),
+      ];
+    });
+  },
+};
+
+// ---- changes --------------------------------------------------------------------------------------------------------------
+
+// What was done on this machine by the agent, for whom, and how it is undone.
+export const changes = {
+  role: 'viewer',
+  commands: () => ['pipeops-agent changes'],
+  start(view) {
+    const changes = view.use('changes', '/api/v1/changes', 30);
+    view.on.change = changes.again;
+  },
+  draw(view) {
+    const changes = view.resources.get('changes');
+    return part(changes, 'the changes', ({ changes: list }) => (list?.length
+      ? section('What was done', table('Changes, the newest first', [
+        ['When', (it) => moment(it.at), 'when'],
+        ['What', (it) => [h('b', {}, it.what), it.why && h('span', { class: 'detail' }, it.why)], 'wide'],
+        ['Who', (it) => [it.who, it.from && h('span', { class: 'detail' }, `from ${it.from}`)]],
+        ['Outcome', (it) => [mark(OUTCOME[it.outcome] ?? grade(it.outcome), ''), it.outcome]],
+        ['Undo', (it) => undo(it, changes), 'wide'],
+      ], list, { key: (it) => it.id }))
+      : empty('Nothing was changed on this machine yet. What the agent changes, here or from the command line, is listed here with its way back.')));
+  },
+};
+
+const OUTCOME = { done: 'ok', undone: 'note', failed: 'critical', refused: 'warning', running: 'unknown' };
+
+function undo(it, changes) {
+  const way = it.undo ?? {};
+  if (!way.possible) return h('span', { class: 'faint' }, way.why_not ?? 'there is no way back');
+  const run = way.command ?? `pipeops-agent undo ${it.id}`;
+  return [change('Undo', {
+    name: 'Undo this change?',
+    told: [h('p', {}, sentence(it.what)), h('p', { class: 'faint' }, 'The same by hand: ', command(run))],
+    word: 'Undo',
+    act: post(`/api/v1/changes/${encodeURIComponent(it.id)}/undo`),
+    done: changes.again,
+  }), h('span', { class: 'detail' }, command(run))];
+}
