@@ -5,98 +5,103 @@ mod report;
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
-    error_json,
+    given::Given,
+    load,
     output::{Output, columns, printable},
     socket::{self, Answer, Ask},
+    table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
+    tell,
 };
 use crate::{
-    config::{self, Sources},
-    core::{access::Inquiry, policy::Level},
+    core::policy::Level,
     error::{Error, Exit, Result},
     host::clock,
     wire::api::{ACCESS_PATH, AccessChange, AccessReport, AccessWish},
 };
 
-/// What may be asked.
-#[derive(Args, Debug)]
-pub(super) struct Wanted {
-    #[command(subcommand)]
-    act: Option<Act>,
-    /// Ask the agent behind this socket
-    #[arg(long, global = true, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// Read this file instead of /etc/pipeops-agent/config.toml, and config.d/*.toml beside it
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one key, stronger than files and environment
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
-    assignments: Vec<String>,
-    /// Print JSON for programs
-    #[arg(long, global = true)]
-    json: bool,
-}
+/// `access`.
+pub(super) static COMMAND: Command = Command {
+    name: "access",
+    about: "Show how strict this machine is, make it stricter at once, explain a decision",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    below: &[&FULL, &MANAGED, &READ_ONLY, &OFF, &TEST],
+    notes: "Without a command it shows what holds, why, and what was asked in the last day.\n\
+            A level that is set here holds at once and after a restart, never beyond access.level of the settings.\n\
+            The agent's own user may make it stricter, root also less strict.",
+    examples: &[
+        "pipeops-agent access",
+        "pipeops-agent access read-only",
+        "sudo pipeops-agent access managed",
+        "pipeops-agent access test GET /api/v1/pods",
+    ],
+    exit: "0 when it is done, 1 when it is refused or a problem was found, 2 when no agent answers.",
+    run: Some(show),
+    ..Command::BARE
+};
 
-#[derive(Debug, Subcommand)]
-enum Act {
-    /// Permit whatever the cluster's own rules permit
-    Full,
-    /// Permit reads of all but Secrets, and changes in managed namespaces
-    Managed,
-    /// Permit reads of all but Secrets, and nothing else
-    ReadOnly,
-    /// Permit nothing
-    Off,
-    /// Explain what would become of a request
-    #[command(after_help = "Examples:\n  \
-        pipeops-agent access test GET /api/v1/pods\n  \
-        pipeops-agent access test PATCH /apis/apps/v1/namespaces/shop/deployments/web\n  \
-        pipeops-agent access test GET '/api/v1/namespaces/shop/secrets?watch=1'\n  \
-        pipeops-agent access test GET shop/web:80/index.html\n\n\
-        Exit code 0 when it would run, 1 when it would be refused, 2 when that cannot be said.\n\
-        Without a running agent the settings are judged by alone.")]
-    Test {
-        /// The method, such as GET
-        method: String,
-        /// A path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH
-        path: String,
-    },
-}
+static FULL: Command = Command {
+    name: Level::Full.word(),
+    about: "Permit whatever the cluster's own rules permit",
+    run: Some(set),
+    ..Command::BARE
+};
 
-/// Runs the command.
-pub(super) fn access(wanted: Wanted, output: &mut Output) -> Exit {
-    let loaded = config::load(&Sources::of_process(wanted.config, wanted.assignments));
-    let sockets = socket::candidates(wanted.socket, loaded.socket());
-    let done = match wanted.act {
-        None => show(&sockets, wanted.json, output),
-        Some(Act::Full) => set(Level::Full, &sockets, wanted.json, output),
-        Some(Act::Managed) => set(Level::Managed, &sockets, wanted.json, output),
-        Some(Act::ReadOnly) => set(Level::ReadOnly, &sockets, wanted.json, output),
-        Some(Act::Off) => set(Level::Off, &sockets, wanted.json, output),
-        Some(Act::Test { method, path }) => {
-            let inquiry = Inquiry {
-                method,
-                target: path,
-            };
-            decision::test(&inquiry, &loaded, &sockets, wanted.json, output)
-        }
-    };
-    done.unwrap_or_else(|error| {
-        tell_error(&error, wanted.json, output);
-        Exit::CouldNotRun
-    })
-}
+static MANAGED: Command = Command {
+    name: Level::Managed.word(),
+    about: "Permit reads of all but Secrets, and changes in managed namespaces",
+    run: Some(set),
+    ..Command::BARE
+};
 
-fn tell_error(error: &Error, is_json: bool, output: &mut Output) {
-    if is_json {
-        output.json(&json!({ "error": error_json(error) }));
-    } else {
-        output.error(error);
-    }
+static READ_ONLY: Command = Command {
+    name: Level::ReadOnly.word(),
+    about: "Permit reads of all but Secrets, and nothing else",
+    run: Some(set),
+    ..Command::BARE
+};
+
+static OFF: Command = Command {
+    name: Level::Off.word(),
+    about: "Permit nothing",
+    run: Some(set),
+    ..Command::BARE
+};
+
+static TEST: Command = Command {
+    name: "test",
+    about: "Explain what would become of a request",
+    arguments: &[
+        Argument {
+            name: "METHOD",
+            takes: Takes::Text,
+            need: Need::One,
+            help: "The method, such as GET",
+        },
+        Argument {
+            name: "PATH",
+            takes: Takes::Text,
+            need: Need::One,
+            help: "A path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH",
+        },
+    ],
+    notes: "Without a running agent the settings are judged by alone.",
+    examples: &[
+        "pipeops-agent access test GET /api/v1/pods",
+        "pipeops-agent access test PATCH /apis/apps/v1/namespaces/shop/deployments/web",
+        "pipeops-agent access test GET '/api/v1/namespaces/shop/secrets?watch=1'",
+        "pipeops-agent access test GET shop/web:80/index.html",
+    ],
+    exit: "0 when it would run, 1 when it would be refused, 2 when that cannot be said.",
+    run: Some(decision::test),
+    ..Command::BARE
+};
+
+fn sockets(given: &Given) -> Vec<PathBuf> {
+    socket::candidates(given, &load(given))
 }
 
 /// An answer as the agent said it, and as far as this program understands it.
@@ -112,14 +117,15 @@ fn fine(answer: Answer, what: &str) -> Result<Answer> {
     }
 }
 
-fn show(sockets: &[PathBuf], is_json: bool, output: &mut Output) -> Result<Exit> {
-    let answer = socket::ask(sockets, Ask::Get(ACCESS_PATH)).map_err(|silence| silence.error)?;
+fn show(given: &Given, output: &mut Output) -> Result<Exit> {
+    let asked = socket::ask(&sockets(given), Ask::Get(ACCESS_PATH));
+    let answer = asked.map_err(|silence| silence.error)?;
     let value = fine(answer, "the agent refuses to tell how strict it is")?.json()?;
     let report: AccessReport = understood(&value)?;
     if report.level.is_empty() {
         return Err(socket::odd("it has no level"));
     }
-    if is_json {
+    if given.has("json") {
         output.json(&value);
     } else {
         for line in report::told(&report, clock::now().wall, output) {
@@ -136,25 +142,26 @@ fn show(sockets: &[PathBuf], is_json: bool, output: &mut Output) -> Result<Exit>
     })
 }
 
-fn set(level: Level, sockets: &[PathBuf], is_json: bool, output: &mut Output) -> Result<Exit> {
+fn set(given: &Given, output: &mut Output) -> Result<Exit> {
+    let level = given.command().name;
     let wish = AccessWish {
-        level: level.word().to_owned(),
+        level: level.to_owned(),
     };
-    let cannot = format!("cannot set access to {}", level.word());
+    let cannot = format!("cannot set access to {level}");
     let body = serde_json::to_vec(&wish).map_err(|error| Error::new(&cannot).because(&error))?;
-    let asked = socket::ask(sockets, Ask::Post(ACCESS_PATH, body));
+    let asked = socket::ask(&sockets(given), Ask::Post(ACCESS_PATH, body));
     let answer = asked.map_err(|silence| silence.error.within(&cannot))?;
     if matches!(answer.code, 403 | 409) {
         let mut error = answer.refusal(&cannot);
         if answer.code == 403 {
-            error.fix = Some(format!("sudo pipeops-agent access {}", level.word()));
+            error.fix = Some(format!("sudo pipeops-agent access {level}"));
         }
-        tell_error(&error, is_json, output);
+        tell(&error, given, output);
         return Ok(Exit::Problem);
     }
     let value = fine(answer, &cannot)?.json()?;
     let change: AccessChange = understood(&value)?;
-    if is_json {
+    if given.has("json") {
         output.json(&value);
     } else {
         output.line(&printable(&changed(&change)));

@@ -3,25 +3,71 @@
 use serde_json::json;
 
 use super::{
-    Form, error_json,
+    error_json,
+    given::Given,
+    load,
     output::{Output, Tone, columns, printable},
+    table::{CONFIG, Command, JSON, SET},
 };
 use crate::{
     config::{Loaded, Origin, Shown, keys},
     error::Exit,
 };
 
-/// Says everything that is wrong with the settings.
-pub(super) fn check(loaded: &Loaded, form: Form, output: &mut Output) -> Exit {
+/// `config`.
+pub(super) static COMMAND: Command = Command {
+    name: "config",
+    about: "Check and show the settings",
+    options: &[JSON],
+    below: &[&CHECK, &SHOW, &EXAMPLE],
+    ..Command::BARE
+};
+
+static CHECK: Command = Command {
+    name: "check",
+    about: "Say everything that is wrong with the settings",
+    options: &[CONFIG, SET],
+    examples: &[
+        "pipeops-agent config check",
+        "pipeops-agent config check --config /tmp/new.toml --json",
+    ],
+    exit: "0 when the agent can run with them, 1 when it cannot.",
+    run: Some(|given, output| Ok(check(given, output))),
+    ..Command::BARE
+};
+
+static SHOW: Command = Command {
+    name: "show",
+    about: "Print every setting, its value and where it came from",
+    options: &[CONFIG, SET],
+    examples: &[
+        "pipeops-agent config show",
+        "pipeops-agent config show --set access.level=off --json",
+    ],
+    exit: "0 when the agent can run with them, 1 when it cannot.",
+    run: Some(|given, output| Ok(show(given, output))),
+    ..Command::BARE
+};
+
+static EXAMPLE: Command = Command {
+    name: "example",
+    about: "Print a file with every setting, its meaning and default",
+    examples: &["pipeops-agent config example > /etc/pipeops-agent/config.toml"],
+    run: Some(|given, output| Ok(example(given, output))),
+    ..Command::BARE
+};
+
+fn check(given: &Given, output: &mut Output) -> Exit {
+    let loaded = load(given);
     let (problems, warnings) = (loaded.problems(), loaded.warnings());
-    if form.json {
+    if given.has("json") {
         output.json(&json!({
             "problems": problems.iter().map(error_json).collect::<Vec<_>>(),
             "warnings": warnings.iter().map(error_json).collect::<Vec<_>>(),
         }));
-        return exit(loaded);
+        return exit(&loaded);
     }
-    tell(loaded, output);
+    tell(&loaded, output);
     output.line(&match (problems.len(), warnings.len()) {
         (0, 0) => "the settings are fine".to_owned(),
         (0, count) => format!(
@@ -33,35 +79,17 @@ pub(super) fn check(loaded: &Loaded, form: Form, output: &mut Output) -> Exit {
             counted(count, "problem")
         ),
     });
-    exit(loaded)
+    exit(&loaded)
 }
 
-/// Prints every setting, its value and where it came from.
-pub(super) fn show(loaded: &Loaded, form: Form, output: &mut Output) -> Exit {
+fn show(given: &Given, output: &mut Output) -> Exit {
+    let loaded = load(given);
     let shown = loaded.shown();
-    if form.json {
-        let settings: Vec<_> = shown
-            .iter()
-            .map(|setting| {
-                json!({
-                    "key": setting.key.path,
-                    "value": setting.value,
-                    "from": setting.origin.to_string(),
-                    "default": setting.key.default,
-                    "variable": setting.key.variable(),
-                    "doc": setting.key.doc,
-                })
-            })
-            .collect();
-        output.json(&json!({
-            "settings": settings,
-            "socket": loaded.socket(),
-            "problems": loaded.problems().iter().map(error_json).collect::<Vec<_>>(),
-            "warnings": loaded.warnings().iter().map(error_json).collect::<Vec<_>>(),
-        }));
-        return exit(loaded);
+    if given.has("json") {
+        output.json(&shown_json(&loaded, &shown));
+        return exit(&loaded);
     }
-    let rows: Vec<_> = shown.iter().map(|setting| row(setting, loaded)).collect();
+    let rows: Vec<_> = shown.iter().map(|setting| row(setting, &loaded)).collect();
     let head = vec!["KEY".to_owned(), "VALUE".to_owned(), "FROM".to_owned()];
     let lines = columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>());
     let mut lines = lines.into_iter();
@@ -76,13 +104,34 @@ pub(super) fn show(loaded: &Loaded, form: Form, output: &mut Output) -> Exit {
         };
         output.line(&line);
     }
-    tell(loaded, output);
-    exit(loaded)
+    tell(&loaded, output);
+    exit(&loaded)
 }
 
-/// Prints the documented file.
-pub(super) fn example(form: Form, output: &mut Output) -> Exit {
-    if form.json {
+fn shown_json(loaded: &Loaded, shown: &[Shown]) -> serde_json::Value {
+    let settings: Vec<_> = shown
+        .iter()
+        .map(|setting| {
+            json!({
+                "key": setting.key.path,
+                "value": setting.value,
+                "from": setting.origin.to_string(),
+                "default": setting.key.default,
+                "variable": setting.key.variable(),
+                "doc": setting.key.doc,
+            })
+        })
+        .collect();
+    json!({
+        "settings": settings,
+        "socket": loaded.socket(),
+        "problems": loaded.problems().iter().map(error_json).collect::<Vec<_>>(),
+        "warnings": loaded.warnings().iter().map(error_json).collect::<Vec<_>>(),
+    })
+}
+
+fn example(given: &Given, output: &mut Output) -> Exit {
+    if given.has("json") {
         output.json(&json!({ "file": keys::example_file() }));
     } else {
         output.line(keys::example_file().trim_end());

@@ -5,17 +5,18 @@
 mod chart;
 mod unit;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
-    error_json,
+    given::Given,
+    load,
     output::{Output, Tone, columns, printable},
+    table::{Argument, CONFIG, Command, JSON, Need, Opt, Takes},
 };
 use crate::{
-    config::{self, Sources},
+    config,
     core::{
         outbox::{Backlog, Stream},
         series::{Key, Known, Line, Query, Select, Spot, decimal},
@@ -35,75 +36,138 @@ const CHARTS_MAX: usize = 12;
 /// Columns of a chart where the terminal does not say how wide it is.
 const WIDTH: usize = 80;
 
-/// What may be asked.
-#[derive(Args, Debug)]
-pub(super) struct Wanted {
-    #[command(subcommand)]
-    act: Act,
-    /// Read the files in this directory instead of the one of the settings
-    #[arg(long, global = true, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
-    /// Read this file instead of /etc/pipeops-agent/config.toml, and config.d/*.toml beside it
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Print JSON for programs
-    #[arg(long, global = true)]
-    json: bool,
-}
+/// `metrics`.
+pub(super) static COMMAND: Command = Command {
+    name: "metrics",
+    about: "Show what was measured, export it, say what waits for whom",
+    options: &[
+        Opt::value(
+            "state-dir",
+            Takes::Folder,
+            "DIR",
+            "Read the files in this directory instead of the one of the settings",
+        ),
+        CONFIG,
+        JSON,
+    ],
+    below: &[&QUERY, &EXPORT, &STREAMS, &OUTBOX],
+    ..Command::BARE
+};
 
-#[derive(Debug, Subcommand)]
-enum Act {
-    /// Draw a series, or list all series with their newest values
-    #[command(after_help = "Examples:\n  \
-        pipeops-agent metrics query\n  \
-        pipeops-agent metrics query host_load1\n  \
-        pipeops-agent metrics query 'host_cpu_ratio{mode=\"iowait\"}' --last 7d\n\n\
-        The line is the mean of each column, the field around it reaches from the smallest to the largest value.\n\
-        Nothing is drawn where nothing was measured.")]
-    Query {
-        /// A metric, with labels where only some of its series are meant
-        series: Option<String>,
-        #[command(flatten)]
-        time: Time,
-    },
-    /// Print values as a table for other programs
-    #[command(after_help = "Examples:\n  \
-        pipeops-agent metrics export --last 1h > last-hour.csv\n  \
-        pipeops-agent metrics export host_load1 --last 30d --step 15min --format json\n  \
-        pipeops-agent metrics export --state-dir /mnt/old-card/var/lib/pipeops-agent --last 2d\n\n\
-        CSV has a head; JSON is one object a line. value is the mean where a row stands for a step of time.")]
-    Export {
-        /// A metric, with labels where only some of its series are meant; all series without it
-        series: Option<String>,
-        #[command(flatten)]
-        time: Time,
-        /// How it is written
-        #[arg(long, value_enum, default_value_t = Format::Csv)]
-        format: Format,
-    },
-    /// Say what is kept: streams, their newest records, what is missing in them
-    Streams,
-    /// Say what waits for each receiver, and how old it is
-    Outbox,
-}
+static QUERY: Command = Command {
+    name: "query",
+    about: "Draw a series, or list all series with their newest values",
+    options: &[LAST, FROM, TO, STEP],
+    arguments: &[Argument {
+        name: "SERIES",
+        takes: Takes::Text,
+        need: Need::Maybe,
+        help: "A metric, with labels where only some of its series are meant",
+    }],
+    notes: "The line is the mean of each column, the field around it reaches from the smallest to the largest value.\n\
+            Nothing is drawn where nothing was measured.",
+    examples: &[
+        "pipeops-agent metrics query",
+        "pipeops-agent metrics query host_load1",
+        "pipeops-agent metrics query 'host_cpu_ratio{mode=\"iowait\"}' --last 7d",
+    ],
+    run: Some(query),
+    ..Command::BARE
+};
 
-#[derive(Args, Debug)]
+static EXPORT: Command = Command {
+    name: "export",
+    about: "Print values as a table for other programs",
+    options: &[
+        LAST,
+        FROM,
+        TO,
+        STEP,
+        Opt::value(
+            "format",
+            Takes::Word(&["csv", "json"]),
+            "FORMAT",
+            "How it is written",
+        )
+        .default("csv"),
+    ],
+    arguments: &[Argument {
+        name: "SERIES",
+        takes: Takes::Text,
+        need: Need::Maybe,
+        help: "A metric, with labels where only some of its series are meant; all series without it",
+    }],
+    notes: "CSV has a head; JSON is one object a line. value is the mean where a row stands for a step of time.",
+    examples: &[
+        "pipeops-agent metrics export --last 1h > last-hour.csv",
+        "pipeops-agent metrics export host_load1 --last 30d --step 15min --format json",
+        "pipeops-agent metrics export --state-dir /mnt/old-card/var/lib/pipeops-agent --last 2d",
+    ],
+    run: Some(export),
+    ..Command::BARE
+};
+
+static STREAMS: Command = Command {
+    name: "streams",
+    about: "Say what is kept: streams, their newest records, what is missing in them",
+    run: Some(streams),
+    ..Command::BARE
+};
+
+static OUTBOX: Command = Command {
+    name: "outbox",
+    about: "Say what waits for each receiver, and how old it is",
+    run: Some(outbox),
+    ..Command::BARE
+};
+
+const LAST: Opt = Opt::value(
+    "last",
+    Takes::Text,
+    "LENGTH",
+    "How far back, like 90min, 24h, 30d",
+)
+.default("24h");
+const FROM: Opt = Opt::value(
+    "from",
+    Takes::Text,
+    "TIME",
+    "From this moment on, like 2026-06-16T05:00:00Z",
+)
+.against("last");
+const TO: Opt = Opt::value("to", Takes::Text, "TIME", "Until this moment");
+const STEP: Opt = Opt::value(
+    "step",
+    Takes::Text,
+    "LENGTH",
+    "One value for each step of this length; as fine as they are kept without it",
+);
+
+/// The time that is asked about.
+#[derive(Debug)]
 struct Time {
-    /// How far back, like 90min, 24h, 30d
-    #[arg(long, value_name = "LENGTH", default_value = "24h", value_parser = length)]
-    last: Duration,
-    /// From this moment on, like 2026-06-16T05:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "last")]
-    from: Option<Wall>,
-    /// Until this moment
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    to: Option<Wall>,
-    /// One value for each step of this length; as fine as they are kept without it
-    #[arg(long, value_name = "LENGTH", value_parser = length)]
+    from: Wall,
+    to: Wall,
     step: Option<Duration>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+impl Time {
+    fn of(given: &Given) -> Result<Self> {
+        // A sample of this very moment is meant, too.
+        let now = || Wall::from_millis(clock::now().wall.millis().saturating_add(1));
+        let to = given.read("to", moment)?.unwrap_or_else(now);
+        let last = given.read("last", length)?.unwrap_or_default();
+        let last = i64::try_from(last.as_millis()).unwrap_or(i64::MAX);
+        let back = || Wall::from_millis(to.millis().saturating_sub(last));
+        Ok(Self {
+            from: given.read("from", moment)?.unwrap_or_else(back),
+            to,
+            step: given.read("step", length)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Format {
     Csv,
     Json,
@@ -119,55 +183,19 @@ fn moment(text: &str) -> std::result::Result<Wall, String> {
     Wall::parse_rfc3339(text).ok_or_else(|| "write it like 2026-06-16T05:00:00Z".to_owned())
 }
 
-impl Time {
-    fn bounds(&self) -> (Wall, Wall) {
-        // A sample of this very moment is meant, too.
-        let to = self
-            .to
-            .unwrap_or_else(|| Wall::from_millis(clock::now().wall.millis().saturating_add(1)));
-        let last = i64::try_from(self.last.as_millis()).unwrap_or(i64::MAX);
-        let from = self
-            .from
-            .unwrap_or_else(|| Wall::from_millis(to.millis().saturating_sub(last)));
-        (from, to)
+fn reader(given: &Given) -> Result<Reader> {
+    match given.path("state-dir") {
+        Some(directory) => Reader::open(&directory),
+        None => Reader::open(load(given).state_dir()),
     }
 }
 
-/// Runs the command.
-pub(super) fn metrics(wanted: Wanted, output: &mut Output) -> Exit {
-    let is_json = wanted.json;
-    run(wanted, output).unwrap_or_else(|error| {
-        if is_json {
-            output.json(&json!({ "error": error_json(&error) }));
-        } else {
-            output.error(&error);
-        }
-        Exit::CouldNotRun
-    })
-}
-
-fn run(wanted: Wanted, output: &mut Output) -> Result<Exit> {
-    let directory = wanted.state_dir.unwrap_or_else(|| {
-        let loaded = config::load(&Sources::of_process(wanted.config, Vec::new()));
-        loaded.state_dir().to_owned()
-    });
-    let reader = Reader::open(&directory)?;
-    match wanted.act {
-        Act::Query { series: None, time } => list(&reader, &time, wanted.json, output),
-        Act::Query {
-            series: Some(text),
-            time,
-        } => draw(&reader, &text, &time, wanted.json, output),
-        Act::Export {
-            series,
-            time,
-            format,
-        } => {
-            let format = if wanted.json { Format::Json } else { format };
-            export(&reader, series.as_deref(), &time, format, output)
-        }
-        Act::Streams => streams(&reader, wanted.json, output),
-        Act::Outbox => outbox(&reader, wanted.json, output),
+fn query(given: &Given, output: &mut Output) -> Result<Exit> {
+    let time = Time::of(given)?;
+    let reader = reader(given)?;
+    match given.text("SERIES") {
+        None => list(&reader, &time, given.has("json"), output),
+        Some(text) => draw(&reader, text, &time, given.has("json"), output),
     }
 }
 
@@ -194,7 +222,7 @@ fn none(what: &str) -> Error {
 }
 
 fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Result<Exit> {
-    let (from, to) = time.bounds();
+    let Time { from, to, .. } = *time;
     let mut rows = Vec::new();
     let mut values = Vec::new();
     for (line, spot) in newest(reader, &reader.series(&Select::All)?, (from, to))? {
@@ -268,7 +296,7 @@ fn draw(
     is_json: bool,
     output: &mut Output,
 ) -> Result<Exit> {
-    let (from, to) = time.bounds();
+    let Time { from, to, .. } = *time;
     let area = chart::Area::new(from, to, output.width().unwrap_or(WIDTH));
     let lines = reader.query(&Query {
         select: select(Some(text))?,
@@ -329,15 +357,15 @@ fn number(value: i64, digits: u8) -> Value {
         .map_or(Value::Null, Value::Number)
 }
 
-fn export(
-    reader: &Reader,
-    series: Option<&str>,
-    time: &Time,
-    format: Format,
-    output: &mut Output,
-) -> Result<Exit> {
-    let (from, to) = time.bounds();
-    let known = reader.series(&select(series)?)?;
+fn export(given: &Given, output: &mut Output) -> Result<Exit> {
+    let Time { from, to, step } = Time::of(given)?;
+    let format = match given.text("format") {
+        Some("json") => Format::Json,
+        _ if given.has("json") => Format::Json,
+        _ => Format::Csv,
+    };
+    let reader = reader(given)?;
+    let known = reader.series(&select(given.text("SERIES"))?)?;
     if known.is_empty() {
         return Err(none("there is no such series"));
     }
@@ -345,7 +373,7 @@ fn export(
         output.line("time,series,value,min,max,count");
     }
     // Whole steps, so that none lies in two pieces.
-    let at_once = time.step.map_or(EXPORT_AT_ONCE, |step| {
+    let at_once = step.map_or(EXPORT_AT_ONCE, |step| {
         let steps = EXPORT_AT_ONCE.as_millis().div_ceil(step.as_millis().max(1));
         step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
     });
@@ -357,7 +385,7 @@ fn export(
                 select: select.clone(),
                 from: *begin,
                 to: *end,
-                step: time.step,
+                step,
             })?;
             for line in &lines {
                 for spot in &line.spots {
@@ -396,11 +424,12 @@ fn exported(line: &Line, spot: &Spot, format: Format) -> String {
     }
 }
 
-fn streams(reader: &Reader, is_json: bool, output: &mut Output) -> Result<Exit> {
+fn streams(given: &Given, output: &mut Output) -> Result<Exit> {
+    let reader = reader(given)?;
     let streams = [Stream::Metrics, Stream::Events, Stream::Logs]
         .map(|stream| (stream, reader.holdings(stream)));
     let levels = reader.levels()?;
-    if is_json {
+    if given.has("json") {
         let streams = streams.map(|(stream, holdings)| {
             let gaps: Vec<Value> = holdings
                 .gaps
@@ -461,10 +490,11 @@ fn table(rows: &[Vec<String>], output: &mut Output) {
     }
 }
 
-fn outbox(reader: &Reader, is_json: bool, output: &mut Output) -> Result<Exit> {
+fn outbox(given: &Given, output: &mut Output) -> Result<Exit> {
+    let reader = reader(given)?;
     let backlog = reader.backlog()?;
     let now = clock::now().wall;
-    if is_json {
+    if given.has("json") {
         let values: Vec<Value> = backlog
             .iter()
             .map(|waiting| {

@@ -122,14 +122,9 @@ impl Output {
         write(&mut self.err, &text);
     }
 
-    /// What clap has to say: help on standard output, wrong arguments in our form on standard error.
-    pub(super) fn usage(&mut self, told: &clap::Error) {
-        let text = told.render().to_string();
-        if told.use_stderr() {
-            write(&mut self.err, &text);
-        } else {
-            write(&mut self.out, &text);
-        }
+    /// How a command is written, where one was written that cannot run.
+    pub(super) fn usage(&mut self, text: &str) {
+        write(&mut self.err, &format!("{text}\n"));
     }
 }
 

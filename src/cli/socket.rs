@@ -11,7 +11,9 @@ use hyper::{Request, body::Bytes, header};
 use smol::{Timer, future::or, net::unix::UnixStream};
 use smol_hyper::rt::FuturesIo;
 
+use super::given::Given;
 use crate::{
+    config::Loaded,
     error::{Error, Result, Retry},
     wire::api,
 };
@@ -94,12 +96,12 @@ pub(super) enum Ask<'a> {
 }
 
 /// The sockets to try: the one that was named, else the one of these settings and the one of the service.
-pub(super) fn candidates(named: Option<PathBuf>, of_settings: &Path) -> Vec<PathBuf> {
-    if let Some(named) = named {
+pub(super) fn candidates(given: &Given, of_settings: &Loaded) -> Vec<PathBuf> {
+    if let Some(named) = given.path("socket") {
         return vec![named];
     }
-    let mut sockets = vec![of_settings.to_owned()];
-    if of_settings != Path::new(SERVICE_SOCKET) {
+    let mut sockets = vec![of_settings.socket().to_owned()];
+    if of_settings.socket() != Path::new(SERVICE_SOCKET) {
         sockets.push(PathBuf::from(SERVICE_SOCKET));
     }
     sockets

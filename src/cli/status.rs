@@ -4,41 +4,36 @@
 use std::{path::PathBuf, time::Duration};
 
 use serde::Deserialize;
-use serde_json::json;
 
 use super::{
-    Form, error_json,
+    given::Given,
+    load,
     output::{Output, Tone, ago, columns, printable, size},
     socket::{self, Ask},
+    table::{CONFIG, Command, JSON, SET, SOCKET},
 };
 use crate::{
-    config::Loaded,
     core::time::{Wall, in_words},
     error::{Exit, Result},
     host::clock,
     wire::api::{self, Cluster, Condition, Host, Link, Load, Status},
 };
 
-/// Prints the status.
-pub(super) fn status(
-    named: Option<PathBuf>,
-    loaded: &Loaded,
-    form: Form,
-    output: &mut Output,
-) -> Exit {
-    let sockets = socket::candidates(named, loaded.socket());
-    let (status, body) = match fetch(&sockets) {
-        Ok(found) => found,
-        Err(error) => {
-            if form.json {
-                output.json(&json!({ "error": error_json(&error) }));
-            } else {
-                output.error(&error);
-            }
-            return Exit::CouldNotRun;
-        }
-    };
-    if form.json {
+/// `status`.
+pub(super) static COMMAND: Command = Command {
+    name: "status",
+    about: "Say how the agent of this machine is doing",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    examples: &["pipeops-agent status", "pipeops-agent status --json"],
+    exit: "0 when everything works, 1 when something does not, 2 when no agent answers.",
+    run: Some(status),
+    ..Command::BARE
+};
+
+fn status(given: &Given, output: &mut Output) -> Result<Exit> {
+    let loaded = load(given);
+    let (status, body) = fetch(&socket::candidates(given, &loaded))?;
+    if given.has("json") {
         // As the agent said it: it may know more than this program.
         output.json(&body);
     } else {
@@ -46,11 +41,11 @@ pub(super) fn status(
             output.line(&line);
         }
     }
-    if is_wrong(&status) {
+    Ok(if is_wrong(&status) {
         Exit::Problem
     } else {
         Exit::Fine
-    }
+    })
 }
 
 fn fetch(sockets: &[PathBuf]) -> Result<(Status, serde_json::Value)> {

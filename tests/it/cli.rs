@@ -1,5 +1,7 @@
 //! The program as a person or a script meets it: its output, its exit codes, what it never prints.
 
+mod shells;
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixListener,

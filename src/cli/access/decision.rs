@@ -1,11 +1,11 @@
 //! What would become of a request, asked of the running agent, or judged by the settings where there is none.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
 use super::{
     super::{
+        given::Given,
+        load,
         output::{Output, Tone},
         socket::{self, Ask, Silence},
     },
@@ -26,19 +26,19 @@ use crate::{
 const PLAIN: &[u8] = b"-._~/:,";
 
 /// Explains what would become of a request.
-pub(super) fn test(
-    inquiry: &Inquiry,
-    loaded: &Loaded,
-    sockets: &[PathBuf],
-    is_json: bool,
-    output: &mut Output,
-) -> Result<Exit> {
+pub(super) fn test(given: &Given, output: &mut Output) -> Result<Exit> {
+    let word = |name| given.text(name).unwrap_or_default().to_owned();
+    let inquiry = Inquiry {
+        method: word("METHOD"),
+        target: word("PATH"),
+    };
+    let loaded = load(given);
     let path = format!(
         "{DECISION_PATH}?method={}&path={}",
         escaped(&inquiry.method),
         escaped(&inquiry.target)
     );
-    let (value, judge) = match socket::ask(sockets, Ask::Get(&path)) {
+    let (value, judge) = match socket::ask(&socket::candidates(given, &loaded), Ask::Get(&path)) {
         Ok(answer) => (
             fine(answer, "the agent does not explain that")?.json()?,
             None,
@@ -47,7 +47,7 @@ pub(super) fn test(
             is_down: true,
             error,
         }) => {
-            let (value, judge) = alone(inquiry, loaded)
+            let (value, judge) = alone(&inquiry, &loaded)
                 .ok_or_else(|| error.why("and the settings cannot be judged by: config check"))?;
             (value, Some(judge))
         }
@@ -60,7 +60,7 @@ pub(super) fn test(
         "depends" => Exit::CouldNotRun,
         _ => return Err(socket::odd("it has no verdict")),
     };
-    if is_json {
+    if given.has("json") {
         output.json(&value);
         return Ok(exit);
     }

@@ -1,0 +1,219 @@
+//! The table of commands as a whole, and how a command line is read by it.
+
+use std::{collections::BTreeSet, os::unix::ffi::OsStringExt};
+
+use super::{
+    given::{called, options, parse},
+    table::Takes,
+    *,
+};
+
+/// Every command with those that it is below of.
+fn all() -> Vec<Vec<&'static Command>> {
+    let mut found = vec![vec![&PROGRAM]];
+    let mut next = 0;
+    while let Some(path) = found.get(next).cloned() {
+        for below in path.last().unwrap().below {
+            found.push(path.iter().copied().chain([*below]).collect());
+        }
+        next += 1;
+    }
+    found
+}
+
+/// The words of a line as a shell sees them, as far as examples go.
+fn words(line: &str) -> Vec<OsString> {
+    let line = line
+        .split_once("pipeops-agent ")
+        .map_or("", |(_, rest)| rest);
+    let line = line.split([')', '>', '|']).next().unwrap();
+    let quoted = line.split('\'').enumerate();
+    quoted
+        .flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(OsString::from).collect(),
+            _ => vec![OsString::from(part)],
+        })
+        .collect()
+}
+
+fn read(line: &str) -> Result<Asked> {
+    parse(
+        &PROGRAM,
+        words(&format!("pipeops-agent {line}")).into_iter(),
+    )
+}
+
+fn given(line: &str) -> Given {
+    match read(line) {
+        Ok(Asked::Run(given)) => given,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn told(line: &str) -> String {
+    read(line).unwrap_err().to_string()
+}
+
+#[test]
+fn every_command_is_described_and_its_names_are_its_own() {
+    assert!(all().len() > 20);
+    for path in all() {
+        let (name, command) = (called(&path), path.last().unwrap());
+        assert!(command.about.len() > 10 || command.name == "off", "{name}");
+        assert!(!command.about.ends_with('.'), "{name}: {}", command.about);
+        assert!(command.run.is_some() || !command.below.is_empty(), "{name}");
+        let mut seen = BTreeSet::new();
+        for option in options(&path) {
+            assert!(
+                seen.insert(format!("--{}", option.long)),
+                "{name} --{}",
+                option.long
+            );
+            assert!(
+                option
+                    .short
+                    .is_none_or(|letter| seen.insert(format!("-{letter}")))
+            );
+            assert_eq!(
+                option.value.is_empty(),
+                option.takes == Takes::Nothing,
+                "{name}"
+            );
+            let other = option.against;
+            assert!(
+                other.is_none_or(|other| options(&path).any(|it| it.long == other)),
+                "{name}"
+            );
+        }
+        let names = command.below.iter().map(|below| below.name);
+        let names = names.chain(command.arguments.iter().map(|argument| argument.name));
+        assert!(
+            names.into_iter().all(|name| seen.insert(name.to_owned())),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_example_is_a_command_line_that_can_run() {
+    let mut count = 0;
+    for path in all() {
+        for example in path.last().unwrap().examples {
+            let Ok(Asked::Run(given)) = parse(&PROGRAM, words(example).into_iter()) else {
+                panic!("{example}");
+            };
+            // Examples of a family may be of any command in it.
+            assert!(example.contains(&called(&path)), "{example}");
+            assert!(given.command().run.is_some());
+            count += 1;
+        }
+    }
+    assert!(count > 20);
+}
+
+#[test]
+fn values_are_taken_in_every_way_that_people_write_them() {
+    let given = given("access --json test --set a=1 --set=b=2 GET -- --odd");
+    assert!(given.has("json") && !given.has("socket"));
+    assert_eq!(given.all("set"), ["a=1", "b=2"]);
+    assert_eq!(given.text("METHOD"), Some("GET"));
+    assert_eq!(given.text("PATH"), Some("--odd"));
+}
+
+#[test]
+fn a_default_holds_until_something_is_given() {
+    assert_eq!(given("metrics query").text("last"), Some("24h"));
+    assert_eq!(given("metrics query --last 1h").text("last"), Some("1h"));
+    assert_eq!(given("metrics query --from x").text("from"), Some("x"));
+    assert_eq!(given("status").text("socket"), None);
+}
+
+#[test]
+fn a_path_may_be_made_of_any_bytes_and_a_text_may_not() {
+    let odd = OsString::from_vec(b"a\xffb".to_vec());
+    let line = ["status", "--socket"].map(OsString::from).into_iter();
+    let Ok(Asked::Run(given)) = parse(&PROGRAM, line.chain([odd.clone()])) else {
+        panic!("a path is refused");
+    };
+    assert_eq!(given.path("socket").unwrap().as_os_str(), odd);
+    let line = ["status", "--set"].map(OsString::from).into_iter();
+    let refused = parse(&PROGRAM, line.chain([odd])).unwrap_err();
+    assert!(refused.what.contains("no UTF-8"), "{refused}");
+}
+
+#[test]
+fn a_mistake_is_told_with_what_was_probably_meant() {
+    for (line, wanted) in [
+        (
+            "stauts",
+            "pipeops-agent knows no command \"stauts\"\nfix: did you mean status? see pipeops-agent --help",
+        ),
+        (
+            "status --jsn",
+            "pipeops-agent status knows no option \"--jsn\"\nfix: did you mean --json? see pipeops-agent status --help",
+        ),
+        (
+            "status -x",
+            "pipeops-agent status knows no option \"-x\"\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "status now",
+            "pipeops-agent status has no use for \"now\"\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "status --json=yes",
+            "--json takes no value\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "status --socket",
+            "--socket needs a value, PATH\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "status --socket --json",
+            "--socket needs a value, PATH\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "status --socket a --socket b",
+            "--socket PATH is given twice\nfix: see pipeops-agent status --help",
+        ),
+        (
+            "access test GET",
+            "PATH is missing: A path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH\nfix: see pipeops-agent access test --help",
+        ),
+        (
+            "rbac --full --node-stats",
+            "--node-stats and --full cannot stand together\nfix: see pipeops-agent rbac --help",
+        ),
+        (
+            "rbac --pod-security base-line",
+            "\"base-line\" is no value for --pod-security LEVEL\nfix: did you mean baseline? possible are privileged, baseline, restricted",
+        ),
+        (
+            "metrics query --last 24h --from x",
+            "--from and --last cannot stand together\nfix: see pipeops-agent metrics query --help",
+        ),
+    ] {
+        assert_eq!(told(line), wanted, "{line}");
+    }
+}
+
+#[test]
+fn help_is_given_wherever_it_is_asked_for() {
+    for line in [
+        "--help",
+        "access --help",
+        "access test --help",
+        "status --socket x -h",
+    ] {
+        assert!(matches!(read(line), Ok(Asked::Help(..))), "{line}");
+    }
+    assert!(matches!(read("-V"), Ok(Asked::Version)));
+    assert!(read("status -V").is_err());
+    assert!(matches!(read("metrics"), Ok(Asked::Nothing(_))));
+    let path: Vec<&'static Command> = vec![&PROGRAM, &RUN];
+    let long = help::text(&path, Length::Long, str::to_owned);
+    for key in keys::KEYS {
+        assert!(long.contains(key.path), "{}", key.path);
+    }
+    assert!(help::text(&path, Length::Short, str::to_owned).len() < 1000);
+}
