@@ -5,6 +5,7 @@ pub use crate::files;
 #[cfg(test)]
 mod captured;
 pub mod clock;
+pub mod doctor;
 pub mod facts;
 pub mod notify;
 pub mod random;

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod credential;
 pub mod delegate;
 pub mod deliver;
+pub mod doctor;
 pub mod events;
 pub mod facts;
 pub mod lease;

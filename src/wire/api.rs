@@ -7,6 +7,7 @@
 mod access;
 mod cluster;
 mod diagnosis;
+mod doctor;
 mod happenings;
 mod series;
 
@@ -21,6 +22,7 @@ pub use cluster::{
     PODS_PATH, PodPage, PodReport, WORKLOADS_PATH, WorkloadPage, WorkloadReport,
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, Rung};
+pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, SettingReport,

@@ -19,6 +19,8 @@ mod dashboard;
 #[cfg(test)]
 mod delivery;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod kube;
 #[cfg(test)]
 mod kubectl;

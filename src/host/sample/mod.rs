@@ -58,7 +58,7 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
 }
 
 /// How full the file system at a path is. Never ask for one that comes over the network: a server that is gone would hold the call for ever.
-fn space(path: &str) -> Option<Space> {
+pub fn space(path: &str) -> Option<Space> {
     let told = statvfs(path).ok()?;
     #[expect(
         clippy::useless_conversion,

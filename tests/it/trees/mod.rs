@@ -21,11 +21,11 @@ mod here;
 mod tools;
 
 /// A machine at two moments.
-struct Machine {
+pub(crate) struct Machine {
     name: String,
-    first: BTreeMap<String, String>,
+    pub(crate) first: BTreeMap<String, String>,
     later: BTreeMap<String, String>,
-    spaces: BTreeMap<String, Space>,
+    pub(crate) spaces: BTreeMap<String, Space>,
 }
 
 fn folder() -> PathBuf {
@@ -40,6 +40,11 @@ fn machines() -> Vec<Machine> {
         .collect();
     files.sort();
     files.iter().map(|path| machine(path)).collect()
+}
+
+/// The machine of that name.
+pub(crate) fn named(name: &str) -> Machine {
+    machine(&folder().join(format!("{name}.txt")))
 }
 
 fn machine(path: &Path) -> Machine {

@@ -1,0 +1,5 @@
+//! Checks of this part.
+
+use super::Check;
+/// The table.
+pub(super) const CHECKS: &[Check] = &[];

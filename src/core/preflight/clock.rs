@@ -1,0 +1,283 @@
+//! The clock, and what tells this machine from others.
+
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{Advice, Automatic, Check, Facts, Judgement, Problem, ok, unread};
+use crate::core::{
+    environment::{Environment, Init, Virtualisation},
+    health::Severity::{Critical, Note, Warning},
+    time::Wall,
+};
+
+const DAY_MS: i64 = 86_400_000;
+/// Files whose time of change cannot be later than now: what keeps the time on boards without a battery, and our own.
+const STAMPS: [&str; 3] = [
+    "stat /var/lib/systemd/timesync/clock",
+    "stat /etc/fake-hwclock.data",
+    "stat /var/lib/pipeops-agent/state.db",
+];
+
+/// The table.
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "clock.wrong",
+        title: "Clock",
+        severity: Critical,
+        after: &[],
+        reads: &STAMPS,
+        why: "certificates are not valid at a wrong time: no link, no images, and a first start of k3s makes certificates that never work",
+        judge: clock,
+        automatic: None,
+    },
+    Check {
+        id: "clock.sync",
+        title: "Time server",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/run/systemd/timesync/",
+            "/sys/fs/cgroup/system.slice/",
+            "/proc/*/comm",
+        ],
+        why: "a clock that nobody corrects runs off, and with it certificates and the order of what is measured",
+        judge: clock_sync,
+        automatic: Some(&Automatic {
+            does: "runs timedatectl set-ntp true",
+            leaves: "which time servers are asked; it does not set the clock itself",
+            undo: "runs timedatectl set-ntp false",
+        }),
+    },
+    Check {
+        id: "clock.battery",
+        title: "Clock with a battery",
+        severity: Note,
+        after: &[],
+        reads: &[
+            "/sys/class/rtc/",
+            "stat /etc/fake-hwclock.data",
+            "stat /var/lib/systemd/timesync/clock",
+        ],
+        why: "without one the machine wakes up in the past after a power cut, until a time server answers",
+        judge: battery,
+        automatic: None,
+    },
+    Check {
+        id: "host.name",
+        title: "Name of the machine",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/proc/sys/kernel/hostname",
+            "/etc/rancher/k3s/config.yaml",
+            "/etc/rancher/k3s/",
+        ],
+        why: "two nodes of one name push each other out of the cluster, and Kubernetes takes lower-case names only",
+        judge: host_name,
+        automatic: None,
+    },
+    Check {
+        id: "host.machine-id",
+        title: "Id of the machine",
+        severity: Warning,
+        after: &[],
+        reads: &["/etc/machine-id", "/var/lib/dbus/machine-id"],
+        why: "machines with the same id get the same address and are taken for one; without one services fail",
+        judge: machine_id,
+        automatic: None,
+    },
+];
+
+fn clock(facts: &Facts, _: &Environment) -> Judgement {
+    let stamp = |name: &'static str| {
+        let changed = facts.word(name)?.rsplit(' ').next()?.parse().ok()?;
+        Some((
+            name.strip_prefix("stat ").unwrap_or(name),
+            Wall::from_millis(changed),
+        ))
+    };
+    let built = ("this program was built", facts.built);
+    let stamps = STAMPS.iter().filter_map(|name| stamp(name));
+    let newest = stamps.chain([built]).max_by_key(|(_, at)| *at);
+    let (what, at) = newest.unwrap_or(built);
+    const ADVICE: Advice = Advice {
+        fix: "let a time server set it; without internet set it by hand, in UTC",
+        commands: &[
+            "sudo timedatectl set-ntp true",
+            "sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"",
+        ],
+    };
+    const BY_HAND: Advice = Advice {
+        fix: "let a time server set it; without internet set it by hand, in UTC",
+        commands: &[
+            "sudo rc-update add ntpd default && sudo rc-service ntpd start",
+            "sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"",
+        ],
+    };
+    // A minute: the stamp of a file that is written this very moment may be a little ahead.
+    if facts.now.millis() >= at.millis() - 60_000 {
+        let day = facts.now.rfc3339();
+        return ok(day);
+    }
+    let days = (at.millis() - facts.now.millis()) / DAY_MS;
+    let seen = format!(
+        "it shows {}, {days} days before {what} ({})",
+        facts.now.rfc3339(),
+        at.rfc3339()
+    );
+    let advice = if facts.has("/run/openrc/") {
+        &BY_HAND
+    } else {
+        &ADVICE
+    };
+    Problem::new(seen, advice).into()
+}
+
+fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.virtualisation.is_container() {
+        return Judgement::NotHere("the clock is that of the host");
+    }
+    const SYSTEMD: Advice = Advice {
+        fix: "let systemd follow a time server; without internet name one of your own (a router often is one) as NTP= in /etc/systemd/timesyncd.conf",
+        commands: &[
+            "sudo timedatectl set-ntp true",
+            "timedatectl timesync-status",
+        ],
+    };
+    const OPENRC: Advice = Advice {
+        fix: "let a time client run",
+        commands: &["{enable ntpd}"],
+    };
+    if facts.has("/run/systemd/timesync/") {
+        if facts
+            .names("/run/systemd/timesync/")
+            .any(|name| name == "synchronized")
+        {
+            return ok("systemd-timesyncd follows a time server");
+        }
+        return Problem::new(
+            "systemd-timesyncd has not reached a time server since it started",
+            &SYSTEMD,
+        )
+        .into();
+    }
+    let client = ["chronyd", "ntpd", "ntpsec", "openntpd", "systemd-timesyn"];
+    if let Some(name) = client.iter().find(|name| facts.has_process(name)) {
+        return ok(format!("{name} runs"));
+    }
+    if environment.virtualisation == Virtualisation::Wsl2 {
+        return Judgement::NotHere("the clock is that of Windows");
+    }
+    let advice = if environment.init == Init::OpenRc {
+        &OPENRC
+    } else {
+        &SYSTEMD
+    };
+    Problem::new("no program here follows a time server", advice).into()
+}
+
+fn battery(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.virtualisation != Virtualisation::Bare {
+        return Judgement::NotHere("the clock is somebody else's");
+    }
+    if facts.names("/sys/class/rtc/").next().is_some() {
+        return ok("there is one");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "add a clock module (DS3231), or keep the time over a restart: the package fake-hwclock does",
+        commands: &["{install fake-hwclock}"],
+    };
+    if facts.has("stat /etc/fake-hwclock.data") || facts.has("stat /var/lib/systemd/timesync/clock")
+    {
+        return ok("none; the last time is kept on disk");
+    }
+    Problem::new(
+        "there is none, and nothing keeps the time over a restart",
+        &ADVICE,
+    )
+    .into()
+}
+
+fn host_name(facts: &Facts, environment: &Environment) -> Judgement {
+    let Some(name) = facts.word("/proc/sys/kernel/hostname") else {
+        return unread(facts, "/proc/sys/kernel/hostname");
+    };
+    if facts.k3s_setting("node-name").is_some() || facts.k3s_setting("with-node-id") == Some("true")
+    {
+        return ok(format!("{name}; k3s has a name of its own"));
+    }
+    const OF_IMAGES: [&str; 11] = [
+        "raspberrypi",
+        "ubuntu",
+        "debian",
+        "localhost",
+        "localhost.localdomain",
+        "dietpi",
+        "alpine",
+        "fedora",
+        "archlinux",
+        "armbian",
+        "orangepi",
+    ];
+    const SYSTEMD: Advice = Advice {
+        fix: "give it a name that no other machine has: lower-case letters, digits and dashes",
+        commands: &["sudo hostnamectl set-hostname NAME"],
+    };
+    const OTHER: Advice = Advice {
+        fix: "give it a name that no other machine has: lower-case letters, digits and dashes",
+        commands: &[
+            "echo NAME | sudo tee /etc/hostname",
+            "sudo hostname -F /etc/hostname",
+        ],
+    };
+    let is_dns = name.bytes().all(|byte| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
+    });
+    let seen = if OF_IMAGES.contains(&name) {
+        format!("{name}: every machine with this image has it")
+    } else if !is_dns || name.len() > 63 || name.starts_with('-') || name.ends_with('-') {
+        format!("{name}: Kubernetes takes no such name")
+    } else {
+        return ok(name);
+    };
+    let advice = if environment.init == Init::Systemd {
+        &SYSTEMD
+    } else {
+        &OTHER
+    };
+    Problem::new(seen, advice).into()
+}
+
+fn machine_id(facts: &Facts, environment: &Environment) -> Judgement {
+    let id = facts
+        .word("/etc/machine-id")
+        .or_else(|| facts.word("/var/lib/dbus/machine-id"));
+    const SYSTEMD: Advice = Advice {
+        fix: "make a new one, then restart the machine",
+        commands: &[
+            "sudo rm -f /etc/machine-id",
+            "sudo systemd-machine-id-setup",
+            "sudo reboot",
+        ],
+    };
+    const OTHER: Advice = Advice {
+        fix: "make one",
+        commands: &["tr -d - < /proc/sys/kernel/random/uuid | sudo tee /etc/machine-id"],
+    };
+    let is_good = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let seen = match id {
+        Some(id) if is_good(id) => return ok("there is one"),
+        Some("uninitialized") => "it was never made: the first start of this system did not end",
+        Some(_) => "/etc/machine-id is not an id",
+        None if environment.init == Init::Systemd => "there is none",
+        None => return Judgement::NotHere("this system has none and needs none"),
+    };
+    let advice = if environment.init == Init::Systemd {
+        &SYSTEMD
+    } else {
+        &OTHER
+    };
+    Problem::new(seen, advice).into()
+}

@@ -1,0 +1,357 @@
+//! What was found on the machine, under the names by which a check asks for it. It parses texts and reads nothing.
+//!
+//! A name is a path (`/proc/cmdline`: the text of that file), a path with a slash at its end (`/boot/`: the names in that folder), or
+//! a word and a path: `stat` (octal mode, user, group, bytes and the time of the last change), `elf` (32 or 64), `dates` (the first and the last
+//! moment of a certificate, in milliseconds). A `*` stands for any one name, `{release}` for the release of the running kernel.
+//! What was asked over the network has names of its own, without a slash: `dns 192.0.2.1`, `control plane`.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use crate::core::{rates::FileSystem, rates::Reading, time::Wall};
+
+/// What was found under one name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fact {
+    /// The text.
+    Text(String),
+    /// There is no such thing.
+    Missing,
+    /// It is not for the eyes of this user.
+    Forbidden,
+    /// It could not be read, and why.
+    Failed(String),
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// What was found, by name.
+    pub found: BTreeMap<String, Fact>,
+    /// The counters of the machine.
+    pub reading: Reading,
+    /// The time by the wall clock, which may be wrong.
+    pub now: Wall,
+    /// When this program was built: the true time is later.
+    pub built: Wall,
+}
+
+/// A file system as the kernel shows it to this program.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Mount<'a> {
+    /// Where.
+    pub path: &'a str,
+    /// Which kind: `ext4`.
+    pub kind: &'a str,
+    /// What is mounted: `/dev/mmcblk0p2`.
+    pub device: &'a str,
+    /// Options of the mount and of the file system, with commas.
+    pub options: [&'a str; 2],
+}
+
+impl Mount<'_> {
+    /// Whether one of the options is this.
+    pub fn has(&self, option: &str) -> bool {
+        let mut all = self.options.iter().flat_map(|options| options.split(','));
+        all.any(|has| has == option)
+    }
+}
+
+/// An IPv4 network that this machine is in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Network {
+    /// Its lowest address.
+    pub address: Ipv4Addr,
+    /// Bits of the network.
+    pub prefix: u32,
+}
+
+impl Network {
+    /// Reads `10.42.0.0/16`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.trim().split_once('/')?;
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+        Some(Self {
+            address: address.parse().ok()?,
+            prefix,
+        })
+    }
+
+    /// Whether the two have addresses in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let bits = self.prefix.min(other.prefix);
+        let high = |address: Ipv4Addr| u32::from(address).checked_shr(32 - bits).unwrap_or(0);
+        high(self.address) == high(other.address)
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Facts {
+    /// The text under a name.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.found.get(name)? {
+            Fact::Text(text) => Some(text),
+            Fact::Missing | Fact::Forbidden | Fact::Failed(_) => None,
+        }
+    }
+
+    /// The first line of it, without what surrounds it and without the NUL of device trees. `None` where it is empty.
+    pub fn word(&self, name: &str) -> Option<&str> {
+        let line = self.text(name)?.split(['\n', '\0']).next()?.trim();
+        (!line.is_empty()).then_some(line)
+    }
+
+    /// The number that it is.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.word(name)?.parse().ok()
+    }
+
+    /// Whether there is something under that name, readable or not. `None` where nobody can tell.
+    pub fn is_there(&self, name: &str) -> Option<bool> {
+        match self.found.get(name)? {
+            Fact::Text(_) | Fact::Forbidden => Some(true),
+            Fact::Missing => Some(false),
+            Fact::Failed(_) => None,
+        }
+    }
+
+    /// Whether there is certainly something under that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.is_there(name) == Some(true)
+    }
+
+    /// The names in a folder; none where it is not there.
+    pub fn names(&self, folder: &str) -> impl Iterator<Item = &str> {
+        self.text(folder).unwrap_or_default().lines()
+    }
+
+    /// All texts under names with one `*`, with what stands in its place.
+    pub fn each<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let (before, after) = pattern.split_once('*').unwrap_or((pattern, ""));
+        let from_here = self.found.range::<str, _>((
+            std::ops::Bound::Included(before),
+            std::ops::Bound::Unbounded,
+        ));
+        from_here
+            .take_while(move |(name, _)| name.starts_with(before))
+            .filter_map(move |(name, fact)| {
+                let star = name.strip_prefix(before)?.strip_suffix(after)?;
+                match fact {
+                    Fact::Text(text) if !star.contains('/') => Some((star, text.as_str())),
+                    Fact::Text(_) | Fact::Missing | Fact::Forbidden | Fact::Failed(_) => None,
+                }
+            })
+    }
+
+    /// Whether anything that a name or pattern stands for is not for the eyes of this user.
+    pub fn is_forbidden(&self, name: &str) -> bool {
+        match name.split_once('*') {
+            None => matches!(self.found.get(name), Some(Fact::Forbidden)),
+            Some((before, after)) => self.found.iter().any(|(found, fact)| {
+                *fact == Fact::Forbidden && found.starts_with(before) && {
+                    // A folder that cannot be listed stands for all that would be in it.
+                    found.ends_with(after) || found.as_str() == before
+                }
+            }),
+        }
+    }
+
+    /// What root found, in the place of what this user could not see.
+    pub fn complete(&mut self, by_root: BTreeMap<String, Fact>) {
+        for (name, fact) in by_root {
+            let known = self.found.get(&name);
+            if matches!(known, None | Some(Fact::Forbidden | Fact::Failed(_))) {
+                self.found.insert(name, fact);
+            }
+        }
+    }
+
+    /// The words that the kernel was started with.
+    pub fn kernel_words(&self) -> impl Iterator<Item = &str> {
+        let line = self.text("/proc/cmdline").unwrap_or_default();
+        line.split_ascii_whitespace()
+    }
+
+    /// The release of the running kernel, as two numbers.
+    pub fn kernel_version(&self) -> Option<(u64, u64)> {
+        version(self.word("/proc/sys/kernel/osrelease")?)
+    }
+
+    /// All mounts.
+    pub fn mounts(&self) -> impl Iterator<Item = Mount<'_>> {
+        let table = self.text("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().filter_map(mount)
+    }
+
+    /// What is mounted at exactly this path; of several the one on top.
+    pub fn mounted_at(&self, path: &str) -> Option<Mount<'_>> {
+        self.mounts().filter(|mount| mount.path == path).last()
+    }
+
+    /// The mount that holds a path.
+    pub fn mount_of(&self, path: &str) -> Option<Mount<'_>> {
+        let holds = |mount: &Mount<'_>| {
+            path == mount.path
+                || mount.path == "/"
+                || path
+                    .strip_prefix(mount.path)
+                    .is_some_and(|rest| rest.starts_with('/'))
+        };
+        // The last of equal ones covers those before it.
+        self.mounts()
+            .filter(holds)
+            .max_by_key(|mount| mount.path.len())
+    }
+
+    /// The disk of this machine that holds a path, with its space.
+    pub fn disk_of(&self, path: &str) -> Option<(&str, &FileSystem)> {
+        let device = self.mount_of(path)?.device;
+        // What is mounted twice is there once, under its shortest path.
+        let mut disks = self.reading.file_systems.iter();
+        let (path, disk) = disks.find(|(_, disk)| disk.device == device)?;
+        Some((path, disk))
+    }
+
+    /// Whether a unit of systemd runs: it has a control group then.
+    pub fn is_running(&self, unit: &str) -> bool {
+        let folders = [
+            "/sys/fs/cgroup/system.slice/",
+            "/sys/fs/cgroup/systemd/system.slice/",
+        ];
+        folders.iter().any(|folder| {
+            self.names(folder)
+                .any(|name| name.strip_suffix(".service") == Some(unit))
+        })
+    }
+
+    /// Whether a process of that name runs.
+    pub fn has_process(&self, name: &str) -> bool {
+        self.each("/proc/*/comm")
+            .any(|(_, comm)| comm.trim() == name)
+    }
+
+    /// Rows of `/proc/net/route`: interface, network, gateway, mask.
+    pub fn routes(&self) -> impl Iterator<Item = (&str, Network, Ipv4Addr)> {
+        let table = self.text("/proc/self/net/route").unwrap_or_default();
+        table.lines().skip(1).filter_map(|line| {
+            let mut columns = line.split_ascii_whitespace();
+            let name = columns.next()?;
+            let mut number = || {
+                columns
+                    .next()
+                    .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+            };
+            // The kernel prints them in the order of bytes of the machine; all that run k3s are little-endian.
+            let (address, gateway) = (number()?.swap_bytes(), number()?.swap_bytes());
+            let flags = number()?;
+            let mask = columns.nth(3)?;
+            let mask = u32::from_str_radix(mask, 16).ok()?.swap_bytes();
+            // Bit 0: it is up.
+            (flags & 1 == 1).then_some((
+                name,
+                Network {
+                    address: address.into(),
+                    prefix: mask.count_ones(),
+                },
+                gateway.into(),
+            ))
+        })
+    }
+
+    /// Addresses of IPv4 that this machine has, without loopback.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = Vec::new();
+        let mut last = None;
+        let trie = self.text("/proc/self/net/fib_trie").unwrap_or_default();
+        for line in trie.lines().map(str::trim) {
+            if let Some(address) = line.strip_prefix("|-- ") {
+                last = address.parse::<Ipv4Addr>().ok();
+            } else if line.ends_with("host LOCAL")
+                && let Some(address) = last.filter(|address| !address.is_loopback())
+                && !addresses.contains(&IpAddr::V4(address))
+            {
+                addresses.push(IpAddr::V4(address));
+            }
+        }
+        addresses
+    }
+
+    /// TCP ports that something listens on, with the owner's number.
+    pub fn listening(&self) -> BTreeMap<u16, u32> {
+        let mut ports = BTreeMap::new();
+        for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+            for line in self.text(table).unwrap_or_default().lines().skip(1) {
+                let mut columns = line.split_ascii_whitespace();
+                let port = columns.nth(1).and_then(|local| local.rsplit(':').next());
+                // 0A: listening.
+                let is_listening = columns.nth(1) == Some("0A");
+                let port = port.and_then(|hex| u16::from_str_radix(hex, 16).ok());
+                let owner = columns.nth(3).and_then(|user| user.parse().ok());
+                if let (true, Some(port)) = (is_listening, port) {
+                    ports.insert(port, owner.unwrap_or(0));
+                }
+            }
+        }
+        ports
+    }
+
+    /// The name servers of a resolv.conf.
+    pub fn name_servers(&self, path: &str) -> Vec<IpAddr> {
+        let words = self.resolver_words(path, "nameserver");
+        words.filter_map(|address| address.parse().ok()).collect()
+    }
+
+    /// The words behind a keyword of a resolv.conf.
+    pub fn resolver_words<'a>(
+        &'a self,
+        path: &str,
+        keyword: &'a str,
+    ) -> impl Iterator<Item = &'a str> {
+        let lines = self.text(path).unwrap_or_default().lines();
+        lines.flat_map(move |line| {
+            let mut words = line.split_ascii_whitespace();
+            let is_it = words.next() == Some(keyword);
+            words.filter(move |_| is_it)
+        })
+    }
+
+    /// A value of the configuration of k3s, as far as it is one word on one line.
+    pub fn k3s_setting(&self, key: &str) -> Option<&str> {
+        let lines = self.text("/etc/rancher/k3s/config.yaml")?.lines();
+        let mut values = lines.filter_map(|line| {
+            let value = line.strip_prefix(key)?.strip_prefix(':')?;
+            Some(value.trim().trim_matches(['"', '\'']))
+        });
+        values.next().filter(|value| !value.is_empty())
+    }
+}
+
+/// The first two numbers of a version.
+pub fn version(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text
+        .trim_start_matches(|sign: char| !sign.is_ascii_digit())
+        .split(|sign: char| !sign.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// `36 35 98:0 /root /path rw,noatime master:1 - ext3 /dev/root rw`: the fields before the dash vary in number.
+fn mount(line: &str) -> Option<Mount<'_>> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ').skip(4);
+    let mut right = right.split(' ');
+    let (path, mine) = (left.next()?, left.next()?);
+    let (kind, device, common) = (right.next()?, right.next()?, right.next()?);
+    Some(Mount {
+        path,
+        kind,
+        device,
+        options: [mine, common],
+    })
+}

@@ -1,0 +1,571 @@
+//! The kernel: how it was started, its control groups, modules and limits.
+
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{Advice, Automatic, Check, Facts, Judgement, Problem, ok, unknown, unread};
+use crate::core::{
+    environment::{Environment, Init, Loader},
+    health::Severity::{Critical, Warning},
+};
+
+const IN_A_CONTAINER: &str = "the kernel belongs to the host of this container";
+const NO_RASPBERRY_PI: &str = "this is no Raspberry Pi";
+/// Files with the kernel's words, whose text is worth a look.
+const BOOT_FILES: [&str; 6] = [
+    "/boot/firmware/cmdline.txt",
+    "/boot/cmdline.txt",
+    "/media/mmcblk0p1/cmdline.txt",
+    "/etc/default/grub",
+    "/boot/extlinux/extlinux.conf",
+    "/boot/armbianEnv.txt",
+];
+/// What k3s and its network need of the kernel, beside vxlan.
+const MODULES: [&str; 5] = [
+    "module overlay",
+    "module br_netfilter",
+    "module nf_conntrack",
+    "module veth",
+    "module bridge",
+];
+
+/// The table.
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "boot.partition",
+        title: "Boot partition",
+        severity: Warning,
+        after: &[],
+        reads: &["/proc/self/mountinfo", "/proc/cmdline", "/etc/fstab"],
+        why: "what is edited in the folder of a boot partition that is not mounted never reaches the firmware",
+        judge: boot_partition,
+        automatic: None,
+    },
+    Check {
+        id: "boot.cmdline",
+        title: "Kernel line in one line",
+        severity: Warning,
+        after: &["boot.partition"],
+        reads: &[
+            "/boot/firmware/cmdline.txt",
+            "/boot/cmdline.txt",
+            "/media/mmcblk0p1/cmdline.txt",
+        ],
+        why: "the firmware reads the first line only: words on another one never reach the kernel",
+        judge: boot_line,
+        automatic: None,
+    },
+    Check {
+        id: "cgroup.version",
+        title: "Version of control groups",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/sys/fs/cgroup/cgroup.controllers",
+            "/proc/self/mountinfo",
+            "/proc/cgroups",
+            "stat /etc/rc.conf",
+        ],
+        why: "Kubernetes 1.35 and later does not start on version 1, so an upgrade of k3s would stop this node",
+        judge: group_version,
+        automatic: None,
+    },
+    Check {
+        id: "cgroup.controllers",
+        title: "Control group controllers",
+        severity: Critical,
+        after: &[],
+        reads: &[
+            "/sys/fs/cgroup/cgroup.controllers",
+            "/proc/self/mountinfo",
+            "/proc/cgroups",
+            "stat /etc/rc.conf",
+        ],
+        why: "k3s does not start without the controllers cpu, cpuset and pids",
+        judge: controllers,
+        automatic: None,
+    },
+    Check {
+        id: "cgroup.memory",
+        title: "Memory controller",
+        severity: Critical,
+        after: &["boot.partition", "boot.cmdline"],
+        reads: &[
+            "/sys/fs/cgroup/cgroup.controllers",
+            "/proc/self/mountinfo",
+            "/proc/cgroups",
+            "/proc/cmdline",
+            BOOT_FILES[0],
+            BOOT_FILES[1],
+            BOOT_FILES[2],
+            BOOT_FILES[3],
+            BOOT_FILES[4],
+            BOOT_FILES[5],
+        ],
+        why: "k3s cannot start without it: its service begins anew every five seconds",
+        judge: memory,
+        automatic: Some(&Automatic {
+            does: "appends the two words to the kernel's line in the boot file, and keeps the old file beside it",
+            leaves: "every other word of that line; it does not restart the machine",
+            undo: "puts the old line back",
+        }),
+    },
+    Check {
+        id: "kernel.restart",
+        title: "Running kernel",
+        severity: Warning,
+        after: &[],
+        reads: &["/proc/sys/kernel/osrelease", "/lib/modules/"],
+        why: "no module can be loaded for a kernel whose files an upgrade has removed",
+        judge: upgraded,
+        automatic: None,
+    },
+    Check {
+        id: "kernel.modules",
+        title: "Kernel modules",
+        severity: Warning,
+        after: &["kernel.restart"],
+        reads: &[
+            MODULES[0],
+            MODULES[1],
+            MODULES[2],
+            MODULES[3],
+            MODULES[4],
+            "stat /usr/local/bin/k3s",
+            "/etc/modules-load.d/*",
+        ],
+        why: "without them containers have no file systems or no network",
+        judge: modules,
+        automatic: Some(&Automatic {
+            does: "loads overlay, br_netfilter and nf_conntrack now and at each start, by a file in /etc/modules-load.d",
+            leaves: "modules that are loaded, and files of others",
+            undo: "removes the file; loaded modules stay until the next start",
+        }),
+    },
+    Check {
+        id: "kernel.vxlan",
+        title: "Kernel module vxlan",
+        severity: Warning,
+        after: &["kernel.restart"],
+        reads: &[
+            "module vxlan",
+            "/proc/sys/kernel/osrelease",
+            "/etc/rancher/k3s/config.yaml",
+            "/etc/rancher/k3s/",
+        ],
+        why: "k3s connects the Pods of several nodes by vxlan, and stops at its start where it cannot make such an interface",
+        judge: vxlan,
+        automatic: None,
+    },
+    Check {
+        id: "kernel.page-size",
+        title: "Size of memory pages",
+        severity: Warning,
+        after: &[],
+        reads: &["page size"],
+        why: "many images (Redis, MongoDB, whatever has jemalloc in it) stop at once on pages of 16 KiB",
+        judge: page_size,
+        automatic: None,
+    },
+    Check {
+        id: "limits.inotify",
+        title: "Watches of files",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/proc/sys/fs/inotify/max_user_instances",
+            "/proc/sys/fs/inotify/max_user_watches",
+            "/etc/sysctl.d/",
+        ],
+        why: "when they are used up, Pods and kubectl logs -f fail with \"too many open files\"",
+        judge: inotify,
+        automatic: Some(&Automatic {
+            does: "sets fs.inotify.max_user_instances to 8192 and max_user_watches to 524288, now and by a file in /etc/sysctl.d",
+            leaves: "a larger value, and files of others",
+            undo: "removes the file and sets the old values",
+        }),
+    },
+    Check {
+        id: "limits.files",
+        title: "Open files",
+        severity: Critical,
+        after: &[],
+        reads: &["/proc/sys/fs/file-nr"],
+        why: "at the limit no program of this machine can open anything",
+        judge: open_files,
+        automatic: None,
+    },
+];
+
+fn boot_partition(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.loader != Loader::RaspberryPi {
+        return Judgement::NotHere(NO_RASPBERRY_PI);
+    }
+    if facts.kernel_words().any(|word| word == "root=/dev/nfs") {
+        return Judgement::NotHere("this Raspberry Pi starts from the network");
+    }
+    let fstab = facts.text("/etc/fstab").unwrap_or_default();
+    let wanted = ["/boot/firmware", "/boot"].into_iter().find(|path| {
+        fstab.lines().any(|line| {
+            !line.starts_with('#') && line.split_ascii_whitespace().nth(1) == Some(path)
+        })
+    });
+    let Some(path) = wanted else {
+        return Judgement::NotHere("/etc/fstab has no boot partition");
+    };
+    if let Some(mount) = facts.mounted_at(path) {
+        return ok(format!("{} is mounted at {path}", mount.device));
+    }
+    const ADVICE: Advice = Advice {
+        fix: "mount it, and check the disk where that fails: sudo dmesg | tail",
+        commands: &["sudo mount {about}"],
+    };
+    Problem::new(format!("{path} is in /etc/fstab and not mounted"), &ADVICE)
+        .about(path)
+        .into()
+}
+
+fn boot_line(facts: &Facts, environment: &Environment) -> Judgement {
+    let (Loader::RaspberryPi, Some(file)) = (environment.loader, &environment.boot_file) else {
+        return Judgement::NotHere(NO_RASPBERRY_PI);
+    };
+    let Some(text) = facts.text(file) else {
+        return unread(facts, file);
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
+    if lines <= 1 && !text.contains('\r') {
+        return ok(format!("{file} has one line"));
+    }
+    const ADVICE: Advice = Advice {
+        fix: "join all lines of {boot} to one, then restart the machine",
+        commands: &[
+            "sudo cp {boot} {boot}.bak",
+            "tr -s '\\r\\n' ' ' < {boot}.bak | sudo tee {boot}",
+            "sudo reboot",
+        ],
+    };
+    let seen = if lines > 1 {
+        format!("{file} has {lines} lines")
+    } else {
+        format!("{file} was written by an editor of Windows: its line ends with a carriage return")
+    };
+    Problem::new(seen, &ADVICE).into()
+}
+
+const UNIFIED: Advice = Advice {
+    fix: "{kernel systemd.unified_cgroup_hierarchy=1}",
+    commands: &["{kernel systemd.unified_cgroup_hierarchy=1}"],
+};
+const UNIFIED_OPENRC: Advice = Advice {
+    fix: "set rc_cgroup_mode=\"unified\" in /etc/rc.conf, let the service cgroups start at boot, then restart the machine",
+    commands: &[
+        "sudo sed -i.bak 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode=\"unified\"/' /etc/rc.conf",
+        "sudo rc-update add cgroups boot",
+        "sudo reboot",
+    ],
+};
+const ON_THE_HOST: Advice = Advice {
+    fix: "on the host of this container: give the container the controller {about}, or use a virtual machine",
+    commands: &[],
+};
+
+fn group_version(_: &Facts, environment: &Environment) -> Judgement {
+    match environment.cgroup_version {
+        None => unknown("no control groups are mounted"),
+        Some(1) => {
+            let advice = if environment.init == Init::OpenRc {
+                &UNIFIED_OPENRC
+            } else {
+                &UNIFIED
+            };
+            Problem::new("this system uses control groups of version 1", advice).into()
+        }
+        Some(version) => ok(format!("version {version}")),
+    }
+}
+
+fn controllers(_: &Facts, environment: &Environment) -> Judgement {
+    let Some(version) = environment.cgroup_version else {
+        const ADVICE: Advice = Advice {
+            fix: "let the init system mount control groups: systemd does, OpenRC with its service cgroups",
+            commands: &[],
+        };
+        let advice = if environment.init == Init::OpenRc {
+            &UNIFIED_OPENRC
+        } else {
+            &ADVICE
+        };
+        return Problem::new("no control groups are mounted", advice).into();
+    };
+    let missing = ["cpu", "cpuset", "pids"]
+        .into_iter()
+        .filter(|name| !environment.controllers.iter().any(|has| has == name));
+    let missing: Vec<_> = missing.collect();
+    if missing.is_empty() {
+        return ok(environment.controllers.join(", "));
+    }
+    const BY_KERNEL: Advice = Advice {
+        fix: "{kernel cgroup_enable=cpuset}",
+        commands: &["{kernel cgroup_enable=cpuset}"],
+    };
+    let advice = match environment.init {
+        _ if environment.virtualisation.is_container() => &ON_THE_HOST,
+        Init::OpenRc if version == 2 => &UNIFIED_OPENRC,
+        Init::OpenRc | Init::Systemd | Init::Other => &BY_KERNEL,
+    };
+    let missing = missing.join(", ");
+    Problem::new(format!("missing: {missing}"), advice)
+        .about(missing)
+        .into()
+}
+
+fn memory(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.cgroup_version.is_none() {
+        return unknown("no control groups are mounted");
+    }
+    if environment.controllers.iter().any(|name| name == "memory") {
+        return ok("the memory controller is on");
+    }
+    if environment.virtualisation.is_container() {
+        let seen = "this container was not given the memory controller";
+        return Problem::new(seen, &ON_THE_HOST).about("memory").into();
+    }
+    const ENABLE: &str = "cgroup_enable=memory";
+    let has = |text: &str| text.contains(ENABLE);
+    const MISSING: Advice = Advice {
+        fix: "{kernel cgroup_memory=1 cgroup_enable=memory}",
+        commands: &["{kernel cgroup_memory=1 cgroup_enable=memory}"],
+    };
+    const PENDING: Advice = Advice {
+        fix: "restart the machine; where that changes nothing, {boot} is not the file that it starts from",
+        commands: &["sudo reboot"],
+    };
+    const BROKEN: Advice = Advice {
+        fix: "this kernel does not know the word, or was built without the controller: upgrade the system and restart it",
+        commands: &["{upgrade}", "sudo reboot"],
+    };
+    let asked = facts.kernel_words().any(|word| word == ENABLE);
+    let text = environment
+        .boot_file
+        .as_ref()
+        .and_then(|file| facts.text(file));
+    let (seen, advice) = if asked {
+        (
+            "the kernel was asked for the memory controller and does not have it",
+            &BROKEN,
+        )
+    } else if text.is_some_and(has) {
+        (
+            "the boot file asks for the memory controller, and the running kernel was not started with it",
+            &PENDING,
+        )
+    } else {
+        (
+            "the kernel was started without the memory controller",
+            &MISSING,
+        )
+    };
+    Problem::new(seen, advice).into()
+}
+
+fn upgraded(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.virtualisation.is_container() {
+        return Judgement::NotHere(IN_A_CONTAINER);
+    }
+    let Some(release) = facts.word("/proc/sys/kernel/osrelease") else {
+        return unread(facts, "/proc/sys/kernel/osrelease");
+    };
+    if facts.names("/lib/modules/").next().is_none() {
+        return Judgement::NotHere("this kernel has no modules on disk");
+    }
+    if facts.names("/lib/modules/").any(|name| name == release) {
+        return ok(format!("{release}, and its modules are there"));
+    }
+    const ADVICE: Advice = Advice {
+        fix: "restart the machine, so that it runs the kernel that is installed",
+        commands: &["sudo reboot"],
+    };
+    Problem::new(
+        format!("the kernel {release} runs, and /lib/modules has no folder of it"),
+        &ADVICE,
+    )
+    .into()
+}
+
+/// What the host found out about a module: `loaded`, `built in`, `there`, `absent`.
+fn state<'a>(facts: &'a Facts, module: &str) -> Option<&'a str> {
+    facts.word(module)
+}
+
+fn modules(facts: &Facts, environment: &Environment) -> Judgement {
+    let in_state = |wanted: &str| -> Vec<&str> {
+        let of = MODULES
+            .iter()
+            .filter(|module| state(facts, module) == Some(wanted));
+        of.filter_map(|module| module.strip_prefix("module "))
+            .collect()
+    };
+    if MODULES.iter().all(|module| state(facts, module).is_none()) {
+        return Judgement::NotHere("this kernel has no modules on disk");
+    }
+    let absent = in_state("absent");
+    if !absent.is_empty() {
+        const ADVICE: Advice = Advice {
+            fix: "this kernel was built without {about}: install the distribution's own kernel, with all its modules",
+            commands: &["{upgrade}"],
+        };
+        const ON_HOST: Advice = Advice {
+            fix: "on the host of this container: sudo modprobe -a {about}",
+            commands: &[],
+        };
+        let advice = if environment.virtualisation.is_container() {
+            &ON_HOST
+        } else {
+            &ADVICE
+        };
+        let absent = absent.join(" ");
+        return Problem::new(format!("this kernel has no {absent}"), advice)
+            .about(absent)
+            .into();
+    }
+    // What is there is loaded when somebody asks for it; only of these two k3s asks in vain where it may not load modules.
+    let unloaded: Vec<_> = in_state("there")
+        .into_iter()
+        .filter(|name| matches!(*name, "overlay" | "br_netfilter" | "nf_conntrack"))
+        .collect();
+    let is_listed = |name: &&str| {
+        facts
+            .each("/etc/modules-load.d/*")
+            .any(|(_, text)| text.lines().any(|line| line.trim() == *name))
+    };
+    if unloaded.iter().all(is_listed) || !facts.has("stat /usr/local/bin/k3s") {
+        return ok("all are there");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "load them now, and at each start by a file in /etc/modules-load.d",
+        commands: &[
+            "printf '%s\\n' {about} | sudo tee /etc/modules-load.d/90-pipeops-agent.conf",
+            "sudo modprobe -a {about}",
+        ],
+    };
+    let unloaded = unloaded.join(" ");
+    Problem::new(format!("not loaded: {unloaded}"), &ADVICE)
+        .about(unloaded)
+        .into()
+}
+
+fn vxlan(facts: &Facts, environment: &Environment) -> Judgement {
+    if facts
+        .k3s_setting("flannel-backend")
+        .is_some_and(|backend| backend != "vxlan")
+    {
+        return Judgement::NotHere("k3s is set to another flannel-backend");
+    }
+    match state(facts, "module vxlan") {
+        None => return Judgement::NotHere("this kernel has no modules on disk"),
+        Some("absent") => {}
+        Some(state) => return ok(state),
+    }
+    const UBUNTU_PI: Advice = Advice {
+        fix: "install the rest of Ubuntu's modules for the Raspberry Pi, then restart the machine",
+        commands: &["{install linux-modules-extra-raspi}", "sudo reboot"],
+    };
+    const UBUNTU: Advice = Advice {
+        fix: "install the rest of Ubuntu's modules",
+        commands: &["sudo apt install linux-modules-extra-{about}"],
+    };
+    const RED_HAT: Advice = Advice {
+        fix: "install the rest of the kernel's modules, then restart the machine",
+        commands: &["{install kernel-modules-extra}", "sudo reboot"],
+    };
+    const OTHER: Advice = Advice {
+        fix: "this kernel was built without vxlan: with all nodes in one network write flannel-backend: host-gw into /etc/rancher/k3s/config.yaml, \
+            or use the distribution's own kernel",
+        commands: &[
+            "echo 'flannel-backend: host-gw' | sudo tee -a /etc/rancher/k3s/config.yaml",
+            "{restart k3s}",
+        ],
+    };
+    let advice = if environment.is("ubuntu") && environment.is_raspberry_pi() {
+        &UBUNTU_PI
+    } else if environment.is("ubuntu") {
+        &UBUNTU
+    } else if environment.is("rhel") || environment.is("fedora") {
+        &RED_HAT
+    } else {
+        &OTHER
+    };
+    let release = facts.word("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Problem::new("this kernel has no vxlan", advice)
+        .about(release)
+        .into()
+}
+
+fn page_size(facts: &Facts, environment: &Environment) -> Judgement {
+    let Some(bytes) = environment.page_size_bytes else {
+        return unread(facts, "page size");
+    };
+    if bytes <= 4096 {
+        return ok(format!("{bytes} bytes"));
+    }
+    const RASPBERRY_PI: Advice = Advice {
+        fix: "add kernel=kernel8.img to {firmware}, then restart the machine: that kernel has pages of 4 KiB",
+        commands: &[
+            "echo 'kernel=kernel8.img' | sudo tee -a {firmware}",
+            "sudo reboot",
+        ],
+    };
+    const OTHER: Advice = Advice {
+        fix: "start a kernel with pages of 4 KiB where the distribution has one; else use images that were built for {about} bytes",
+        commands: &[],
+    };
+    let advice = if environment.is_raspberry_pi() {
+        &RASPBERRY_PI
+    } else {
+        &OTHER
+    };
+    let about = bytes.to_string();
+    Problem::new(format!("{} KiB", bytes / 1024), advice)
+        .about(about)
+        .into()
+}
+
+fn inotify(facts: &Facts, _: &Environment) -> Judgement {
+    let number = |what: &str| facts.number(&format!("/proc/sys/fs/inotify/{what}"));
+    let (Some(instances), Some(watches)) =
+        (number("max_user_instances"), number("max_user_watches"))
+    else {
+        return unread(facts, "/proc/sys/fs/inotify/max_user_instances");
+    };
+    let seen = format!("{instances} instances and {watches} watches for each user");
+    if instances > 128 && watches >= 65_536 {
+        return ok(seen);
+    }
+    const ADVICE: Advice = Advice {
+        fix: "raise both limits by a file in /etc/sysctl.d",
+        commands: &[
+            "printf 'fs.inotify.max_user_instances = 8192\\nfs.inotify.max_user_watches = 524288\\n' | sudo tee /etc/sysctl.d/90-pipeops-agent.conf",
+            "sudo sysctl -p /etc/sysctl.d/90-pipeops-agent.conf",
+        ],
+    };
+    Problem::new(seen, &ADVICE).into()
+}
+
+fn open_files(facts: &Facts, _: &Environment) -> Judgement {
+    let Some((open, most)) = facts.reading.files else {
+        return unread(facts, "/proc/sys/fs/file-nr");
+    };
+    let seen = format!("{open} of {most}");
+    if open < most / 10 * 8 {
+        return ok(seen);
+    }
+    const ADVICE: Advice = Advice {
+        fix: "find the program that opens them, and restart it",
+        commands: &[
+            "sudo sh -c 'for p in /proc/[0-9]*; do echo \"$(ls $p/fd | wc -l) $(cat $p/comm)\"; done' | sort -n | tail",
+        ],
+    };
+    Problem::new(seen, &ADVICE).into()
+}

@@ -1,0 +1,266 @@
+//! The doctor's table: what can be wrong with a machine, how it shows, why it matters and what to do about it here.
+//!
+//! A check reads nothing: it judges [`Facts`] for an [`Environment`]. It runs after those that it depends on, and where one of them has a
+//! problem it is skipped, so that one cause is one finding.
+
+mod agent;
+mod clock;
+mod disk;
+pub mod facts;
+mod k3s;
+mod kernel;
+mod machine;
+mod network;
+mod resolver;
+
+use self::facts::{Fact, Facts};
+use super::{environment::Environment, health::Severity};
+
+/// One thing that can be wrong.
+#[derive(Debug)]
+pub struct Check {
+    /// Stable name, `room.what`.
+    pub id: &'static str,
+    /// What is looked at, in a few words.
+    pub title: &'static str,
+    /// How much a problem matters, where the judgement does not say otherwise.
+    pub severity: Severity,
+    /// Checks whose problem explains this one.
+    pub after: &'static [&'static str],
+    /// Facts that it judges, by name.
+    pub reads: &'static [&'static str],
+    /// Why it matters.
+    pub why: &'static str,
+    /// The judgement.
+    pub judge: fn(&Facts, &Environment) -> Judgement,
+    /// What the root helper can do about it.
+    pub automatic: Option<&'static Automatic>,
+}
+
+/// What the root helper does when it is told to fix a check.
+#[derive(Debug)]
+pub struct Automatic {
+    /// What it changes.
+    pub does: &'static str,
+    /// What it does not touch.
+    pub leaves: &'static str,
+    /// How it is taken back.
+    pub undo: &'static str,
+}
+
+/// What a person can do, with words in braces (see [`Environment::filled`]).
+#[derive(Debug)]
+pub struct Advice {
+    /// In words.
+    pub fix: &'static str,
+    /// What to type, in this order.
+    pub commands: &'static [&'static str],
+}
+
+/// What a check found.
+#[derive(Debug)]
+pub enum Judgement {
+    /// It is as it should be; what was seen.
+    Ok(String),
+    /// It is not.
+    Problem(Problem),
+    /// Nobody can tell, and why.
+    Unknown(String),
+    /// There is nothing of the kind here, and why.
+    NotHere(&'static str),
+}
+
+/// What is wrong.
+#[derive(Debug)]
+pub struct Problem {
+    /// What was seen, in one sentence without a full stop.
+    pub seen: String,
+    /// How much it matters, where that is not what the table says.
+    pub severity: Option<Severity>,
+    /// What `{about}` in the advice stands for.
+    pub about: String,
+    /// What to do.
+    pub advice: &'static Advice,
+}
+
+impl Problem {
+    fn new(seen: impl Into<String>, advice: &'static Advice) -> Self {
+        Self {
+            seen: seen.into(),
+            severity: None,
+            about: String::new(),
+            advice,
+        }
+    }
+
+    fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
+    fn severity(mut self, severity: Severity) -> Self {
+        self.severity = Some(severity);
+        self
+    }
+}
+
+impl From<Problem> for Judgement {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// The word for what a check came to.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Outcome {
+    /// Something is wrong.
+    Problem,
+    /// Nobody can tell.
+    Unknown,
+    /// It was not looked at: something else is the cause, or there is nothing of the kind here.
+    Skipped,
+    /// It is as it should be.
+    Ok,
+}
+
+impl Outcome {
+    /// The word in the API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Unknown => "unknown",
+            Self::Skipped => "skipped",
+            Self::Ok => "ok",
+        }
+    }
+}
+
+/// A check with what it came to.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The check.
+    pub check: &'static Check,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was seen.
+    pub seen: String,
+    /// What to do, in words.
+    pub fix: Option<String>,
+    /// What to type.
+    pub commands: Vec<String>,
+    /// The check whose problem explains this one.
+    pub because: Option<&'static str>,
+    /// Whether only root could have seen it.
+    pub needs_root: bool,
+}
+
+/// Said where only root can tell.
+pub const NEEDS_ROOT: &str = "needs root: run sudo pipeops-agent doctor";
+
+const TABLES: [&[Check]; 8] = [
+    kernel::CHECKS,
+    machine::CHECKS,
+    clock::CHECKS,
+    disk::CHECKS,
+    network::CHECKS,
+    resolver::CHECKS,
+    k3s::CHECKS,
+    agent::CHECKS,
+];
+
+/// The whole table; a check stands behind those that it depends on.
+pub fn checks() -> impl Iterator<Item = &'static Check> {
+    TABLES.into_iter().flatten()
+}
+
+/// Judges everything. Problems come first, the worst of them on top; within the same, the order of the table, which is that of causes.
+pub fn judge(facts: &Facts, environment: &Environment) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    for check in checks() {
+        let cause = check.after.iter().find_map(|id| {
+            let before = verdicts.iter().find(|verdict| verdict.check.id == *id)?;
+            match before.outcome {
+                Outcome::Problem => Some(before.check.id),
+                Outcome::Skipped => before.because,
+                Outcome::Unknown | Outcome::Ok => None,
+            }
+        });
+        verdicts.push(verdict(check, cause, facts, environment));
+    }
+    verdicts.sort_by_key(|verdict| {
+        let severity = match verdict.outcome {
+            Outcome::Problem => verdict.severity,
+            Outcome::Unknown | Outcome::Skipped | Outcome::Ok => Severity::Note,
+        };
+        (verdict.outcome, std::cmp::Reverse(severity))
+    });
+    verdicts
+}
+
+fn verdict(
+    check: &'static Check,
+    cause: Option<&'static str>,
+    facts: &Facts,
+    environment: &Environment,
+) -> Verdict {
+    let needs_root = check.reads.iter().any(|name| facts.is_forbidden(name));
+    let mut verdict = Verdict {
+        check,
+        outcome: Outcome::Skipped,
+        severity: check.severity,
+        seen: String::new(),
+        fix: None,
+        commands: Vec::new(),
+        because: cause,
+        needs_root,
+    };
+    if let Some(cause) = cause {
+        verdict.seen = format!("waits for {cause}");
+        return verdict;
+    }
+    match (check.judge)(facts, environment) {
+        Judgement::Problem(problem) => {
+            let Problem { about, advice, .. } = &problem;
+            verdict.fix = Some(environment.filled(advice.fix, about));
+            verdict.commands = environment.typed(advice.commands, about);
+            verdict.severity = problem.severity.unwrap_or(check.severity);
+            verdict.outcome = Outcome::Problem;
+            verdict.seen = problem.seen;
+        }
+        // What is seen to be well may only seem so.
+        Judgement::Ok(_) | Judgement::Unknown(_) if needs_root => {
+            verdict.outcome = Outcome::Unknown;
+            NEEDS_ROOT.clone_into(&mut verdict.seen);
+        }
+        Judgement::Ok(seen) => {
+            verdict.outcome = Outcome::Ok;
+            verdict.seen = seen;
+        }
+        Judgement::Unknown(why) => {
+            verdict.outcome = Outcome::Unknown;
+            verdict.seen = why;
+        }
+        Judgement::NotHere(why) => why.clone_into(&mut verdict.seen),
+    }
+    verdict
+}
+
+fn unknown(why: &str) -> Judgement {
+    Judgement::Unknown(why.to_owned())
+}
+
+fn ok(seen: impl Into<String>) -> Judgement {
+    Judgement::Ok(seen.into())
+}
+
+/// Why a fact is not there, for a judgement that cannot do without.
+fn unread(facts: &Facts, name: &str) -> Judgement {
+    Judgement::Unknown(match facts.found.get(name) {
+        Some(Fact::Failed(why)) => format!("{name}: {why}"),
+        Some(Fact::Text(_)) => format!("{name} does not say it"),
+        Some(Fact::Forbidden) => NEEDS_ROOT.to_owned(),
+        Some(Fact::Missing) | None => format!("there is no {name}"),
+    })
+}

@@ -1,0 +1,195 @@
+//! What the doctor says: `doctor --json` and `/api/v1/problems`.
+
+use serde::{Deserialize, Serialize};
+
+use super::stamp;
+use crate::core::{
+    environment,
+    preflight::{self, Verdict},
+    time::Wall,
+};
+
+/// Where the running agent tells what the doctor found.
+pub const PROBLEMS_PATH: &str = "/api/v1/problems";
+
+/// One look at everything.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Doctor {
+    /// What kind of machine this is.
+    pub environment: Environment,
+    /// How long the look took.
+    pub took_ms: u64,
+    /// When: RFC 3339 in UTC.
+    pub at: String,
+    /// All checks: problems first, the worst on top.
+    pub checks: Vec<Check>,
+}
+
+/// What kind of machine this is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Environment {
+    /// The board or machine, as its maker calls it.
+    pub board: Option<String>,
+    /// The distribution with its version.
+    pub distribution: Option<String>,
+    /// `systemd`, `OpenRC` or `other`.
+    pub init: String,
+    /// `bare`, `vm`, `lxc`, `docker`, `pod`, `wsl2`, `wsl1` or `container`.
+    pub virtualisation: String,
+    /// The maker of a storage box.
+    pub nas: Option<String>,
+    /// The version of control groups and their controllers: `2: cpu, memory`.
+    pub cgroup: Option<String>,
+    /// The size of a page of memory.
+    pub page_size_bytes: Option<u64>,
+    /// The kernel's architecture, and whether programs are of 32 bit.
+    pub architecture: Option<String>,
+    /// Who gives the kernel its words.
+    pub boot_loader: String,
+    /// The file with them.
+    pub boot_file: Option<String>,
+    /// Who installs programs; `none` where nobody does.
+    pub package_manager: String,
+    /// What is to be known here beyond what any machine has.
+    pub notes: Vec<Note>,
+}
+
+/// One thing to know about an environment.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Note {
+    /// What works.
+    pub works: String,
+    /// What to change, or why there is nothing to change.
+    pub change: String,
+}
+
+/// One check with what it came to.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Check {
+    /// Stable name, `room.what`.
+    pub id: String,
+    /// What was looked at.
+    pub title: String,
+    /// `critical`, `warning` or `note`.
+    pub severity: String,
+    /// `ok`, `problem`, `unknown` or `skipped`.
+    pub outcome: String,
+    /// What was seen.
+    pub seen: String,
+    /// Why it matters.
+    pub why: String,
+    /// What to do, in words.
+    pub fix: Option<String>,
+    /// What to type, in this order.
+    pub commands: Vec<String>,
+    /// The check whose problem explains this one.
+    pub because: Option<String>,
+    /// Whether only root can see it.
+    pub needs_root: bool,
+    /// What the root helper can do about it, where there is a problem.
+    pub automatic: Option<Automatic>,
+}
+
+/// What the root helper does.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Automatic {
+    /// What it changes.
+    pub does: String,
+    /// What it does not touch.
+    pub leaves: String,
+    /// How it is taken back.
+    pub undo: String,
+}
+
+impl Doctor {
+    /// From what was found out.
+    pub fn new(
+        environment: &environment::Environment,
+        verdicts: &[Verdict],
+        at: Wall,
+        took_ms: u64,
+    ) -> Self {
+        Self {
+            environment: environment.into(),
+            took_ms,
+            at: stamp(at),
+            checks: verdicts.iter().map(Check::from).collect(),
+        }
+    }
+
+    /// Whether anything is wrong. Notes are told, but nothing is wrong with them.
+    pub fn is_wrong(&self) -> bool {
+        self.checks
+            .iter()
+            .any(|check| check.outcome == "problem" && check.severity != "note")
+    }
+}
+
+impl From<&environment::Environment> for Environment {
+    fn from(environment: &environment::Environment) -> Self {
+        let version = environment.cgroup_version;
+        let bits = if environment.is_userland_32_bit && environment.is_64_bit() {
+            " with programs of 32 bit"
+        } else {
+            ""
+        };
+        Self {
+            board: environment.board.clone(),
+            distribution: environment.distribution.clone(),
+            init: environment.init.word().to_owned(),
+            virtualisation: environment.virtualisation.word().to_owned(),
+            nas: environment.nas.map(|nas| nas.word().to_owned()),
+            cgroup: version
+                .map(|version| format!("{version}: {}", environment.controllers.join(", "))),
+            page_size_bytes: environment.page_size_bytes,
+            architecture: environment
+                .architecture
+                .as_ref()
+                .map(|name| format!("{name}{bits}")),
+            boot_loader: environment.loader.word().to_owned(),
+            boot_file: environment.boot_file.clone(),
+            package_manager: environment.packages.word().to_owned(),
+            notes: environment.notes().iter().map(Note::from).collect(),
+        }
+    }
+}
+
+impl From<&environment::Note> for Note {
+    fn from(note: &environment::Note) -> Self {
+        Self {
+            works: note.works.to_owned(),
+            change: note.change.to_owned(),
+        }
+    }
+}
+
+impl From<&Verdict> for Check {
+    fn from(verdict: &Verdict) -> Self {
+        let check = verdict.check;
+        let automatic = check
+            .automatic
+            .filter(|_| verdict.outcome == preflight::Outcome::Problem);
+        Self {
+            id: check.id.to_owned(),
+            title: check.title.to_owned(),
+            severity: verdict.severity.word().to_owned(),
+            outcome: verdict.outcome.word().to_owned(),
+            seen: verdict.seen.clone(),
+            why: check.why.to_owned(),
+            fix: verdict.fix.clone(),
+            commands: verdict.commands.clone(),
+            because: verdict.because.map(str::to_owned),
+            needs_root: verdict.needs_root,
+            automatic: automatic.map(|automatic| Automatic {
+                does: automatic.does.to_owned(),
+                leaves: automatic.leaves.to_owned(),
+                undo: automatic.undo.to_owned(),
+            }),
+        }
+    }
+}
