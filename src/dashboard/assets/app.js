@@ -1,7 +1,7 @@
 // The page: which part of it is shown, what it knows, and what is on top of it: who is asking, and whether the agent is there.
 
 import {
-  ask, askSession, confirm, countAges, draw, h, hour, hurry, length, listen, listenTo, locked, logIn, login, logOut, may, openLogin, sentence, session, stream, title, trouble, watchSilence, zone,
+  ask, askSession, confirm, countAges, draw, h, hour, hurry, length, listen, listenTo, locked, logIn, login, logOut, may, now, openLogin, sentence, session, stream, title, trouble, watchSilence, zone,
 } from './base.js';
 
 const PAGES = ['overview', 'host', 'cluster', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
@@ -57,7 +57,7 @@ class View {
     it.read = performance.now();
     try {
       const data = await ask(path, { signal: AbortSignal.any([this.signal, cancel.signal]) });
-      Object.assign(it, { data, error: null, at: Date.now() / 1000 });
+      Object.assign(it, { data, error: null, at: now() });
     } catch (error) {
       if (this.signal.aborted || cancel.signal.aborted) return;
       it.error = error;

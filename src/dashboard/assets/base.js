@@ -120,10 +120,9 @@ export const zone = () => {
 
 // The time of the box: its last word, and what has passed since by a clock that does not jump. Ages are told by it alone, so that
 // neither a wrong clock of the browser nor a step of the box's clock makes them wrong for longer than two seconds.
-const box = { time: Date.now() / 1000, at: performance.now() };
+const box = { time: Date.now() / 1000, at: performance.now(), isKnown: false };
 export function setBoxTime(time) {
-  box.time = time;
-  box.at = performance.now();
+  Object.assign(box, { time, at: performance.now(), isKnown: true });
 }
 export const now = () => box.time + (performance.now() - box.at) / 1000;
 
@@ -211,6 +210,8 @@ export async function ask(path, { method = 'GET', body, signal } = {}) {
       redirect: 'error',
       signal: signal ? AbortSignal.any([signal, deadline]) : deadline,
     });
+    // Until the first beat the head of an answer says what time it is.
+    if (!box.isKnown && answer.headers.has('date')) setBoxTime(Date.parse(answer.headers.get('date')) / 1000);
     if (answer.ok) return answer.status === 204 ? null : await answer.json();
   } catch (error) {
     if (signal?.aborted) throw error;

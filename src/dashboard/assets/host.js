@@ -163,7 +163,7 @@ const COLOURS = 8;
 let loading = null;
 function library() {
   return (loading ??= new Promise((found, failed) => {
-    const script = h('script', { src: '/assets/uplot/uplot.js' });
+    const script = h('script', { src: '/assets/uplot.js' });
     script.onload = () => found(globalThis.uPlot);
     script.onerror = () => {
       loading = null;
