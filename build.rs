@@ -1,15 +1,30 @@
 //! Stamps the program with its build date, below which no clock is believed (see `net::tls::Clock`): a board without a battery
 //! wakes up in 1970, and every certificate is then "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible.
+//! Compresses the files of the page, so that the program never has to.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    error::Error,
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-fn main() {
+use flate2::{Compression, write::GzEncoder};
+
+const ASSETS: &str = "src/dashboard/assets";
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={ASSETS}");
     let given = std::env::var_os("SOURCE_DATE_EPOCH")
         .and_then(|text| text.to_str().and_then(|text| text.trim().parse().ok()));
     let epoch_s: u64 = given.unwrap_or_else(now_s);
     println!("cargo:rustc-env=BUILD_EPOCH_S={epoch_s}");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
+    assets(&out)
 }
 
 #[expect(
@@ -20,4 +35,57 @@ fn now_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+/// Writes `assets.rs`: an array of the files of the page but `index.html`, which the server fills in.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a build that is cut short is begun anew: its files need not survive a power cut"
+)]
+fn assets(out: &Path) -> Result<(), Box<dyn Error>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(ASSETS)? {
+        let path = entry?.path();
+        println!("cargo:rerun-if-changed={}", path.display());
+        files.push(path);
+    }
+    files.sort();
+    let mut table = "&[\n".to_owned();
+    for path in files {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or("a file of the page has a name that is not text")?;
+        if name == "index.html" {
+            continue;
+        }
+        let kind = kind(name).ok_or_else(|| format!("{name}: of what type is this?"))?;
+        // No time and no name inside: the same files give the same program.
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&fs::read(&path)?)?;
+        let packed = out.join(format!("{name}.gz"));
+        fs::write(&packed, encoder.finish()?)?;
+        writeln!(
+            table,
+            "    Asset {{ name: {name:?}, kind: {kind:?}, packed: include_bytes!(\"{}\") }},",
+            packed.display()
+        )?;
+    }
+    table.push(']');
+    fs::write(out.join("assets.rs"), table)?;
+    Ok(())
+}
+
+fn kind(name: &str) -> Option<&'static str> {
+    let (_, ending) = name.rsplit_once('.')?;
+    Some(match ending {
+        "css" => "text/css; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "json" => "application/json",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "webmanifest" => "application/manifest+json",
+        "txt" => "text/plain; charset=utf-8",
+        _ => return None,
+    })
 }

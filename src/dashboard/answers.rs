@@ -4,7 +4,7 @@ use std::{net::IpAddr, pin::Pin, rc::Rc};
 
 use hyper::body::Bytes;
 
-use super::{Peer, Reply};
+use super::{Peer, Reply, assets::Cache};
 use crate::{
     core::{
         door::{Role, View},
@@ -50,6 +50,8 @@ pub struct Asked {
     pub cookie: Option<String>,
     /// Without `?`.
     pub(super) query: String,
+    /// What it has already and can read.
+    pub(super) cache: Cache,
     /// `Last-Event-ID`, where there is one.
     pub last_event_id: Option<u64>,
 }

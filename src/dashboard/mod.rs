@@ -3,7 +3,9 @@
 //! It shows what it is given and decides nothing: who may ask for what is decided in [`core::door`](crate::core::door).
 
 mod answers;
+mod assets;
 mod connections;
+mod page;
 mod peer;
 mod reply;
 mod server;

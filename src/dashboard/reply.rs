@@ -132,6 +132,13 @@ impl Reply {
         self.code
     }
 
+    /// One of its own headers.
+    #[cfg(test)]
+    pub(super) fn header(&self, name: &HeaderName) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(own, _)| own == name)?;
+        value.to_str().ok()
+    }
+
     /// Whether its body comes while it is read.
     pub(super) const fn flows(&self) -> bool {
         matches!(self.content, Content::Flow(_))

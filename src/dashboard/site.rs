@@ -13,6 +13,8 @@ use smol::{Timer, future::FutureExt};
 
 use super::{
     answers::{Answers, Asked, Caller, From},
+    assets::{self, Cache},
+    page,
     reply::Reply,
 };
 use crate::{
@@ -77,7 +79,7 @@ impl Site {
         from: Option<From>,
     ) -> (Reply, Option<Place>) {
         let reply = match self.admit(&request, from) {
-            Ok((What::Own(own), _)) => own_answer(own),
+            Ok((What::Own(own), asked)) => self.own_answer(own, &asked),
             Ok((What::Agent(view), asked)) => self.ask(view, asked, request.into_body()).await,
             Err(reply) => reply,
         };
@@ -159,6 +161,10 @@ impl Site {
             caller,
             cookie,
             query: request.uri().query().unwrap_or_default().to_owned(),
+            cache: Cache {
+                takes_gzip: text(header::ACCEPT_ENCODING).is_some_and(assets::takes_gzip),
+                has: text(header::IF_NONE_MATCH).map(str::to_owned),
+            },
             last_event_id: text(HeaderName::from_static("last-event-id"))
                 .and_then(|id| id.parse().ok()),
         };
@@ -201,11 +207,16 @@ impl Site {
         };
         answer.or(late).await
     }
-}
 
-fn own_answer(own: Own) -> Reply {
-    match own {
-        Own::Health => Reply::json(&Health::default()),
+    fn own_answer(&self, own: Own, asked: &Asked) -> Reply {
+        match own {
+            Own::Page => {
+                let sees = asked.caller.role >= Role::Anonymous;
+                page::page(sees.then(|| self.answers.status()).as_ref())
+            }
+            Own::Asset => assets::reply(&asked.id, &asked.cache),
+            Own::Health => Reply::json(&Health::default()),
+        }
     }
 }
 

@@ -477,3 +477,55 @@ fn what_is_not_a_socket_is_left_alone() {
     let error = Server::on_socket(&long).unwrap_err();
     assert!(error.fix.is_some_and(|fix| fix.contains("100 characters")));
 }
+
+#[test]
+fn the_page_and_its_files_say_that_nobody_else_may_use_them() {
+    with_port(|address| async move {
+        let get = |path: &str, more: &str| {
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{more}connection: close\r\n\r\n")
+        };
+        let page = call(address, &get("/", "")).await;
+        assert!(page.contains("<dt>Version</dt><dd>1.2.3</dd>"), "{page}");
+        let plain = call(address, &get("/assets/app.css", "")).await;
+        assert!(
+            plain.contains("content-type: text/css; charset=utf-8\r\n"),
+            "{plain}"
+        );
+        assert!(!plain.contains("content-encoding"), "{plain}");
+        let refused = call(address, &get("/api/v1/access", "")).await;
+        for answer in [&page, &plain, &refused] {
+            for header in [
+                "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+                "x-frame-options: DENY",
+                "x-content-type-options: nosniff",
+                "referrer-policy: no-referrer",
+                "cross-origin-opener-policy: same-origin",
+                "cross-origin-resource-policy: same-origin",
+            ] {
+                assert_eq!(
+                    answer.matches(&format!("{header}\r\n")).count(),
+                    1,
+                    "{header}: {answer}"
+                );
+            }
+        }
+        assert!(!page.contains("unsafe-"), "{page}");
+        let (_, rest) = plain.split_once("etag: ").unwrap();
+        let tag = rest.split("\r\n").next().unwrap();
+        let had = format!("if-none-match: {tag}\r\n");
+        let again = call(address, &get("/assets/app.css", &had)).await;
+        assert!(again.starts_with("HTTP/1.1 304 "), "{again}");
+        assert_eq!(body(&again), "");
+        for outside in [
+            "/assets/../secret",
+            "/assets/%2e%2e%2fx",
+            "/assets/..%5cx",
+            "/assets//etc/passwd",
+            "/../etc/passwd",
+            "/assets/app.css/",
+        ] {
+            let answer = call(address, &get(outside, "")).await;
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{outside}: {answer}");
+        }
+    });
+}

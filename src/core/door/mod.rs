@@ -156,11 +156,13 @@ fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
 
 /// Whether a request over a port is from a page of our own, or from no page at all.
 fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
+    // Where somebody follows a link to the page, the browser says `cross-site`; what the page then asks is `same-origin`.
+    let is_page = route.what == What::Own(Own::Page);
     let is_ours = match request.fetch_site {
         None => true,
         Some(site) if site.eq_ignore_ascii_case("same-origin") => true,
         Some(site) if site.eq_ignore_ascii_case("none") => !route.method.changes(),
-        Some(_) => false,
+        Some(_) => is_page,
     };
     let origin_is_ours = request.origin.is_none_or(|origin| {
         request

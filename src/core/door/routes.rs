@@ -63,6 +63,8 @@ pub enum What {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "each is told by its line in the table")]
 pub enum Own {
+    Page,
+    Asset,
     Health,
 }
 
@@ -117,6 +119,8 @@ const fn post(path: &'static str, role: Role, view: View) -> Route {
 
 /// Every route. [`Role::Nobody`] is everybody.
 pub const ROUTES: &[Route] = &[
+    own("/", Role::Nobody, Own::Page),
+    own("/assets/{id}", Role::Nobody, Own::Asset),
     own("/healthz", Role::Nobody, Own::Health),
     own("/livez", Role::Nobody, Own::Health),
     get("/readyz", Role::Nobody, View::Ready),

@@ -1,5 +1,7 @@
 use super::*;
 
+const PAGE: What = What::Own(Own::Page);
+const ASSET: What = What::Own(Own::Asset);
 const STATUS: What = What::Agent(View::Status);
 const METRICS: What = What::Agent(View::Metrics);
 const ACCESS: What = What::Agent(View::Access);
@@ -38,6 +40,14 @@ fn each_request_gets_its_route_or_what_is_wrong_with_it() {
         ("POST", "/metrics", false, not("GET, HEAD")),
         ("get", "/metrics", false, not("GET, HEAD")),
         ("GET", "/api/v1/access", false, Ok(ACCESS)),
+        ("GET", "/", false, Ok(PAGE)),
+        ("GET", "/assets/app.js", false, Ok(ASSET)),
+        ("GET", "/assets/", false, Err(Fault::Nothing)),
+        ("GET", "/assets/../x", false, Err(Fault::Nothing)),
+        ("GET", "/assets/..", false, Err(Fault::Nothing)),
+        ("GET", "/assets/%2e%2e", false, Err(Fault::Nothing)),
+        ("GET", "/assets/a\\b", false, Err(Fault::Nothing)),
+        ("GET", "/assets/a/b", false, Err(Fault::Nothing)),
         ("POST", "/nowhere", true, Err(Fault::Nothing)),
         ("GET", "", false, Err(Fault::Nothing)),
         ("GET", "*", false, Err(Fault::Nothing)),
@@ -173,7 +183,18 @@ fn a_change_is_json() {
 }
 
 /// `METHOD PATH`, `Origin`, `Sec-Fetch-Site`.
-const PAGES: &[(&str, Option<&str>, Option<&str>, Result<What, Fault>)] = &[
+type FromPage = (
+    &'static str,
+    Option<&'static str>,
+    Option<&'static str>,
+    Result<What, Fault>,
+);
+
+const PAGES: &[FromPage] = &[
+    ("GET /", None, Some("cross-site"), Ok(PAGE)),
+    ("GET /", None, Some("none"), Ok(PAGE)),
+    ("GET /", Some("http://evil"), None, FOREIGN),
+    ("GET /assets/app.js", None, Some("cross-site"), FOREIGN),
     ("GET /api/v1/status", None, None, Ok(STATUS)),
     ("GET /api/v1/status", None, Some("same-origin"), Ok(STATUS)),
     ("GET /api/v1/status", None, Some("none"), Ok(STATUS)),

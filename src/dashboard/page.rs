@@ -1,0 +1,272 @@
+//! The page as it is without JavaScript: everything that matters about the box, in plain HTML.
+
+use super::reply::Reply;
+use crate::wire::api::{Condition, Status};
+
+/// The frame, with [`MARK`] where the status belongs.
+const INDEX: &str = include_str!("assets/index.html");
+/// What is replaced by the status.
+const MARK: &str = "<!--status-->";
+
+/// The page. `None` for somebody who may not see how the box is.
+pub(super) fn page(status: Option<&Status>) -> Reply {
+    let told = match status {
+        Some(status) => overview(status),
+        None => "<h1>This dashboard shows nothing without a login</h1>\
+                 <p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
+            .to_owned(),
+    };
+    Reply::whole("text/html; charset=utf-8", INDEX.replacen(MARK, &told, 1))
+}
+
+fn overview(status: &Status) -> String {
+    let mut html = String::new();
+    let level = worst(&status.conditions);
+    html.push_str("<h1 class=\"");
+    html.push_str(level);
+    html.push_str("\">");
+    escape(&mut html, &capital(&status.summary));
+    html.push_str("</h1>");
+    if !status.conditions.is_empty() {
+        html.push_str("<h2>What is wrong</h2><ul class=\"conditions\">");
+        for condition in &status.conditions {
+            tell(&mut html, condition);
+        }
+        html.push_str("</ul>");
+    }
+    link(&mut html, status);
+    cluster(&mut html, status);
+    host(&mut html, status);
+    agent(&mut html, status);
+    html.push_str(
+        "<h2>More</h2><p>Charts, logs, events and changes are for who has logged in. On the machine, as root: \
+         <code>pipeops-agent dashboard open</code>. In a terminal: <code>pipeops-agent status</code>, \
+         <code>pipeops-agent doctor</code>.</p>",
+    );
+    html
+}
+
+fn worst(conditions: &[Condition]) -> &'static str {
+    let has = |word: &str| {
+        conditions
+            .iter()
+            .any(|condition| condition.severity == word)
+    };
+    match () {
+        () if has("critical") => "critical",
+        () if has("warning") => "warning",
+        () => "ok",
+    }
+}
+
+fn tell(html: &mut String, condition: &Condition) {
+    html.push_str("<li><strong>");
+    escape(html, &capital(&condition.severity));
+    html.push_str(":</strong> ");
+    escape(html, &condition.sentence);
+    html.push_str(" <small>since <time>");
+    escape(html, &condition.since);
+    html.push_str("</time></small>");
+    if let Some(fix) = &condition.fix {
+        html.push_str("<br>Fix: <code>");
+        escape(html, fix);
+        html.push_str("</code>");
+    }
+    html.push_str("</li>");
+}
+
+fn link(html: &mut String, status: &Status) {
+    let link = &status.link;
+    let mut list = List::begin(html, "Link to the control plane");
+    list.row("State", Some(&link.state));
+    list.row("Since", link.since.as_deref());
+    list.row("Why", link.why.as_deref());
+    list.row("Address", link.endpoint.as_deref());
+    let next = link.next_attempt_s.map(|wait| format!("in {wait} s"));
+    list.row("Next attempt", next.as_deref());
+    list.row("Last heartbeat", link.last_heartbeat.as_deref());
+    let round_trip = link.rtt_ms.map(|time| format!("{time} ms"));
+    list.row("Round trip", round_trip.as_deref());
+    list.row("Lost since the start", Some(&link.outages.to_string()));
+    list.row("Lost the last time", link.last_outage_why.as_deref());
+    list.end();
+}
+
+fn cluster(html: &mut String, status: &Status) {
+    let cluster = &status.cluster;
+    let mut list = List::begin(html, "Cluster");
+    list.row("State", Some(&cluster.state));
+    list.row("Why", cluster.why.as_deref());
+    list.row("Version", cluster.version.as_deref());
+    let nodes = cluster
+        .nodes_ready
+        .zip(cluster.nodes)
+        .map(|(ready, all)| format!("{ready} of {all} ready"));
+    list.row("Nodes", nodes.as_deref());
+    let pods = cluster.pods.map(|pods| pods.to_string());
+    list.row("Pods", pods.as_deref());
+    list.end();
+}
+
+fn host(html: &mut String, status: &Status) {
+    let host = &status.host;
+    let mut list = List::begin(html, "Host");
+    list.row("Name", host.hostname.as_deref());
+    list.row("System", host.os.as_deref());
+    list.row("Kernel", host.kernel.as_deref());
+    let percent = |share: Option<f64>| share.map(|share| format!("{share} %"));
+    list.row("Processor in use", percent(host.cpu_percent).as_deref());
+    list.row("Memory in use", percent(host.memory_percent).as_deref());
+    list.row("Disk in use", percent(host.disk_percent).as_deref());
+    let up = host.uptime_s.map(in_days);
+    list.row("Running for", up.as_deref());
+    list.row("Address", host.address.as_deref());
+    list.end();
+}
+
+fn agent(html: &mut String, status: &Status) {
+    let mut list = List::begin(html, "Agent");
+    list.row("Version", Some(&status.version));
+    list.row("Id", status.agent_id.as_deref());
+    list.row("Cluster name", status.cluster_name.as_deref());
+    list.row("Running for", Some(&in_days(status.uptime_s)));
+    list.row("Access of the control plane", Some(&status.access.level));
+    let tightened = status.access.tightened_from.as_ref();
+    let tightened = tightened.map(|level| format!("the configuration permits {level}"));
+    list.row("Set by hand", tightened.as_deref());
+    list.end();
+}
+
+fn in_days(seconds: u64) -> String {
+    crate::core::time::in_words(std::time::Duration::from_secs(seconds))
+}
+
+/// A heading with a list of what is known below it.
+struct List<'a>(&'a mut String);
+
+impl<'a> List<'a> {
+    fn begin(html: &'a mut String, title: &str) -> Self {
+        for part in ["<h2>", title, "</h2><dl>"] {
+            html.push_str(part);
+        }
+        Self(html)
+    }
+
+    /// A row. What is not known is not shown.
+    fn row(&mut self, name: &str, value: Option<&str>) {
+        let Some(value) = value.filter(|value| !value.is_empty()) else {
+            return;
+        };
+        for part in ["<div><dt>", name, "</dt><dd>"] {
+            self.0.push_str(part);
+        }
+        escape(self.0, value);
+        self.0.push_str("</dd></div>");
+    }
+
+    fn end(self) {
+        self.0.push_str("</dl>");
+    }
+}
+
+/// A sentence as it begins a line.
+fn capital(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
+/// Writes text into HTML, between tags or between quotes. Control characters and marks that turn text around are shown as what they are.
+fn escape(html: &mut String, text: &str) {
+    for letter in text.chars() {
+        match letter {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                html.push('\u{fffd}');
+            }
+            letter => html.push(letter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn html(status: Option<&Status>) -> String {
+        String::from_utf8(page(status).bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_page_says_what_matters_and_nothing_that_is_not_known() {
+        let condition = Condition {
+            id: "link.refused".to_owned(),
+            severity: "critical".to_owned(),
+            since: "2026-05-01T10:00:00Z".to_owned(),
+            sentence: "the token is refused".to_owned(),
+            fix: Some("write a new one".to_owned()),
+        };
+        let mut status = Status {
+            summary: "the token is refused".to_owned(),
+            conditions: vec![condition],
+            uptime_s: 90,
+            ..Status::default()
+        };
+        status.host.cpu_percent = Some(12.5);
+        let html = html(Some(&status));
+        for part in [
+            "<h1 class=\"critical\">The token is refused</h1>",
+            "<strong>Critical:</strong> the token is refused",
+            "Fix: <code>write a new one</code>",
+            "<dt>Processor in use</dt><dd>12.5 %</dd>",
+        ] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        assert!(!html.contains("Memory in use"), "{html}");
+        assert!(!html.contains(MARK), "{html}");
+    }
+
+    #[test]
+    fn who_may_see_nothing_is_told_how_to_log_in() {
+        let html = html(None);
+        assert!(html.contains("pipeops-agent dashboard open"), "{html}");
+        assert!(!html.contains("<dl>"), "{html}");
+    }
+
+    #[test]
+    fn no_name_becomes_markup() {
+        let evil = "\"><script>alert('1')</script>&lt;\u{202e}\u{1b}[2J";
+        let mut status = Status {
+            summary: evil.to_owned(),
+            version: evil.to_owned(),
+            cluster_name: Some(evil.to_owned()),
+            conditions: vec![Condition {
+                severity: evil.to_owned(),
+                since: evil.to_owned(),
+                sentence: evil.to_owned(),
+                fix: Some(evil.to_owned()),
+                ..Condition::default()
+            }],
+            ..Status::default()
+        };
+        status.link.why = Some(evil.to_owned());
+        status.cluster.version = Some(evil.to_owned());
+        status.host.hostname = Some(evil.to_owned());
+        status.access.level = evil.to_owned();
+        let html = html(Some(&status));
+        assert!(!html.contains("<script>"), "{html}");
+        assert!(!html.contains("alert('"), "{html}");
+        assert!(!html.contains(['\u{202e}', '\u{1b}']), "{html}");
+        let escaped = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;lt;";
+        assert_eq!(html.matches(escaped).count(), 11, "{html}");
+    }
+}
