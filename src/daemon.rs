@@ -43,6 +43,7 @@ use crate::{
 
 use parts::Network;
 
+pub mod keeper;
 mod link;
 mod parts;
 mod viewers;
@@ -69,16 +70,19 @@ pub fn run(settings: Settings) -> Result<Exit> {
 }
 
 fn start_log(settings: &Settings) -> Result<()> {
-    let format = match settings.log.format {
-        LogFormat::Auto if log::is_journal(settings.surroundings.journal_stream.as_deref()) => {
-            log::Format::Journal
-        }
+    let journal_stream = settings.surroundings.journal_stream.as_deref();
+    let format = log_format(settings.log.format, journal_stream);
+    // The remembered lines are for local viewers, which show none of them yet.
+    log::install(format, settings.log.level, || clock::now().wall).map(drop)
+}
+
+fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
+    match wanted {
+        LogFormat::Auto if log::is_journal(journal_stream) => log::Format::Journal,
         LogFormat::Auto | LogFormat::Plain => log::Format::Plain,
         LogFormat::Journal => log::Format::Journal,
         LogFormat::Json => log::Format::Json,
-    };
-    // The remembered lines are for local viewers, which show none of them yet.
-    log::install(format, settings.log.level, || clock::now().wall).map(drop)
+    }
 }
 
 async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Result<Exit> {

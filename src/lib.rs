@@ -8,6 +8,7 @@ pub mod dashboard;
 pub mod error;
 pub mod files;
 pub mod host;
+pub mod keeper;
 pub mod kube;
 pub mod link;
 pub mod log;

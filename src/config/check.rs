@@ -10,8 +10,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Log, LogFormat, Pipeops,
-        Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Keeper, Log, LogFormat,
+        Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -101,6 +101,15 @@ impl Merged {
     /// The folder of the agent's files.
     pub(super) fn state_dir(&self) -> PathBuf {
         self.path(&keys::STATE_DIR).unwrap_or_default()
+    }
+
+    /// What the root helper needs.
+    pub(super) fn keeper(&self) -> Keeper {
+        Keeper {
+            socket: self.path(&keys::KEEPER_SOCKET).unwrap_or_default(),
+            state_dir: self.path(&keys::KEEPER_STATE_DIR).unwrap_or_default(),
+            user: self.text(&keys::KEEPER_USER).unwrap_or_default(),
+        }
     }
 
     /// The settings, or nothing where `problems` says why.

@@ -92,7 +92,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "keeper",
-        "The helper that works as root. No settings in this version.",
+        "The helper that works as root. It reads this section itself, from files that nobody else can change.",
     ),
     (
         "k3s",
@@ -305,6 +305,23 @@ keys! {
         kind: Kind::Choice(&["view", "none"]),
         default: Some("view"),
         doc: "What somebody sees at dashboard.listen who has not logged in. view: how the machine is, no logs, and nothing of what runs on it; none: nothing but /metrics and whether the agent works.",
+    }
+    KEEPER_SOCKET = {
+        path: "keeper.socket",
+        kind: Kind::Path,
+        default: Some("/run/pipeops-keeper/keeper.sock"),
+        doc: "Unix socket on which the root helper listens.",
+    }
+    KEEPER_STATE_DIR = {
+        path: "keeper.state_dir",
+        kind: Kind::Path,
+        default: Some("/var/lib/pipeops-keeper"),
+        doc: "Where the root helper keeps its journal and what was there before a fix; for root alone.",
+    }
+    KEEPER_USER = {
+        path: "keeper.user",
+        default: Some("pipeops-agent"),
+        doc: "The user that the agent runs as: the root helper serves this one and root, and its group gets the socket.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -26,7 +26,7 @@ use self::{
 pub use self::{
     layers::{Entry, Origin},
     settings::{
-        Access, Agent, ClientCertificate, Credentials, Dashboard, HeartbeatIntervals, Log,
+        Access, Agent, ClientCertificate, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
         LogFormat, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
@@ -90,6 +90,7 @@ pub struct Loaded {
     settings: Option<Settings>,
     socket: PathBuf,
     state_dir: PathBuf,
+    files: Vec<PathBuf>,
 }
 
 /// A key as people look at it.
@@ -127,6 +128,7 @@ pub fn load(sources: &Sources) -> Loaded {
         settings,
         socket,
         state_dir,
+        files: vec![main.to_owned(), main.with_file_name("config.d")],
     }
 }
 
@@ -165,6 +167,16 @@ impl Loaded {
     /// The socket of the agent that these settings belong to, also where other settings have problems.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// What the root helper needs, also where other settings have problems.
+    pub fn keeper(&self) -> Keeper {
+        self.merged.keeper()
+    }
+
+    /// Every file that was looked for.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Every key with its value and origin, in the order of the table.

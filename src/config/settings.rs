@@ -186,6 +186,17 @@ pub struct Dashboard {
     pub shows_itself: bool,
 }
 
+/// `[keeper]`: the root helper.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Keeper {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Where it keeps its journal.
+    pub state_dir: PathBuf,
+    /// The name of the agent's user.
+    pub user: String,
+}
+
 /// `[tls]`: certificates on the way to the control plane.
 #[derive(Clone, Debug)]
 pub struct Tls {

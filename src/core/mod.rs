@@ -3,6 +3,7 @@
 pub mod access;
 pub mod audit;
 pub mod backoff;
+pub mod certificate;
 pub mod cluster;
 pub mod door;
 pub mod environment;
@@ -19,6 +20,7 @@ pub mod policy;
 pub mod preflight;
 pub mod proxy;
 pub mod rates;
+pub mod repair;
 pub mod retention;
 pub mod secret;
 pub mod series;

@@ -60,6 +60,30 @@ pub fn remove_unfinished(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes what an interrupted [`replace`] of this one file left behind, in a directory that others share.
+pub fn remove_unfinished_of(path: &Path) -> Result<()> {
+    let what = || format!("cannot tidy beside {}", path.display());
+    let Some((directory, name)) = split(path) else {
+        return Ok(());
+    };
+    let begin = format!(".{}.", name.display());
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| explain(what(), &error))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| explain(what(), &error))?;
+        let found = entry.file_name();
+        let middle = found
+            .to_str()
+            .and_then(|found| found.strip_prefix(&begin)?.strip_suffix(UNFINISHED));
+        if middle.is_some_and(|middle| middle.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            std::fs::remove_file(entry.path()).map_err(|error| explain(what(), &error))?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes a directory that only its owner may enter, where it is missing.
 ///
 /// The parent must exist: if it is missing, somebody unmounted the data disk, and writing to the root disk would hide that.
@@ -223,6 +247,24 @@ mod tests {
         }
         remove_unfinished(directory.path()).unwrap();
         assert_eq!(names(directory.path()), [".hidden", "state.db"]);
+    }
+
+    #[test]
+    fn what_is_left_of_one_file_is_removed_and_not_what_is_left_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = [
+            ".a.conf.00ff00ff00ff00ff.unfinished",
+            ".b.conf.00ff00ff00ff00ff.unfinished",
+            ".a.conf.mine.unfinished",
+            "a.conf",
+        ];
+        for name in left {
+            replace(&directory.path().join(name), b"x", PRIVATE).unwrap();
+        }
+        remove_unfinished_of(&directory.path().join("a.conf")).unwrap();
+        let wanted = [left[2], left[1], left[3]];
+        assert_eq!(names(directory.path()), wanted);
+        remove_unfinished_of(&directory.path().join("gone/a.conf")).unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub use crate::files;
 mod captured;
 pub mod clock;
 pub mod doctor;
+pub mod exec;
 pub mod facts;
 pub mod notify;
 pub mod random;

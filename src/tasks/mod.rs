@@ -9,6 +9,7 @@ pub mod deliver;
 pub mod doctor;
 pub mod events;
 pub mod facts;
+pub mod keeper;
 pub mod lease;
 pub mod local;
 pub mod metrics;

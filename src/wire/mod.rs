@@ -5,6 +5,7 @@ pub mod control;
 pub mod edge;
 pub mod exposition;
 pub mod handshake;
+pub mod keeper;
 pub mod kube;
 pub mod lease;
 pub mod record;

@@ -1,0 +1,266 @@
+//! What the doctor's findings have for an automatic repair: the closed list, and how the files are changed that are not ours alone.
+//!
+//! It reads and writes nothing; the keeper does.
+
+/// What can be repaired by the program itself. Nothing else can be asked of the keeper.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Repair {
+    /// Switch the kernel's memory controller on.
+    CgroupMemory,
+    /// Raise the limits of inotify.
+    Inotify,
+    /// Keep NetworkManager away from the interfaces of Pods.
+    NetworkManager,
+    /// Stop swapping on a card.
+    SwapCard,
+    /// Load the kernel modules that k3s needs.
+    KernelModules,
+    /// Set the clock by the network.
+    ClockSync,
+    /// Give the journal a limit.
+    JournalSize,
+}
+
+impl Repair {
+    /// All of them, in the order in which they are done: what needs a reboot last.
+    pub const ALL: [Self; 7] = [
+        Self::ClockSync,
+        Self::Inotify,
+        Self::KernelModules,
+        Self::NetworkManager,
+        Self::JournalSize,
+        Self::SwapCard,
+        Self::CgroupMemory,
+    ];
+
+    /// The id of the doctor's check that it repairs.
+    pub const fn check(self) -> &'static str {
+        match self {
+            Self::CgroupMemory => "cgroup.memory",
+            Self::Inotify => "limits.inotify",
+            Self::NetworkManager => "network.manager",
+            Self::SwapCard => "swap.card",
+            Self::KernelModules => "kernel.modules",
+            Self::ClockSync => "clock.sync",
+            Self::JournalSize => "log.journal",
+        }
+    }
+
+    /// The repair of that check, where there is one.
+    pub fn of(check: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|repair| repair.check() == check)
+    }
+}
+
+/// Why a file is left alone: the reason, and what a person can do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Left {
+    /// The reason.
+    pub why: &'static str,
+    /// What to do; `FILE` stands for the file.
+    pub fix: &'static str,
+}
+
+/// Longer lines are cut by some kernels (COMMAND_LINE_SIZE is 2048 on arm64).
+const KERNEL_LINE_BYTES_MAX: usize = 2000;
+
+/// The kernel's command line with these words at its end. `None` where it has them all.
+///
+/// The firmware of a Raspberry Pi reads the first line only, and takes a CR for a part of the last word.
+pub fn kernel_line(text: &str, words: &[&str]) -> Result<Option<String>, Left> {
+    if text.contains(['\r', '\0']) {
+        return Err(Left {
+            why: "it has line ends of Windows, which the firmware takes for a part of the last word",
+            fix: "sudo sed -i 's/\\r//g' FILE, then again",
+        });
+    }
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return Err(Left {
+            why: "it must be one single line, and is not",
+            fix: "look at FILE: all parameters belong into its first line",
+        });
+    };
+    let there: Vec<_> = line.split_ascii_whitespace().collect();
+    if !there.iter().any(|word| word.contains('=')) {
+        return Err(Left {
+            why: "it does not look like the parameters of a kernel",
+            fix: "look at FILE: on newer systems the real one is /boot/firmware/cmdline.txt",
+        });
+    }
+    let disables = |word: &&str| {
+        word.strip_prefix("cgroup_disable=")
+            .is_some_and(|list| list.split(',').any(|name| name == "memory"))
+    };
+    if there.iter().any(disables) {
+        return Err(Left {
+            why: "somebody switched the memory controller off there",
+            fix: "take cgroup_disable=memory out of FILE, then again",
+        });
+    }
+    let missing: Vec<_> = words
+        .iter()
+        .copied()
+        .filter(|word| !there.contains(word))
+        .collect();
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let line = format!("{} {}\n", line.trim_end(), missing.join(" "));
+    if line.len() > KERNEL_LINE_BYTES_MAX {
+        return Err(Left {
+            why: "it would become longer than kernels read",
+            fix: "make the line in FILE shorter, then again",
+        });
+    }
+    Ok(Some(line))
+}
+
+/// A mounted file system, as `/proc/mounts` has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Mount<'a> {
+    /// What is mounted.
+    pub device: &'a str,
+    /// Where.
+    pub point: &'a str,
+    /// The file system: `vfat`.
+    pub kind: &'a str,
+    /// Whether nothing can be written there.
+    pub is_read_only: bool,
+}
+
+/// The mounts, in the order in which they were made. One whose path has a blank in it is left out: nothing of ours is there.
+pub fn mounts(text: &str) -> impl DoubleEndedIterator<Item = Mount<'_>> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (device, point, kind) = (words.next()?, words.next()?, words.next()?);
+        let is_read_only = words.next()?.split(',').any(|option| option == "ro");
+        Some(Mount {
+            device,
+            point,
+            kind,
+            is_read_only,
+        })
+    })
+}
+
+/// The mount that holds a path.
+pub fn mount_of<'a>(text: &'a str, path: &str) -> Option<Mount<'a>> {
+    let holds = |point: &str| {
+        let rest = path.strip_prefix(point);
+        rest.is_some_and(|rest| point == "/" || rest.is_empty() || rest.starts_with('/'))
+    };
+    // Of two at one path the later one is seen.
+    mounts(text)
+        .filter(|mount| holds(mount.point))
+        .max_by_key(|mount| mount.point.len())
+}
+
+/// An active swap, as `/proc/swaps` has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Swap<'a> {
+    /// The file or device.
+    pub path: &'a str,
+    /// What lies in it, in KiB.
+    pub used_kib: u64,
+}
+
+/// The swaps that lie on a card or on built-in flash: `mmcblk`, by themselves or by the file system of their file.
+pub fn swaps_on_card<'a>(swaps: &'a str, mounts: &str) -> Vec<Swap<'a>> {
+    let on_card = |device: &str| device.starts_with("/dev/mmcblk");
+    let lines = swaps.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (path, kind) = (words.next()?, words.next()?);
+        let used_kib = words.nth(1)?.parse().ok()?;
+        let device = match kind {
+            "file" => mount_of(mounts, path)?.device,
+            _ => path,
+        };
+        on_card(device).then_some(Swap { path, used_kib })
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: [&str; 2] = ["cgroup_memory=1", "cgroup_enable=memory"];
+
+    #[test]
+    fn each_repair_is_found_by_its_check_and_nothing_else_is() {
+        for repair in Repair::ALL {
+            assert_eq!(Repair::of(repair.check()), Some(repair));
+        }
+        assert_eq!(Repair::of("rm -rf"), None);
+    }
+
+    #[test]
+    fn words_are_added_to_the_one_line_and_only_where_they_are_missing() {
+        let line = "console=tty1 root=PARTUUID=1-02 rootwait";
+        let both = format!("{line} cgroup_memory=1 cgroup_enable=memory\n");
+        for text in [line.to_owned(), format!("{line} \n"), format!("{line}\n\n")] {
+            assert_eq!(
+                kernel_line(&text, &WORDS),
+                Ok(Some(both.clone())),
+                "{text:?}"
+            );
+        }
+        let one = format!("{line} cgroup_enable=memory\n");
+        let wanted = format!("{line} cgroup_enable=memory cgroup_memory=1\n");
+        assert_eq!(kernel_line(&one, &WORDS), Ok(Some(wanted)));
+        assert_eq!(kernel_line(&both, &WORDS), Ok(None));
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_left_alone() {
+        for text in [
+            "",
+            "\n\n",
+            "console=tty1 root=/dev/sda1\r\n",
+            "root=/dev/sda1\ncgroup_enable=memory\n",
+            "DO NOT EDIT THIS FILE\n\nThe file you are looking for has moved to /boot/firmware/cmdline.txt\n",
+            "moved to elsewhere",
+            "root=/dev/sda1 cgroup_disable=memory",
+            "root=/dev/sda1 cgroup_disable=cpuset,memory",
+        ] {
+            assert!(kernel_line(text, &WORDS).is_err(), "{text:?}");
+        }
+        let long = format!("root=/dev/sda1 {}", "x".repeat(2000));
+        assert!(kernel_line(&long, &WORDS).is_err());
+    }
+
+    const MOUNTS: &str = "/dev/mmcblk0p2 / ext4 rw,noatime 0 0\n\
+        proc /proc proc rw 0 0\n\
+        /dev/mmcblk0p1 /boot/firmware vfat rw,relatime,fmask=0022 0 0\n\
+        /dev/sda1 /mnt/ssd ext4 ro 0 0\n";
+
+    #[test]
+    fn a_path_is_on_the_longest_mount_that_holds_it() {
+        let at = |path| mount_of(MOUNTS, path).map(|mount| (mount.point, mount.kind));
+        assert_eq!(
+            at("/boot/firmware/cmdline.txt"),
+            Some(("/boot/firmware", "vfat"))
+        );
+        assert_eq!(at("/boot/firmware2/x"), Some(("/", "ext4")));
+        assert_eq!(at("/boot"), Some(("/", "ext4")));
+        assert!(mount_of(MOUNTS, "/mnt/ssd").unwrap().is_read_only);
+        assert_eq!(mount_of("", "/x"), None);
+    }
+
+    #[test]
+    fn swap_on_a_card_is_told_from_swap_elsewhere() {
+        let swaps = "Filename\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+            /var/swap file 102396 2048 -2\n\
+            /dev/zram0 partition 1000 0 100\n\
+            /mnt/ssd/swap file 1000 0 -3\n\
+            /dev/mmcblk0p3 partition 500 12 -4\n";
+        let found = swaps_on_card(swaps, MOUNTS);
+        let found: Vec<_> = found
+            .iter()
+            .map(|swap| (swap.path, swap.used_kib))
+            .collect();
+        assert_eq!(found, [("/var/swap", 2048), ("/dev/mmcblk0p3", 12)]);
+        assert!(swaps_on_card("", MOUNTS).is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! The root helper as a process of its own: start, serve, stop. It shares nothing with the agent but the program.
+
+use std::{ffi::OsStr, path::Path};
+
+use nix::unistd::{User, geteuid};
+use smol::future::FutureExt as _;
+
+use super::{VERSION, log_format};
+use crate::{
+    config,
+    error::{Error, Exit, Result},
+    host::{
+        clock,
+        notify::Notifier,
+        signals::{Signals, Wish},
+    },
+    keeper::{Allowed, Keeper, Server, trust},
+    log,
+};
+
+/// What it is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// Its settings.
+    pub settings: &'a config::Keeper,
+    /// Where those were read from.
+    pub files: &'a [std::path::PathBuf],
+    /// `/`, or a tree that stands for it.
+    pub root: &'a Path,
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<&'a OsStr>,
+    /// `JOURNAL_STREAM`.
+    pub journal_stream: Option<&'a str>,
+}
+
+/// Runs it until it is told to stop. What is under way then is brought to its end first.
+pub fn run(start: Start<'_>) -> Result<Exit> {
+    if !geteuid().is_root() {
+        return Err(Error::new("the root helper cannot run")
+            .why("it is not root")
+            .fix("sudo systemctl start pipeops-keeper"));
+    }
+    for path in start.files {
+        let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+        for path in inside.map(|entry| entry.path()).chain([path.clone()]) {
+            trust(&path)
+                .map_err(|error| error.within("the root helper does not read its settings"))?;
+        }
+    }
+    let format = log_format(config::LogFormat::Auto, start.journal_stream);
+    log::install(format, ::log::LevelFilter::Info, || clock::now().wall)?;
+    smol::block_on(live(start))
+}
+
+async fn live(start: Start<'_>) -> Result<Exit> {
+    let settings = start.settings;
+    let mut signals = Signals::new()?;
+    let notifier = Notifier::new(start.notify_socket);
+    ::log::info!("pipeops-agent {VERSION}: the root helper starts");
+    let keeper = Keeper::new(start.root, &settings.state_dir);
+    // What a power cut interrupted comes before anybody can ask for more.
+    for done in keeper.resume()? {
+        ::log::info!("{}: {}", done.outcome, done.sentence);
+    }
+    let server = Server::bind(&settings.socket, allowed(&settings.user))?;
+    notifier.ready("waiting to be asked");
+    let stopped = async {
+        while signals.next().await == Some(Wish::Reload) {
+            ::log::info!("SIGHUP: settings need a restart");
+        }
+    };
+    let work = async { match server.serve(&keeper).await {} };
+    stopped.or(work).await;
+    notifier.stopping();
+    ::log::info!("stopped");
+    Ok(Exit::Fine)
+}
+
+/// The agent's user and group. Where there is no such user, root alone is served.
+fn allowed(user: &str) -> Allowed {
+    let Ok(Some(known)) = User::from_name(user) else {
+        ::log::warn!("there is no user {user:?} (keeper.user): only root is served");
+        return Allowed::default();
+    };
+    Allowed {
+        uid: Some(known.uid.as_raw()),
+        gid: Some(known.gid.as_raw()),
+    }
+}

@@ -1,0 +1,299 @@
+//! Other programs: by their arguments and never by a shell, with a deadline, a cap on what they say, and an environment that tells
+//! them nothing about who called.
+
+use std::{
+    io::{ErrorKind, Read},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::PermissionsExt, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+
+use crate::{
+    core::time::in_words,
+    error::{Error, Result, Retry},
+    host::clock,
+};
+
+/// Where programs of the system are. Folders of users are not among them.
+const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
+/// How often a program that says nothing is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a program may take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// It is killed after that, with all that it started.
+    pub within: Duration,
+    /// What is kept of each of its two streams; the rest is read and dropped.
+    pub output_bytes_max: usize,
+}
+
+impl Limits {
+    /// For a program that answers and ends.
+    pub const SHORT: Self = Self {
+        within: Duration::from_secs(10),
+        output_bytes_max: 64 * 1024,
+    };
+}
+
+/// How a program ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ended {
+    /// Its exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// What it said.
+    pub output: String,
+    /// What it complained about.
+    pub complaints: String,
+}
+
+impl Ended {
+    /// Whether it ended with 0.
+    pub fn is_fine(&self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+/// The program of that name below `root`, which is `/` or a tree that stands for it.
+pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let mut candidates = FOLDERS.iter().map(|folder| root.join(folder).join(name));
+    candidates.find(is_program)
+}
+
+/// Runs the program of that name below `root` to its end, or to its deadline. An error says that it is not there, could not be started
+/// or did not end; how it ended is for the caller to judge. It blocks.
+pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
+    let what = || format!("cannot run {:?}", argv.join(" "));
+    let Some((name, arguments)) = argv.split_first() else {
+        return Err(Error::new("there is no program to run"));
+    };
+    let program = find(root, name).ok_or_else(|| {
+        Error::new(what())
+            .why(format!("there is no program {name} on this machine"))
+            .fix(format!("install what has {name}"))
+    })?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that starts programs"
+    )]
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .envs([
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("LC_ALL", "C"),
+            ("HOME", "/"),
+        ])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // A group of its own, so that a deadline ends what it started too.
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .map_err(|error| Error::new(what()).because(&error).retry(Retry::Soon))?;
+    let mut streams = [
+        Heard::new(child.stdout.take(), limits.output_bytes_max),
+        Heard::new(child.stderr.take(), limits.output_bytes_max),
+    ];
+    let code = match follow(&mut child, &mut streams, limits.within) {
+        Ok(Some(status)) => status.code(),
+        Ok(None) => {
+            end(&mut child);
+            let why = format!("it did not end within {}", in_words(limits.within));
+            return Err(Error::new(what()).why(why).retry(Retry::Later));
+        }
+        Err(error) => {
+            end(&mut child);
+            return Err(Error::new(what()).because(&error).retry(Retry::Soon));
+        }
+    };
+    let [output, complaints] = streams.map(Heard::text);
+    Ok(Ended {
+        code,
+        output,
+        complaints,
+    })
+}
+
+/// Listens until the program has ended. `None` where it has not by the deadline.
+fn follow(
+    child: &mut Child,
+    streams: &mut [Heard; 2],
+    within: Duration,
+) -> std::io::Result<Option<ExitStatus>> {
+    let deadline = clock::now().mono.after(within);
+    loop {
+        let left = deadline.since(clock::now().mono);
+        if left.is_zero() {
+            return Ok(None);
+        }
+        listen(streams, left.min(LOOK_EVERY))?;
+        if let Some(status) = child.try_wait()? {
+            // What it said before its end is still in the pipes; what its children say later is of no interest.
+            while listen(streams, Duration::ZERO)? {}
+            return Ok(Some(status));
+        }
+    }
+}
+
+/// Reads what there is, once. Says whether there was anything.
+fn listen(streams: &mut [Heard; 2], wait: Duration) -> std::io::Result<bool> {
+    let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+    let is_ready = {
+        let mut waited: Vec<_> = streams
+            .iter()
+            .filter_map(|stream| Some(PollFd::new(stream.as_fd()?, PollFlags::POLLIN)))
+            .collect();
+        poll(&mut waited, wait).map_err(std::io::Error::from)?;
+        let mut ready = waited.iter().map(|one| one.any().unwrap_or(false));
+        streams
+            .each_ref()
+            .map(|stream| stream.pipe.is_some() && ready.next().unwrap_or(false))
+    };
+    for (stream, is_ready) in streams.iter_mut().zip(is_ready) {
+        if is_ready {
+            stream.read()?;
+        }
+    }
+    Ok(is_ready.contains(&true))
+}
+
+fn end(child: &mut Child) {
+    if let Ok(id) = i32::try_from(child.id()) {
+        // It may have ended by itself in the meantime.
+        let _gone = killpg(Pid::from_raw(id), Signal::SIGKILL).is_err();
+    }
+    drop(child.wait());
+}
+
+/// One of the two streams of a program.
+struct Heard {
+    pipe: Option<Box<dyn Pipe>>,
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+trait Pipe: Read + AsFd {}
+
+impl<T: Read + AsFd> Pipe for T {}
+
+impl Heard {
+    fn new(pipe: Option<impl Read + AsFd + 'static>, bytes_max: usize) -> Self {
+        Self {
+            pipe: pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) }),
+            bytes: Vec::new(),
+            bytes_max,
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(|pipe| pipe.as_fd())
+    }
+
+    fn read(&mut self) -> std::io::Result<()> {
+        let Some(pipe) = &mut self.pipe else {
+            return Ok(());
+        };
+        let mut piece = [0; 4096];
+        match pipe.read(&mut piece) {
+            Ok(0) => self.pipe = None,
+            Ok(length) => {
+                let room = self.bytes_max.saturating_sub(self.bytes.len());
+                let kept = piece.get(..length.min(room)).unwrap_or_default();
+                self.bytes.extend_from_slice(kept);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn text(self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = "/";
+
+    fn limits(within_ms: u64, output_bytes_max: usize) -> Limits {
+        Limits {
+            within: Duration::from_millis(within_ms),
+            output_bytes_max,
+        }
+    }
+
+    #[test]
+    fn a_program_is_heard_to_its_end_and_knows_nothing_of_us() {
+        let ended = run(Path::new(ROOT), &["env"], Limits::SHORT).unwrap();
+        assert!(ended.is_fine());
+        assert_eq!(
+            ended.output,
+            "HOME=/\nLC_ALL=C\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
+        );
+        let argv = ["sh", "-c", "echo out; echo bad >&2; exit 3"];
+        let ended = run(Path::new(ROOT), &argv, Limits::SHORT).unwrap();
+        assert_eq!(ended.code, Some(3));
+        assert_eq!((&*ended.output, &*ended.complaints), ("out\n", "bad\n"));
+    }
+
+    #[test]
+    fn what_says_too_much_is_cut_and_ends_all_the_same() {
+        let argv = ["head", "-c", "3000000", "/dev/zero"];
+        let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
+        assert!(ended.is_fine());
+        assert_eq!(ended.output.len(), 1000);
+    }
+
+    #[test]
+    fn the_deadline_ends_a_program_and_what_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; wait", pid.display());
+        let argv = ["sh", "-c", &script];
+        let error = run(Path::new(ROOT), &argv, limits(1500, 1000)).unwrap_err();
+        assert!(error.sentence().contains("did not end within"), "{error}");
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        // Gone, or dead and not yet taken off by init.
+        assert!(stat.is_err() || stat.unwrap().contains(") Z"));
+    }
+
+    #[test]
+    fn a_child_that_outlives_its_program_is_not_waited_for() {
+        let argv = ["sh", "-c", "sleep 20 & echo done"];
+        let before = clock::now().mono;
+        let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
+        assert_eq!(ended.output, "done\n");
+        assert!(clock::now().mono.since(before) < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn only_programs_of_the_system_are_found() {
+        assert!(find(Path::new(ROOT), "sh").is_some());
+        assert_eq!(find(Path::new("/nowhere"), "sh"), None);
+        assert_eq!(find(Path::new(ROOT), "no-such-program"), None);
+        let error = run(Path::new(ROOT), &["no-such-program"], Limits::SHORT).unwrap_err();
+        assert!(error.fix.is_some());
+    }
+}

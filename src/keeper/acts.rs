@@ -1,0 +1,247 @@
+//! The few things that the keeper does to a machine: how each is done, seen and taken back. Each may be done twice.
+
+use std::{
+    fs::{DirBuilder, OpenOptions},
+    io::{ErrorKind, Write},
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+};
+
+use super::place::{Found, Place, sha256};
+use crate::{
+    error::{Error, Result},
+    files,
+    wire::keeper::{Act, Before, Seen},
+};
+
+/// What is known about the step that is taken back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Way {
+    /// It was done.
+    Sure,
+    /// It was begun: it may have done nothing, or found what it did not expect.
+    Unsure,
+}
+
+impl Place {
+    /// Refuses an act at a place that root must not touch.
+    pub(super) fn check(&self, act: &Act) -> Result<()> {
+        match act {
+            Act::Directory { path } | Act::File { path, .. } | Act::Value { path, .. } => {
+                self.guard(path)
+            }
+            Act::Run { .. } => Ok(()),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn act(&self, act: &Act) -> Result<()> {
+        self.check(act)?;
+        match act {
+            Act::Directory { path } => self.make(path),
+            Act::File {
+                path,
+                content,
+                mode,
+                before,
+            } => {
+                files::remove_unfinished_of(&self.path(path))?;
+                let found = self.found(path)?;
+                if is(found.as_ref(), content.as_bytes()) {
+                    return Ok(());
+                }
+                if !was(found.as_ref(), before.as_ref()) {
+                    return Err(changed(path));
+                }
+                files::replace(&self.path(path), content.as_bytes(), *mode)
+            }
+            Act::Value { path, after, .. } => self.set(path, after),
+            Act::Run { forth, .. } if forth.is_empty() => Ok(()),
+            Act::Run { forth, .. } => self.run(forth).map(drop),
+        }
+    }
+
+    /// Whether it worked.
+    pub(super) fn see(&self, act: &Act) -> Result<()> {
+        let (holds, what) = match act {
+            Act::Directory { path } => (self.path(path).is_dir(), path.clone()),
+            Act::File { path, content, .. } => {
+                let found = self.found(path)?;
+                (is(found.as_ref(), content.as_bytes()), path.clone())
+            }
+            Act::Value { path, after, .. } => {
+                (self.line(path).as_ref() == Some(after), path.clone())
+            }
+            Act::Run { forth, seen, .. } => {
+                let holds = seen.as_ref().map_or(Ok(true), |seen| self.sees(seen))?;
+                (holds, format!("{:?}", forth.join(" ")))
+            }
+        };
+        if holds {
+            return Ok(());
+        }
+        Err(Error::new(format!("{what} had no effect"))
+            .fix("journalctl -u pipeops-keeper -n 50; dmesg | tail"))
+    }
+
+    fn sees(&self, seen: &Seen) -> Result<bool> {
+        Ok(match seen {
+            Seen::Path(path) => self.is_there(path),
+            Seen::Text(path, text) => self.long_text(path).contains(text.as_str()),
+            Seen::NoText(path, text) => !self.long_text(path).contains(text.as_str()),
+            Seen::Says(argv, text) => self.run(argv)?.output.trim() == text,
+        })
+    }
+
+    /// A file of programs, which may be long; what cannot be read has no text.
+    fn long_text(&self, path: &str) -> String {
+        let content = files::read(&self.path(path), 4 << 20).unwrap_or_default();
+        String::from_utf8_lossy(&content).into_owned()
+    }
+
+    /// Refuses to take back what somebody else changed since.
+    pub(super) fn check_undo(&self, act: &Act, directory: &Path) -> Result<()> {
+        let Act::File {
+            path,
+            content,
+            before,
+            ..
+        } = act
+        else {
+            return Ok(());
+        };
+        let found = self.found(path)?;
+        if is(found.as_ref(), content.as_bytes()) || was(found.as_ref(), before.as_ref()) {
+            return Ok(());
+        }
+        let error = changed(path);
+        Err(match before {
+            Some(before) => error.fix(format!(
+                "what it was is in {}: compare, and take over by hand what you want",
+                directory.join(&before.copy).display()
+            )),
+            None => error.fix(format!(
+                "it was not there before: remove it by hand if you do not want it: sudo rm {path}"
+            )),
+        })
+    }
+
+    /// Takes it back.
+    pub(super) fn undo(&self, act: &Act, directory: &Path, way: Way) -> Result<()> {
+        self.check(act)?;
+        match act {
+            Act::Directory { path } => match std::fs::remove_dir(self.path(path)) {
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        // Somebody else has something in it now: then it stays.
+                        ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
+                    ) =>
+                {
+                    Err(files::explain(format!("cannot remove {path}"), &error))
+                }
+                Ok(()) | Err(_) => Ok(()),
+            },
+            Act::File {
+                path,
+                content,
+                before,
+                ..
+            } => {
+                files::remove_unfinished_of(&self.path(path))?;
+                let found = self.found(path)?;
+                if was(found.as_ref(), before.as_ref()) {
+                    return Ok(());
+                }
+                if is(found.as_ref(), content.as_bytes()) {
+                    return self.restore(path, before.as_ref(), directory);
+                }
+                match way {
+                    Way::Sure => Err(changed(path)),
+                    // It stopped because it found this: nothing of it is ours.
+                    Way::Unsure => Ok(()),
+                }
+            }
+            Act::Value {
+                path,
+                before,
+                after,
+            } => {
+                // What somebody else set since stays as it is.
+                if self.line(path).as_ref() == Some(after) {
+                    self.set(path, before)
+                } else {
+                    Ok(())
+                }
+            }
+            Act::Run { back, .. } if back.is_empty() => Ok(()),
+            Act::Run { back, .. } => self.run(back).map(drop),
+        }
+    }
+
+    fn restore(&self, path: &str, before: Option<&Before>, directory: &Path) -> Result<()> {
+        let real = self.path(path);
+        let Some(before) = before else {
+            let removed = std::fs::remove_file(&real);
+            let synced = removed.and_then(|()| {
+                let parent = real.parent();
+                files::sync_directory(parent.unwrap_or_else(|| Path::new("/")))
+            });
+            return synced.map_err(|error| files::explain(format!("cannot remove {path}"), &error));
+        };
+        let copy = directory.join(&before.copy);
+        let content = files::read(&copy, 64 * 1024)?;
+        if sha256(&content) != before.sha256 {
+            return Err(Error::new(format!("cannot restore {path}"))
+                .why(format!("its copy {} is not what was kept", copy.display()))
+                .fix(format!("mend {path} by hand")));
+        }
+        files::replace(&real, &content, before.mode)
+    }
+
+    fn make(&self, path: &str) -> Result<()> {
+        let real = self.path(path);
+        match DirBuilder::new().mode(0o755).create(&real) {
+            Err(error) if !real.is_dir() => {
+                Err(files::explain(format!("cannot make {path}"), &error))
+            }
+            Ok(()) | Err(_) => {
+                let parent = real.parent().unwrap_or_else(|| Path::new("/"));
+                files::sync_directory(parent)
+                    .map_err(|error| files::explain(format!("cannot make {path}"), &error))
+            }
+        }
+    }
+
+    /// Writes a value of the kernel: in place, because there is nothing to replace.
+    fn set(&self, path: &str, value: &str) -> Result<()> {
+        let options = OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(self.path(path));
+        options
+            .and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()))
+            .map_err(|error| {
+                let error = Error::new(format!("cannot set {path} to {value}")).because(&error);
+                error.fix("in a container it is set on the host")
+            })
+    }
+}
+
+fn is(found: Option<&Found>, content: &[u8]) -> bool {
+    found.is_some_and(|found| found.content == content)
+}
+
+fn was(found: Option<&Found>, before: Option<&Before>) -> bool {
+    match (found, before) {
+        (None, None) => true,
+        (Some(found), Some(before)) => found.sha256() == before.sha256,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+fn changed(path: &str) -> Error {
+    Error::new(format!(
+        "{path} was changed by somebody else in the meantime"
+    ))
+}

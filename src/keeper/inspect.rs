@@ -1,0 +1,424 @@
+//! Facts that only root can read, under the names that the doctor has for them: a closed list, whatever the agent would like to see.
+//!
+//! A name is a path (the text of that file), a path with a slash at its end (the names in that folder), or a word and a path: `stat`
+//! (octal mode, user, group, bytes, time of the last change), `dates` (the first and the last moment of a certificate, in milliseconds). No key,
+//! token or password leaves this room: of what may hold one, only what is known to hold none.
+
+use std::{
+    collections::BTreeMap,
+    fs::OpenOptions,
+    io::{ErrorKind, Read},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+};
+
+use nix::{errno::Errno, fcntl::OFlag};
+
+use super::place::Place;
+use crate::{
+    core::certificate,
+    files,
+    host::exec::{self, Limits},
+};
+
+/// Files whose owner, mode and length matter, and that are for root alone.
+const STATS: [&str; 14] = [
+    "/etc/rancher/k3s/config.yaml",
+    "/etc/rancher/k3s/k3s.yaml",
+    "/etc/rancher/k3s/registries.yaml",
+    "/etc/rancher/node/password",
+    "/etc/systemd/system/k3s.service.env",
+    "/var/lib/rancher/k3s/server/token",
+    "/var/lib/rancher/k3s/server/agent-token",
+    "/var/lib/rancher/k3s/server/db/state.db",
+    "/var/lib/rancher/k3s/server/db/state.db-wal",
+    "/var/lib/rancher/k3s/agent/etc/resolv.conf",
+    "/var/lib/rancher/k3s/agent/containerd/containerd.log",
+    "/var/lib/rancher/k3s/agent/images/.cache.json",
+    "/var/lib/kubelet/config.yaml",
+    "/var/log/k3s.log",
+];
+const FOLDERS: [&str; 6] = [
+    "/etc/rancher/k3s/",
+    "/etc/rancher/k3s/config.yaml.d/",
+    "/var/lib/rancher/k3s/server/",
+    "/var/lib/rancher/k3s/server/db/",
+    "/var/lib/rancher/k3s/agent/",
+    "/var/lib/rancher/k3s/agent/images/",
+];
+const CERTIFICATES: [&str; 3] = [
+    "/var/lib/rancher/k3s/server/tls",
+    "/var/lib/rancher/k3s/server/tls/etcd",
+    "/var/lib/rancher/k3s/agent",
+];
+/// Keys of k3s' configuration whose values are no secrets.
+const OPEN_KEYS: [&str; 30] = [
+    "advertise-address",
+    "bind-address",
+    "cluster-cidr",
+    "cluster-dns",
+    "cluster-domain",
+    "cluster-init",
+    "data-dir",
+    "default-local-storage-path",
+    "disable",
+    "disable-network-policy",
+    "flannel-backend",
+    "flannel-external-ip",
+    "flannel-iface",
+    "https-listen-port",
+    "kube-proxy-arg",
+    "kubelet-arg",
+    "node-external-ip",
+    "node-ip",
+    "node-name",
+    "prefer-bundled-bin",
+    "private-registry",
+    "protect-kernel-defaults",
+    "resolv-conf",
+    "secrets-encryption",
+    "selinux",
+    "server",
+    "service-cidr",
+    "snapshotter",
+    "tls-san",
+    "write-kubeconfig-mode",
+];
+const CERTIFICATES_MAX: usize = 80;
+/// All of an answer must fit into a line of the socket, with what JSON adds.
+const KERNEL_LOG_BYTES_MAX: usize = 16 * 1024;
+const NAMES_BYTES_MAX: usize = 4096;
+/// The kernel's log has a few thousand records.
+const KERNEL_RECORDS_MAX: usize = 20_000;
+
+type Found = BTreeMap<String, Option<String>>;
+
+pub(super) fn facts(place: &Place) -> Found {
+    let mut found = Found::new();
+    if let Some(log) = kernel_log(place) {
+        found.insert("/dev/kmsg".to_owned(), Some(log));
+    }
+    for path in STATS {
+        stat(place, path, &mut found);
+    }
+    for folder in FOLDERS {
+        names(place, folder, &mut found);
+    }
+    certificates(place, &mut found);
+    k3s_settings(place, &mut found);
+    iptables(place, &mut found);
+    smart(place, &mut found);
+    elf_of_init(place, &mut found);
+    if let Some(count) = inotify_instances(place) {
+        found.insert(
+            "inotify instances of root".to_owned(),
+            Some(count.to_string()),
+        );
+    }
+    found
+}
+
+/// The lines of the kernel that tell of trouble, the newest of them.
+fn kernel_log(place: &Place) -> Option<String> {
+    const TROUBLES: [&str; 12] = [
+        "Out of memory",
+        "oom-kill",
+        "I/O error",
+        "EXT4-fs error",
+        "BTRFS error",
+        "Corruption",
+        "emounting filesystem read-only",
+        "nder-voltage",
+        "ndervoltage",
+        "blocked for more than",
+        "temperature above threshold",
+        "mmc0:",
+    ];
+    let options = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(place.path("/dev/kmsg"));
+    let mut log = options.ok()?;
+    let mut lines = Vec::new();
+    let mut buffer = vec![0; 8192];
+    // One read is one record; of a tree it is a piece of a file.
+    for _ in 0..KERNEL_RECORDS_MAX {
+        let length = match log.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => length,
+            // Overwritten while it was read: the next one is there.
+            Err(error) if error.raw_os_error().map(Errno::from_raw) == Some(Errno::EPIPE) => {
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        let text = String::from_utf8_lossy(buffer.get(..length)?);
+        let told = text.lines().filter(|line| {
+            // `6,1234,98765,-;text`. Priorities from 8 on are not the kernel's: anybody's word, in containers.
+            let priority = line
+                .split(',')
+                .next()
+                .and_then(|number| number.parse::<u32>().ok());
+            priority.is_some_and(|priority| priority < 8)
+                && TROUBLES.iter().any(|trouble| line.contains(trouble))
+        });
+        lines.extend(told.map(|line| line.chars().take(300).collect::<String>()));
+    }
+    let mut bytes = 0;
+    let kept = lines.iter().rev().take_while(|line| {
+        bytes += line.len() + 1;
+        bytes <= KERNEL_LOG_BYTES_MAX
+    });
+    let mut kept: Vec<_> = kept.map(String::as_str).collect();
+    kept.reverse();
+    Some(kept.join("\n"))
+}
+
+fn stat(place: &Place, path: &str, found: &mut Found) {
+    let told = match std::fs::symlink_metadata(place.path(path)) {
+        Ok(metadata) => Some(format!(
+            "{:o} {} {} {} {}",
+            metadata.mode() & 0o7777,
+            metadata.uid(),
+            metadata.gid(),
+            metadata.len(),
+            metadata.mtime()
+        )),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(_) => return,
+    };
+    found.insert(format!("stat {path}"), told);
+}
+
+fn names(place: &Place, folder: &str, found: &mut Found) {
+    let entries = match std::fs::read_dir(place.path(folder)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            found.insert(folder.to_owned(), None);
+            return;
+        }
+        Err(_) => return,
+    };
+    let mut names: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    let mut bytes = 0;
+    names.retain(|name| {
+        bytes += name.len() + 1;
+        bytes <= NAMES_BYTES_MAX
+    });
+    found.insert(folder.to_owned(), Some(names.join("\n")));
+}
+
+fn certificates(place: &Place, found: &mut Found) {
+    let paths = CERTIFICATES
+        .iter()
+        .flat_map(|folder| place.list(folder, ".crt"));
+    for path in paths.take(CERTIFICATES_MAX) {
+        stat(place, &path, found);
+        let Ok(content) = files::read(&place.path(&path), 256 * 1024) else {
+            continue;
+        };
+        // One that is empty or broken has no dates: its length is told.
+        if let Some((first, last)) = certificate::dates(&content) {
+            let dates = format!("{} {}", first.millis(), last.millis());
+            found.insert(format!("dates {path}"), Some(dates));
+        }
+    }
+}
+
+/// The lines of k3s' configuration that hold no secret.
+fn k3s_settings(place: &Place, found: &mut Found) {
+    let mut paths = vec!["/etc/rancher/k3s/config.yaml".to_owned()];
+    paths.extend(place.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+    for path in paths.into_iter().take(16) {
+        if let Some(text) = place.text(&path) {
+            let open = open_lines(&text);
+            found.insert(path, Some(open.chars().take(4096).collect()));
+        } else if !place.is_there(&path) {
+            found.insert(path, None);
+        }
+    }
+}
+
+/// Lines of known keys, and what belongs to them below.
+fn open_lines(yaml: &str) -> String {
+    let mut is_open = false;
+    let mut lines = Vec::new();
+    for line in yaml.lines() {
+        let is_below = line.starts_with([' ', '\t', '-']);
+        if !is_below {
+            let key = line.split(':').next().unwrap_or_default();
+            let key = key.trim_matches(['"', '\'']).trim_end_matches('+');
+            is_open = OPEN_KEYS.contains(&key);
+        }
+        if is_open && !is_suspicious(line) {
+            lines.push(line);
+        }
+    }
+    lines.join("\n")
+}
+
+/// A value that speaks of a secret, where none is expected.
+fn is_suspicious(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let speaks = ["token", "password", "secret"]
+        .iter()
+        .any(|word| line.contains(word));
+    speaks && !line.starts_with("secrets-encryption:")
+}
+
+/// How many rules there are, and how many of them stand there more than once.
+fn iptables(place: &Place, found: &mut Found) {
+    let within = Limits {
+        output_bytes_max: 8 << 20,
+        ..Limits::SHORT
+    };
+    let run = |program: &str, argument: &str| {
+        let argv: Vec<_> = [program, argument]
+            .into_iter()
+            .filter(|word| !word.is_empty())
+            .collect();
+        let ended = exec::run(place.root(), &argv, within).ok()?;
+        ended.is_fine().then_some(ended.output)
+    };
+    let mut tell = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            found.insert(format!("iptables {name}"), Some(value));
+        }
+    };
+    tell(
+        "version",
+        run("iptables", "--version").map(|text| text.trim().to_owned()),
+    );
+    let nft = run("iptables-nft-save", "").or_else(|| run("iptables-save", ""));
+    let legacy = run("iptables-legacy-save", "");
+    let rules = |text: &String| text.lines().filter(|line| line.starts_with("-A")).count();
+    tell(
+        "rules nft",
+        nft.as_ref().map(rules).map(|count| count.to_string()),
+    );
+    tell(
+        "rules legacy",
+        legacy.as_ref().map(rules).map(|count| count.to_string()),
+    );
+    let both = [nft, legacy];
+    if both.iter().any(Option::is_some) {
+        let count: usize = both.iter().flatten().map(|text| duplicates(text)).sum();
+        tell("duplicates", Some(count.to_string()));
+    }
+}
+
+/// Rules that are there already, in the same chain of the same table.
+fn duplicates(rules: &str) -> usize {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut table = "";
+    for line in rules.lines() {
+        if line.starts_with('*') {
+            table = line;
+        } else if line.starts_with("-A") {
+            *counts.entry((table, line)).or_default() += 1;
+        }
+    }
+    counts.values().map(|count| count - 1).sum()
+}
+
+/// What disks say of themselves, where smartctl is installed.
+fn smart(place: &Place, found: &mut Found) {
+    let entries = std::fs::read_dir(place.path("/sys/block"));
+    let mut disks: Vec<_> = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("sd") || name.starts_with("nvme"))
+        .collect();
+    disks.sort();
+    for disk in disks.into_iter().take(8) {
+        let device = format!("/dev/{disk}");
+        let Ok(ended) = exec::run(place.root(), &["smartctl", "-H", &device], Limits::SHORT) else {
+            return;
+        };
+        // Bit 3 of the code: the disk says that it fails. Bits 0 and 1: it could not be asked.
+        let told = match ended.code {
+            Some(code) if code & 3 != 0 => continue,
+            Some(code) if code & 8 != 0 => "failing",
+            Some(_) => "healthy",
+            None => continue,
+        };
+        found.insert(format!("smart {disk}"), Some(told.to_owned()));
+    }
+}
+
+/// Whether the first process is a program of 32 or of 64 bits: the userland is of its kind.
+fn elf_of_init(place: &Place, found: &mut Found) {
+    let mut head = [0; 5];
+    let opened = OpenOptions::new()
+        .read(true)
+        .open(place.path("/proc/1/exe"));
+    let read = opened.and_then(|mut file| file.read_exact(&mut head));
+    let bits = match (read, head) {
+        (Ok(()), [0x7f, b'E', b'L', b'F', 1]) => "32",
+        (Ok(()), [0x7f, b'E', b'L', b'F', 2]) => "64",
+        (Ok(()) | Err(_), _) => return,
+    };
+    found.insert("elf /proc/1/exe".to_owned(), Some(bits.to_owned()));
+}
+
+/// Instances of inotify of root's processes: the limit counts all of a user's together.
+fn inotify_instances(place: &Place) -> Option<usize> {
+    let processes = std::fs::read_dir(place.path("/proc")).ok()?;
+    let mut count = 0;
+    for process in processes.flatten() {
+        let is_process = process
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let is_root = process.metadata().is_ok_and(|metadata| metadata.uid() == 0);
+        if !is_process || !is_root {
+            continue;
+        }
+        // It may end while it is looked at.
+        let files = std::fs::read_dir(process.path().join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        count += targets
+            .filter(|target| target.to_str() == Some("anon_inode:inotify"))
+            .count();
+    }
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_of_k3s_is_told_and_what_belongs_to_an_open_key_is() {
+        let yaml = "token: K10secret\ncluster-cidr: 10.52.0.0/16\nagent-token: secret\ndisable:\n  - traefik\n\
+            - servicelb\netcd-s3-secret-key: secret\ndatastore-endpoint: mysql://root:secret@db\n\"node-ip\": 10.0.0.1\n\
+            kubelet-arg+:\n- eviction-hard=memory.available<100Mi\n  secret: secret\ntoken:\n  secret\n";
+        let told = open_lines(yaml);
+        assert!(
+            told.contains("10.52.0.0/16") && told.contains("traefik"),
+            "{told}"
+        );
+        assert!(
+            told.contains("servicelb") && told.contains("10.0.0.1"),
+            "{told}"
+        );
+        assert!(told.contains("eviction-hard"), "{told}");
+        assert!(!told.contains("secret"), "{told}");
+    }
+
+    #[test]
+    fn a_rule_is_one_too_many_where_it_stands_twice_in_one_table() {
+        let rules = "*nat\n-A KUBE -j X\n*filter\n-A KUBE -j X\n-A KUBE -j X\n-A KUBE -j X\n-A KUBE -j Y\nCOMMIT\n";
+        assert_eq!(duplicates(rules), 2);
+        assert_eq!(duplicates(""), 0);
+    }
+}

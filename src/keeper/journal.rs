@@ -1,0 +1,204 @@
+//! What the keeper remembers: a file for each change in a directory of root alone, replaced whole before and after every step.
+//!
+//! It needs no database: changes are few, and a person who has nothing but a rescue shell can read them.
+
+use std::{
+    fs::OpenOptions,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::geteuid,
+};
+
+use super::place::Place;
+use crate::{
+    core::journal::Outcome,
+    error::{Error, Result, Retry},
+    files::{self, PRIVATE},
+    wire::keeper::{Act, Record},
+};
+
+/// Changes that were taken back and are still told of.
+const UNDONE_MAX: usize = 100;
+/// Two contents of a file of 64 KiB, escaped, and some words.
+const RECORD_BYTES_MAX: usize = 512 * 1024;
+
+/// The journal, to be read.
+#[derive(Debug)]
+pub(super) struct Journal {
+    directory: PathBuf,
+}
+
+/// The journal in the hand of the only one that changes things now.
+#[derive(Debug)]
+pub(super) struct Held {
+    journal: Journal,
+    _lock: Flock<std::fs::File>,
+}
+
+impl std::ops::Deref for Held {
+    type Target = Journal;
+
+    fn deref(&self) -> &Journal {
+        &self.journal
+    }
+}
+
+impl Journal {
+    /// The journal in `directory`, which is made where it is missing. A directory that others could have written to is not believed.
+    pub(super) fn open(directory: &Path) -> Result<Self> {
+        files::create_directory(directory)?;
+        let cannot = || format!("cannot use {}", directory.display());
+        let metadata = std::fs::symlink_metadata(directory)
+            .map_err(|error| files::explain(cannot(), &error))?;
+        let for_others = metadata.permissions().mode() & 0o077;
+        let is_private =
+            metadata.is_dir() && metadata.uid() == geteuid().as_raw() && for_others == 0;
+        if !is_private {
+            return Err(Error::new(cannot())
+                .why("others than root could have written there, so nothing in it is believed")
+                .fix(format!(
+                    "look what is in it; then: sudo rm -r {}",
+                    directory.display()
+                )));
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Takes the right to change things. It ends with this process at the latest.
+    pub(super) fn hold(self) -> Result<Held> {
+        let cannot = || format!("cannot lock {}", self.directory.display());
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(PRIVATE)
+            .open(self.directory.join("lock"))
+            .map_err(|error| files::explain(cannot(), &error))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+            Error::new(cannot())
+                .why("another change is under way")
+                .because(&errno)
+                .fix("wait until it is over: sudo pipeops-agent changes")
+                .retry(Retry::Soon)
+        })?;
+        files::remove_unfinished(&self.directory)?;
+        Ok(Held {
+            journal: self,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// All changes, the oldest first.
+    pub(super) fn records(&self) -> Result<Vec<Record>> {
+        let cannot = || format!("cannot read {}", self.directory.display());
+        let entries =
+            std::fs::read_dir(&self.directory).map_err(|error| files::explain(cannot(), &error))?;
+        let mut records = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| files::explain(cannot(), &error))?;
+            let path = entry.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                records.push(read(&path)?);
+            }
+        }
+        records.sort_by_key(|record| record.number);
+        Ok(records)
+    }
+
+    fn name(record: &Record) -> String {
+        format!("{:04}-{}", record.number, record.check.replace('.', "-"))
+    }
+}
+
+fn read(path: &Path) -> Result<Record> {
+    let content = files::read(path, RECORD_BYTES_MAX)?;
+    serde_json::from_slice(&content).map_err(|error| {
+        Error::new(format!("cannot understand {}", path.display()))
+            .because(&error)
+            .fix("it is of a newer version, or broken; moved away, its change is not known any more, and not undone")
+    })
+}
+
+impl Held {
+    /// A number that no change has had.
+    pub(super) fn next_number(&self) -> Result<u64> {
+        let records = self.records()?;
+        let last = records.last().map_or(0, |record| record.number);
+        Ok(last.saturating_add(1))
+    }
+
+    /// Keeps copies of the files that a change is about to replace, before anything speaks of them.
+    pub(super) fn keep_copies(&self, record: &mut Record, place: &Place) -> Result<()> {
+        let name = Journal::name(record);
+        for (position, act) in record.acts.iter_mut().enumerate() {
+            let Act::File {
+                path,
+                before: Some(before),
+                ..
+            } = act
+            else {
+                continue;
+            };
+            before.copy = format!("{name}.{position}.before");
+            let found = place.found(path)?;
+            let Some(found) = found.filter(|found| found.sha256() == before.sha256) else {
+                return Err(Error::new(format!("{path} changes at this very moment"))
+                    .fix("try again")
+                    .retry(Retry::Soon));
+            };
+            files::replace(&self.directory.join(&before.copy), &found.content, PRIVATE)?;
+        }
+        Ok(())
+    }
+
+    /// Writes how far a change is.
+    pub(super) fn write(&self, record: &Record) -> Result<()> {
+        let path = self
+            .directory
+            .join(format!("{}.json", Journal::name(record)));
+        let content = serde_json::to_vec_pretty(record)
+            .map_err(|error| Error::new("cannot write a change down").because(&error))?;
+        files::replace(&path, &content, PRIVATE)
+    }
+
+    /// Forgets the oldest changes that were taken back. What is in force is never forgotten, nor is the newest: it has the last number.
+    pub(super) fn thin(&self) -> Result<()> {
+        let undone: Vec<_> = self
+            .records()?
+            .into_iter()
+            .filter(|record| record.outcome.as_deref() == Some(Outcome::Undone.word()))
+            .collect();
+        let too_many = undone.len().saturating_sub(UNDONE_MAX);
+        for record in undone.iter().take(too_many) {
+            let name = Journal::name(record);
+            let copies = record.acts.iter().filter_map(|act| match act {
+                Act::File {
+                    before: Some(before),
+                    ..
+                } => Some(before.copy.clone()),
+                Act::File { before: None, .. }
+                | Act::Directory { .. }
+                | Act::Value { .. }
+                | Act::Run { .. } => None,
+            });
+            for file in copies.chain([format!("{name}.json")]) {
+                // A copy that stays takes room and does no harm.
+                drop(std::fs::remove_file(self.directory.join(file)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,399 @@
+//! The root process: what the doctor's findings need root for. It repairs what is on a closed list, keeps a journal of it, takes it back,
+//! and reads what only root can read.
+//!
+//! It speaks to no network and decides nothing that the agent could decide. It believes nothing that the agent says: a request names
+//! a check or a change, and everything else comes from the machine itself.
+
+mod acts;
+mod inspect;
+mod journal;
+mod place;
+mod repairs;
+mod server;
+
+use std::path::{Path, PathBuf};
+
+pub use server::{Allowed, Server};
+
+use self::{
+    acts::Way,
+    journal::{Held, Journal},
+    place::Place,
+    repairs::{Planned, Proposal},
+};
+use crate::{
+    core::{
+        journal::{Next, Outcome, StepState},
+        repair::Repair,
+        time::Wall,
+    },
+    error::{Error, Result},
+    host::clock,
+    wire::{
+        api::{ChangeReport, Undo},
+        keeper::{Done, Inspection, Plan, Record},
+    },
+};
+
+/// What repairs and takes back, below a root.
+#[derive(Debug)]
+pub struct Keeper {
+    place: Place,
+    directory: PathBuf,
+}
+
+impl Keeper {
+    /// A keeper of what is below `root`, which is `/` or a tree that stands for it, with its journal in `directory`.
+    pub fn new(root: &Path, directory: &Path) -> Self {
+        Self {
+            place: Place::new(root),
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// Goes on with what a power cut interrupted. Says what came of it.
+    pub fn resume(&self) -> Result<Vec<Done>> {
+        let journal = self.open()?;
+        self.settle(&journal)
+    }
+
+    /// What the fix of that check would do here and now.
+    pub fn plan(&self, check: &str) -> Result<Plan> {
+        let repair = repair_of(check)?;
+        let plan = Plan {
+            check: check.to_owned(),
+            ..Plan::default()
+        };
+        Ok(match repairs::plan(repair, &self.place)? {
+            Planned::Nothing(why) => Plan { does: why, ..plan },
+            Planned::Work(proposal) => Plan {
+                is_needed: true,
+                does: proposal.does,
+                leaves: proposal.leaves,
+                undo: proposal.undo,
+                remains: proposal.remains,
+                ..plan
+            },
+        })
+    }
+
+    /// Repairs what that check found. Asked twice, it does it once.
+    pub fn fix(&self, check: &str, who: &str) -> Result<Done> {
+        let repair = repair_of(check)?;
+        let journal = self.open()?;
+        // What was interrupted comes first: it may be this very thing.
+        self.settle(&journal)?;
+        let Proposal {
+            does,
+            remains,
+            acts,
+            ..
+        } = match repairs::plan(repair, &self.place)? {
+            Planned::Work(proposal) => proposal,
+            Planned::Nothing(why) => {
+                let earlier = journal.records()?.into_iter().rev();
+                let mut earlier = earlier.filter(|record| record.check == check);
+                let change = earlier.find(is_in_force).map(|record| record.id());
+                return Ok(Done {
+                    undo: change.as_deref().map(undo_command),
+                    change,
+                    outcome: Outcome::Done.word().to_owned(),
+                    sentence: why,
+                    remains: None,
+                });
+            }
+        };
+        for act in &acts {
+            self.place.check(act)?;
+        }
+        let mut record = Record {
+            number: journal.next_number()?,
+            check: check.to_owned(),
+            who: who.to_owned(),
+            at_ms: now().millis(),
+            does,
+            remains,
+            acts,
+            steps: Vec::new(),
+            undone_by: None,
+            why: None,
+            outcome: None,
+        };
+        journal.keep_copies(&mut record, &self.place)?;
+        journal.write(&record)?;
+        log::info!("{}: {}, for {who}", record.id(), record.does);
+        self.go_on(&journal, record)
+    }
+
+    /// Takes a change back. What somebody else changed since is left alone, and so is all the rest then.
+    pub fn undo(&self, id: &str, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let found = journal
+            .records()?
+            .into_iter()
+            .find(|record| record.id() == id);
+        let Some(mut record) = found else {
+            return Err(Error::new(format!("there is no change {id:?}"))
+                .fix("sudo pipeops-agent changes shows all"));
+        };
+        if record.outcome.as_deref() == Some(Outcome::Undone.word()) {
+            return Ok(told(&record));
+        }
+        self.begin_undo(&journal, &mut record, who)?;
+        self.go_on(&journal, record)
+    }
+
+    fn begin_undo(&self, journal: &Held, record: &mut Record, who: &str) -> Result<()> {
+        let cannot = || format!("cannot undo {}", record.id());
+        for (act, state) in record.acts.iter().zip(&record.steps) {
+            if state != StepState::Undone.word() {
+                self.place
+                    .check_undo(act, journal.directory())
+                    .map_err(|error| error.within(cannot()))?;
+            }
+        }
+        record.undone_by = Some(who.to_owned());
+        record.outcome = None;
+        journal.write(record)?;
+        log::info!("{}: taking it back, for {who}", record.id());
+        Ok(())
+    }
+
+    /// All changes that are known, the newest first.
+    pub fn changes(&self) -> Result<Vec<ChangeReport>> {
+        let records = Journal::open(&self.directory)?.records()?;
+        Ok(records.iter().rev().map(change).collect())
+    }
+
+    /// What only root can read.
+    pub fn inspect(&self) -> Inspection {
+        Inspection {
+            facts: inspect::facts(&self.place),
+        }
+    }
+
+    /// Brings what is under way to its end.
+    fn settle(&self, journal: &Held) -> Result<Vec<Done>> {
+        let open = journal.records()?.into_iter();
+        let open = open.filter(|record| record.outcome.is_none());
+        open.map(|record| {
+            log::info!("{}: going on with it", record.id());
+            self.go_on(journal, record)
+        })
+        .collect()
+    }
+
+    /// The one that may change things now.
+    fn open(&self) -> Result<Held> {
+        Journal::open(&self.directory)?.hold()
+    }
+
+    /// Does the steps that are left, forth or back, each on disk before and after it.
+    fn go_on(&self, journal: &Held, mut record: Record) -> Result<Done> {
+        loop {
+            match next(&record) {
+                Next::Over => return Ok(told(&record)),
+                Next::Forward(position) => match self.step(journal, &mut record, position)? {
+                    Step::Taken => {}
+                    Step::None => end(&mut record, Outcome::Done),
+                },
+                Next::Undo(position) => self.step_back(journal, &mut record, position)?,
+                Next::AllUndone => end(&mut record, Outcome::Undone),
+            }
+            if record.outcome.is_some() {
+                journal.write(&record)?;
+                journal.thin()?;
+                log::info!("{}: {}", record.id(), told(&record).sentence);
+            }
+        }
+    }
+
+    fn step(&self, journal: &Held, record: &mut Record, position: u32) -> Result<Step> {
+        let place = usize::try_from(position).unwrap_or(usize::MAX);
+        let Some(act) = record.acts.get(place).cloned() else {
+            return Ok(Step::None);
+        };
+        let worked = match state(record, place) {
+            None => {
+                record.steps.push(StepState::Intended.word().to_owned());
+                journal.write(record)?;
+                return Ok(Step::Taken);
+            }
+            Some(StepState::Intended) => self.place.act(&act).map(|()| StepState::Acted),
+            Some(StepState::Acted) => self.place.see(&act).map(|()| StepState::Verified),
+            Some(StepState::Verified) => Ok(StepState::Done),
+            Some(StepState::Done | StepState::Failed | StepState::Undone) => {
+                return Ok(Step::Taken);
+            }
+        };
+        let next = worked.unwrap_or_else(|error| {
+            record.why = Some(with_fix(&error));
+            StepState::Failed
+        });
+        set(record, place, next);
+        journal.write(record)?;
+        Ok(Step::Taken)
+    }
+
+    fn step_back(&self, journal: &Held, record: &mut Record, position: u32) -> Result<()> {
+        let place = usize::try_from(position).unwrap_or(usize::MAX);
+        let Some(act) = record.acts.get(place) else {
+            return Ok(());
+        };
+        let way = match state(record, place) {
+            Some(StepState::Failed | StepState::Intended) => Way::Unsure,
+            Some(_) | None => Way::Sure,
+        };
+        match self.place.undo(act, journal.directory(), way) {
+            Ok(()) => set(record, place, StepState::Undone),
+            Err(error) => {
+                let before = record.why.take().map(|why| format!("{why}; and then: "));
+                record.why = Some(before.unwrap_or_default() + &with_fix(&error));
+                end(record, Outcome::Failed);
+                return Ok(());
+            }
+        }
+        journal.write(record)
+    }
+}
+
+/// Refuses a file that others than root could have written, or put in the place of another: root does not take its settings from it.
+pub fn trust(path: &Path) -> Result<()> {
+    Place::new(Path::new("/")).guard(&path.display().to_string())
+}
+
+enum Step {
+    Taken,
+    None,
+}
+
+fn repair_of(check: &str) -> Result<Repair> {
+    Repair::of(check).ok_or_else(|| {
+        let all: Vec<_> = Repair::ALL.iter().map(|repair| repair.check()).collect();
+        Error::new(format!("there is no automatic fix for {:?}", short(check)))
+            .fix(format!("there is one for {}", all.join(", ")))
+    })
+}
+
+/// What a stranger wrote, as much of it as fits into a sentence.
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+fn now() -> Wall {
+    clock::now().wall
+}
+
+fn with_fix(error: &Error) -> String {
+    match &error.fix {
+        Some(fix) => format!("{} (fix: {fix})", error.sentence()),
+        None => error.sentence(),
+    }
+}
+
+fn state(record: &Record, place: usize) -> Option<StepState> {
+    // A word that is not known is that of an interrupted write of another version: the step is done again.
+    let word = record.steps.get(place)?;
+    Some(StepState::of(word).unwrap_or(StepState::Intended))
+}
+
+fn set(record: &mut Record, place: usize, next: StepState) {
+    debug_assert!(
+        state(record, place).is_some_and(|now| now.may_become(next)),
+        "{record:?} {place} {next:?}"
+    );
+    if let Some(word) = record.steps.get_mut(place) {
+        next.word().clone_into(word);
+    }
+}
+
+fn end(record: &mut Record, outcome: Outcome) {
+    record.outcome = Some(outcome.word().to_owned());
+}
+
+/// How it goes on: like [`crate::core::journal::Change::next`], and back where somebody wants that.
+fn next(record: &Record) -> Next {
+    if record.outcome.is_some() {
+        return Next::Over;
+    }
+    let states: Vec<_> = (0..record.steps.len())
+        .filter_map(|place| state(record, place))
+        .collect();
+    let at = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+    let is_back = record.undone_by.is_some()
+        || states
+            .iter()
+            .any(|state| matches!(state, StepState::Failed | StepState::Undone));
+    if is_back {
+        let left = states.iter().rposition(|state| *state != StepState::Undone);
+        return left.map_or(Next::AllUndone, |place| Next::Undo(at(place)));
+    }
+    let open = states.iter().position(|state| *state != StepState::Done);
+    Next::Forward(at(open.unwrap_or(states.len())))
+}
+
+fn is_in_force(record: &Record) -> bool {
+    record.outcome.as_deref() == Some(Outcome::Done.word())
+}
+
+fn undo_command(id: &str) -> String {
+    format!("sudo pipeops-agent undo {id}")
+}
+
+/// The answer about a change that is over.
+fn told(record: &Record) -> Done {
+    let outcome = record.outcome.clone().unwrap_or_default();
+    let id = record.id();
+    let is_undone = outcome == Outcome::Undone.word();
+    let sentence = match (&record.why, is_undone) {
+        (None, true) => format!("taken back: {}", record.does),
+        (Some(why), true) => format!("it did not work, and everything is as it was: {why}"),
+        (None, false) => record.does.clone(),
+        (Some(why), false) => format!("it stopped half-way: {why}"),
+    };
+    // A change that failed and was taken back is a failed fix, and a change that was taken back on demand a successful undo.
+    let word = match (is_undone, &record.undone_by) {
+        (true, None) => Outcome::Failed.word().to_owned(),
+        (true, Some(_)) | (false, _) => outcome,
+    };
+    Done {
+        undo: is_in_force(record).then(|| undo_command(&id)),
+        remains: record.remains.clone().filter(|_| is_in_force(record)),
+        change: Some(id),
+        outcome: word,
+        sentence,
+    }
+}
+
+fn change(record: &Record) -> ChangeReport {
+    let outcome = record.outcome.as_deref();
+    let is_undone = outcome == Some(Outcome::Undone.word());
+    let why_not = match outcome {
+        None => Some("it is under way"),
+        Some(_) if is_undone => Some("it was taken back"),
+        Some(_) => None,
+    };
+    let id = record.id();
+    let by = record.undone_by.as_ref();
+    let by = by
+        .filter(|_| is_undone)
+        .map(|by| format!("taken back by {by}"));
+    ChangeReport {
+        at: Wall::from_millis(record.at_ms).rfc3339(),
+        who: record.who.clone(),
+        from: "this machine".to_owned(),
+        what: record.does.clone(),
+        outcome: outcome.unwrap_or("running").to_owned(),
+        why: record.why.clone().or(by),
+        undo: Undo {
+            possible: why_not.is_none(),
+            command: why_not.is_none().then(|| undo_command(&id)),
+            why_not: why_not.map(str::to_owned),
+        },
+        id,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Where the keeper works: the paths of the machine, below `/` or below a tree that stands for it.
+
+use std::{
+    io::ErrorKind,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::unistd::geteuid;
+use ring::digest::{SHA256, digest};
+
+use crate::{
+    error::{Error, Result},
+    files,
+    host::exec::{self, Ended, Limits},
+    wire::state::hex,
+};
+
+/// Files of settings are short. What is longer is not what it seems.
+const FILE_BYTES_MAX: usize = 64 * 1024;
+/// `update-grub` on a slow card looks at every kernel.
+const RUN: Limits = Limits {
+    within: Duration::from_secs(300),
+    output_bytes_max: 64 * 1024,
+};
+
+/// The root that everything is below.
+#[derive(Debug)]
+pub(super) struct Place {
+    root: PathBuf,
+}
+
+/// A file that is there.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) content: Vec<u8>,
+    pub(super) mode: u32,
+}
+
+impl Found {
+    pub(super) fn sha256(&self) -> String {
+        sha256(&self.content)
+    }
+}
+
+pub(super) fn sha256(content: &[u8]) -> String {
+    hex(digest(&SHA256, content).as_ref())
+}
+
+impl Place {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// An absolute path of the machine, where it is for this process.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    pub(super) fn is_there(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// The text of a file, where it is there, readable, not too long and UTF-8.
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        String::from_utf8(files::read(&self.path(path), FILE_BYTES_MAX).ok()?).ok()
+    }
+
+    /// A short file without the blanks around it.
+    pub(super) fn line(&self, path: &str) -> Option<String> {
+        self.text(path).map(|text| text.trim().to_owned())
+    }
+
+    /// Whether the system has a program of that name.
+    pub(super) fn has(&self, program: &str) -> bool {
+        exec::find(&self.root, program).is_some()
+    }
+
+    /// The files of a folder with that ending, by name.
+    pub(super) fn list(&self, folder: &str, ending: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder));
+        let names = entries.into_iter().flatten().flatten();
+        let mut names: Vec<_> = names
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.ends_with(ending))
+            .map(|name| format!("{folder}/{name}"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Runs a program that must end well.
+    pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<Ended> {
+        let argv: Vec<&str> = argv.iter().map(AsRef::as_ref).collect();
+        let ended = exec::run(&self.root, &argv, RUN)?;
+        if ended.is_fine() {
+            return Ok(ended);
+        }
+        let said = if ended.complaints.trim().is_empty() {
+            &ended.output
+        } else {
+            &ended.complaints
+        };
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let how = ended
+            .code
+            .map_or_else(|| "a signal".to_owned(), |code| format!("code {code}"));
+        let error = Error::new(format!("{:?} ended with {how}", argv.join(" ")));
+        Err(match last {
+            Some(last) => error.why(last.trim().chars().take(200).collect::<String>()),
+            None => error,
+        })
+    }
+
+    /// The file at that path; `None` where there is nothing. A link or a device is an error.
+    pub(super) fn found(&self, path: &str) -> Result<Option<Found>> {
+        let cannot = || format!("cannot read {path}");
+        let real = self.path(path);
+        let metadata = match std::fs::symlink_metadata(&real) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(files::explain(cannot(), &error)),
+        };
+        if !metadata.is_file() {
+            return Err(Error::new(cannot())
+                .why("it is no plain file")
+                .fix(format!("look at it: ls -ld {path}")));
+        }
+        Ok(Some(Found {
+            content: files::read(&real, FILE_BYTES_MAX)?,
+            mode: metadata.permissions().mode() & 0o7777,
+        }))
+    }
+
+    /// Refuses a path that somebody else than root could lead elsewhere: every folder on the way, and the file, must be root's, and
+    /// nobody else may write there.
+    pub(super) fn guard(&self, path: &str) -> Result<()> {
+        let mut at = self.root.clone();
+        // In a folder like /tmp, where everybody makes things and nobody takes away another's, what is there counts, not what could be.
+        let mut is_shared = false;
+        for part in Path::new(path.trim_start_matches('/')) {
+            if part == ".." {
+                return Err(Error::new(format!("cannot work at {path}")).why("it goes up"));
+            }
+            at.push(part);
+            let metadata = match std::fs::symlink_metadata(&at) {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_shared => return Ok(()),
+                Err(error) => return Err(files::explain(format!("cannot work at {path}"), &error)),
+            };
+            let mode = metadata.permissions().mode();
+            is_shared = metadata.is_dir() && mode & 0o1002 == 0o1002;
+            // A link has no permissions of its own; it is its owner and its folder that count.
+            let is_open = !metadata.is_symlink() && !is_shared && mode & 0o022 != 0;
+            if metadata.uid() != geteuid().as_raw() || is_open {
+                let shown = at.display();
+                return Err(Error::new(format!("cannot trust {path}"))
+                    .why(format!("others than root may change {shown}"))
+                    .fix(format!(
+                        "sudo chown root {shown} && sudo chmod go-w {shown}"
+                    )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! The kernel's memory controller, which is switched on where the boot loader of this machine takes its parameters from.
+
+use super::{Planned, Proposal, file, nothing, run, run_back};
+use crate::{
+    core::repair::{kernel_line, mount_of},
+    error::{Error, Result},
+    keeper::place::Place,
+    wire::keeper::Seen,
+};
+
+/// Older kernels want the first, newer ones the second; neither minds the other.
+const WORDS: [&str; 2] = ["cgroup_memory=1", "cgroup_enable=memory"];
+/// Where boards keep the line: Raspberry Pi OS from 12 on and Ubuntu, Raspberry Pi OS before, Alpine.
+const LINES: [&str; 3] = [
+    "/boot/firmware/cmdline.txt",
+    "/boot/cmdline.txt",
+    "/media/mmcblk0p1/cmdline.txt",
+];
+const REBOOT: &str = "a reboot: sudo reboot";
+
+pub(super) fn memory_controller(place: &Place) -> Result<Planned> {
+    if is_on(place) {
+        return Ok(nothing("the kernel's memory controller is on"));
+    }
+    if let Some(path) = LINES.into_iter().find(|path| place.is_there(path)) {
+        return in_line(place, path);
+    }
+    if place.is_there("/etc/default/grub") {
+        return in_grub(place);
+    }
+    Err(cannot()
+        .why("neither a cmdline.txt nor GRUB is on this machine")
+        .fix("add cgroup_enable=memory to the kernel's parameters where your boot loader has them (a Raspberry Pi that boots over the network: on the TFTP server)"))
+}
+
+fn cannot() -> Error {
+    Error::new("cannot switch the kernel's memory controller on")
+}
+
+/// The files differ by the version of cgroups: from kernel 6.12 on `/proc/cgroups` says nothing of the second.
+fn is_on(place: &Place) -> bool {
+    if let Some(controllers) = place.text("/sys/fs/cgroup/cgroup.controllers") {
+        return controllers
+            .split_ascii_whitespace()
+            .any(|name| name == "memory");
+    }
+    let table = place.text("/proc/cgroups").unwrap_or_default();
+    table.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.next() == Some("memory") && words.nth(2) == Some("1")
+    })
+}
+
+fn in_line(place: &Place, path: &str) -> Result<Planned> {
+    let cannot = || cannot().why(format!("{path} is left alone"));
+    let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+    let mounts = place.text("/proc/mounts").unwrap_or_default();
+    let mount = mount_of(&mounts, path);
+    // What is written beside the boot partition has no effect, and hides that.
+    let Some(mount) = mount.filter(|mount| mount.point == folder && mount.kind == "vfat") else {
+        return Err(cannot()
+            .why(format!("the boot partition is not mounted at {folder}"))
+            .fix(format!("sudo mount {folder}, then again")));
+    };
+    if mount.is_read_only {
+        return Err(cannot()
+            .why("the boot partition is mounted read-only")
+            .fix(format!("sudo mount -o remount,rw {folder}, then again")));
+    }
+    let text = place.text(path).ok_or_else(|| {
+        cannot()
+            .why("it cannot be read, or is not plain text")
+            .fix(format!("look at it: sudo cat -A {path}"))
+    })?;
+    let line = kernel_line(&text, &WORDS)
+        .map_err(|left| cannot().why(left.why).fix(left.fix.replace("FILE", path)))?;
+    let Some(line) = line else {
+        return waits_or_is_ignored(place, path);
+    };
+    Ok(Planned::Work(Proposal {
+        does: format!(
+            "adds {:?} to the end of the one line of {path}",
+            WORDS.join(" ")
+        ),
+        leaves: "all other parameters in that line, and every other file of the boot partition"
+            .to_owned(),
+        undo: format!("puts back {path} as it was; a reboot switches the controller off again"),
+        remains: Some(REBOOT.to_owned()),
+        acts: file(place, path, line)?,
+    }))
+}
+
+/// The parameters are there and the controller is off all the same.
+fn waits_or_is_ignored(place: &Place, path: &str) -> Result<Planned> {
+    let running = place.text("/proc/cmdline").unwrap_or_default();
+    let is_known = running
+        .split_ascii_whitespace()
+        .any(|word| word == "cgroup_enable=memory");
+    if !is_known {
+        return Ok(nothing(format!(
+            "{path} has the parameters already; what remains is {REBOOT}"
+        )));
+    }
+    Err(cannot()
+        .why(format!(
+            "the kernel was started with the parameters of {path} and does not know them"
+        ))
+        .fix("update the kernel: sudo apt full-upgrade && sudo reboot"))
+}
+
+fn in_grub(place: &Place) -> Result<Planned> {
+    const FILE: &str = "/etc/default/grub.d/90-pipeops.cfg";
+    const UPDATE: &str = "update-grub";
+    // Only Debian and its kin read grub.d; others have a program of their own for it.
+    if !place.has(UPDATE) {
+        return Err(cannot()
+            .why("GRUB of this distribution reads no drop-in files")
+            .fix("sudo grubby --update-kernel=ALL --args=cgroup_enable=memory && sudo reboot"));
+    }
+    let content = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX cgroup_enable=memory\"\n";
+    if place.text(FILE).is_some_and(|text| text == content) {
+        return waits_or_is_ignored(place, FILE);
+    }
+    let seen = Seen::Text(
+        "/boot/grub/grub.cfg".to_owned(),
+        "cgroup_enable=memory".to_owned(),
+    );
+    let mut acts = vec![run_back(UPDATE)];
+    acts.extend(file(place, FILE, content.to_owned())?);
+    acts.push(run(UPDATE, Some(seen)));
+    Ok(Planned::Work(Proposal {
+        does: format!(
+            "adds cgroup_enable=memory to the kernel's parameters by {FILE}, and runs update-grub"
+        ),
+        leaves: "/etc/default/grub, and all other parameters".to_owned(),
+        undo: format!(
+            "removes {FILE} and runs update-grub again; a reboot switches the controller off again"
+        ),
+        remains: Some(REBOOT.to_owned()),
+        acts,
+    }))
+}

@@ -1,0 +1,106 @@
+//! Swap on a card: it makes everything wait, and wears the card out.
+
+use super::{Planned, Proposal, file, nothing};
+use crate::{
+    core::repair::swaps_on_card,
+    error::{Error, Result},
+    host::facts,
+    keeper::place::Place,
+    wire::keeper::{Act, Seen},
+};
+
+pub(super) fn on_card(place: &Place) -> Result<Planned> {
+    if place.is_there("/etc/rpi/swap.conf") || place.is_there("/usr/lib/rpi-swap") {
+        return rpi_swap(place);
+    }
+    let swaps = place.text("/proc/swaps").unwrap_or_default();
+    let mounts = place.text("/proc/mounts").unwrap_or_default();
+    let found = swaps_on_card(&swaps, &mounts);
+    let Some(first) = found.first() else {
+        return Ok(nothing("nothing is swapped to a card"));
+    };
+    let cannot = || Error::new(format!("cannot stop swapping to {}", first.path));
+    let used_kib: u64 = found.iter().map(|swap| swap.used_kib).sum();
+    let free_kib = facts::memory(place.root()).map_or(0, |memory| memory.available_bytes / 1024);
+    // All that lies there must fit into memory, with a quarter to spare: else the kernel ends programs.
+    if used_kib.saturating_mul(4) > free_kib.saturating_mul(3) {
+        return Err(cannot()
+            .why(format!(
+                "{} MB lie there, and only {} MB of memory are free",
+                used_kib / 1024,
+                free_kib / 1024
+            ))
+            .fix("stop what needs the memory, or add zram (apt install zram-tools), then again"));
+    }
+    if !place.has("dphys-swapfile") || !place.has("systemctl") {
+        return Err(cannot()
+            .why("it was not set up by dphys-swapfile")
+            .fix(format!(
+                "sudo swapoff {}, and take it out of /etc/fstab",
+                first.path
+            )));
+    }
+    let path = first.path.to_owned();
+    let mut acts = vec![Act::Run {
+        forth: vec!["dphys-swapfile".to_owned(), "swapoff".to_owned()],
+        back: vec!["dphys-swapfile".to_owned(), "swapon".to_owned()],
+        seen: Some(Seen::NoText("/proc/swaps".to_owned(), path.clone())),
+    }];
+    if is_enabled(place) {
+        let service = |verb: &str| ["systemctl", verb, "dphys-swapfile.service"].map(str::to_owned);
+        acts.push(Act::Run {
+            forth: service("disable").into(),
+            back: service("enable").into(),
+            seen: None,
+        });
+    }
+    Ok(Planned::Work(Proposal {
+        does: format!(
+            "stops swapping to {path} (dphys-swapfile swapoff) and disables dphys-swapfile"
+        ),
+        leaves: format!("the file {path} itself, zram, and other swap"),
+        undo: "enables dphys-swapfile again and swaps to its file".to_owned(),
+        remains: None,
+        acts,
+    }))
+}
+
+fn is_enabled(place: &Place) -> bool {
+    let wanted = "/etc/systemd/system/multi-user.target.wants/dphys-swapfile.service";
+    std::fs::symlink_metadata(place.path(wanted)).is_ok()
+}
+
+/// From version 13 on Raspberry Pi OS writes cold pages of zram back to a file on the card, which no list of swaps shows.
+fn rpi_swap(place: &Place) -> Result<Planned> {
+    const FOLDER: &str = "/etc/rpi/swap.conf.d";
+    const FILE: &str = "/etc/rpi/swap.conf.d/90-pipeops.conf";
+    let mut files = vec!["/etc/rpi/swap.conf".to_owned()];
+    files.extend(place.list(FOLDER, ".conf"));
+    let last = files.iter().rev().find_map(|path| {
+        let text = place.text(path)?;
+        let mut lines = text
+            .lines()
+            .rev()
+            .filter_map(|line| line.trim().split_once('='));
+        let (_, value) = lines.find(|(key, _)| key.trim() == "Mechanism")?;
+        Some((path.clone(), value.trim().to_owned()))
+    });
+    if let Some((path, mechanism)) = last.filter(|(_, value)| value == "zram" || value == "none") {
+        return Ok(nothing(format!(
+            "{path} keeps swap off the card (Mechanism={mechanism})"
+        )));
+    }
+    if !place.is_there("/etc/rpi") {
+        return Err(Error::new("cannot keep swap off the card")
+            .why("there is no /etc/rpi")
+            .fix(format!("sudo mkdir -p {FOLDER}, then again")));
+    }
+    let content = "[Main]\nMechanism=zram\n".to_owned();
+    Ok(Planned::Work(Proposal {
+        does: format!("keeps swap in memory, compressed (zram), and off the card, by {FILE}"),
+        leaves: "the file /var/swap, and how much memory zram takes".to_owned(),
+        undo: format!("removes {FILE}; after a reboot swap is as it was"),
+        remains: Some("a reboot: sudo reboot".to_owned()),
+        acts: file(place, FILE, content)?,
+    }))
+}

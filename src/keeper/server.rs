@@ -1,0 +1,265 @@
+//! The socket of the keeper: a line in, a line out, one peer after the other, and only those that the kernel says may ask.
+//!
+//! A job holds up everything else on purpose: two changes at once could not be told apart in the journal. Without a peer nothing runs.
+
+use std::{
+    convert::Infallible,
+    io,
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+            net::UnixStream as Plain,
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::{Gid, chown},
+};
+use serde::Serialize;
+use smol::{
+    Timer,
+    future::FutureExt as _,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::unix::{UnixListener, UnixStream},
+};
+
+use super::Keeper;
+use crate::{
+    error::{Error, Result},
+    files,
+    wire::{
+        api::{ChangeList, Refusal},
+        keeper::{Ask, LINE_BYTES_MAX},
+    },
+};
+
+/// How long a peer may take to say what it wants, and to take the answer.
+const PEER_DEADLINE: Duration = Duration::from_secs(5);
+/// How long nobody is let in where the process cannot open anything more.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Root, and the agent's group; of that group only the agent's user is served.
+const SOCKET_MODE: u32 = 0o660;
+/// Changes that fit into a line.
+const CHANGES_MAX: usize = 100;
+
+/// Who may ask, beside root.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Allowed {
+    /// The agent's user.
+    pub uid: Option<u32>,
+    /// The agent's group, which gets the socket.
+    pub gid: Option<u32>,
+}
+
+/// The listening socket. Dropping it removes its path.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+    allowed: Allowed,
+}
+
+impl Server {
+    /// Listens at `path`. Its folder is made where it is missing. A socket that a dead keeper left is replaced.
+    pub fn bind(path: &Path, allowed: Allowed) -> Result<Self> {
+        let cannot = |error: io::Error| {
+            files::explain(format!("cannot listen on {}", path.display()), &error)
+        };
+        if let Some(folder) = path.parent()
+            && let Err(error) = std::fs::DirBuilder::new().mode(0o755).create(folder)
+            && !folder.is_dir()
+        {
+            return Err(cannot(error));
+        }
+        refuse_taken(path)?;
+        // Made beside it and renamed, so that nobody can connect before owner and mode are right.
+        let mut beside = path.to_owned().into_os_string();
+        beside.push("~");
+        let beside = PathBuf::from(beside);
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&beside).map_err(cannot)?;
+        chown(&beside, None, allowed.gid.map(Gid::from_raw))
+            .map_err(|errno| cannot(errno.into()))?;
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(SOCKET_MODE))
+            .and_then(|()| std::fs::rename(&beside, path))
+            .map_err(cannot)?;
+        let inode = std::fs::symlink_metadata(path).map_err(cannot)?.ino();
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            inode,
+            allowed,
+        })
+    }
+
+    /// Serves one peer after the other until it is dropped.
+    #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
+    pub async fn serve(&self, keeper: &Keeper) -> Infallible {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => self.answer(stream, keeper).await,
+                Err(error) => {
+                    log::warn!("nobody can connect: {error}");
+                    Timer::after(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: UnixStream, keeper: &Keeper) {
+        let answer = match self.peer(&stream) {
+            Ok(who) => match in_time(line(&mut stream)).await {
+                Ok(asked) => act(keeper, &asked, &who).unwrap_or_else(|error| refusal(&error)),
+                // Who says nothing hears nothing.
+                Err(error) => {
+                    log::debug!("a peer did not ask: {error}");
+                    return;
+                }
+            },
+            Err(error) => refusal(&error),
+        };
+        let told = async {
+            stream.write_all(answer.as_bytes()).await?;
+            stream.write_all(b"\n").await
+        };
+        if let Err(error) = in_time(told).await {
+            log::debug!("a peer did not take its answer: {error}");
+        }
+    }
+
+    /// Who asks, in words, where it may.
+    fn peer(&self, stream: &UnixStream) -> Result<String> {
+        let known = getsockopt(&stream.as_fd(), PeerCredentials).map(|peer| peer.uid());
+        match known {
+            Ok(0) => Ok("root".to_owned()),
+            Ok(uid) if Some(uid) == self.allowed.uid => Ok(format!("the agent (uid {uid})")),
+            Ok(uid) => {
+                log::warn!("uid {uid} asked and may not");
+                Err(Error::new("the root helper does not serve you")
+                    .why(format!(
+                        "it serves root and the agent, and you are uid {uid}"
+                    ))
+                    .fix("run the command with sudo"))
+            }
+            Err(errno) => Err(Error::new("the kernel does not say who is asking").because(&errno)),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Another keeper may have taken the path in the meantime.
+        let is_ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        if is_ours {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Leaves alone what is not the socket of a dead keeper.
+fn refuse_taken(path: &Path) -> Result<()> {
+    let cannot = || Error::new(format!("cannot listen on {}", path.display()));
+    let Ok(found) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !found.file_type().is_socket() {
+        return Err(cannot()
+            .why("there is something else than a socket")
+            .fix(format!("look at it, then: sudo rm {}", path.display())));
+    }
+    match Plain::connect(path) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+            ) =>
+        {
+            Ok(())
+        }
+        Ok(_) | Err(_) => Err(cannot()
+            .why("another keeper answers there")
+            .fix("sudo systemctl status pipeops-keeper; stop that one first")),
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = async {
+        Timer::after(PEER_DEADLINE).await;
+        Err(io::ErrorKind::TimedOut.into())
+    };
+    work.or(late).await
+}
+
+/// The line that a peer says, without its end.
+async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let length = stream.read(&mut piece).await?;
+        let new = piece.get(..length).unwrap_or_default();
+        if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+            read.extend_from_slice(new.get(..end).unwrap_or_default());
+            return Ok(read);
+        }
+        read.extend_from_slice(new);
+        if length == 0 || read.len() > LINE_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}
+
+/// Does what is asked.
+fn act(keeper: &Keeper, asked: &[u8], who: &str) -> Result<String> {
+    let ask: Ask = serde_json::from_slice(asked).map_err(|error| {
+        Error::new("the root helper does not understand what it is asked").because(&error)
+    })?;
+    let named = |value: &Option<String>, what: &str| {
+        value.clone().ok_or_else(|| {
+            Error::new(format!("{:?} needs a {what}", ask.verb)).fix(format!(
+                "name it: {{\"verb\":{:?},{what:?}:\"…\"}}",
+                ask.verb
+            ))
+        })
+    };
+    match ask.verb.as_str() {
+        "inspect" => json(&keeper.inspect()),
+        "plan" => json(&keeper.plan(&named(&ask.check, "check")?)?),
+        "fix" => json(&keeper.fix(&named(&ask.check, "check")?, who)?),
+        "undo" => json(&keeper.undo(&named(&ask.change, "change")?, who)?),
+        "changes" => {
+            let mut changes = keeper.changes()?;
+            changes.truncate(CHANGES_MAX);
+            json(&ChangeList { changes })
+        }
+        _ => Err(Error::new("the root helper does not do that")
+            .fix("it does inspect, plan, fix, undo and changes, and nothing else")),
+    }
+}
+
+fn json(answer: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string(answer)
+        .map_err(|error| Error::new("the root helper cannot write its answer").because(&error))?;
+    if text.len() >= LINE_BYTES_MAX {
+        return Err(Error::new("the answer is too long for the socket")
+            .fix("ask as root, without the socket: sudo pipeops-agent doctor"));
+    }
+    Ok(text)
+}
+
+fn refusal(error: &Error) -> String {
+    let refusal = Refusal {
+        error: error.sentence(),
+        fix: error.fix.clone(),
+    };
+    serde_json::to_string(&refusal).unwrap_or_default()
+}
