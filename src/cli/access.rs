@@ -5,14 +5,15 @@ mod report;
 
 use std::path::PathBuf;
 
+pub(super) use decision::escaped;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     given::Given,
     load,
     output::{Output, columns, printable},
-    socket::{self, Answer, Ask},
+    socket::{self, Ask},
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
     tell,
 };
@@ -20,7 +21,7 @@ use crate::{
     core::policy::Level,
     error::{Error, Exit, Result},
     host::clock,
-    wire::api::{ACCESS_PATH, AccessChange, AccessReport, AccessWish},
+    wire::api::{ACCESS_PATH, AccessChange, AccessReport},
 };
 
 /// `access`.
@@ -109,18 +110,10 @@ fn understood<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T> {
     T::deserialize(value).map_err(|error| socket::odd(error.to_string()))
 }
 
-fn fine(answer: Answer, what: &str) -> Result<Answer> {
-    if answer.code == 200 {
-        Ok(answer)
-    } else {
-        Err(answer.refusal(what))
-    }
-}
-
 fn show(given: &Given, output: &mut Output) -> Result<Exit> {
-    let asked = socket::ask(&sockets(given), Ask::Get(ACCESS_PATH));
+    let asked = socket::ask(&sockets(given), &Ask::Get(ACCESS_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
-    let value = fine(answer, "the agent refuses to tell how strict it is")?.json()?;
+    let value = answer.fine("the agent refuses to tell how strict it is")?;
     let report: AccessReport = understood(&value)?;
     if report.level.is_empty() {
         return Err(socket::odd("it has no level"));
@@ -144,12 +137,9 @@ fn show(given: &Given, output: &mut Output) -> Result<Exit> {
 
 fn set(given: &Given, output: &mut Output) -> Result<Exit> {
     let level = given.command().name;
-    let wish = AccessWish {
-        level: level.to_owned(),
-    };
     let cannot = format!("cannot set access to {level}");
-    let body = serde_json::to_vec(&wish).map_err(|error| Error::new(&cannot).because(&error))?;
-    let asked = socket::ask(&sockets(given), Ask::Post(ACCESS_PATH, body));
+    let body = json!({ "level": level });
+    let asked = socket::ask(&sockets(given), &Ask::Post(ACCESS_PATH, body));
     let answer = asked.map_err(|silence| silence.error.within(&cannot))?;
     if matches!(answer.code, 403 | 409) {
         let mut error = answer.refusal(&cannot);
@@ -159,7 +149,7 @@ fn set(given: &Given, output: &mut Output) -> Result<Exit> {
         tell(&error, given, output);
         return Ok(Exit::Problem);
     }
-    let value = fine(answer, &cannot)?.json()?;
+    let value = answer.fine(&cannot)?;
     let change: AccessChange = understood(&value)?;
     if given.has("json") {
         output.json(&value);

@@ -8,17 +8,24 @@
 //! returned (they are printed here, as JSON where that was asked for); help, manual and completion of shells follow by themselves.
 
 mod access;
+mod ask;
 mod completions;
 mod config;
+mod dashboard;
+mod events;
 mod given;
 mod help;
+mod link;
+mod logs;
 mod man;
 mod metrics;
 mod output;
 mod rbac;
+mod said;
 mod socket;
 mod status;
 mod table;
+mod why;
 
 use std::ffi::OsString;
 
@@ -45,6 +52,11 @@ static PROGRAM: Command = Command {
     below: &[
         &RUN,
         &status::COMMAND,
+        &why::COMMAND,
+        &link::COMMAND,
+        &events::COMMAND,
+        &logs::COMMAND,
+        &dashboard::COMMAND,
         &access::COMMAND,
         &metrics::COMMAND,
         &config::COMMAND,

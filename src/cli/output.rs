@@ -19,6 +19,7 @@ pub(super) struct Output {
     err: std::io::Stderr,
     colours_out: Colours,
     colours_err: Colours,
+    is_over: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,6 +39,15 @@ pub(super) enum Tone {
 }
 
 impl Tone {
+    /// The tone of a condition, an event or a finding.
+    pub(super) fn of_severity(severity: &str) -> Self {
+        match severity {
+            "critical" | "error" => Self::Bad,
+            "note" | "info" | "debug" | "trace" => Self::Faint,
+            _ => Self::Doubtful,
+        }
+    }
+
     fn code(self) -> &'static str {
         match self {
             Self::Strong => "1",
@@ -67,6 +77,7 @@ impl Output {
             colours_err: colours(err.is_terminal()),
             out,
             err,
+            is_over: false,
         }
     }
 
@@ -78,6 +89,7 @@ impl Output {
             err: std::io::stderr(),
             colours_out: Colours::Off,
             colours_err: Colours::Off,
+            is_over: false,
         }
     }
 
@@ -92,9 +104,37 @@ impl Output {
         Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
     }
 
+    /// Whether somebody looks at standard output.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.out.is_terminal()
+    }
+
+    /// Whether nobody reads standard output any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Text in the place of all that is on the terminal.
+    pub(super) fn draw(&mut self, text: &str) {
+        // Home, the text with each line's old rest removed, and whatever was below it.
+        let text = text.replace('\n', "\u{1b}[K\n");
+        self.write(&format!("\u{1b}[H{text}\u{1b}[K\u{1b}[J"));
+    }
+
+    /// What a person can do, below what it is about.
+    pub(super) fn fix(&self, fix: Option<&str>) -> Option<String> {
+        let word = self.toned(Tone::Strong, "fix:");
+        fix.map(|fix| format!("  {word} {}", printable(fix)))
+    }
+
     /// A line on standard output.
     pub(super) fn line(&mut self, text: &str) {
-        write(&mut self.out, &format!("{text}\n"));
+        self.write(&format!("{text}\n"));
+    }
+
+    fn write(&mut self, text: &str) {
+        let written = self.out.write_all(text.as_bytes());
+        self.is_over |= written.and_then(|()| self.out.flush()).is_err();
     }
 
     /// A value as JSON on standard output.

@@ -1,45 +1,53 @@
-//! One request on the Unix socket of the running agent.
+//! One request on the Unix socket of the running agent, or one stream of what happens there.
+//!
+//! A client of forty lines, because the server at the other end is our own: one request a connection, answers with a length, in chunks
+//! or until the end. It blocks: a command has nothing else to do.
 
 use std::{
-    io,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, body::Bytes, header};
-use smol::{Timer, future::or, net::unix::UnixStream};
-use smol_hyper::rt::FuturesIo;
+use serde_json::Value;
+use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::given::Given;
+use super::{given::Given, load, said::Said};
 use crate::{
     config::Loaded,
+    core::time::Mono,
     error::{Error, Result, Retry},
-    wire::api,
+    host::clock,
 };
 
 /// Where the agent of a service has its socket.
 const SERVICE_SOCKET: &str = "/run/pipeops-agent/agent.sock";
 
 const START: &str = "start it: systemctl start pipeops-agent, or pipeops-agent run";
+const LOOK: &str = "look at its log: journalctl -u pipeops-agent -n 50";
 
 // The agent answers from memory in a millisecond; a board that swaps may take seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
+// Tests of the network and of the machine have deadlines of their own, which come to less than this.
+const TEST_DEADLINE: Duration = Duration::from_secs(30);
 // Ten thousand conditions would fit.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+const HEAD_LINE_BYTES_MAX: u64 = 16 << 10;
+const HEAD_LINES_MAX: usize = 100;
 
 /// An answer that came back.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// The status code.
     pub(super) code: u16,
-    body: Bytes,
+    body: Vec<u8>,
 }
 
 impl Answer {
     /// What the agent says, as it said it: it may know more than this program.
-    pub(super) fn json(&self) -> Result<serde_json::Value> {
-        let value: serde_json::Value =
+    pub(super) fn json(&self) -> Result<Value> {
+        let value: Value =
             serde_json::from_slice(&self.body).map_err(|error| odd(error.to_string()))?;
         if value.is_object() {
             Ok(value)
@@ -48,15 +56,25 @@ impl Answer {
         }
     }
 
+    /// The same where it did what it was asked for; else why it does not do `what`.
+    pub(super) fn fine(&self, what: &str) -> Result<Value> {
+        if self.code == 200 {
+            self.json()
+        } else {
+            Err(self.refusal(what))
+        }
+    }
+
     /// Why the agent does not do `what`: the answer to a request that it refused.
     pub(super) fn refusal(&self, what: &str) -> Error {
-        let refusal: api::Refusal = serde_json::from_slice(&self.body).unwrap_or_default();
-        if refusal.error.is_empty() {
+        let said: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let said = Said::new(&said);
+        if said.text("error").is_empty() {
             return odd(format!("HTTP status {}", self.code));
         }
         Error {
-            fix: refusal.fix,
-            ..Error::new(what).why(refusal.error)
+            fix: said.maybe("fix").map(str::to_owned),
+            ..Error::new(what).why(said.text("error"))
         }
     }
 }
@@ -91,8 +109,14 @@ impl Silence {
 pub(super) enum Ask<'a> {
     /// This path, with its query.
     Get(&'a str),
+    /// The same where the answer takes tests of the network or of the machine.
+    Test(&'a str),
     /// This path with this JSON.
-    Post(&'a str, Vec<u8>),
+    Post(&'a str, Value),
+    /// The same, in the place of what was there.
+    Put(&'a str, Value),
+    /// What is at this path goes away.
+    Delete(&'a str),
 }
 
 /// The sockets to try: the one that was named, else the one of these settings and the one of the service.
@@ -107,36 +131,108 @@ pub(super) fn candidates(given: &Given, of_settings: &Loaded) -> Vec<PathBuf> {
     sockets
 }
 
-/// Asks the first of `sockets` behind which an agent listens.
-pub(super) fn ask(sockets: &[PathBuf], ask: Ask<'_>) -> std::result::Result<Answer, Silence> {
-    smol::block_on(or(
-        async {
-            let (stream, socket) = connect(sockets).await?;
-            converse(stream, ask).await.map_err(|cause| {
-                Silence::of(
-                    Error::new(format!(
-                        "the agent behind {} does not answer as it should",
-                        socket.display()
-                    ))
-                    .because(&*cause)
-                    .fix("look at its log: journalctl -u pipeops-agent -n 50")
-                    .retry(Retry::Soon),
-                )
-            })
-        },
-        async {
-            Timer::after(DEADLINE).await;
-            let what = format!("the agent has not answered for {} s", DEADLINE.as_secs());
-            let error = Error::new(what).fix("look at its log: journalctl -u pipeops-agent -n 50");
-            Err(Silence::of(error.retry(Retry::Soon)))
-        },
-    ))
+/// What the agent of this command line says to `what`, or why it does not do `cannot`.
+pub(super) fn say(given: &Given, what: &Ask<'_>, cannot: &str) -> Result<Value> {
+    let answer = ask(&candidates(given, &load(given)), what).map_err(|silence| silence.error)?;
+    answer.fine(cannot)
 }
 
-async fn connect(sockets: &[PathBuf]) -> std::result::Result<(UnixStream, &PathBuf), Silence> {
+/// Asks the first of `sockets` behind which an agent listens.
+pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
+    let within = match ask {
+        Ask::Test(_) => TEST_DEADLINE,
+        Ask::Get(_) | Ask::Post(..) | Ask::Put(..) | Ask::Delete(_) => DEADLINE,
+    };
+    let (stream, socket) = connect(sockets)?;
+    let wire = Wire {
+        stream,
+        until: Some(clock::now().mono.after(within)),
+    };
+    let answer = converse(wire, ask).and_then(|(code, mut body)| {
+        let mut all = Vec::new();
+        body.by_ref()
+            .take(ANSWER_BYTES_MAX + 1)
+            .read_to_end(&mut all)?;
+        let is_long = u64::try_from(all.len()).is_ok_and(|length| length > ANSWER_BYTES_MAX);
+        if is_long {
+            return Err(io::Error::other("its answer is longer than 4 MiB"));
+        }
+        Ok(Answer { code, body: all })
+    });
+    answer.map_err(|error| Silence::of(broken(&error, socket, within)))
+}
+
+/// What flows out of the agent at one path, until it ends or nobody wants more.
+#[derive(Debug)]
+pub(super) struct Flow {
+    body: BufReader<Body>,
+}
+
+/// Opens a stream at `path`, or says why the agent does not do `cannot`. `silence` is how long it may say nothing.
+pub(super) fn flow(
+    given: &Given,
+    path: &str,
+    silence: Option<Duration>,
+    cannot: &str,
+) -> Result<Flow> {
+    let sockets = candidates(given, &load(given));
+    let (stream, socket) = connect(&sockets).map_err(|silence| silence.error)?;
+    let wire = Wire {
+        stream,
+        until: Some(clock::now().mono.after(TEST_DEADLINE)),
+    };
+    let (code, mut body) =
+        converse(wire, &Ask::Get(path)).map_err(|error| broken(&error, socket, TEST_DEADLINE))?;
+    if code != 200 {
+        let mut answer = Vec::new();
+        drop(body.by_ref().take(64 << 10).read_to_end(&mut answer));
+        let answer = Answer { code, body: answer };
+        return Err(answer.refusal(cannot));
+    }
+    let wire = body.reader.get_mut();
+    wire.until = None;
+    drop(wire.stream.set_read_timeout(silence));
+    Ok(Flow {
+        body: BufReader::new(body),
+    })
+}
+
+impl Flow {
+    /// The next line without its end, at most 64 KiB of it; `None` where there are no more.
+    pub(super) fn line(&mut self) -> Option<String> {
+        let mut line = Vec::new();
+        let mut part = self.body.by_ref().take(64 << 10);
+        let read = part.read_until(b'\n', &mut line).ok()?;
+        if read == 0 {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&line);
+        Some(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
+    let is_late = matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    );
+    if is_late {
+        let what = format!("the agent has not answered for {} s", within.as_secs());
+        return Error::new(what).fix(LOOK).retry(Retry::Soon);
+    }
+    Error::new(format!(
+        "the agent behind {} does not answer as it should",
+        socket.display()
+    ))
+    .because(error)
+    .fix(LOOK)
+    .retry(Retry::Soon)
+}
+
+fn connect(sockets: &[PathBuf]) -> std::result::Result<(UnixStream, &PathBuf), Silence> {
     let mut first_failure = None;
     for socket in sockets {
-        match UnixStream::connect(socket).await {
+        match connected(socket) {
             Ok(stream) => return Ok((stream, socket)),
             // The first is the one that the settings name: its failure says most, unless it is just not there.
             Err(error) => {
@@ -154,6 +250,12 @@ async fn connect(sockets: &[PathBuf]) -> std::result::Result<(UnixStream, &PathB
         || Silence::of(Error::new("no socket was named")),
         |(silence, _)| silence,
     ))
+}
+
+fn connected(path: &Path) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.connect_timeout(&SockAddr::unix(path)?, DEADLINE)?;
+    Ok(UnixStream::from(OwnedFd::from(socket)))
 }
 
 fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silence {
@@ -188,38 +290,136 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silen
     }))
 }
 
-async fn converse(
+/// The socket, with a deadline for everything that is read together.
+#[derive(Debug)]
+struct Wire {
     stream: UnixStream,
-    ask: Ask<'_>,
-) -> std::result::Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
-    let request = match ask {
-        Ask::Get(path) => Request::get(path).body(Full::default()),
-        Ask::Post(path, body) => Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body))),
-    };
-    let mut request = request?;
-    let host = header::HeaderValue::from_static("localhost");
-    request.headers_mut().insert(header::HOST, host);
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(FuturesIo::new(stream)).await?;
-    let exchange = async {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX)
-            .collect()
-            .await?
-            .to_bytes();
-        Ok(Answer {
-            code: head.status.as_u16(),
-            body,
-        })
-    };
-    // The connection ends by itself only where the agent hangs up; what the exchange says then is the reason.
-    let drive = async {
-        if let Err(error) = connection.await {
-            return Err(error.into());
+    until: Option<Mono>,
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let left = until.since(clock::now().mono);
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
         }
-        std::future::pending().await
+        self.stream.read(into)
+    }
+}
+
+/// The rest of an answer.
+#[derive(Debug)]
+struct Body {
+    reader: BufReader<Wire>,
+    left: Left,
+}
+
+/// What is still to come of it.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes of this chunk, then others; the second says whether its end has still to be read.
+    Chunk(u64, bool),
+    /// Whatever comes before the end.
+    All,
+    /// Nothing.
+    Nothing,
+}
+
+impl Read for Body {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Left::Chunk(0, is_begun) = self.left {
+            self.left = self.next_chunk(is_begun)?;
+        }
+        let most = match self.left {
+            Left::Nothing | Left::Bytes(0) => return Ok(0),
+            Left::Bytes(left) | Left::Chunk(left, _) => left,
+            Left::All => u64::MAX,
+        };
+        let read = self.reader.by_ref().take(most).read(into)?;
+        let bytes = u64::try_from(read).unwrap_or(u64::MAX);
+        self.left = match self.left {
+            Left::Bytes(_) | Left::Chunk(..) if read == 0 && !into.is_empty() => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Left::Bytes(left) => Left::Bytes(left.saturating_sub(bytes)),
+            Left::Chunk(left, _) => Left::Chunk(left.saturating_sub(bytes), true),
+            other @ (Left::All | Left::Nothing) => other,
+        };
+        Ok(read)
+    }
+}
+
+impl Body {
+    fn next_chunk(&mut self, is_begun: bool) -> io::Result<Left> {
+        if is_begun {
+            line(&mut self.reader)?;
+        }
+        let head = line(&mut self.reader)?;
+        let size = head.split(';').next().unwrap_or_default().trim();
+        match u64::from_str_radix(size, 16) {
+            Ok(0) => Ok(Left::Nothing),
+            Ok(size) => Ok(Left::Chunk(size, false)),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+/// A line of a head without its end.
+fn line(reader: &mut BufReader<Wire>) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut part = reader.by_ref().take(HEAD_LINE_BYTES_MAX);
+    part.read_until(b'\n', &mut line)?;
+    if line.pop() != Some(b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+/// Sends the request and reads the head of the answer.
+fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
+    let (method, path, body) = match ask {
+        Ask::Get(path) | Ask::Test(path) => ("GET", path, None),
+        Ask::Post(path, body) => ("POST", path, Some(body)),
+        Ask::Put(path, body) => ("PUT", path, Some(body)),
+        Ask::Delete(path) => ("DELETE", path, None),
     };
-    or(exchange, drive).await
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let length = match body.len() {
+        0 if method != "POST" => String::new(),
+        length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+    };
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{length}\r\n{body}"
+    );
+    wire.stream.set_write_timeout(Some(DEADLINE))?;
+    wire.stream.write_all(request.as_bytes())?;
+    let mut reader = BufReader::new(wire);
+    let status = line(&mut reader)?;
+    let code = status
+        .strip_prefix("HTTP/1.")
+        .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
+        .ok_or_else(|| io::Error::other("its answer is no HTTP"))?;
+    let mut left = Left::All;
+    for _ in 0..HEAD_LINES_MAX {
+        let header = line(&mut reader)?.to_ascii_lowercase();
+        if header.is_empty() {
+            return Ok((code, Body { reader, left }));
+        }
+        match header
+            .split_once(':')
+            .map(|(name, value)| (name, value.trim()))
+        {
+            Some(("content-length", value)) => {
+                left = Left::Bytes(value.parse().map_err(io::Error::other)?);
+            }
+            Some(("transfer-encoding", "chunked")) => left = Left::Chunk(0, false),
+            Some(_) | None => {}
+        }
+    }
+    Err(io::Error::other("its answer has too many headers"))
 }

@@ -1,107 +1,201 @@
 //! `status`: asks the agent on its socket and tells it in the order in which a tired person needs it: the sentence of truth,
-//! then what is wrong with its fix, then the parts.
+//! then what is wrong with its fix, then the parts. `--watch` goes on asking.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
+use smol::{Timer, block_on};
 
 use super::{
     given::Given,
     load,
     output::{Output, Tone, ago, columns, printable, size},
+    said::Said,
     socket::{self, Ask},
-    table::{CONFIG, Command, JSON, SET, SOCKET},
+    table::{CONFIG, Command, JSON, Opt, SET, SOCKET},
 };
 use crate::{
     core::time::{Wall, in_words},
-    error::{Exit, Result},
+    error::{Error, Exit, Result},
     host::clock,
-    wire::api::{self, Cluster, Condition, Host, Link, Load, Status},
+    wire::api,
 };
+
+/// How often `--watch` asks.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// `status`.
 pub(super) static COMMAND: Command = Command {
     name: "status",
     about: "Say how the agent of this machine is doing",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    examples: &["pipeops-agent status", "pipeops-agent status --json"],
+    options: &[
+        Opt::flag(
+            "watch",
+            "Go on: drawn anew on a terminal, a line a change in a pipe",
+        )
+        .short('w'),
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    examples: &[
+        "pipeops-agent status",
+        "pipeops-agent status --watch",
+        "pipeops-agent status --json",
+    ],
+    notes: "What stands behind each sentence: pipeops-agent why.",
     exit: "0 when everything works, 1 when something does not, 2 when no agent answers.",
     run: Some(status),
     ..Command::BARE
 };
 
 fn status(given: &Given, output: &mut Output) -> Result<Exit> {
-    let loaded = load(given);
-    let (status, body) = fetch(&socket::candidates(given, &loaded))?;
+    if given.has("watch") {
+        return Ok(watch(given, output));
+    }
+    let status = fetch(given)?;
     if given.has("json") {
         // As the agent said it: it may know more than this program.
-        output.json(&body);
+        output.json(&status);
     } else {
-        for line in told(&status, clock::now().wall, output) {
+        for line in told(Said::new(&status), clock::now().wall, output) {
             output.line(&line);
         }
     }
-    Ok(if is_wrong(&status) {
+    Ok(if is_wrong(Said::new(&status)) {
         Exit::Problem
     } else {
         Exit::Fine
     })
 }
 
-fn fetch(sockets: &[PathBuf]) -> Result<(Status, serde_json::Value)> {
+/// What the agent says about itself.
+pub(super) fn fetch(given: &Given) -> Result<Value> {
+    let sockets = socket::candidates(given, &load(given));
     let answer =
-        socket::ask(sockets, Ask::Get(api::STATUS_PATH)).map_err(|silence| silence.error)?;
-    if answer.code != 200 {
-        return Err(answer.refusal("the agent refuses to tell its status"));
-    }
-    let body = answer.json()?;
-    let status = Status::deserialize(&body).map_err(|error| socket::odd(error.to_string()))?;
+        socket::ask(&sockets, &Ask::Get(api::STATUS_PATH)).map_err(|silence| silence.error)?;
+    let status = answer.fine("the agent refuses to tell its status")?;
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
-    if status.summary.is_empty() {
+    if Said::new(&status).text("summary").is_empty() {
         return Err(socket::odd("it has no summary"));
     }
-    Ok((status, body))
+    Ok(status)
+}
+
+/// Until somebody ends it, or nobody reads any more.
+fn watch(given: &Given, output: &mut Output) -> Exit {
+    let is_drawn = output.is_terminal() && !given.has("json");
+    let mut last = String::new();
+    while !output.is_over() {
+        let asked = fetch(given);
+        let now = clock::now().wall;
+        let shown = match &asked {
+            Ok(status) if given.has("json") => changes(Said::new(status)).to_string(),
+            Ok(status) if is_drawn => told(Said::new(status), now, output).join("\n"),
+            Ok(status) => line(Said::new(status)),
+            Err(error) if given.has("json") => {
+                serde_json::json!({ "error": super::error_json(error) }).to_string()
+            }
+            Err(error) => silent(error, output),
+        };
+        if is_drawn {
+            let hint = format!("{}; ends with ctrl-C", now.rfc3339());
+            output.draw(&format!("{shown}\n\n{}", output.toned(Tone::Faint, &hint)));
+        } else if shown != last {
+            let line = match &asked {
+                // The whole of it: what decided that it is told is only a part.
+                Ok(status) if given.has("json") => status.to_string(),
+                Ok(_) | Err(_) if given.has("json") => shown.clone(),
+                Ok(_) | Err(_) => format!("{} {shown}", now.rfc3339()),
+            };
+            output.line(&line);
+            last = shown;
+        }
+        block_on(Timer::after(WATCH_EVERY));
+    }
+    Exit::Fine
+}
+
+fn silent(error: &Error, output: &Output) -> String {
+    output.toned(Tone::Bad, &printable(&sentence(&error.sentence())))
+}
+
+/// What a change is of: not the ages and counters, which are always other ones.
+fn changes(status: Said<'_>) -> Value {
+    let parts = ["summary", "conditions", "readiness", "access"];
+    let parts = parts.iter().map(|part| status.at(part).json().clone());
+    parts
+        .chain([status.at("link").at("state").json().clone()])
+        .collect()
+}
+
+/// The status in a line.
+fn line(status: Said<'_>) -> String {
+    let (link, cluster) = (status.at("link"), status.at("cluster"));
+    let parts = [("link", link), ("cluster", cluster)];
+    let parts = parts.map(|(name, part)| format!("{name} {}", part.text("state")));
+    printable(&format!(
+        "{} ({})",
+        sentence(status.text("summary")),
+        parts.join(", ")
+    ))
 }
 
 /// Notes are told, but nothing is wrong with them.
-fn is_wrong(status: &Status) -> bool {
-    status
-        .conditions
-        .iter()
-        .any(|condition| condition.severity != "note")
+pub(super) fn is_wrong(status: Said<'_>) -> bool {
+    let mut conditions = status.list("conditions");
+    conditions.any(|condition| condition.text("severity") != "note")
 }
 
-fn told(status: &Status, now: Wall, output: &Output) -> Vec<String> {
+fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+    let mut conditions = status.list("conditions");
     let tone = match is_wrong(status) {
-        true if status.conditions.iter().any(|c| c.severity == "critical") => Tone::Bad,
+        true if conditions.any(|it| it.text("severity") == "critical") => Tone::Bad,
         true => Tone::Doubtful,
         false => Tone::Good,
     };
     let mut lines = vec![
-        output.toned(tone, &printable(&sentence(&status.summary))),
+        output.toned(tone, &printable(&sentence(status.text("summary")))),
         String::new(),
     ];
-    for condition in &status.conditions {
-        lines.extend(told_condition(condition, now, output));
-    }
-    if !status.conditions.is_empty() {
+    let told = status.list("conditions");
+    lines.extend(told.flat_map(|condition| told_condition(condition, now, output)));
+    if status.list("conditions").next().is_some() {
         lines.push(String::new());
     }
+    let link_part = status.at("link");
     let rows = [
-        ("link", link(&status.link, now)),
-        ("cluster", cluster(&status.cluster)),
-        ("host", host(&status.host)),
-        ("access", access(status)),
-        ("traffic", traffic(&status.load, &status.link)),
+        ("link", link(link_part, now)),
+        ("cluster", cluster(status.at("cluster"))),
+        ("host", host(status.at("host"))),
+        ("access", access(status.at("access"))),
+        ("traffic", traffic(status.at("load"), link_part)),
         ("agent", agent(status)),
     ];
+    let unready = unready(status.at("readiness"));
+    let rows = rows
+        .into_iter()
+        .chain(unready.map(|text| ("not ready", text)));
     let rows = rows.map(|(name, text)| vec![name.to_owned(), printable(&text)]);
-    lines.extend(columns(&rows));
+    lines.extend(columns(&rows.collect::<Vec<_>>()));
     lines
 }
 
+/// The parts that cannot do what they are for, with their reasons; none where all can.
+fn unready(readiness: Said<'_>) -> Option<String> {
+    let parts = readiness.list("parts");
+    let parts = parts.filter(|part| part.flag("ready") == Some(false));
+    let parts = parts.map(|part| match part.maybe("sentence") {
+        Some(why) => format!("{} ({why})", part.text("id")),
+        None => part.text("id").to_owned(),
+    });
+    let parts = parts.collect::<Vec<_>>().join(", ");
+    (!parts.is_empty()).then_some(parts)
+}
+
 /// The summary as a sentence that stands alone.
-fn sentence(summary: &str) -> String {
+pub(super) fn sentence(summary: &str) -> String {
     let mut letters = summary.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
@@ -109,99 +203,103 @@ fn sentence(summary: &str) -> String {
     }
 }
 
-fn told_condition(condition: &Condition, now: Wall, output: &Output) -> Vec<String> {
-    let tone = match condition.severity.as_str() {
-        "critical" => Tone::Bad,
-        "note" => Tone::Faint,
-        _ => Tone::Doubtful,
-    };
-    let word = output.toned(tone, &printable(&format!("{}:", condition.severity)));
-    let since = ago(&condition.since, now).map_or_else(String::new, |ago| format!(" (for {ago})"));
-    let mut lines = vec![format!("{word} {}{since}", printable(&condition.sentence))];
-    if let Some(fix) = &condition.fix {
-        lines.push(format!(
-            "  {} {}",
-            output.toned(Tone::Strong, "fix:"),
-            printable(fix)
-        ));
-    }
+/// A condition with how long it has held, and its fix below it.
+pub(super) fn told_condition(condition: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+    let severity = condition.text("severity");
+    let word = output.toned(
+        Tone::of_severity(severity),
+        &printable(&format!("{severity}:")),
+    );
+    let since = ago(condition.text("since"), now);
+    let since = since.map_or_else(String::new, |ago| format!(" (for {ago})"));
+    let sentence = printable(condition.text("sentence"));
+    let mut lines = vec![format!("{word} {sentence}{since}")];
+    lines.extend(output.fix(condition.maybe("fix")));
     lines
 }
 
 /// The parts that are known, with commas between them.
-fn joined(parts: impl IntoIterator<Item = Option<String>>) -> String {
+fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn link(link: &Link, now: Wall) -> String {
-    let since = link.since.as_deref().and_then(|since| ago(since, now));
-    let state = match since {
-        Some(ago) => format!("{} for {ago}", link.state),
-        None => link.state.clone(),
-    };
+fn named(part: Said<'_>, name: &str) -> Option<String> {
+    part.maybe(name).map(str::to_owned)
+}
+
+fn duration(part: Said<'_>, name: &str) -> Option<String> {
+    let seconds = Duration::try_from_secs_f64(part.number(name)?).ok()?;
+    Some(in_words(seconds))
+}
+
+/// The link in a line.
+pub(super) fn link(link: Said<'_>, now: Wall) -> String {
+    let state = link.text("state");
+    let since = link.maybe("since").and_then(|since| ago(since, now));
     joined([
-        Some(state),
-        link.why.clone(),
-        link.endpoint.clone(),
-        link.next_attempt_s
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .map(|wait| format!("next attempt in {}", in_words(wait))),
-        link.rtt_ms.map(|rtt| format!("round trip {rtt:.1} ms")),
-        match (link.outages, &link.last_outage_why) {
-            (0, _) => None,
-            (1, Some(why)) => Some(format!("1 outage ({why})")),
-            (count, Some(why)) => Some(format!("{count} outages (the last: {why})")),
-            (count, None) => Some(format!("outages: {count}")),
+        Some(match since {
+            Some(ago) => format!("{state} for {ago}"),
+            None => state.to_owned(),
+        }),
+        named(link, "why"),
+        named(link, "endpoint"),
+        duration(link, "next_attempt_s").map(|wait| format!("next attempt in {wait}")),
+        link.number("rtt_ms")
+            .map(|rtt| format!("round trip {rtt:.1} ms")),
+        match (link.count("outages"), link.maybe("last_outage_why")) {
+            (None | Some(0), _) => None,
+            (Some(1), Some(why)) => Some(format!("1 outage ({why})")),
+            (Some(count), Some(why)) => Some(format!("{count} outages (the last: {why})")),
+            (Some(count), None) => Some(format!("outages: {count}")),
         },
     ])
 }
 
-fn cluster(cluster: &Cluster) -> String {
+fn cluster(cluster: Said<'_>) -> String {
     joined([
-        Some(match cluster.state.as_str() {
+        Some(match cluster.text("state") {
             "none" => "no cluster; name one with KUBECONFIG or agent.kubeconfig".to_owned(),
             state => state.to_owned(),
         }),
-        cluster.why.clone(),
-        match (cluster.nodes_ready, cluster.nodes) {
+        named(cluster, "why"),
+        match (cluster.count("nodes_ready"), cluster.count("nodes")) {
             (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
             (None, Some(nodes)) => Some(format!("{nodes} nodes")),
             (_, None) => None,
         },
-        cluster.pods.map(|pods| format!("{pods} pods")),
+        cluster.count("pods").map(|pods| format!("{pods} pods")),
         cluster
-            .version
-            .as_ref()
+            .maybe("version")
             .map(|version| format!("Kubernetes {version}")),
-        cluster.server.clone(),
+        named(cluster, "server"),
     ])
 }
 
-fn host(host: &Host) -> String {
-    let share = |name: &str, percent: Option<f64>, bytes: Option<u64>| match (percent, bytes) {
-        (Some(percent), Some(bytes)) => Some(format!("{name} {percent:.0} % of {}", size(bytes))),
-        (Some(percent), None) => Some(format!("{name} {percent:.0} %")),
-        (None, _) => None,
+fn host(host: Said<'_>) -> String {
+    let share = |name: &str, percent: &str, bytes: &str| {
+        let percent = host.number(percent)?;
+        Some(match host.count(bytes) {
+            Some(bytes) => format!("{name} {percent:.0} % of {}", size(bytes)),
+            None => format!("{name} {percent:.0} %"),
+        })
     };
     joined([
-        host.hostname.clone(),
-        host.os.clone(),
-        host.cores.map(|cores| match cores {
+        named(host, "hostname"),
+        named(host, "os"),
+        host.count("cores").map(|cores| match cores {
             1 => "1 core".to_owned(),
             _ => format!("{cores} cores"),
         }),
-        share("CPU", host.cpu_percent, None),
-        share("memory", host.memory_percent, host.memory_bytes),
-        share("disk", host.disk_percent, host.disk_bytes),
-        host.address.clone(),
-        host.uptime_s
-            .map(|seconds| format!("up {}", in_words(Duration::from_secs(seconds)))),
+        share("CPU", "cpu_percent", ""),
+        share("memory", "memory_percent", "memory_bytes"),
+        share("disk", "disk_percent", "disk_bytes"),
+        named(host, "address"),
+        duration(host, "uptime_s").map(|time| format!("up {time}")),
     ])
 }
 
-fn access(status: &Status) -> String {
-    let access = &status.access;
-    match (access.level.as_str(), &access.tightened_from) {
+fn access(access: Said<'_>) -> String {
+    match (access.text("level"), access.maybe("tightened_from")) {
         ("", _) => "not known".to_owned(),
         (level, None) => level.to_owned(),
         (level, Some(configured)) => {
@@ -210,45 +308,49 @@ fn access(status: &Status) -> String {
     }
 }
 
-fn traffic(load: &Load, link: &Link) -> String {
+fn traffic(load: Said<'_>, link: Said<'_>) -> String {
+    let some = |name: &str| load.count(name).filter(|count| *count > 0);
+    let bytes = |name: &str| size(link.count(name).unwrap_or(0));
     joined([
-        Some(format!("{} requests", load.exchanges)),
-        (load.waiting > 0).then(|| format!("{} waiting", load.waiting)),
-        (load.streams > 0).then(|| format!("{} streams", load.streams)),
-        (load.queued_bytes > 0).then(|| format!("{} queued", size(load.queued_bytes))),
-        (load.spooled_bytes > 0).then(|| format!("{} spooled", size(load.spooled_bytes))),
-        Some(format!("{} in", size(link.received_bytes))),
-        Some(format!("{} out", size(link.sent_bytes))),
+        Some(format!("{} requests", load.count("exchanges").unwrap_or(0))),
+        some("waiting").map(|count| format!("{count} waiting")),
+        some("streams").map(|count| format!("{count} streams")),
+        some("queued_bytes").map(|bytes| format!("{} queued", size(bytes))),
+        some("spooled_bytes").map(|bytes| format!("{} spooled", size(bytes))),
+        Some(format!("{} in", bytes("received_bytes"))),
+        Some(format!("{} out", bytes("sent_bytes"))),
     ])
 }
 
-fn agent(status: &Status) -> String {
+fn agent(status: Said<'_>) -> String {
     joined([
-        Some(format!("version {}", status.version)),
-        status.agent_id.clone(),
-        match (&status.cluster_name, &status.cluster_id) {
+        Some(format!("version {}", status.text("version"))),
+        named(status, "agent_id"),
+        match (status.maybe("cluster_name"), status.maybe("cluster_id")) {
             (Some(name), Some(id)) => Some(format!("cluster {name} ({id})")),
             (Some(name), None) => Some(format!("cluster {name}, not registered yet")),
             (None, Some(id)) => Some(format!("cluster {id}")),
             (None, None) => None,
         },
-        Some(format!(
-            "up {}",
-            in_words(Duration::from_secs(status.uptime_s))
-        )),
+        duration(status, "uptime_s").map(|time| format!("up {time}")),
     ])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::api::{Condition, Part, Readiness, Status};
 
     fn now() -> Wall {
         Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
     }
 
+    fn said(status: &Status) -> Value {
+        serde_json::to_value(status).unwrap()
+    }
+
     fn text(status: &Status) -> String {
-        told(status, now(), &Output::plain()).join("\n")
+        told(Said::new(&said(status)), now(), &Output::plain()).join("\n")
     }
 
     #[test]
@@ -269,7 +371,7 @@ mod tests {
             "The control plane refuses the token\n\n\
              critical: the control plane refuses the token: 401 (for 1 h)\n  fix: write a new token\n"
         ), "{text}");
-        assert!(is_wrong(&status));
+        assert!(is_wrong(Said::new(&said(&status))));
     }
 
     #[test]
@@ -281,7 +383,7 @@ mod tests {
             }],
             ..Status::default()
         };
-        assert!(!is_wrong(&status));
+        assert!(!is_wrong(Said::new(&said(&status))));
     }
 
     #[test]
@@ -318,5 +420,40 @@ mod tests {
         status.access.tightened_from = Some("managed".to_owned());
         let wanted = "access   off, tightened here; the configuration says managed\n";
         assert!(text(&status).contains(wanted), "{}", text(&status));
+    }
+
+    #[test]
+    fn a_part_that_is_not_ready_is_named_with_its_reason() {
+        let part = |id: &str, ready, sentence: Option<&str>| Part {
+            id: id.to_owned(),
+            ready,
+            sentence: sentence.map(str::to_owned),
+        };
+        let status = Status {
+            readiness: Readiness {
+                parts: vec![
+                    part("link", false, Some("the token is refused")),
+                    part("store", true, None),
+                ],
+                ..Readiness::default()
+            },
+            ..Status::default()
+        };
+        let text = text(&status);
+        assert!(
+            text.ends_with("not ready  link (the token is refused)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn ages_and_counters_are_no_change() {
+        let mut status = Status::default();
+        let before = changes(Said::new(&said(&status)));
+        status.uptime_s = 9;
+        status.link.sent_bytes = 9;
+        assert_eq!(changes(Said::new(&said(&status))), before);
+        status.link.state = "waiting".to_owned();
+        assert_ne!(changes(Said::new(&said(&status))), before);
     }
 }

@@ -9,7 +9,7 @@ use super::{
         output::{Output, Tone},
         socket::{self, Ask, Silence},
     },
-    fine, table, understood,
+    table, understood,
 };
 use crate::{
     config::Loaded,
@@ -38,11 +38,8 @@ pub(super) fn test(given: &Given, output: &mut Output) -> Result<Exit> {
         escaped(&inquiry.method),
         escaped(&inquiry.target)
     );
-    let (value, judge) = match socket::ask(&socket::candidates(given, &loaded), Ask::Get(&path)) {
-        Ok(answer) => (
-            fine(answer, "the agent does not explain that")?.json()?,
-            None,
-        ),
+    let (value, judge) = match socket::ask(&socket::candidates(given, &loaded), &Ask::Get(&path)) {
+        Ok(answer) => (answer.fine("the agent does not explain that")?, None),
         Err(Silence {
             is_down: true,
             error,
@@ -185,7 +182,7 @@ fn told_namespace(namespace: &Namespace) -> String {
 }
 
 /// A text as a value in a query.
-fn escaped(text: &str) -> String {
+pub(in crate::cli) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {

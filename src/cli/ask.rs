@@ -1,0 +1,94 @@
+//! Questions to the person at the terminal. In a pipe nothing is asked: what is missing is an error that names the option for it.
+
+use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use crate::{
+    core::secret::Secret,
+    error::{Error, Result},
+};
+
+/// A line that somebody types is shorter.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Whether there is somebody to ask.
+pub(super) fn is_possible() -> bool {
+    stdin().is_terminal() && stderr().is_terminal()
+}
+
+/// What somebody types without seeing it; in a pipe the first line of what comes in.
+pub(super) fn secret(question: &str) -> Result<Secret> {
+    if !is_possible() {
+        return input().map(|line| Secret::new(line.trim_end_matches(['\r', '\n'])));
+    }
+    say(&format!("{question} (it is not shown): "));
+    let unseen = Unseen::begin()?;
+    let typed = Unseen::read();
+    drop(unseen);
+    say("\n");
+    typed.map(Secret::new)
+}
+
+fn say(text: &str) {
+    // Without a terminal there is nobody who could read it.
+    drop(
+        stderr()
+            .write_all(text.as_bytes())
+            .and_then(|()| stderr().flush()),
+    );
+}
+
+fn input() -> Result<String> {
+    let mut line = Vec::new();
+    let mut input = stdin().lock().take(LINE_BYTES_MAX);
+    let read = input.read_until(b'\n', &mut line);
+    read.map_err(|error| cannot().because(&error))?;
+    String::from_utf8(line).map_err(|error| cannot().because(&error.utf8_error()))
+}
+
+fn cannot() -> Error {
+    Error::new("cannot read what is typed")
+}
+
+/// A terminal that shows nothing; its drop makes it show everything again.
+struct Unseen {
+    before: Termios,
+}
+
+impl Unseen {
+    fn begin() -> Result<Self> {
+        let unusable = |error: rustix::io::Errno| {
+            Error::new("cannot switch off what the terminal shows").because(&error)
+        };
+        let before = tcgetattr(stdin()).map_err(unusable)?;
+        let mut now = before.clone();
+        // Also the signals of keys, which would end this program before it can switch everything on again.
+        now.local_modes
+            .remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        tcsetattr(stdin(), OptionalActions::Flush, &now).map_err(unusable)?;
+        Ok(Self { before })
+    }
+
+    fn read() -> Result<String> {
+        let mut typed = Vec::new();
+        for byte in stdin().lock().bytes() {
+            match byte.map_err(|error| cannot().because(&error))? {
+                b'\r' | b'\n' | 0x04 => break,
+                0x03 => return Err(Error::new("it was given up")),
+                0x08 | 0x7f => {
+                    // A letter may be several bytes.
+                    while typed.pop().is_some_and(|byte: u8| byte & 0xc0 == 0x80) {}
+                }
+                byte => typed.push(byte),
+            }
+        }
+        String::from_utf8(typed).map_err(|error| cannot().because(&error.utf8_error()))
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        tcsetattr(stdin(), OptionalActions::Flush, &self.before).ok();
+    }
+}

@@ -1,0 +1,283 @@
+//! `dashboard`: how one gets at the page, from this machine, through SSH, or from the network.
+
+use std::{
+    ffi::OsString,
+    path::Path,
+    process::{Command as Program, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    ask,
+    given::Given,
+    output::{Output, Tone, printable},
+    said::Said,
+    socket::{self, Ask},
+    table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+};
+use crate::{
+    error::{Error, Exit, Result},
+    host::facts::hostname,
+};
+
+const TOKENS_PATH: &str = "/api/v1/tokens";
+const PASSWORD_PATH: &str = "/api/v1/password";
+const SESSIONS_PATH: &str = "/api/v1/sessions";
+
+/// Shorter ones are guessed.
+const PASSWORD_LETTERS_MIN: usize = 10;
+
+const ROLE: Opt = Opt::value(
+    "role",
+    Takes::Word(&["operator", "viewer"]),
+    "ROLE",
+    "Who may change things, or only look",
+)
+.default("operator");
+
+/// `dashboard`.
+pub(super) static COMMAND: Command = Command {
+    name: "dashboard",
+    about: "Open the page of this machine, say who may see it",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    below: &[&OPEN, &TOKEN, &PASSWORD, &LOGOUT],
+    notes: "The page is at dashboard.listen of the settings, on this machine alone unless they say otherwise.",
+    examples: &["sudo pipeops-agent dashboard open"],
+    ..Command::BARE
+};
+
+static OPEN: Command = Command {
+    name: "open",
+    about: "Open the page in a browser, or say how another machine can",
+    options: &[
+        ROLE,
+        Opt::flag("print", "Only print the address, start no browser"),
+    ],
+    notes: "The address has a token in it that logs in once.\n\
+            On a machine without a screen it prints the line of ssh that brings the page to yours.",
+    examples: &[
+        "sudo pipeops-agent dashboard open",
+        "sudo pipeops-agent dashboard open --print",
+    ],
+    exit: "0 when there is an address, 2 when no agent answers or you may not have one.",
+    run: Some(open),
+    ..Command::BARE
+};
+
+static TOKEN: Command = Command {
+    name: "token",
+    about: "Print a token that logs in once",
+    options: &[ROLE],
+    examples: &[
+        "sudo pipeops-agent dashboard token",
+        "sudo pipeops-agent dashboard token --role viewer",
+    ],
+    run: Some(token),
+    ..Command::BARE
+};
+
+static PASSWORD: Command = Command {
+    name: "password",
+    about: "Set the password of the page, or take it away",
+    options: &[
+        ROLE,
+        Opt::flag("remove", "From now on nobody logs in with a password"),
+    ],
+    notes: "It is asked for twice, or read from the first line of what comes in.\n\
+            Whoever is logged in stays so: pipeops-agent dashboard logout.",
+    examples: &[
+        "sudo pipeops-agent dashboard password",
+        "sudo pipeops-agent dashboard password --role viewer",
+        "sudo pipeops-agent dashboard password --remove",
+    ],
+    run: Some(password),
+    ..Command::BARE
+};
+
+static LOGOUT: Command = Command {
+    name: "logout",
+    about: "End every session of the page, everywhere",
+    examples: &["sudo pipeops-agent dashboard logout"],
+    run: Some(logout),
+    ..Command::BARE
+};
+
+/// As root: only root and the agent's own user may let people in.
+fn as_root(mut error: Error, given: &Given) -> Error {
+    if error.fix.is_none() {
+        let name = given.command().name;
+        error.fix = Some(format!("sudo pipeops-agent dashboard {name}"));
+    }
+    error
+}
+
+fn new_token(given: &Given) -> Result<Value> {
+    let wish = json!({ "role": given.text(ROLE.long) });
+    let cannot = "cannot get a token for the page";
+    let token = socket::say(given, &Ask::Post(TOKENS_PATH, wish), cannot)
+        .map_err(|error| as_root(error, given))?;
+    if Said::new(&token).text("token").is_empty() {
+        return Err(socket::odd("it has no token"));
+    }
+    Ok(token)
+}
+
+fn token(given: &Given, output: &mut Output) -> Result<Exit> {
+    let token = new_token(given)?;
+    if given.has("json") {
+        output.json(&token);
+        return Ok(Exit::Fine);
+    }
+    let said = Said::new(&token);
+    output.line(&printable(said.text("token")));
+    if output.is_terminal() {
+        let until = said.maybe("until").unwrap_or("the agent is restarted");
+        let hint = format!("It logs in once as {}, until {until}.", said.text("role"));
+        output.line(&output.toned(Tone::Faint, &printable(&hint)));
+    }
+    Ok(Exit::Fine)
+}
+
+fn open(given: &Given, output: &mut Output) -> Result<Exit> {
+    let token = new_token(given)?;
+    let said = Said::new(&token);
+    let url = said.text("url");
+    let way = around();
+    if given.has("json") {
+        let mut whole = token.clone();
+        if let Some(fields) = whole.as_object_mut() {
+            fields.insert("ssh".to_owned(), way.ssh(url).into());
+        }
+        output.json(&whole);
+        return Ok(Exit::Fine);
+    }
+    output.line(&printable(url));
+    if given.has("print") {
+        return Ok(Exit::Fine);
+    }
+    if way.has_screen && browse(url) {
+        output.line(&output.toned(Tone::Faint, "A browser was asked to open it."));
+    } else if let Some(line) = way.ssh(url) {
+        output.line("");
+        output.line("From your own machine, then open the address above there:");
+        output.line(&format!("  {}", printable(&line)));
+    }
+    Ok(Exit::Fine)
+}
+
+/// Where the person is.
+struct Around {
+    has_screen: bool,
+    user: String,
+    address: String,
+}
+
+fn around() -> Around {
+    let variable = |name: &str| -> Option<String> {
+        let value = std::env::var_os(name).map(OsString::into_string);
+        value
+            .and_then(std::result::Result::ok)
+            .filter(|text| !text.is_empty())
+    };
+    let by_ssh = variable("SSH_CONNECTION");
+    // Its third word is the address by which this machine was reached.
+    let address = by_ssh.as_deref().and_then(|line| line.split(' ').nth(2));
+    Around {
+        has_screen: by_ssh.is_none()
+            && (variable("DISPLAY").is_some() || variable("WAYLAND_DISPLAY").is_some()),
+        user: variable("SUDO_USER")
+            .or_else(|| variable("USER"))
+            .unwrap_or_else(|| "root".to_owned()),
+        address: address
+            .map(str::to_owned)
+            .or_else(|| hostname(Path::new("/")))
+            .unwrap_or_else(|| "ADDRESS".to_owned()),
+    }
+}
+
+impl Around {
+    /// The line that brings the port of `url` to another machine; `None` where the network reaches it as it is.
+    fn ssh(&self, url: &str) -> Option<String> {
+        let authority = url.split_once("://")?.1.split('/').next()?;
+        let (host, port) = authority.rsplit_once(':')?;
+        let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]");
+        is_here.then(|| format!("ssh -L {port}:{host}:{port} {}@{}", self.user, self.address))
+    }
+}
+
+/// Asks the desktop for a browser. Whether one comes up is for the person to see.
+fn browse(url: &str) -> bool {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a browser lives in the session of its user, with that environment, and outlives this command"
+    )]
+    let started = Program::new("xdg-open")
+        .arg(url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    started.is_ok()
+}
+
+fn password(given: &Given, output: &mut Output) -> Result<Exit> {
+    let password = if given.has("remove") {
+        Value::Null
+    } else {
+        let typed = ask::secret("New password of the page")?;
+        if typed.reveal().chars().count() < PASSWORD_LETTERS_MIN {
+            return Err(Error::new("that password is too short").fix(format!(
+                "at least {PASSWORD_LETTERS_MIN} letters; a few words are easier to type than signs"
+            )));
+        }
+        if ask::is_possible() && ask::secret("Once more")? != typed {
+            return Err(Error::new("the two are not the same"));
+        }
+        typed.reveal().into()
+    };
+    let wish = json!({ "password": password, "role": given.text(ROLE.long) });
+    let cannot = "cannot set the password of the page";
+    let said = socket::say(given, &Ask::Put(PASSWORD_PATH, wish), cannot)
+        .map_err(|error| as_root(error, given))?;
+    if given.has("json") {
+        output.json(&said);
+    } else if Said::new(&said).flag("has_password") == Some(true) {
+        let role = given.text(ROLE.long).unwrap_or_default();
+        output.line(&format!("The password logs in as {role} from now on."));
+    } else {
+        output.line("Nobody logs in with a password from now on.");
+    }
+    Ok(Exit::Fine)
+}
+
+fn logout(given: &Given, output: &mut Output) -> Result<Exit> {
+    let cannot = "cannot end the sessions of the page";
+    let said = socket::say(given, &Ask::Delete(SESSIONS_PATH), cannot)
+        .map_err(|error| as_root(error, given))?;
+    if given.has("json") {
+        output.json(&said);
+    } else {
+        output.line("Nobody is logged in any more.");
+    }
+    Ok(Exit::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_ssh_brings_the_port_of_the_page() {
+        let around = Around {
+            has_screen: false,
+            user: "pi".to_owned(),
+            address: "192.0.2.7".to_owned(),
+        };
+        assert_eq!(
+            around.ssh("http://127.0.0.1:7480/#token=abc").as_deref(),
+            Some("ssh -L 7480:127.0.0.1:7480 pi@192.0.2.7")
+        );
+        assert_eq!(around.ssh("https://192.0.2.7:7480/#token=abc"), None);
+    }
+}

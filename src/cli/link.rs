@@ -1,0 +1,161 @@
+//! `link`: how it stands with the control plane, which side is broken where something is, what was before, and what waits.
+
+use serde_json::{Value, json};
+
+use super::{
+    given::Given,
+    output::{Output, Tone, ago, columns, printable},
+    said::Said,
+    socket::{self, Ask},
+    status,
+    table::{CONFIG, Command, JSON, SET, SOCKET},
+};
+use crate::{
+    core::time::{Wall, in_words},
+    error::{Exit, Result},
+    host::clock,
+    wire::api::{DIAGNOSIS_PATH, LINK_PATH},
+};
+
+/// Outages that are told; `--json` has all.
+const OUTAGES_MAX: usize = 10;
+
+/// `link`.
+pub(super) static COMMAND: Command = Command {
+    name: "link",
+    about: "Say how the link to the control plane is, and which side is broken",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    notes: "It tests the way from the cable to the control plane, which takes a few seconds where something is broken.",
+    examples: &["pipeops-agent link", "pipeops-agent link --json"],
+    exit: "0 when the link is up, 1 when it is not, 2 when no agent answers.",
+    run: Some(link),
+    ..Command::BARE
+};
+
+fn link(given: &Given, output: &mut Output) -> Result<Exit> {
+    let cannot = "the agent refuses to tell how its link is";
+    let report = socket::say(given, &Ask::Get(LINK_PATH), cannot)?;
+    // What is known without it is told where the way cannot be tested.
+    let diagnosis = diagnosis(given);
+    let said = Said::new(&report);
+    let is_up = said.at("link").text("state") == "ready";
+    if given.has("json") {
+        let diagnosis =
+            diagnosis.unwrap_or_else(|error| json!({ "error": super::error_json(&error) }));
+        let mut whole = report.clone();
+        if let Some(fields) = whole.as_object_mut() {
+            fields.insert("diagnosis".to_owned(), diagnosis);
+        }
+        output.json(&whole);
+    } else {
+        let now = clock::now().wall;
+        let tone = if is_up { Tone::Good } else { Tone::Bad };
+        let state = status::sentence(&status::link(said.at("link"), now));
+        output.line(&output.toned(tone, &printable(&state)));
+        output.line("");
+        match &diagnosis {
+            Ok(diagnosis) => tell_ladder(Said::new(diagnosis), output),
+            Err(error) => output.warning(error),
+        }
+        tell_outages(said, now, output);
+        tell_waiting(said, now, output);
+    }
+    Ok(if is_up { Exit::Fine } else { Exit::Problem })
+}
+
+/// The way to the control plane, tested step by step.
+pub(super) fn diagnosis(given: &Given) -> Result<Value> {
+    let cannot = "the agent refuses to test the way to the control plane";
+    socket::say(given, &Ask::Test(DIAGNOSIS_PATH), cannot)
+}
+
+fn tell_ladder(diagnosis: Said<'_>, output: &mut Output) {
+    let sentence = status::sentence(diagnosis.text("sentence"));
+    output.line(&output.toned(Tone::Strong, &printable(&sentence)));
+    for line in steps(diagnosis, output) {
+        output.line(&line);
+    }
+}
+
+/// The steps in lines, with the fix below those that failed.
+pub(super) fn steps(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
+    let steps = diagnosis.list("steps");
+    let rows: Vec<_> = steps.clone().map(step).collect();
+    let lines = columns(&rows).into_iter().zip(steps);
+    let lines = lines.flat_map(|(line, step)| {
+        let tone = match step.text("outcome") {
+            "ok" => None,
+            "failed" => Some(Tone::Bad),
+            _ => Some(Tone::Faint),
+        };
+        let line = format!("  {line}");
+        let line = tone.map_or_else(|| line.clone(), |tone| output.toned(tone, &line));
+        std::iter::once(line).chain(output.fix(step.maybe("fix")).map(|fix| format!("  {fix}")))
+    });
+    lines.collect()
+}
+
+fn step(step: Said<'_>) -> Vec<String> {
+    let took = step.number("took_ms");
+    let took = took.map_or_else(String::new, |took| format!(" ({took:.0} ms)"));
+    let seen = format!("{}{took}", step.text("seen"));
+    let cells = [step.text("outcome"), step.text("title"), &seen];
+    cells.map(printable).to_vec()
+}
+
+fn tell_outages(report: Said<'_>, now: Wall, output: &mut Output) {
+    let outages = report.list("outages");
+    let count = outages.clone().count();
+    if count == 0 {
+        return;
+    }
+    output.line("");
+    output.line(&output.toned(Tone::Strong, "Without a link, the newest first"));
+    for outage in outages.take(OUTAGES_MAX) {
+        let from = Wall::parse_rfc3339(outage.text("from"));
+        let to = outage.maybe("to").and_then(Wall::parse_rfc3339);
+        let lasted = from
+            .zip(Some(to.unwrap_or(now)))
+            .and_then(|(from, to)| u64::try_from(to.millis().saturating_sub(from.millis())).ok())
+            .map(|millis| in_words(std::time::Duration::from_millis(millis)));
+        let lasted = lasted.unwrap_or_else(|| "some time".to_owned());
+        let end = if to.is_some() { "" } else { ", and goes on" };
+        let line = format!(
+            "  {}  for {lasted}{end}  {}",
+            outage.text("from"),
+            outage.text("why")
+        );
+        output.line(&printable(&line));
+    }
+    if count > OUTAGES_MAX {
+        output.line("  and others: pipeops-agent link --json");
+    }
+}
+
+fn tell_waiting(report: Said<'_>, now: Wall, output: &mut Output) {
+    let waiting = report.list("destinations");
+    let heads = ["DESTINATION", "STREAM", "WAITING", "OLDEST", "LOST"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(waiting.map(|waiting| {
+        let oldest = waiting.maybe("oldest").and_then(|oldest| ago(oldest, now));
+        let count = |name: &str| waiting.count(name).unwrap_or(0).to_string();
+        vec![
+            printable(waiting.text("name")),
+            printable(waiting.text("stream")),
+            count("records"),
+            oldest.map_or_else(|| "-".to_owned(), |ago| format!("{ago} ago")),
+            count("lost"),
+        ]
+    }));
+    if rows.len() == 1 {
+        return;
+    }
+    output.line("");
+    for (index, line) in columns(&rows).iter().enumerate() {
+        let line = match index {
+            0 => output.toned(Tone::Strong, line),
+            _ => line.clone(),
+        };
+        output.line(&line);
+    }
+}

@@ -1,0 +1,58 @@
+//! What an agent said, read by names: what it does not say is absent and never invented.
+//!
+//! Not by the types of `wire::api`: an agent of another version may say more or less, and reading ten shapes by derived code is 60 KB of
+//! program. The tests make what is read here of those types.
+
+use serde_json::Value;
+
+/// A value somewhere in an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said<'a>(&'a Value);
+
+impl<'a> Said<'a> {
+    /// The whole answer.
+    pub(super) fn new(value: &'a Value) -> Self {
+        Self(value)
+    }
+
+    /// What has this name.
+    pub(super) fn at(self, name: &str) -> Self {
+        Self(self.0.get(name).unwrap_or(&Value::Null))
+    }
+
+    /// The text of this name; empty where there is none.
+    pub(super) fn text(self, name: &str) -> &'a str {
+        self.maybe(name).unwrap_or_default()
+    }
+
+    /// The text of this name.
+    pub(super) fn maybe(self, name: &str) -> Option<&'a str> {
+        self.0.get(name)?.as_str()
+    }
+
+    /// The count of this name.
+    pub(super) fn count(self, name: &str) -> Option<u64> {
+        self.0.get(name)?.as_u64()
+    }
+
+    /// The number of this name.
+    pub(super) fn number(self, name: &str) -> Option<f64> {
+        self.0.get(name)?.as_f64()
+    }
+
+    /// Whether the flag of this name is set; `None`: it is not said.
+    pub(super) fn flag(self, name: &str) -> Option<bool> {
+        self.0.get(name)?.as_bool()
+    }
+
+    /// Every part of the list of this name.
+    pub(super) fn list(self, name: &str) -> impl DoubleEndedIterator<Item = Said<'a>> + Clone {
+        let list = self.0.get(name).and_then(Value::as_array);
+        list.map_or(&[][..], Vec::as_slice).iter().map(Said)
+    }
+
+    /// As it was said.
+    pub(super) fn json(self) -> &'a Value {
+        self.0
+    }
+}

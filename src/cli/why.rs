@@ -1,0 +1,344 @@
+//! `why`: what stands behind a sentence: since when, what was seen, what happened around it, and what to do.
+
+use serde_json::{Value, json};
+
+use super::{
+    events,
+    given::Given,
+    link, logs,
+    output::{Output, Tone, printable},
+    said::Said,
+    socket::{self, Ask},
+    status,
+    table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
+};
+use crate::{
+    config::keys::nearest,
+    core::time::Wall,
+    error::{Error, Exit, Result},
+    host::clock,
+    wire::api::{EVENTS_PATH, HOST_PATH, LOGS_PATH},
+};
+
+/// Where the findings of the doctor are.
+const PROBLEMS_PATH: &str = "/api/v1/problems";
+/// Events and log lines that are told of each thing.
+const RELATED_MAX: usize = 8;
+
+/// `why`.
+pub(super) static COMMAND: Command = Command {
+    name: "why",
+    about: "Show what stands behind a sentence of the status: what was seen, since when, what to do",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[Argument {
+        name: "THING",
+        takes: Takes::Text,
+        need: Need::Maybe,
+        help: "A condition (link.refused), a part (link, store), a card (disk, clock), a check, or a word; all that is wrong without it",
+    }],
+    examples: &[
+        "pipeops-agent why",
+        "pipeops-agent why link",
+        "pipeops-agent why disk --json",
+    ],
+    exit: "0 when nothing of it is wrong, 1 when something is, 2 when no agent answers or nothing is known of it.",
+    run: Some(why),
+    ..Command::BARE
+};
+
+/// Everything that the agent knows, as far as it says so.
+struct Known {
+    status: Value,
+    host: Value,
+    problems: Value,
+    events: Value,
+    logs: Value,
+}
+
+impl Known {
+    fn ask(given: &Given) -> Result<Self> {
+        let status = status::fetch(given)?;
+        // An agent of another version, or a part of it that is broken: the rest is told all the same.
+        let part = |ask| socket::say(given, &ask, "").unwrap_or_default();
+        Ok(Self {
+            status,
+            host: part(Ask::Test(HOST_PATH)),
+            problems: part(Ask::Test(PROBLEMS_PATH)),
+            events: part(Ask::Get(&format!("{EVENTS_PATH}?limit=500"))),
+            logs: part(Ask::Get(&format!("{LOGS_PATH}?tail=500"))),
+        })
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = Said<'_>> {
+        Said::new(&self.status).list("conditions")
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Said<'_>> {
+        Said::new(&self.status).at("readiness").list("parts")
+    }
+
+    fn figures(&self) -> impl Iterator<Item = Said<'_>> {
+        Said::new(&self.host).list("figures")
+    }
+
+    fn checks(&self) -> impl Iterator<Item = Said<'_>> {
+        Said::new(&self.problems).list("checks")
+    }
+
+    /// Every id that can be asked for.
+    fn ids(&self) -> Vec<&str> {
+        let all = self.conditions().chain(self.parts()).chain(self.figures());
+        let all = all.chain(self.checks()).map(|it| it.text("id"));
+        let mut ids: Vec<&str> = all.filter(|id| !id.is_empty()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+/// What is known of one thing.
+struct Evidence<'a> {
+    about: String,
+    conditions: Vec<Said<'a>>,
+    parts: Vec<Said<'a>>,
+    figures: Vec<Said<'a>>,
+    checks: Vec<Said<'a>>,
+    events: Vec<Said<'a>>,
+    logs: Vec<Said<'a>>,
+}
+
+fn why(given: &Given, output: &mut Output) -> Result<Exit> {
+    let known = Known::ask(given)?;
+    let wrong = || known.conditions().map(|it| it.text("id").to_owned());
+    let named = given.text("THING").map(|thing| vec![thing.to_lowercase()]);
+    let things = named.unwrap_or_else(|| wrong().collect());
+    if things.is_empty() {
+        return Ok(nothing_wrong(&known, given, output));
+    }
+    let evidence: Vec<Evidence<'_>> = things.iter().map(|thing| gather(&known, thing)).collect();
+    if let Some(unknown) = evidence.iter().find(|it| it.is_empty()) {
+        let ids = known.ids();
+        let meant = nearest(&unknown.about, ids.iter().copied());
+        let error = Error::new(format!("nothing is known of {:?}", unknown.about));
+        return Err(error.fix(match meant {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => format!("ask for one of these: {}", ids.join(", ")),
+        }));
+    }
+    let is_about_link = evidence.iter().any(|it| room(&it.about) == "link");
+    let ladder = is_about_link.then(|| link::diagnosis(given).ok()).flatten();
+    if given.has("json") {
+        let evidence: Vec<Value> = evidence.iter().map(Evidence::json).collect();
+        output.json(&json!({ "evidence": evidence, "diagnosis": ladder }));
+    } else {
+        for (index, evidence) in evidence.iter().enumerate() {
+            if index > 0 {
+                output.line("");
+            }
+            evidence.tell(clock::now().wall, output);
+        }
+        if let Some(ladder) = &ladder {
+            heading("The way to the control plane", output);
+            for line in link::steps(Said::new(ladder), output) {
+                output.line(&line);
+            }
+        }
+    }
+    let is_wrong = evidence.iter().any(Evidence::is_wrong);
+    Ok(if is_wrong { Exit::Problem } else { Exit::Fine })
+}
+
+fn nothing_wrong(known: &Known, given: &Given, output: &mut Output) -> Exit {
+    let status = Said::new(&known.status);
+    if given.has("json") {
+        output.json(&json!({ "evidence": [], "summary": status.text("summary") }));
+        return Exit::Fine;
+    }
+    let sentence = status::sentence(status.text("summary"));
+    output.line(&output.toned(Tone::Good, &printable(&sentence)));
+    let ready: Vec<&str> = known.parts().map(|part| part.text("id")).collect();
+    if !ready.is_empty() {
+        let line = format!("These parts do what they are for: {}.", ready.join(", "));
+        output.line(&printable(&line));
+    }
+    for figure in known.figures() {
+        output.line(&told_figure(figure));
+    }
+    Exit::Fine
+}
+
+/// What a condition belongs to: `link` of `link.refused`.
+fn room(id: &str) -> &str {
+    id.split('.').next().unwrap_or(id)
+}
+
+fn gather<'a>(known: &'a Known, thing: &str) -> Evidence<'a> {
+    let is_it = |it: &Said<'_>| {
+        let id = it.text("id");
+        id == thing || (!thing.contains('.') && room(id) == thing)
+    };
+    let mut conditions: Vec<_> = known.conditions().filter(is_it).collect();
+    let parts: Vec<_> = known
+        .parts()
+        .filter(|it| it.text("id") == room(thing))
+        .collect();
+    let figures: Vec<_> = known
+        .figures()
+        .filter(|it| it.text("id") == room(thing))
+        .collect();
+    let mut checks: Vec<_> = known.checks().filter(is_it).collect();
+    if conditions.is_empty() && parts.is_empty() && figures.is_empty() && checks.is_empty() {
+        // A word out of a sentence.
+        let says = |text: &str| text.to_lowercase().contains(thing);
+        conditions = known
+            .conditions()
+            .filter(|it| says(it.text("sentence")))
+            .collect();
+        checks = known
+            .checks()
+            .filter(|it| it.text("outcome") == "problem")
+            .filter(|it| says(it.text("title")) || says(it.text("seen")))
+            .collect();
+    }
+    let ids: Vec<&str> = conditions.iter().map(|it| it.text("id")).collect();
+    let is_named = |text: &str| ids.contains(&text) || room(text) == room(thing);
+    let events = Said::new(&known.events).list("events");
+    let events = events.filter(|it| is_named(it.text("reason")) || is_named(it.text("subject")));
+    let start = format!("{}:", room(thing));
+    let logs = Said::new(&known.logs).list("lines");
+    let logs = logs.filter(|it| {
+        let text = it.text("text");
+        text.starts_with(&start) || ids.iter().any(|id| text.contains(id))
+    });
+    let mut logs: Vec<_> = logs.rev().take(RELATED_MAX).collect();
+    logs.reverse();
+    let mut events: Vec<_> = events.take(RELATED_MAX).collect();
+    events.reverse();
+    Evidence {
+        about: thing.to_owned(),
+        conditions,
+        parts,
+        figures,
+        checks,
+        events,
+        logs,
+    }
+}
+
+impl Evidence<'_> {
+    fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
+            && self.parts.is_empty()
+            && self.figures.is_empty()
+            && self.checks.is_empty()
+    }
+
+    fn is_wrong(&self) -> bool {
+        let is_bad = |it: &Said<'_>| it.text("severity") != "note";
+        self.conditions.iter().any(is_bad)
+            || self.parts.iter().any(|it| it.flag("ready") == Some(false))
+            || self
+                .figures
+                .iter()
+                .any(|it| matches!(it.text("state"), "warning" | "critical"))
+            || self
+                .checks
+                .iter()
+                .any(|it| it.text("outcome") == "problem" && is_bad(it))
+    }
+
+    fn json(&self) -> Value {
+        let list =
+            |list: &[Said<'_>]| -> Value { list.iter().map(|it| it.json().clone()).collect() };
+        json!({
+            "about": self.about,
+            "conditions": list(&self.conditions),
+            "parts": list(&self.parts),
+            "figures": list(&self.figures),
+            "checks": list(&self.checks),
+            "events": list(&self.events),
+            "log": list(&self.logs),
+        })
+    }
+
+    fn tell(&self, now: Wall, output: &mut Output) {
+        for condition in &self.conditions {
+            for line in status::told_condition(*condition, now, output) {
+                output.line(&line);
+            }
+            let known = format!(
+                "  known as {} since {}",
+                condition.text("id"),
+                condition.text("since")
+            );
+            output.line(&output.toned(Tone::Faint, &printable(&known)));
+        }
+        for part in &self.parts {
+            let word = match part.flag("ready") {
+                Some(true) => "does what it is for".to_owned(),
+                Some(false) => format!("is not ready: {}", part.text("sentence")),
+                None => "does not say whether it is ready".to_owned(),
+            };
+            output.line(&printable(&format!("{} {word}", part.text("id"))));
+        }
+        for figure in &self.figures {
+            output.line(&told_figure(*figure));
+        }
+        for check in &self.checks {
+            tell_check(*check, output);
+        }
+        if !self.events.is_empty() {
+            heading("What happened", output);
+            for event in &self.events {
+                output.line(&format!("  {}", events::line(*event, output)));
+            }
+        }
+        if !self.logs.is_empty() {
+            heading("What the agent wrote", output);
+            for entry in &self.logs {
+                output.line(&format!("  {}", logs::line(*entry, output)));
+            }
+        }
+    }
+}
+
+fn heading(text: &str, output: &mut Output) {
+    output.line("");
+    output.line(&output.toned(Tone::Strong, text));
+}
+
+fn told_figure(figure: Said<'_>) -> String {
+    let detail = figure.maybe("detail");
+    let detail = detail.map_or_else(String::new, |detail| format!(", {detail}"));
+    let age = figure.count("age_s");
+    let age = age.map_or_else(String::new, |age| format!(", {age} s ago"));
+    printable(&format!(
+        "{}: {}{detail} ({}{age})",
+        figure.text("title"),
+        figure.text("value"),
+        figure.text("source")
+    ))
+}
+
+fn tell_check(check: Said<'_>, output: &mut Output) {
+    let is_problem = check.text("outcome") == "problem";
+    let word = match check.text("outcome") {
+        "problem" => check.text("severity"),
+        other => other,
+    };
+    let tone = if is_problem {
+        Tone::of_severity(word)
+    } else {
+        Tone::Faint
+    };
+    let word = output.toned(tone, &printable(&format!("{word}:")));
+    let text = format!("{}: {}", check.text("title"), check.text("seen"));
+    output.line(&format!("{word} {}", printable(&text)));
+    if !is_problem {
+        return;
+    }
+    output.line(&printable(&format!("  {}", check.text("why"))));
+    if let Some(fix) = output.fix(check.maybe("fix")) {
+        output.line(&fix);
+    }
+}
