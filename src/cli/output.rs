@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+pub(super) use crate::core::words::size;
 use crate::{
     core::time::{Wall, in_words},
     error::Error,
@@ -230,22 +231,6 @@ pub(super) fn ago(stamp: &str, now: Wall) -> Option<String> {
         .map(|millis| in_words(Duration::from_millis(millis)))
 }
 
-/// Bytes as people say them, in powers of 1000: `4.1 GB`.
-pub(super) fn size(bytes: u64) -> String {
-    for (unit, size) in [
-        ("TB", 1_000_000_000_000),
-        ("GB", 1_000_000_000),
-        ("MB", 1_000_000),
-        ("KB", 1000),
-    ] {
-        if bytes >= size {
-            let tenths = bytes / (size / 10);
-            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
-        }
-    }
-    format!("{bytes} B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,12 +252,5 @@ mod tests {
         assert_eq!(ago("2026-06-16T05:59:00Z", now).as_deref(), Some("1 min"));
         assert_eq!(ago("2030-01-01T00:00:00Z", now), None);
         assert_eq!(ago("soon", now), None);
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

@@ -26,6 +26,13 @@ impl Severity {
             Self::Critical => "critical",
         }
     }
+
+    /// The severity of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Note, Self::Warning, Self::Critical]
+            .into_iter()
+            .find(|severity| severity.word() == word)
+    }
 }
 
 /// One thing that is wrong.

@@ -236,13 +236,13 @@ fn hash(kind: &str, serial: &str) -> String {
     hex(digest.as_ref().get(..16).unwrap_or_default())
 }
 
-fn text(root: &Path, path: &str) -> Option<String> {
+pub(super) fn text(root: &Path, path: &str) -> Option<String> {
     let content = files::read(&root.join(path), FILE_BYTES_MAX).ok()?;
     Some(String::from_utf8_lossy(&content).into_owned())
 }
 
 /// The first line of a file, without the NUL that the device tree ends its text with.
-fn line(root: &Path, path: &str) -> Option<String> {
+pub(super) fn line(root: &Path, path: &str) -> Option<String> {
     let text = text(root, path)?;
     let line = text.split(['\n', '\0']).next().unwrap_or_default().trim();
     (!line.is_empty()).then(|| line.to_owned())

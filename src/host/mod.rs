@@ -8,6 +8,7 @@ pub mod clock;
 pub mod doctor;
 pub mod exec;
 pub mod facts;
+pub mod network;
 pub mod notify;
 pub mod random;
 pub mod sample;

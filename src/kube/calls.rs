@@ -41,7 +41,7 @@ pub enum Detail {
 impl Detail {
     /// Objects of one page, so that a page fits into [`BODY_BYTES_MAX`]: a head takes 2 to 3 KB, a node with its list of images
     /// up to 30 KB, a Pod 5 to 15 KB.
-    const fn page(self) -> usize {
+    pub const fn page(self) -> usize {
         match self {
             Self::Whole => 50,
             Self::Head => 500,
@@ -362,7 +362,7 @@ pub(super) async fn collected(
 }
 
 /// Percent-escapes everything that could end a value of a query.
-pub(super) fn query_escaped(value: &str) -> String {
+pub fn query_escaped(value: &str) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {

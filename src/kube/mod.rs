@@ -19,7 +19,7 @@ pub mod watch;
 mod yaml;
 
 pub use crate::net::{Body, Bytes};
-pub use calls::{Detail, Patch};
+pub use calls::{Detail, Patch, query_escaped};
 pub use client::{Client, Identity, Settings, strip_hop_by_hop};
 pub use error::Error;
 pub use upgraded::{Upgraded, UpgradedStream};

@@ -172,6 +172,25 @@ impl Dialer {
         }
     }
 
+    /// The addresses of a target, in the order in which to try them.
+    ///
+    /// # Errors
+    /// What the resolver says, or the deadline.
+    pub async fn look_up(
+        &self,
+        target: &Target,
+        limit: Duration,
+    ) -> Result<Vec<SocketAddr>, Error> {
+        match deadline(limit, Box::pin(self.resolve(target))).await {
+            Ok(done) => done,
+            Err(Elapsed(limit)) => Err(Error::new(
+                Phase::Dns,
+                Kind::Deadline(limit),
+                target.authority(),
+            )),
+        }
+    }
+
     async fn connect(&self, route: &Route<'_>, phase: &Cell<Phase>) -> Result<Stream, Error> {
         let nearest = route.proxy.map_or(route.target, |proxy| &proxy.target);
         let addresses = self.resolve(nearest).await?;

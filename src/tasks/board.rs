@@ -12,6 +12,9 @@ use crate::core::{
     time::{Now, Wall},
 };
 
+/// The reason of events that a session was lost (warning), and that there is one again (note).
+pub const LINK_LOST: &str = "link.lost";
+
 /// The link as the uplink sees it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkView {
@@ -162,7 +165,8 @@ impl Board {
         self.happened.borrow().dropped()
     }
 
-    fn happened(&self, id: &str, severity: Severity, message: String) {
+    /// Says that something happened that is no condition.
+    pub fn happened(&self, id: &str, severity: Severity, message: String) {
         let room = id.split('.').next().unwrap_or(id);
         let what = Happening {
             source: Source::Agent,

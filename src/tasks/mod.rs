@@ -22,3 +22,4 @@ pub mod sample;
 pub mod status;
 pub mod takeover;
 pub mod uplink;
+pub mod views;

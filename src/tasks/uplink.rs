@@ -13,7 +13,13 @@ use std::{
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{board::Board, deliver::Delivery, facts::Facts, permit::Permit, proxy::Proxy};
+use super::{
+    board::{Board, LINK_LOST},
+    deliver::Delivery,
+    facts::Facts,
+    permit::Permit,
+    proxy::Proxy,
+};
 use crate::{
     core::{
         health::Severity,
@@ -547,6 +553,12 @@ impl Uplink {
             .standing
             .as_ref()
             .is_none_or(|old| old.state != standing.state || old.why != standing.why);
+        let is_lost_again = self.link.losses() > view.outages;
+        let was_ready = view
+            .standing
+            .as_ref()
+            .is_some_and(|old| old.state == "ready");
+        let is_back = standing.state == "ready" && !was_ready;
         view.outages = self.link.losses();
         view.last_outage_why = outages
             .back()
@@ -554,7 +566,19 @@ impl Uplink {
             .map(|outage| outage.why.clone());
         view.cluster_id = self.link.membership().map(|known| known.cluster_id.clone());
         view.standing = Some(standing.clone());
+        let why = view.last_outage_why.clone().unwrap_or_default();
         drop(view);
+        let board = &self.parts.board;
+        if is_lost_again {
+            board.happened(
+                LINK_LOST,
+                Severity::Warning,
+                format!("the session was lost: {why}"),
+            );
+        }
+        if is_back {
+            board.happened(LINK_LOST, Severity::Note, "there is a session".to_owned());
+        }
         if is_news {
             self.judge(&standing);
         }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::api::EventReport;
 use crate::core::event::{Event, LogLine};
 
 #[derive(Serialize)]
@@ -28,6 +29,11 @@ pub fn event(event: &Event) -> String {
         last: event.last.rfc3339(),
         count: event.count,
     })
+}
+
+/// Reads what [`event`] wrote, without its times. `None` for what is no such record.
+pub fn read_event(record: &str) -> Option<EventReport> {
+    serde_json::from_str(record).ok()
 }
 
 #[derive(Serialize)]

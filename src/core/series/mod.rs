@@ -53,6 +53,31 @@ impl Tick {
     }
 }
 
+/// What the values of a metric count, by the end of its name as Prometheus would have it; empty: things.
+pub fn unit(metric: &str) -> &'static str {
+    // Longer ends before those that they end with.
+    const ENDS: [&str; 12] = [
+        "bytes_per_second",
+        "bits_per_second",
+        "bytes",
+        "ratio",
+        "celsius",
+        "rpm",
+        "per_second",
+        "seconds",
+        "volts",
+        "watts",
+        "cores",
+        "hertz",
+    ];
+    let has = |end: &&&str| {
+        metric
+            .strip_suffix(**end)
+            .is_some_and(|rest| rest.ends_with('_'))
+    };
+    ENDS.iter().find(has).copied().unwrap_or_default()
+}
+
 /// A value as people and receivers read it: `1234` with four digits is `0.1234`.
 pub fn decimal(value: i64, digits: u8) -> String {
     let digits = usize::from(digits.min(DIGITS_MAX));
@@ -86,6 +111,20 @@ pub fn scaled(number: f64, digits: u8) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_name_says_the_unit() {
+        for (metric, wanted) in [
+            ("host_cpu_ratio", "ratio"),
+            ("host_network_receive_bytes_per_second", "bytes_per_second"),
+            ("host_disk_reads_per_second", "per_second"),
+            ("host_memory_available_bytes", "bytes"),
+            ("host_load1", ""),
+            ("bytes", ""),
+        ] {
+            assert_eq!(unit(metric), wanted, "{metric}");
+        }
+    }
 
     #[test]
     fn a_value_is_read_back_as_it_was_written() {

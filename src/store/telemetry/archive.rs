@@ -11,8 +11,8 @@ use super::{
     gaps, journal,
     journal::{Pending, Waiting},
     query::{self, Answered},
-    read,
-    rows::Rows,
+    read, recent,
+    rows::{self, Rows},
     series::{self, LIVE_MAX, Numbers},
     signed,
     thin::{self, Cut},
@@ -20,10 +20,10 @@ use super::{
 use crate::{
     core::{
         health::{Condition, Severity},
-        outbox::{Backlog, Batch, Cursor, Holdings, Loss, Range, Stream},
+        outbox::{Backlog, Batch, Cursor, Holdings, Loss, Range, Row, Stream},
         retention,
         series::{Known, Line, Query, Select, Tick},
-        time::{Mono, Now},
+        time::{Mono, Now, Wall},
     },
     error::Error,
     store::{
@@ -317,6 +317,23 @@ impl Archive {
     pub(super) fn series(&mut self, select: &Select) -> Result<Vec<Known>, Failure> {
         self.database
             .read(|connection| series::select(connection, select))
+    }
+
+    pub(super) fn recent(
+        &mut self,
+        stream: Stream,
+        before: Option<u64>,
+        count_max: u32,
+    ) -> Result<Vec<Row>, Failure> {
+        let Some(table) = rows::table(stream) else {
+            return Ok(Vec::new());
+        };
+        self.database
+            .read(|connection| recent::rows(connection, table, before, count_max))
+    }
+
+    pub(super) fn boots(&self) -> Vec<Wall> {
+        recent::boots(&self.contents.boots)
     }
 
     pub(super) fn position(&mut self, destination: String, stream: Stream) -> (u64, Cursor) {

@@ -52,6 +52,11 @@ impl Boots {
             .map_or(1, |(last, _)| last.saturating_add(1))
     }
 
+    /// The moments at which boots began whose clock is known.
+    pub(super) fn offsets(&self) -> impl Iterator<Item = i64> {
+        self.rows.values().filter_map(|boot| boot.wall_offset_ms)
+    }
+
     pub(super) fn get(&self, number: u32) -> Option<Boot> {
         self.rows.get(&number).copied()
     }

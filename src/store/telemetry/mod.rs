@@ -10,9 +10,9 @@ use crate::{
     core::{
         event::{Event, LogLine},
         health::Condition,
-        outbox::{Backlog, Batch, Cursor, Holdings, Range, Stream},
+        outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
         series::{Known, Line, Query, Select, Tick},
-        time::Now,
+        time::{Now, Wall},
     },
     error::Result,
     store::{
@@ -32,6 +32,7 @@ mod journal;
 mod query;
 mod read;
 mod reader;
+mod recent;
 mod rows;
 mod series;
 #[cfg(test)]
@@ -150,6 +151,23 @@ impl Handle {
     /// All series that there ever were.
     pub async fn series(&self) -> Answer<Vec<Known>> {
         self.post.call(|archive| archive.series(&Select::All)).await
+    }
+
+    /// Events or log lines before a sequence, the newest first. What was not flushed yet is not among them.
+    pub async fn recent(
+        &self,
+        stream: Stream,
+        before: Option<u64>,
+        count_max: u32,
+    ) -> Answer<Vec<Row>> {
+        self.post
+            .call(move |archive| archive.recent(stream, before, count_max))
+            .await
+    }
+
+    /// When the boots began that samples are of, the oldest first, as far as the clock of each is known.
+    pub async fn boots(&self) -> Answer<Vec<Wall>> {
+        self.post.call(|archive| Ok(archive.boots())).await
     }
 
     /// Where a destination is in a stream: epoch, and what it has of it. From now on nothing is deleted that it does not have, as long as the

@@ -1,0 +1,225 @@
+//! "Link or node?": which side is broken, from what each step of the way showed.
+
+use std::time::Duration;
+
+/// A step of the way from this machine to the control plane's answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A cable, or a Wi-Fi that is joined.
+    Carrier,
+    /// An address of this machine.
+    Address,
+    /// A way out of its network.
+    Route,
+    /// From the name to an address.
+    Dns,
+    /// A connection.
+    Tcp,
+    /// An encrypted one.
+    Tls,
+    /// An answer.
+    Http,
+    /// The time that this machine believes it is.
+    Clock,
+}
+
+impl Step {
+    /// The word in the API, and the name for people.
+    pub const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Carrier => ("carrier", "Cable or Wi-Fi"),
+            Self::Address => ("address", "Address"),
+            Self::Route => ("route", "Default route"),
+            Self::Dns => ("dns", "Name look-up"),
+            Self::Tcp => ("tcp", "Connection"),
+            Self::Tls => ("tls", "Encryption"),
+            Self::Http => ("http", "Answer"),
+            Self::Clock => ("clock", "Clock"),
+        }
+    }
+}
+
+/// What a step showed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// It works.
+    Ok,
+    /// It does not, and this side is to blame.
+    Failed(Side),
+    /// It was not tried, because one before it failed or it does not apply.
+    Skipped,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl Outcome {
+    /// The word in the API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed(_) => "failed",
+            Self::Skipped => "skipped",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Which side is broken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    /// None of them.
+    None,
+    /// This machine.
+    Node,
+    /// What lies between.
+    Network,
+    /// The control plane.
+    ControlPlane,
+    /// That cannot be told.
+    Unknown,
+}
+
+impl Side {
+    /// The word in the API.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Node => "node",
+            Self::Network => "network",
+            Self::ControlPlane => "control plane",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One step with what it showed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Rung {
+    /// Which.
+    pub step: Step,
+    /// Whether it works.
+    pub outcome: Outcome,
+    /// What was seen.
+    pub seen: String,
+    /// How long it took.
+    pub took: Option<Duration>,
+    /// What a person can do.
+    pub fix: Option<String>,
+}
+
+impl Rung {
+    /// A step that needs no more words.
+    pub fn new(step: Step, outcome: Outcome, seen: impl Into<String>) -> Self {
+        Self {
+            step,
+            outcome,
+            seen: seen.into(),
+            took: None,
+            fix: None,
+        }
+    }
+
+    /// One that was not tried because another failed.
+    pub fn skipped(step: Step) -> Self {
+        Self::new(step, Outcome::Skipped, "not tried: a step before it failed")
+    }
+
+    /// The same with what a person can do.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// The same with how long it took.
+    #[must_use]
+    pub fn took(mut self, took: Duration) -> Self {
+        self.took = Some(took);
+        self
+    }
+}
+
+/// Which side is broken, and the sentence that says so. The last step that works proves those before it: what of them seemed to fail was
+/// not needed.
+pub fn verdict(rungs: &[Rung]) -> (Side, String) {
+    let is_ok = |rung: &Rung| rung.outcome == Outcome::Ok && rung.step != Step::Clock;
+    let proven = rungs.iter().rposition(is_ok).unwrap_or(0);
+    let failed = rungs.iter().enumerate().find_map(|(index, rung)| {
+        let Outcome::Failed(side) = rung.outcome else {
+            return None;
+        };
+        let counts = index > proven || rung.step == Step::Clock || proven == 0;
+        counts.then_some((side, rung))
+    });
+    if let Some((side, rung)) = failed {
+        let who = match side {
+            Side::Node => "it is this machine",
+            Side::Network => "it is the network between this machine and the control plane",
+            Side::ControlPlane => "it is the control plane",
+            Side::None | Side::Unknown => "it cannot be told which side it is",
+        };
+        return (side, format!("{who}: {}", rung.seen));
+    }
+    if rungs
+        .iter()
+        .any(|rung| rung.step == Step::Http && is_ok(rung))
+    {
+        let all = "the way to the control plane works, step by step";
+        return (Side::None, all.to_owned());
+    }
+    let unknown = "it cannot be told: no step failed, and none proves that the way works";
+    (Side::Unknown, unknown.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Step; 8] = [
+        Step::Carrier,
+        Step::Address,
+        Step::Route,
+        Step::Dns,
+        Step::Tcp,
+        Step::Tls,
+        Step::Http,
+        Step::Clock,
+    ];
+
+    fn ladder(outcomes: &str) -> Vec<Rung> {
+        let rungs = ALL.into_iter().zip(outcomes.chars()).map(|(step, letter)| {
+            let outcome = match letter {
+                '+' => Outcome::Ok,
+                'n' => Outcome::Failed(Side::Node),
+                'w' => Outcome::Failed(Side::Network),
+                'c' => Outcome::Failed(Side::ControlPlane),
+                '-' => Outcome::Skipped,
+                _ => Outcome::Unknown,
+            };
+            Rung::new(step, outcome, step.words().0)
+        });
+        rungs.collect()
+    }
+
+    #[test]
+    fn the_first_step_that_fails_says_whose_fault_it_is() {
+        for (outcomes, side, about) in [
+            ("++++++++", Side::None, "works"),
+            ("n-------", Side::Node, "carrier"),
+            ("++n-----", Side::Node, "route"),
+            ("+++w----", Side::Network, "dns"),
+            ("++++c---", Side::ControlPlane, "tcp"),
+            ("+++++w--", Side::Network, "tls"),
+            ("++++++c?", Side::ControlPlane, "http"),
+            ("+++++++n", Side::Node, "clock"),
+            // A container without /sys: the way works all the same.
+            ("n?n+++++", Side::None, "works"),
+            ("????----", Side::Unknown, "cannot"),
+            ("", Side::Unknown, "cannot"),
+        ] {
+            let (found, sentence) = verdict(&ladder(outcomes));
+            assert_eq!(found, side, "{outcomes}: {sentence}");
+            assert!(sentence.contains(about), "{outcomes}: {sentence}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Quantities as people say them.
+
+/// Bytes in powers of 1000: `4.1 GB`.
+pub fn size(bytes: u64) -> String {
+    for (unit, size) in [
+        ("TB", 1_000_000_000_000),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("KB", 1000),
+    ] {
+        if bytes >= size {
+            let tenths = bytes / (size / 10);
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

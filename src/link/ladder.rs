@@ -1,0 +1,322 @@
+//! The way to the control plane step by step, for people who ask which side is broken. It opens connections of its own, and no session.
+
+use std::time::Duration;
+
+use smol::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::dial::Caller;
+use crate::{
+    core::{
+        diagnosis::{Outcome, Rung, Side, Step},
+        time::{Now, Wall, in_words},
+    },
+    net::{
+        self, Kind, Phase, Stream, deadline,
+        dial::{Route, Target as Peer},
+        proxy::Use,
+    },
+    wire::handshake::{Security, Target},
+};
+
+/// How long each step may take.
+const STEP_WITHIN: Duration = Duration::from_secs(3);
+/// The head of an answer at most.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// The clock is fine as long as it differs by no more than this from the control plane's: its stamp has whole seconds, and is some
+/// seconds old on a slow line.
+const CLOCK_FINE: Duration = Duration::from_secs(30);
+/// Beyond this certificates and tokens begin to fail.
+const CLOCK_BROKEN: Duration = Duration::from_secs(300);
+
+/// Goes from the name to the answer, and compares the clocks. Ends within [`STEP_WITHIN`] a step.
+pub async fn climb(caller: &Caller, target: &Target, clock: fn() -> Now) -> Vec<Rung> {
+    let steps = [Step::Dns, Step::Tcp, Step::Tls, Step::Http, Step::Clock];
+    let mut rungs = Vec::new();
+    let way = Way {
+        caller,
+        target,
+        peer: Peer::new(&target.host, target.port),
+        clock,
+    };
+    way.climb(&mut rungs).await;
+    for step in steps {
+        if rungs.iter().all(|rung| rung.step != step) {
+            rungs.push(Rung::skipped(step));
+        }
+    }
+    rungs
+}
+
+struct Way<'a> {
+    caller: &'a Caller,
+    target: &'a Target,
+    peer: Peer,
+    clock: fn() -> Now,
+}
+
+impl Way<'_> {
+    /// Adds steps until one fails.
+    async fn climb(&self, rungs: &mut Vec<Rung>) -> Option<()> {
+        let used = match self.target.security {
+            Security::Tls => Use::Tls,
+            Security::Plain => Use::Plain,
+        };
+        let proxy = self.caller.proxies.between(&self.peer, used);
+        let nearest = proxy.map_or(&self.peer, |proxy| &proxy.target);
+        let by = match proxy {
+            Some(_) => format!(" (the proxy {})", nearest.authority()),
+            None => String::new(),
+        };
+
+        let start = (self.clock)();
+        let found = self.caller.dialer.look_up(nearest, STEP_WITHIN).await;
+        let took = (self.clock)().mono.since(start.mono);
+        let addresses = Self::step(rungs, Step::Dns, took, found, |found| {
+            let some: Vec<_> = found
+                .iter()
+                .take(3)
+                .map(|one| one.ip().to_string())
+                .collect();
+            format!("{} is {}{by}", nearest.host, some.join(", "))
+        })?;
+
+        let start = (self.clock)();
+        let name = nearest.authority();
+        let made = self
+            .caller
+            .dialer
+            .dial_any(&addresses, &name, STEP_WITHIN)
+            .await;
+        let took = (self.clock)().mono.since(start.mono);
+        drop(Self::step(rungs, Step::Tcp, took, made, |_| {
+            format!("{name} accepts connections{by}")
+        })?);
+
+        let tls = match self.target.security {
+            Security::Tls => Some(&self.caller.tls),
+            Security::Plain => None,
+        };
+        let route = Route::direct(&self.peer).with_tls(tls).through(proxy);
+        let start = (self.clock)();
+        let made = self.caller.dialer.dial(&route, STEP_WITHIN).await;
+        let took = (self.clock)().mono.since(start.mono);
+        let host = self.target.host_header();
+        let stream = Self::step(rungs, Step::Tls, took, made, |_| match tls {
+            Some(_) => format!("{host} shows a certificate that is good for it"),
+            None => "the settings ask for none".to_owned(),
+        })?;
+
+        let start = (self.clock)();
+        let asked = deadline(STEP_WITHIN, ask(stream, &host, &self.caller.user_agent)).await;
+        let head = asked.unwrap_or_else(|late| Err(late.to_string()));
+        let now = (self.clock)();
+        let (rung, date) = answered(&host, head);
+        let is_answer = rung.outcome == Outcome::Ok;
+        rungs.push(rung.took(now.mono.since(start.mono)));
+        if is_answer {
+            rungs.push(clocks(date, now.wall));
+        }
+        Some(())
+    }
+
+    /// Adds a step; what it made, where it worked.
+    fn step<T>(
+        rungs: &mut Vec<Rung>,
+        step: Step,
+        took: Duration,
+        made: Result<T, net::Error>,
+        told: impl Fn(&T) -> String,
+    ) -> Option<T> {
+        match made {
+            Ok(made) => {
+                rungs.push(Rung::new(step, Outcome::Ok, told(&made)).took(took));
+                Some(made)
+            }
+            Err(error) => {
+                let rung = Rung::new(step, Outcome::Failed(blame(&error)), error.to_string());
+                rungs.push(Rung {
+                    fix: error.fix(),
+                    ..rung.took(took)
+                });
+                None
+            }
+        }
+    }
+}
+
+/// Whose fault an error most likely is.
+const fn blame(error: &net::Error) -> Side {
+    match (&error.kind, error.phase) {
+        (Kind::Unusable(_), _) | (_, Phase::Settings) => Side::Node,
+        // A certificate of the future: boards without a battery have old clocks. One that ended is more often the server's.
+        (Kind::CertificateNotYetValid { .. } | Kind::ClientCertificateRefused(_), _) => Side::Node,
+        (Kind::ConnectionRefused | Kind::CertificateExpired { .. }, _) => Side::ControlPlane,
+        (Kind::WrongName(_) | Kind::BadCertificate(_), _) => Side::ControlPlane,
+        (
+            Kind::Deadline(_)
+            | Kind::UnknownHost(_)
+            | Kind::Unreachable(_)
+            | Kind::Broken(_)
+            | Kind::ProxyRefused { .. }
+            | Kind::ProxyGarbage(_)
+            | Kind::UnknownIssuer
+            | Kind::NotTls
+            | Kind::Tls(_),
+            Phase::Dns | Phase::Tcp | Phase::Proxy | Phase::Tls,
+        ) => Side::Network,
+    }
+}
+
+/// The head of the answer to a small question.
+async fn ask(mut stream: Stream, host: &str, agent: &str) -> Result<String, String> {
+    let request = format!(
+        "HEAD / HTTP/1.1\r\nhost: {host}\r\nuser-agent: {agent}\r\nconnection: close\r\n\r\n"
+    );
+    let broken = |error: std::io::Error| error.to_string();
+    stream.write_all(request.as_bytes()).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let count = stream.read(&mut piece).await.map_err(broken)?;
+        head.extend_from_slice(piece.get(..count).unwrap_or_default());
+        let is_whole = head.windows(4).any(|end| end == b"\r\n\r\n");
+        if is_whole || count == 0 || head.len() > HEAD_BYTES_MAX {
+            return Ok(String::from_utf8_lossy(&head).into_owned());
+        }
+    }
+}
+
+/// What an answer says: any status below 500 is somebody who works.
+fn answered(host: &str, head: Result<String, String>) -> (Rung, Option<Wall>) {
+    let head = match head {
+        Ok(head) => head,
+        Err(why) => {
+            let seen = format!("{host} does not answer: {why}");
+            return (
+                Rung::new(Step::Http, Outcome::Failed(Side::ControlPlane), seen),
+                None,
+            );
+        }
+    };
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| {
+        let mut words = line.split(' ');
+        let is_http = words.next()?.starts_with("HTTP/1.");
+        let status = words.next()?.parse::<u16>().ok()?;
+        is_http.then_some(status)
+    });
+    let rung = match status {
+        None => Rung::new(
+            Step::Http,
+            Outcome::Failed(Side::Network),
+            format!("{host} answers with something that is not HTTP"),
+        )
+        .fix("check pipeops.api_url, and whether something between answers in its place"),
+        Some(status) if status >= 500 => Rung::new(
+            Step::Http,
+            Outcome::Failed(Side::ControlPlane),
+            format!("{host} answers HTTP {status}"),
+        )
+        .fix("wait: the agent keeps trying, and nothing that was recorded is lost"),
+        Some(status) => Rung::new(
+            Step::Http,
+            Outcome::Ok,
+            format!("{host} answers HTTP {status}"),
+        ),
+    };
+    let date = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("date")
+            .then(|| date(value.trim()))?
+    });
+    (rung, date)
+}
+
+/// A time like `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn date(text: &str) -> Option<Wall> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let (_, rest) = text.split_once(", ")?;
+    let words: Vec<_> = rest.split(' ').collect();
+    let [day, month, year, time, "GMT"] = words.as_slice() else {
+        return None;
+    };
+    let month = MONTHS.find(month).filter(|_| month.len() == 3)? / 3 + 1;
+    Wall::parse_rfc3339(&format!("{year}-{month:02}-{day}T{time}Z"))
+}
+
+/// Compares this machine's clock with the control plane's.
+fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
+    let Some(theirs) = theirs else {
+        return Rung::new(
+            Step::Clock,
+            Outcome::Unknown,
+            "the control plane does not say what time it is",
+        );
+    };
+    let apart = ours.millis().saturating_sub(theirs.millis());
+    let by = Duration::from_millis(apart.unsigned_abs());
+    if by <= CLOCK_FINE {
+        return Rung::new(
+            Step::Clock,
+            Outcome::Ok,
+            "this machine and the control plane agree on the time",
+        );
+    }
+    let way = if apart > 0 { "ahead of" } else { "behind" };
+    let seen = format!(
+        "this machine's clock is {} {way} the control plane's",
+        in_words(by)
+    );
+    let outcome = if by > CLOCK_BROKEN {
+        Outcome::Failed(Side::Node)
+    } else {
+        Outcome::Ok
+    };
+    Rung::new(Step::Clock, outcome, seen)
+        .fix("timedatectl set-ntp true, or without a network: date -u -s 'YYYY-MM-DD HH:MM:SS'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_anything_that_speaks_http_and_does_not_complain_of_itself() {
+        let outcome = |head: &str| answered("cp", Ok(head.to_owned())).0.outcome;
+        assert_eq!(outcome("HTTP/1.1 200 OK\r\n\r\n"), Outcome::Ok);
+        assert_eq!(outcome("HTTP/1.1 404 Not Found\r\n\r\n"), Outcome::Ok);
+        assert_eq!(
+            outcome("HTTP/1.1 503 x\r\n\r\n"),
+            Outcome::Failed(Side::ControlPlane)
+        );
+        assert_eq!(outcome("SSH-2.0-x\r\n"), Outcome::Failed(Side::Network));
+        assert_eq!(outcome(""), Outcome::Failed(Side::Network));
+    }
+
+    #[test]
+    fn the_clocks_are_compared_by_the_date_of_the_answer() {
+        let head = "HTTP/1.1 200 OK\r\nDate: Tue, 16 Jun 2026 05:50:28 GMT\r\n\r\n";
+        let (_, theirs) = answered("cp", Ok(head.to_owned()));
+        assert_eq!(theirs.map(Wall::millis), Some(1_781_589_028_000));
+        let compared = |seconds: i64| {
+            clocks(
+                theirs,
+                Wall::from_millis(1_781_589_028_000 + seconds * 1000),
+            )
+        };
+        assert_eq!(compared(-20).outcome, Outcome::Ok);
+        assert!(compared(120).fix.is_some() && compared(120).outcome == Outcome::Ok);
+        let behind = compared(-86_400);
+        assert_eq!(behind.outcome, Outcome::Failed(Side::Node));
+        assert!(behind.seen.contains("behind"), "{}", behind.seen);
+        for text in [
+            "",
+            "yesterday",
+            "Tue, 16 JunJ 2026 05:50:28 GMT",
+            "Tue, 99 Jun 2026 05:50:28 GMT",
+        ] {
+            assert_eq!(date(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The cluster: nodes and namespaces, Pods and workloads page by page. Asked when somebody looks.
+
+use super::{
+    super::{board::Board, cluster::Known},
+    Answer,
+};
+use crate::{
+    core::{
+        series::{Query, Select, float},
+        time::Wall,
+    },
+    kube::{Client, Detail, query_escaped},
+    store::telemetry::Handle,
+    wire::{
+        api::{
+            ClusterReport, NamespaceReport, NodeReport, PodPage, PodReport, WorkloadPage,
+            WorkloadReport,
+        },
+        kube::{List, shown},
+    },
+};
+
+/// Objects of a page that is shown.
+const SHOWN_MAX: usize = 200;
+/// Pages of the API that one answer may look through for a part of a name: 1,000 Pods.
+const LOOKED_THROUGH_MAX: usize = 20;
+/// Nodes that are shown: pages of 50.
+const NODE_PAGES_MAX: usize = 4;
+/// How far back the newest value of a node is looked for.
+const FRESH_MS: i64 = 300_000;
+/// Kinds of workloads, and where they are.
+const KINDS: [(&str, &str); 3] = [
+    ("Deployment", "deployments"),
+    ("StatefulSet", "statefulsets"),
+    ("DaemonSet", "daemonsets"),
+];
+
+/// Whoever knows something of the cluster.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The way to the API; `None`: there is no cluster.
+    pub client: Option<&'a Client>,
+    /// What the watches know.
+    pub known: &'a Known,
+    /// What is known right now.
+    pub board: &'a Board,
+    /// What was measured.
+    pub samples: &'a Handle,
+}
+
+impl View<'_> {
+    /// Nodes and namespaces. `state` is the cluster's in the status, with its reason.
+    pub async fn report(&self, state: (String, Option<String>)) -> ClusterReport {
+        let now = self.board.now().wall;
+        let namespaces = self.known.phases.borrow().by_namespace();
+        let mut report = ClusterReport {
+            state: state.0,
+            why: state.1,
+            at: now.rfc3339(),
+            nodes: Vec::new(),
+            namespaces: namespaces
+                .into_iter()
+                .map(|counts| {
+                    let [pending, running, failed, succeeded, unknown] =
+                        counts.phases.map(u64::from);
+                    NamespaceReport {
+                        name: counts.namespace,
+                        pods: pending + running + failed + succeeded + unknown,
+                        running,
+                        pending,
+                        failed,
+                        restarts: counts.restarts,
+                    }
+                })
+                .collect(),
+        };
+        match self.nodes(now).await {
+            Ok(nodes) => report.nodes = nodes,
+            Err(why) => report.why = report.why.or(Some(why)),
+        }
+        report
+    }
+
+    async fn nodes(&self, now: Wall) -> Answer<Vec<NodeReport>> {
+        let mut nodes: Vec<NodeReport> = Vec::new();
+        let mut next = String::new();
+        for _ in 0..NODE_PAGES_MAX {
+            let page: List<shown::Node> = self.page("/api/v1/nodes", &next).await?;
+            nodes.extend(page.items.into_iter().map(|node| node.report(now)));
+            next = page.metadata.next;
+            if next.is_empty() {
+                break;
+            }
+        }
+        for node in &mut nodes {
+            let used = |metric| self.newest(metric, &node.name, now);
+            let (cpu, memory) = (
+                used("cluster_node_cpu_cores").await,
+                used("cluster_node_memory_working_set_bytes").await,
+            );
+            node.cpu_percent = share(cpu, node.cpu_cores);
+            let bytes = node
+                .memory_bytes
+                .and_then(|bytes| u32::try_from(bytes >> 20).ok());
+            let mebibytes = bytes.map(f64::from);
+            node.memory_percent = share(memory.map(|bytes| bytes / 1_048_576.0), mebibytes);
+        }
+        Ok(nodes)
+    }
+
+    /// The newest value of a node.
+    async fn newest(&self, metric: &str, node: &str, now: Wall) -> Option<f64> {
+        let query = Query {
+            select: Select::Matching(
+                metric.to_owned(),
+                vec![("node".to_owned(), node.to_owned())],
+            ),
+            from: Wall::from_millis(now.millis().saturating_sub(FRESH_MS)),
+            to: Wall::from_millis(now.millis().saturating_add(1)),
+            step: None,
+        };
+        let lines = self.samples.query(query).await.ok()?;
+        let line = lines.first()?;
+        Some(float(line.spots.last()?.mean, line.known.series.digits))
+    }
+
+    /// Pods of a namespace, or of all, with this in their name.
+    pub async fn pods(&self, namespace: &str, contains: &str, next: &str) -> Answer<PodPage> {
+        let now = self.board.now().wall;
+        let path = collection("/api/v1", namespace, "pods")?;
+        let mut pods: Vec<PodReport> = Vec::new();
+        let mut next = next.to_owned();
+        for _ in 0..LOOKED_THROUGH_MAX {
+            let page: List<shown::Pod> = self.page(&path, &next).await?;
+            let found = page.items.into_iter().filter(|pod| pod.has(contains));
+            pods.extend(found.map(|pod| pod.report(now)));
+            next = page.metadata.next;
+            // Another page of the API would not fit.
+            if next.is_empty() || pods.len() + Detail::Whole.page() > SHOWN_MAX {
+                break;
+            }
+        }
+        Ok(PodPage {
+            pods,
+            next: Some(next).filter(|next| !next.is_empty()),
+        })
+    }
+
+    /// Workloads of a namespace, or of all: one kind after the other.
+    pub async fn workloads(&self, namespace: &str, next: &str) -> Answer<WorkloadPage> {
+        let now = self.board.now().wall;
+        // Which kind, and where in it.
+        let (kind, mut next) = next.split_once('.').unwrap_or(("0", next));
+        let mut owned: String;
+        let first = kind
+            .parse::<usize>()
+            .ok()
+            .filter(|kind| *kind < KINDS.len());
+        let first = first.ok_or("there is no such page")?;
+        let mut workloads: Vec<WorkloadReport> = Vec::new();
+        for (index, (kind, plural)) in KINDS.iter().enumerate().skip(first) {
+            let path = collection("/apis/apps/v1", namespace, plural)?;
+            loop {
+                if workloads.len() + Detail::Whole.page() > SHOWN_MAX {
+                    let next = Some(format!("{index}.{next}"));
+                    return Ok(WorkloadPage { workloads, next });
+                }
+                let page: List<shown::Workload> = self.page(&path, next).await?;
+                let found = page.items.into_iter();
+                workloads.extend(found.map(|workload| workload.report(kind, now)));
+                owned = page.metadata.next;
+                next = &owned;
+                if next.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(WorkloadPage {
+            workloads,
+            next: None,
+        })
+    }
+
+    async fn page<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        next: &str,
+    ) -> Answer<List<T>> {
+        let client = self.client.ok_or("no cluster is configured")?;
+        let page = client.page_of(path, Detail::Whole, next).await;
+        page.map_err(|error| crate::error::Error::from(&error).sentence())
+    }
+}
+
+/// Where a page is wanted of: a namespace, or all of them.
+fn collection(group: &str, namespace: &str, plural: &str) -> Answer<String> {
+    if namespace.is_empty() {
+        return Ok(format!("{group}/{plural}"));
+    }
+    named(namespace)?;
+    Ok(format!("{group}/namespaces/{namespace}/{plural}"))
+}
+
+/// Refuses what cannot be the name of an object, before it is a part of a path.
+pub fn named(name: &str) -> Answer<()> {
+    let is_letter =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    let is_name = bytes.len() <= 253
+        && bytes.iter().copied().all(is_letter)
+        && is_edge(bytes.first())
+        && is_edge(bytes.last());
+    if is_name {
+        Ok(())
+    } else {
+        Err(format!("{name:?} is no name of an object in a cluster"))
+    }
+}
+
+/// The path of the log of a container.
+pub fn log_path(
+    (namespace, pod, container): (&str, &str, &str),
+    tail: u32,
+    (follow, previous): (bool, bool),
+) -> Answer<String> {
+    named(namespace)?;
+    named(pod)?;
+    let mut path =
+        format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?tailLines={tail}&timestamps=true");
+    if !container.is_empty() {
+        path.push_str("&container=");
+        path.push_str(&query_escaped(container));
+    }
+    if follow {
+        path.push_str("&follow=true");
+    }
+    if previous {
+        path.push_str("&previous=true");
+    }
+    Ok(path)
+}
+
+fn share(used: Option<f64>, all: Option<f64>) -> Option<f64> {
+    let all = all.filter(|all| *all > 0.0)?;
+    crate::wire::api::percent(used? / all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_leave_its_place_in_the_path() {
+        for name in [
+            "",
+            "..",
+            "a/../b",
+            "a?x",
+            "A",
+            "-a",
+            "a-",
+            "a b",
+            "é",
+            &"a".repeat(254),
+        ] {
+            assert!(named(name).is_err(), "{name}");
+        }
+        for name in ["a", "web-0", "kube-system", "web-7d4b.x", "0"] {
+            assert!(named(name).is_ok(), "{name}");
+        }
+        let path = log_path(("shop", "web-0", "a&follow=true"), 10, (false, true)).unwrap();
+        assert_eq!(
+            path,
+            "/api/v1/namespaces/shop/pods/web-0/log?tailLines=10&timestamps=true&container=a%26follow%3Dtrue&previous=true"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Lists of what happened: the time line, the agent's own lines, the history of the link, what was done here.
+
+use std::collections::BTreeSet;
+
+use super::{Answer, silent};
+use crate::{
+    core::{
+        audit::{Verdict, reason_and_fix},
+        event::Source,
+        health::Severity,
+        outbox::{Backlog, Row, Stream},
+        time::Wall,
+    },
+    store::{self, telemetry::Handle},
+    tasks::{board::LINK_LOST, deliver::Databases},
+    wire::{
+        api::{ChangeReport, Destination, EventPage, EventReport, Link, LinkReport, Outage, Undo},
+        record,
+    },
+};
+
+/// Events of one page.
+pub const EVENTS_MAX: u32 = 500;
+/// Rows that are looked through for one page: a page of a rare kind may be shorter than was asked for.
+const LOOKED_THROUGH_MAX: u32 = 5_000;
+/// Rows of one question to the disk.
+const AT_ONCE: u32 = 500;
+/// Outages that are shown.
+const OUTAGES_MAX: usize = 100;
+/// Changes that are shown.
+const CHANGES_MAX: u32 = 200;
+
+/// Which events are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Those before this one.
+    pub before: Option<u64>,
+    /// So many.
+    pub limit: u32,
+    /// Of this source only.
+    pub source: Option<Source>,
+    /// That matter at least so much.
+    pub severity: Option<Severity>,
+}
+
+impl Wanted {
+    fn has(&self, event: &EventReport) -> bool {
+        let severity = Severity::of(&event.severity);
+        self.source
+            .is_none_or(|source| source.word() == event.source)
+            && self
+                .severity
+                .is_none_or(|least| severity.is_none_or(|severity| severity >= least))
+    }
+}
+
+/// A page of the time line.
+pub async fn events(samples: &Handle, wanted: Wanted) -> Answer<EventPage> {
+    let limit = usize::try_from(wanted.limit.clamp(1, EVENTS_MAX)).unwrap_or(1);
+    let mut events: Vec<EventReport> = Vec::new();
+    let mut before = wanted.before;
+    for _ in 0..LOOKED_THROUGH_MAX / AT_ONCE {
+        let rows = samples.recent(Stream::Events, before, AT_ONCE).await;
+        let rows = rows.map_err(|failure| silent(&failure))?;
+        let is_last = rows.len() < usize::try_from(AT_ONCE).unwrap_or(usize::MAX);
+        for row in rows {
+            before = Some(row.sequence);
+            events.extend(shown(&row).filter(|event| wanted.has(event)));
+            if events.len() == limit {
+                let next = before;
+                return Ok(EventPage { events, next });
+            }
+        }
+        if is_last {
+            return Ok(EventPage { events, next: None });
+        }
+    }
+    Ok(EventPage {
+        events,
+        next: before,
+    })
+}
+
+/// An event as it is shown; `None` for a row that nobody can read.
+fn shown(row: &Row) -> Option<EventReport> {
+    let mut event: EventReport = record::read_event(&row.body)?;
+    event.id = row.sequence;
+    event.at = row.at.rfc3339();
+    Some(event)
+}
+
+/// The link now, before, and what waits for it.
+pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<LinkReport> {
+    let mut rows = Vec::new();
+    let mut before = None;
+    for _ in 0..LOOKED_THROUGH_MAX / AT_ONCE {
+        let page = samples.recent(Stream::Events, before, AT_ONCE).await;
+        let page = page.map_err(|failure| silent(&failure))?;
+        let Some(last) = page.last() else {
+            break;
+        };
+        before = Some(last.sequence);
+        rows.extend(
+            page.iter()
+                .filter_map(shown)
+                .filter(|event| event.reason == LINK_LOST),
+        );
+        if rows.len() > 2 * OUTAGES_MAX {
+            break;
+        }
+    }
+    let is_down = link.state != "ready";
+    let waiting = books.backlog().await.map_err(|failure| silent(&failure))?;
+    Ok(LinkReport {
+        outages: outages(&rows, is_down),
+        destinations: waiting.into_iter().map(destination).collect(),
+        link,
+    })
+}
+
+/// Outages out of the events that began and ended them, the newest first as these.
+fn outages(events: &[EventReport], is_down: bool) -> Vec<Outage> {
+    let mut outages = Vec::new();
+    let mut end: Option<&EventReport> = None;
+    for event in events {
+        if event.severity == Severity::Note.word() {
+            // There was a session again.
+            end = Some(event);
+            continue;
+        }
+        let is_newest = outages.is_empty() && end.is_none();
+        outages.push(Outage {
+            from: event.at.clone(),
+            to: end
+                .take()
+                .map(|end| end.at.clone())
+                .filter(|_| !(is_newest && is_down)),
+            why: event.message.clone(),
+        });
+        if outages.len() == OUTAGES_MAX {
+            break;
+        }
+    }
+    outages
+}
+
+/// What waits of a stream for somebody.
+pub fn destination(backlog: Backlog) -> Destination {
+    Destination {
+        name: backlog.destination,
+        stream: backlog.stream.word().to_owned(),
+        records: backlog.records,
+        oldest: backlog.oldest.map(Wall::rfc3339),
+        lost: 0,
+    }
+}
+
+/// What was done by way of this agent, the newest first: changes of the journal, and what the audit has row by row.
+pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
+    let rows = store
+        .recent_audit(CHANGES_MAX)
+        .await
+        .map_err(|failure| silent(&failure))?;
+    let mut kinds = BTreeSet::new();
+    let rows = rows.into_iter().map(|row| {
+        let entry = &row.entry;
+        let (reason, fix) = reason_and_fix(entry.why());
+        let is_refused = entry.verdict() == Verdict::Refused;
+        let outcome = match (&row.ended, is_refused) {
+            (_, true) => "refused".to_owned(),
+            (Some((word, _)), false) => word.clone(),
+            (None, false) => "running".to_owned(),
+        };
+        // Only the last change of a level can be taken back: those before it were replaced.
+        let level = entry.what().strip_prefix("access ").filter(|_| !is_refused);
+        let is_newest = level.is_some() && kinds.insert("access");
+        let before = level
+            .and_then(|change| change.split(" -> ").next())
+            .filter(|_| is_newest);
+        ChangeReport {
+            id: row.at.millis().to_string(),
+            at: row.at.rfc3339(),
+            who: entry.who().to_owned(),
+            from: from(entry.who()).to_owned(),
+            what: entry.what().to_owned(),
+            outcome,
+            why: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
+            undo: Undo {
+                possible: before.is_some(),
+                command: before.map(|level| format!("sudo pipeops-agent access {level}")),
+                why_not: match (before, is_refused) {
+                    (Some(_), _) => None,
+                    (None, true) => Some(fix.map_or_else(
+                        || "nothing was done".to_owned(),
+                        |fix| format!("nothing was done; to allow it: {fix}"),
+                    )),
+                    (None, false) if level.is_some() => {
+                        Some("a later change replaced it".to_owned())
+                    }
+                    (None, false) => Some(
+                        "it was done in the cluster: take it back there, with kubectl".to_owned(),
+                    ),
+                },
+            },
+        }
+    });
+    Ok(rows.collect())
+}
+
+fn from(who: &str) -> &'static str {
+    match who {
+        "control plane" => "control plane",
+        _ => "this machine",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(at: &str, severity: &str) -> EventReport {
+        EventReport {
+            at: at.to_owned(),
+            severity: severity.to_owned(),
+            message: format!("lost at {at}"),
+            ..EventReport::default()
+        }
+    }
+
+    #[test]
+    fn an_outage_ends_with_the_next_session_or_goes_on() {
+        let newest_first = [
+            event("5", "warning"),
+            event("3", "note"),
+            event("2", "warning"),
+            event("1", "warning"),
+        ];
+        let told = |is_down| -> Vec<_> {
+            let outages = outages(&newest_first, is_down).into_iter();
+            outages.map(|outage| (outage.from, outage.to)).collect()
+        };
+        let pair = |from: &str, to: Option<&str>| (from.to_owned(), to.map(str::to_owned));
+        // The one at 1 has no end: the agent stopped meanwhile.
+        assert_eq!(
+            told(true),
+            [pair("5", None), pair("2", Some("3")), pair("1", None)]
+        );
+    }
+}

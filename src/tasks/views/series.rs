@@ -1,0 +1,311 @@
+//! Charts: the list of series, and values of some of them at common times.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{Answer, silent};
+use crate::{
+    core::{
+        series::{Known, Line, Query, Select, Spot, float, unit},
+        time::Wall,
+    },
+    store::telemetry::Handle,
+    wire::api::{Column, Mark, SeriesHead, SeriesList, Values},
+};
+
+/// Series of one question.
+pub const KEYS_MAX: usize = 16;
+/// Points of one column.
+pub const POINTS_MAX: u32 = 2000;
+/// Steps that people read easily, in seconds. The first is twice the usual interval, so that a tick that comes late leaves no hole.
+const STEPS_S: [u32; 13] = [
+    30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800,
+];
+/// Marks of one answer: what is beyond would only cover the chart.
+const MARKS_MAX: usize = 100;
+/// The metric that says when a board slowed itself down.
+const THROTTLED: &str = "host_throttled";
+
+/// Whose series are shown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Subjects {
+    /// Those of the machine.
+    Host,
+    /// Those of the cluster too: their labels are names of workloads.
+    All,
+}
+
+impl Subjects {
+    fn has(self, known: &Known) -> bool {
+        self == Self::All || subject(known) == "host"
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Question {
+    /// The series, by their keys.
+    pub keys: Vec<String>,
+    /// The first second.
+    pub from: i64,
+    /// The second after the last.
+    pub to: i64,
+    /// Points of each column at most.
+    pub points: u32,
+}
+
+fn subject(known: &Known) -> &'static str {
+    if known.series.key.name().starts_with("cluster_") {
+        "cluster"
+    } else {
+        "host"
+    }
+}
+
+/// All series that there are.
+pub async fn list(samples: &Handle, subjects: Subjects) -> Answer<SeriesList> {
+    let known = samples.series().await.map_err(|failure| silent(&failure))?;
+    let mut series: Vec<_> = known
+        .iter()
+        .filter(|known| subjects.has(known))
+        .map(|known| {
+            let key = &known.series.key;
+            SeriesHead {
+                key: key.to_string(),
+                metric: key.name().to_owned(),
+                labels: key
+                    .labels()
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .collect(),
+                unit: unit(key.name()).to_owned(),
+                subject: subject(known).to_owned(),
+            }
+        })
+        .collect();
+    series.sort_by(|one, other| one.key.cmp(&other.key));
+    // One series whose precision changed has two numbers.
+    series.dedup_by(|one, other| one.key == other.key);
+    Ok(SeriesList { series })
+}
+
+/// Values of some series. Those that are not there, or are not shown to this viewer, are left out.
+pub async fn values(samples: &Handle, subjects: Subjects, asked: Question) -> Answer<Values> {
+    let known = samples.series().await.map_err(|failure| silent(&failure))?;
+    let is_asked = |known: &Known| {
+        let key = known.series.key.to_string();
+        subjects.has(known) && asked.keys.contains(&key)
+    };
+    let is_throttled = |known: &Known| known.series.key.name() == THROTTLED;
+    let numbers = known
+        .iter()
+        .filter(|known| is_asked(known) || is_throttled(known))
+        .map(|known| known.number);
+    let step_s = step(&asked);
+    let query = Query {
+        select: Select::Numbers(numbers.collect()),
+        from: second(asked.from),
+        to: second(asked.to),
+        step: Some(Duration::from_secs(u64::from(step_s))),
+    };
+    let lines = samples
+        .query(query)
+        .await
+        .map_err(|failure| silent(&failure))?;
+    let boots = samples.boots().await.unwrap_or_default();
+    let (throttled, lines): (Vec<_>, Vec<_>) = lines
+        .into_iter()
+        .partition(|line| is_throttled(&line.known) && !is_asked(&line.known));
+    Ok(answer(
+        &asked,
+        step_s,
+        &lines,
+        marks(&asked, &boots, throttled.first()),
+    ))
+}
+
+fn second(seconds: i64) -> Wall {
+    Wall::from_millis(seconds.saturating_mul(1000))
+}
+
+/// The smallest easy step with which the columns are no longer than was asked for.
+fn step(asked: &Question) -> u32 {
+    let span = asked.to.saturating_sub(asked.from);
+    let points = i64::from(asked.points.clamp(2, POINTS_MAX));
+    let fits = |step: &&u32| span / i64::from(**step) <= points;
+    let largest = STEPS_S.last().copied().unwrap_or(u32::MAX);
+    STEPS_S.iter().find(fits).copied().unwrap_or_else(|| {
+        // A span of centuries.
+        u32::try_from(span / points)
+            .unwrap_or(u32::MAX)
+            .max(largest)
+    })
+}
+
+fn answer(asked: &Question, step_s: u32, lines: &[Line], marks: Vec<Mark>) -> Values {
+    let mut times: BTreeMap<i64, usize> = BTreeMap::new();
+    for spot in lines.iter().flat_map(|line| &line.spots) {
+        times.insert(spot.at.millis() / 1000, 0);
+    }
+    // The time after the last before a hole, so that a chart shows the hole, with nothing measured.
+    let known: Vec<i64> = times.keys().copied().collect();
+    for pair in known.windows(2) {
+        if let [one, other] = pair
+            && other - one > i64::from(step_s)
+        {
+            times.insert(one + i64::from(step_s), 0);
+        }
+    }
+    for (index, place) in times.values_mut().enumerate() {
+        *place = index;
+    }
+    let mut columns: BTreeMap<String, Column> = BTreeMap::new();
+    for line in lines {
+        let key = line.known.series.key.to_string();
+        let column = columns.entry(key.clone()).or_insert_with(|| Column {
+            unit: unit(line.known.series.key.name()).to_owned(),
+            key,
+            mean: vec![None; times.len()],
+            min: vec![None; times.len()],
+            max: vec![None; times.len()],
+        });
+        for spot in &line.spots {
+            let place = times.get(&(spot.at.millis() / 1000)).copied();
+            if let Some(place) = place {
+                put(column, place, spot, line.known.series.digits)
+            }
+        }
+    }
+    Values {
+        from: asked.from,
+        to: asked.to,
+        step_s: u64::from(step_s),
+        times: times.into_keys().collect(),
+        series: columns.into_values().collect(),
+        marks,
+    }
+}
+
+fn put(column: &mut Column, place: usize, spot: &Spot, digits: u8) {
+    let values = [
+        (&mut column.mean, spot.mean),
+        (&mut column.min, spot.min),
+        (&mut column.max, spot.max),
+    ];
+    for (values, value) in values {
+        if let Some(slot) = values.get_mut(place) {
+            *slot = Some(float(value, digits)).filter(|number| number.is_finite());
+        }
+    }
+}
+
+/// Boots, and the beginnings of throttling.
+fn marks(asked: &Question, boots: &[Wall], throttled: Option<&Line>) -> Vec<Mark> {
+    let is_shown = |time: &i64| (asked.from..asked.to).contains(time);
+    let mark = |kind: &str, text: &str| {
+        let (kind, text) = (kind.to_owned(), text.to_owned());
+        move |time| Mark {
+            time,
+            kind: kind.clone(),
+            text: text.clone(),
+        }
+    };
+    let boots = boots.iter().map(|boot| boot.millis() / 1000);
+    let mut marks: Vec<_> = boots
+        .filter(is_shown)
+        .map(mark("boot", "the machine booted"))
+        .collect();
+    let mut was = false;
+    let began = throttled
+        .into_iter()
+        .flat_map(|line| &line.spots)
+        .filter_map(|spot| {
+            let is = spot.max > 0;
+            let begins = is && !std::mem::replace(&mut was, is);
+            was = is;
+            begins.then_some(spot.at.millis() / 1000)
+        });
+    marks.extend(began.map(mark(
+        "throttled",
+        "the board slowed itself down (power or heat)",
+    )));
+    marks.sort_by_key(|mark| mark.time);
+    let surplus = marks.len().saturating_sub(MARKS_MAX);
+    marks.split_off(surplus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::series::{Key, Series};
+
+    fn asked(from: i64, to: i64, points: u32) -> Question {
+        Question {
+            keys: Vec::new(),
+            from,
+            to,
+            points,
+        }
+    }
+
+    fn line(name: &str, spots: &[(i64, i64)]) -> Line {
+        Line {
+            known: Known {
+                number: 1,
+                series: Series {
+                    key: Key::new(name, &[]).unwrap(),
+                    digits: 1,
+                },
+            },
+            spots: spots
+                .iter()
+                .map(|(at, value)| Spot {
+                    at: second(*at),
+                    min: *value,
+                    mean: *value,
+                    max: *value,
+                    count: 1,
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_that_people_read_and_gives_no_more_points_than_wanted() {
+        for (span, points, wanted) in [
+            (3600, 240, 30),
+            (86_400, 300, 300),
+            (86_400 * 365, 400, 86_400),
+            (86_400 * 365 * 5, 300, 604_800),
+            (0, 0, 30),
+            (-5, 10, 30),
+            (i64::MAX, 2000, u32::MAX),
+        ] {
+            assert_eq!(step(&asked(0, span, points)), wanted, "{span} {points}");
+        }
+    }
+
+    #[test]
+    fn a_hole_is_a_time_with_nothing_and_columns_share_their_times() {
+        let lines = [
+            line("host_a_ratio", &[(0, 10), (30, 20), (120, 30)]),
+            line("host_b", &[(30, 7)]),
+        ];
+        let values = answer(&asked(0, 200, 10), 30, &lines, Vec::new());
+        assert_eq!(values.times, [0, 30, 60, 120]);
+        let columns: Vec<_> = values.series.iter().map(|c| (&*c.key, &*c.unit)).collect();
+        assert_eq!(columns, [("host_a_ratio", "ratio"), ("host_b", "")]);
+        assert_eq!(
+            values.series[0].mean,
+            [Some(1.0), Some(2.0), None, Some(3.0)]
+        );
+        assert_eq!(values.series[1].max, [None, Some(0.7), None, None]);
+    }
+
+    #[test]
+    fn a_boot_and_each_beginning_of_throttling_are_marked() {
+        let throttled = line(THROTTLED, &[(10, 0), (20, 1), (30, 1), (40, 0), (50, 1)]);
+        let boots = [second(5), second(500)];
+        let marks = marks(&asked(0, 100, 10), &boots, Some(&throttled));
+        let marks: Vec<_> = marks.iter().map(|mark| (mark.time, &*mark.kind)).collect();
+        assert_eq!(marks, [(5, "boot"), (20, "throttled"), (50, "throttled")]);
+    }
+}
