@@ -63,10 +63,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the agent until it is told to stop.
 pub fn run(settings: Settings) -> Result<Exit> {
-    start_log(&settings)?;
+    let lines = start_log(&settings)?;
     let executor = Rc::new(LocalExecutor::new());
     let for_tasks = Rc::clone(&executor);
-    smol::block_on(executor.run(live(settings, for_tasks)))
+    smol::block_on(executor.run(live(settings, lines, for_tasks)))
 }
 
 fn start_log(settings: &Settings) -> Result<()> {
@@ -83,9 +83,23 @@ fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
         LogFormat::Journal => log::Format::Journal,
         LogFormat::Json => log::Format::Json,
     }
+fn start_log(settings: &Settings) -> Result<log::Recent> {
+    let format = match settings.log.format {
+        LogFormat::Auto if log::is_journal(settings.surroundings.journal_stream.as_deref()) => {
+            log::Format::Journal
+        }
+        LogFormat::Auto | LogFormat::Plain => log::Format::Plain,
+        LogFormat::Journal => log::Format::Journal,
+        LogFormat::Json => log::Format::Json,
+    };
+    log::install(format, settings.log.level, || clock::now().wall)
 }
 
-async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Result<Exit> {
+async fn live(
+    settings: Settings,
+    lines: log::Recent,
+    executor: Rc<LocalExecutor<'static>>,
+) -> Result<Exit> {
     ::log::info!("pipeops-agent {VERSION} starts");
     for warning in &settings.warnings {
         ::log::warn!("{}", warning.sentence());
@@ -96,14 +110,15 @@ async fn live(settings: Settings, executor: Rc<LocalExecutor<'static>>) -> Resul
     board.show_all(&store::CONDITIONS, loaded.conditions.clone());
     let telemetry = parts::telemetry(&settings, &board).await?;
     let believed = parts::last_believed(&settings, &loaded);
-    let agent = Rc::new(Agent::new(
+    let agent = Agent::new(
         settings,
         executor,
         board,
         (store.handle(), telemetry.handle()),
         believed,
         &loaded.notes,
-    ));
+    );
+    let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
     // One word is enough for any number of flushes.
     let (flushed, news) = bounded(1);
@@ -166,6 +181,7 @@ async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
 /// What the parts of the running agent share.
 struct Agent {
     settings: Settings,
+    lines: log::Recent,
     executor: Rc<LocalExecutor<'static>>,
     board: Rc<Board>,
     notifier: Notifier,
@@ -173,6 +189,7 @@ struct Agent {
     telemetry: telemetry::Handle,
     network: Network,
     cluster: Option<Client>,
+    known: Rc<cluster::Known>,
     delegate: Option<Rc<Delegate>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
@@ -227,6 +244,7 @@ impl Agent {
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
+            lines: log::Recent::default(),
             executor,
             board,
             notifier,
@@ -234,6 +252,7 @@ impl Agent {
             telemetry,
             network,
             cluster,
+            known: Rc::default(),
             delegate,
             facts,
             proxy,
@@ -248,7 +267,7 @@ impl Agent {
         self.executor.spawn(work)
     }
 
-    fn local(&self) -> Rc<Local> {
+    fn local(self: &Rc<Self>) -> Rc<Local> {
         Rc::new(Local {
             board: Rc::clone(&self.board),
             facts: Rc::clone(&self.facts),
@@ -256,6 +275,8 @@ impl Agent {
             access: Rc::clone(&self.access),
             sampler: Rc::clone(&self.sampler),
             telemetry: self.telemetry.clone(),
+            store: self.store.clone(),
+            sources: self.sources(),
         })
     }
 
@@ -275,7 +296,7 @@ impl Agent {
     async fn observe(self: Rc<Self>) {
         if let Some(client) = self.cluster.clone() {
             let fix = parts::manifest(&self.settings).command();
-            let known: Rc<cluster::Known> = Rc::default();
+            let known = Rc::clone(&self.known);
             let counted = observe::run(client.clone(), Rc::clone(&self.board), Rc::clone(&known));
             let parts = cluster::Parts {
                 client: client.clone(),

@@ -132,6 +132,7 @@ impl Merged {
             log: self.log(),
             surroundings: Surroundings::default(),
             warnings: self.warnings.clone(),
+            shown: Vec::new(),
         })
     }
 

@@ -135,8 +135,9 @@ pub fn load(sources: &Sources) -> Loaded {
 impl Loaded {
     /// The settings, or every problem that stands against them.
     pub fn settings(self) -> Result<Settings, Vec<Error>> {
+        let shown = self.shown();
         match self.settings {
-            Some(settings) => Ok(settings),
+            Some(settings) => Ok(Settings { shown, ..settings }),
             None => Err(self.merged.problems),
         }
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    Shown,
     layers::Origin,
     token::TokenSource,
     url::{ApiUrl, Proxy},
@@ -42,6 +43,8 @@ pub struct Settings {
     pub surroundings: Surroundings,
     /// What is doubtful but no reason to stop: to be logged once at the start.
     pub warnings: Vec<Error>,
+    /// Every key as people look at it.
+    pub shown: Vec<Shown>,
 }
 
 /// What the service manager or Kubernetes say in the environment. Not settings: no file has them.

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod door;
 pub mod environment;
 pub mod diagnosis;
+pub mod door;
 pub mod event;
 pub mod health;
 pub mod identity;

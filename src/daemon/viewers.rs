@@ -6,9 +6,17 @@ use smol::{Timer, future};
 
 use super::{Agent, TEND_EVERY};
 use crate::{
+    config::{Origin, Settings, keys::Secrecy},
     core::{door::Role, health::Severity},
     dashboard::{Server, Site},
-    error::Result,
+    error::{Error, Result},
+    host::clock,
+    log,
+    tasks::{deliver::Databases, local::Sources, views::diagnosis::Doubt},
+    wire::{
+        api::{LogEntry, LogPage, SettingReport, SettingsReport},
+        handshake::Target,
+    },
 };
 
 impl Agent {
@@ -39,11 +47,37 @@ impl Agent {
             .open("dashboard.listen", async || Server::on_port(wanted).await)
             .await;
         if let Some(address) = server.address() {
-            log::info!(
+            ::log::info!(
                 "the dashboard is at http://{address}/, for a Prometheus at http://{address}/metrics"
             );
         }
         server.serve(Rc::clone(&self.executor), site).await;
+    }
+
+    /// Whom the views ask.
+    pub(super) fn sources(self: &Rc<Self>) -> Sources {
+        let (for_clock, for_caller) = (Rc::clone(self), Rc::clone(self));
+        let caller = move || {
+            let caller = for_caller.network.caller(&for_caller.settings);
+            caller.map_err(|error| error.sentence())
+        };
+        let lines = self.lines.clone();
+        Sources {
+            client: self.cluster.clone(),
+            known: Rc::clone(&self.known),
+            books: Databases {
+                telemetry: self.telemetry.clone(),
+                state: self.store.clone(),
+            },
+            doubt: Doubt::new(
+                Target::controller(&self.settings.pipeops.api_url.to_string()),
+                Box::new(caller),
+                clock::now,
+            ),
+            settings: settings(&self.settings),
+            lines: Box::new(move |tail| page(&lines, tail)),
+            clock_is_set: Box::new(move || for_clock.network.clock_is_set()),
+        }
     }
 
     /// Opens a way. One that cannot be had is a condition, and is tried again.
@@ -65,5 +99,35 @@ impl Agent {
             }
             Timer::after(TEND_EVERY).await;
         }
+    }
+}
+
+/// The newest of the remembered lines.
+fn page(recent: &log::Recent, tail: usize) -> LogPage {
+    let mut lines = recent.lines();
+    let surplus = lines.len().saturating_sub(tail);
+    let lines = lines.split_off(surplus).into_iter().map(|line| LogEntry {
+        at: line.at.rfc3339(),
+        level: line.level.as_str().to_ascii_lowercase(),
+        text: line.message,
+    });
+    LogPage {
+        lines: lines.collect(),
+    }
+}
+
+/// The settings as they were when the agent started.
+fn settings(settings: &Settings) -> SettingsReport {
+    let shown = settings.shown.iter().map(|setting| SettingReport {
+        key: setting.key.path.to_owned(),
+        value: setting.value.clone(),
+        origin: setting.origin.to_string(),
+        meaning: setting.key.doc.to_owned(),
+        is_secret: setting.key.secrecy != Secrecy::Open,
+        is_default: setting.origin == Origin::Default,
+    });
+    SettingsReport {
+        settings: shown.collect(),
+        warnings: settings.warnings.iter().map(Error::sentence).collect(),
     }
 }

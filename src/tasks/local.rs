@@ -1,5 +1,7 @@
 //! What local viewers are told, and what they may set: the agent's side of the server on the socket.
 
+mod views;
+
 use std::{rc::Rc, time::Duration};
 
 use smol::{Timer, future::FutureExt as _};
@@ -10,12 +12,22 @@ use super::{
 use crate::{
     core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
     dashboard::{Answering, Answers, Asked, Reply, Session, StatusCode},
-    store::{Failure, telemetry},
+    store::{self, Failure, telemetry},
     wire::{
         api::{AccessWish, Load, Status},
         exposition,
     },
 };
+
+pub use views::Sources;
+
+/// Deadlines of what viewers ask others.
+mod within {
+    use std::time::Duration;
+
+    /// How long the API may take to begin with a log.
+    pub(super) const HEAD: Duration = Duration::from_secs(8);
+}
 
 /// How long a Prometheus waits for what is on disk.
 const BACKLOG_WITHIN: Duration = Duration::from_secs(2);
@@ -35,6 +47,10 @@ pub struct Local {
     pub sampler: Rc<Sampler>,
     /// What it read, and what of it waits to be delivered.
     pub telemetry: telemetry::Handle,
+    /// What was done here.
+    pub store: store::Handle,
+    /// Whom views ask.
+    pub sources: Sources,
 }
 
 impl Answers for Local {
@@ -60,6 +76,19 @@ impl Answers for Local {
                 View::Status => Reply::json(&self.status()),
                 View::Ready => self.ready(),
                 View::Metrics => self.metrics().await,
+                View::Host => self.host().await,
+                View::Diagnosis => self.diagnosis().await,
+                View::Series => self.series(&asked).await,
+                View::Values => self.values(&asked).await,
+                View::Cluster => self.cluster().await,
+                View::Pods => self.pods(&asked).await,
+                View::Workloads => self.workloads(&asked).await,
+                View::PodLog => self.pod_log(&asked).await,
+                View::Logs => self.own_lines(&asked),
+                View::Events => self.events(&asked).await,
+                View::Link => self.link().await,
+                View::Settings => Reply::json(&self.sources.settings),
+                View::Changes => self.changes().await,
                 View::Access => Reply::json(&self.access.report().await),
                 View::Decision => self.decision(&asked).await,
                 View::SetAccess => self.set_access(&asked).await,

@@ -23,6 +23,7 @@ pub use cluster::{
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, Rung};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
+pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Rung};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, SettingReport,

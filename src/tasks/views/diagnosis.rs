@@ -21,7 +21,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 /// The way to the control plane, and what was last seen of it.
 pub struct Doubt {
     target: Result<Target, String>,
-    caller: Result<Caller, String>,
+    caller: Box<dyn Fn() -> Result<Caller, String>>,
     clock: fn() -> Now,
     last: RefCell<Option<(Mono, Rc<Diagnosis>)>>,
     // Whoever asks meanwhile waits for the same answer.
@@ -35,10 +35,10 @@ impl std::fmt::Debug for Doubt {
 }
 
 impl Doubt {
-    /// The control plane at this address. What cannot be used of it is said when somebody asks.
+    /// The control plane at this address. What cannot be used of the settings is said when somebody asks; files are read then.
     pub fn new(
         target: Result<Target, String>,
-        caller: Result<Caller, String>,
+        caller: Box<dyn Fn() -> Result<Caller, String>>,
         clock: fn() -> Now,
     ) -> Self {
         Self {
@@ -68,12 +68,13 @@ impl Doubt {
         let mut rungs = smol::unblock(|| network::rungs(Path::new("/")))
             .await
             .to_vec();
-        let unusable = match (&self.target, &self.caller) {
+        let unusable = match (&self.target, (self.caller)()) {
             (Ok(target), Ok(caller)) => {
-                rungs.extend(ladder::climb(caller, target, self.clock).await);
+                rungs.extend(ladder::climb(&caller, target, self.clock).await);
                 None
             }
-            (Err(why), _) | (_, Err(why)) => Some(why.clone()),
+            (Err(why), _) => Some(why.clone()),
+            (_, Err(why)) => Some(why),
         };
         let (side, sentence) = verdict(&rungs);
         let (side, sentence) = match unusable {

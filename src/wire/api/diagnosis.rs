@@ -39,6 +39,14 @@ pub struct Rung {
     pub fix: Option<String>,
 }
 
+/// The machine, and the cards of the overview.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct HostReport {
+    /// The cards.
+    pub figures: Vec<Figure>,
+}
+
 /// One card of the overview.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
