@@ -116,13 +116,15 @@ pub fn disk_space(path: &Path) -> Option<DiskSpace> {
         clippy::useless_conversion,
         reason = "the fields have 32 bit on 32-bit machines"
     )]
-    let (block, total, available) = (
+    let (block, total, free, available) = (
         u64::from(space.fragment_size()),
         u64::from(space.blocks()),
+        u64::from(space.blocks_free()),
         u64::from(space.blocks_available()),
     );
     Some(DiskSpace {
         total_bytes: total.saturating_mul(block),
+        used_bytes: total.saturating_sub(free).saturating_mul(block),
         available_bytes: available.saturating_mul(block),
     })
 }

@@ -77,7 +77,13 @@ impl Way<'_> {
                 .take(3)
                 .map(|one| one.ip().to_string())
                 .collect();
-            format!("{} is {}{by}", nearest.host, some.join(", "))
+            match nearest.host.parse::<std::net::IpAddr>() {
+                Ok(_) => format!(
+                    "{}{by} is an address: there is nothing to look up",
+                    nearest.host
+                ),
+                Err(_) => format!("{}{by} is {}", nearest.host, some.join(", ")),
+            }
         })?;
 
         let start = (self.clock)();

@@ -294,17 +294,31 @@ impl Agent {
         (output.status.code().unwrap_or(-1), text.into_owned())
     }
 
-    fn look(&self) -> Option<Value> {
+    /// What the socket answers at a path: the status code and the body. HTTP/1.0, so that a body that flows ends with its connection.
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut socket = UnixStream::connect(self.folder().join("agent.sock")).ok()?;
         socket.set_read_timeout(Some(SOON)).ok()?;
         socket
-            .write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            .write_all(format!("GET {path} HTTP/1.0\r\nHost: agent\r\n\r\n").as_bytes())
             .ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        serde_json::from_str(body).ok()
+        let code = head.split(' ').nth(1)?.parse().ok()?;
+        Some((code, body.to_owned()))
+    }
+
+    /// What a view of the local API shows.
+    pub(crate) fn view(&self, path: &str) -> Value {
+        let (code, body) = self.get(path).expect("the agent answers");
+        assert_eq!(code, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    fn look(&self) -> Option<Value> {
+        let (code, body) = self.get("/api/v1/status")?;
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str(&body).ok()
     }
 }
 

@@ -54,3 +54,5 @@ mod telemetry;
 mod tidy;
 #[cfg(test)]
 mod trees;
+#[cfg(test)]
+mod views;

@@ -52,15 +52,18 @@ impl Memory {
 pub struct DiskSpace {
     /// All blocks.
     pub total_bytes: u64,
+    /// Blocks that something is in.
+    pub used_bytes: u64,
     /// What programs without privileges can still write.
     pub available_bytes: u64,
 }
 
 impl DiskSpace {
-    /// The share in use, between 0 and 1. `None` where the size is not known.
+    /// The share in use, between 0 and 1, of what programs without privileges can have: as df(1) counts. `None` where the size is not
+    /// known.
     pub fn used_share(self) -> Option<f64> {
-        let used = self.total_bytes.saturating_sub(self.available_bytes);
-        (self.total_bytes > 0).then(|| ratio(used, self.total_bytes))
+        let all = self.used_bytes.saturating_add(self.available_bytes);
+        (all > 0).then(|| ratio(self.used_bytes, all))
     }
 }
 
@@ -105,10 +108,13 @@ mod tests {
         };
         assert_eq!(memory.used_share(), Some(0.25));
         assert_eq!(Memory::default().used_share(), None);
+        // Of 100 blocks 20 are kept for root.
         let disk = DiskSpace {
             total_bytes: 100,
-            available_bytes: 200,
+            used_bytes: 20,
+            available_bytes: 60,
         };
-        assert_eq!(disk.used_share(), Some(0.0));
+        assert_eq!(disk.used_share(), Some(0.25));
+        assert_eq!(DiskSpace::default().used_share(), None);
     }
 }
