@@ -21,9 +21,12 @@ fn names(list: &Value) -> Vec<&str> {
 fn agent_of_the_cluster(plane: &Plane) -> Agent {
     let kubeconfig = admin().display().to_string();
     let mut agent = Agent::new(plane)
-        .with("PIPEOPS_KUBECONFIG", kubeconfig)
+        .with("KUBECONFIG", kubeconfig)
         .with("PIPEOPS_TELEMETRY_INTERVAL", "5s");
     agent.start();
+    agent.until("the cluster is watched", ROLLOUT, |status| {
+        (status["cluster"]["state"] == "ready").then_some(())
+    });
     agent
 }
 
@@ -34,7 +37,8 @@ fn nodes_namespaces_workloads_and_pods_of_a_real_cluster_are_shown() {
     let agent = agent_of_the_cluster(&plane);
     let report = until("the cluster is shown", ROLLOUT, || {
         let report = agent.view("/api/v1/cluster");
-        (report["state"] == "ready" && report["namespaces"].as_array()?.len() > 1).then_some(report)
+        (report["state"] == "ready" && names(&report["namespaces"]).contains(&"fixtures"))
+            .then_some(report)
     });
     let node = &report["nodes"][0];
     assert_eq!(node["ready"], true, "{node}");

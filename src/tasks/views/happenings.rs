@@ -109,6 +109,8 @@ pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<Lin
             break;
         }
     }
+    // Within a minute they are in no order.
+    rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
     let is_down = link.state != "ready";
     let waiting = books.backlog().await.map_err(|failure| silent(&failure))?;
     Ok(LinkReport {
