@@ -69,11 +69,10 @@ pub fn run(settings: Settings) -> Result<Exit> {
     smol::block_on(executor.run(live(settings, lines, for_tasks)))
 }
 
-fn start_log(settings: &Settings) -> Result<()> {
+fn start_log(settings: &Settings) -> Result<log::Recent> {
     let journal_stream = settings.surroundings.journal_stream.as_deref();
     let format = log_format(settings.log.format, journal_stream);
-    // The remembered lines are for local viewers, which show none of them yet.
-    log::install(format, settings.log.level, || clock::now().wall).map(drop)
+    log::install(format, settings.log.level, || clock::now().wall)
 }
 
 fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
@@ -83,16 +82,6 @@ fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
         LogFormat::Journal => log::Format::Journal,
         LogFormat::Json => log::Format::Json,
     }
-fn start_log(settings: &Settings) -> Result<log::Recent> {
-    let format = match settings.log.format {
-        LogFormat::Auto if log::is_journal(settings.surroundings.journal_stream.as_deref()) => {
-            log::Format::Journal
-        }
-        LogFormat::Auto | LogFormat::Plain => log::Format::Plain,
-        LogFormat::Journal => log::Format::Journal,
-        LogFormat::Json => log::Format::Json,
-    };
-    log::install(format, settings.log.level, || clock::now().wall)
 }
 
 async fn live(

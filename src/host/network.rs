@@ -206,6 +206,10 @@ mod tests {
     }
 
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own file need not survive a power cut"
+    )]
     fn a_machine_without_anything_says_so_step_by_step() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str, content: &str| {

@@ -21,9 +21,8 @@ pub use cluster::{
     CLUSTER_PATH, ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH,
     PODS_PATH, PodPage, PodReport, WORKLOADS_PATH, WorkloadPage, WorkloadReport,
 };
-pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, Rung};
-pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Rung};
+pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, SettingReport,

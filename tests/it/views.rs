@@ -93,7 +93,7 @@ fn a_log_is_shown_tame_and_a_container_that_is_not_there_is_said() {
         "--wait=true",
     ]);
     // A line with commands for a terminal, one of a megabyte, one that is no text, and script.
-    let script = r#"printf '\033[2J\033[31mred\033[0m<script>alert(1)</script>\n'; head -c 1000000 /dev/zero | tr '\0' x; printf '\n\377\376end\n'; sleep 600"#;
+    let script = r"printf '\033[2J\033[31mred\033[0m<script>alert(1)</script>\n'; head -c 1000000 /dev/zero | tr '\0' x; printf '\n\377\376end\n'; sleep 600";
     kubectl(&[
         "-n",
         "fixtures",
