@@ -204,8 +204,7 @@ export async function ask(path, { method = 'GET', body, signal } = {}) {
   try {
     answer = await fetch(path, {
       method,
-      headers: method === 'GET' ? {} : { 'content-type': 'application/json' },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      ...(body && { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
       cache: 'no-store',
       redirect: 'error',
       signal: signal ? AbortSignal.any([signal, deadline]) : deadline,
@@ -246,7 +245,7 @@ export async function logIn(secret) {
 }
 
 export async function logOut(everywhere) {
-  await ask(everywhere ? '/api/v1/sessions' : SESSION, { method: 'DELETE', body: {} });
+  await ask(everywhere ? '/api/v1/sessions' : SESSION, { method: 'DELETE' });
   await askSession();
 }
 
@@ -398,7 +397,7 @@ export function locked(why = 'this needs a login') {
   return h('div', { class: 'state' },
     h('p', {}, sentence(why)),
     h('p', {}, h('button', { type: 'button', class: 'first', onclick: openLogin }, 'Log in')),
-    h('p', { class: 'faint' }, 'On the machine: ', command('pipeops-agent dashboard token')));
+    h('p', { class: 'faint' }, 'On the machine: ', command('sudo pipeops-agent dashboard token')));
 }
 
 // A part by the state of what it shows: read, not there yet, refused, or out of date.
@@ -442,14 +441,14 @@ export const section = (name, ...children) => h('section', {}, h('h2', {}, name)
 // A table. A column is [name, cell(row), class]; on a narrow screen each row becomes a block with the names beside the values. The roles
 // are said, because some browsers forget them when a table is not laid out as one.
 export function table(caption, columns, rows, { key, rowClass } = {}) {
-  return h('table', { role: 'table' },
+  return h('table', { class: 'rows', role: 'table' },
     h('caption', { class: 'unseen' }, caption),
     h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, columns.map(([name, , kind]) => h('th', { scope: 'col', role: 'columnheader', class: kind }, name)))),
     h('tbody', { role: 'rowgroup' }, rows.map((row) => h('tr', { role: 'row', class: rowClass?.(row), 'data-key': key?.(row) },
       columns.map(([name, cell, kind], at) => h(at ? 'td' : 'th', { role: at ? 'cell' : 'rowheader', scope: at ? null : 'row', class: kind, 'data-name': name }, cell(row)))))));
 }
 
-export const facts = (...pairs) => h('dl', { class: 'facts' }, pairs.filter((pair) => pair && pair[1] != null && pair[1] !== '').map(([name, ...value]) => h('div', {}, h('dt', {}, name), h('dd', {}, ...value))));
+export const facts = (...pairs) => h('dl', { class: 'facts' }, pairs.filter((pair) => pair[1] != null && pair[1] !== '' && pair[1] !== false).map(([name, ...value]) => h('div', {}, h('dt', {}, name), h('dd', {}, ...value))));
 
 // Pages of a long list: one is shown at a time, however long the list is.
 export function pager(pages, what) {
@@ -566,7 +565,7 @@ export function openLogin() {
     }, h('label', { for: `login-${kind}` }, label), h('div', { class: 'row' }, field, go), hint);
   };
   const box = dialog('Log in', (close) => [
-    form('token', 'Token', h('p', { class: 'faint' }, 'Made on the machine, printed once: ', command('pipeops-agent dashboard token'))),
+    form('token', 'Token', h('p', { class: 'faint' }, 'Made on the machine, printed once: ', command('sudo pipeops-agent dashboard token'))),
     session.has_password && form('password', 'or password'),
     trouble,
     h('p', { class: 'buttons' }, h('button', { type: 'button', onclick: close }, 'Cancel')),

@@ -106,7 +106,7 @@ function nodes(list) {
     ['Roles', (it) => it.roles],
     ['Processor', (it) => share(it.cpu_percent), 'number'],
     ['Memory', (it) => [share(it.memory_percent), it.memory_bytes != null && h('span', { class: 'detail' }, `of ${bytes(it.memory_bytes)}`)], 'number'],
-    ['Pods', (it) => count(it.pods), 'number'],
+    ['Pods', (it) => count(it.pods), 'number short'],
     ['Version', (it) => [it.version, h('span', { class: 'detail' }, it.address)]],
     ['Age', (it) => length(it.age_s), 'number'],
   ], list, { key: (it) => it.name });
@@ -123,11 +123,11 @@ function namespaces(view, list) {
         field.focus();
       },
     }, it.name)],
-    ['Pods', (it) => count(it.pods), 'number'],
-    ['Running', (it) => count(it.running), 'number'],
-    ['Pending', (it) => some(it.pending, 'warning'), 'number'],
-    ['Failed', (it) => some(it.failed, 'critical'), 'number'],
-    ['Restarts', (it) => count(it.restarts), 'number'],
+    ['Pods', (it) => count(it.pods), 'number short'],
+    ['Running', (it) => count(it.running), 'number short'],
+    ['Pending', (it) => some(it.pending, 'warning'), 'number short'],
+    ['Failed', (it) => some(it.failed, 'critical'), 'number short'],
+    ['Restarts', (it) => count(it.restarts), 'number short'],
   ], list, { key: (it) => it.name }));
 }
 
@@ -137,7 +137,7 @@ function workloads(list) {
   return table('Workloads', [
     ['Workload', (it) => [h('b', { class: 'break' }, it.name), h('span', { class: 'detail' }, it.namespace)]],
     ['Kind', (it) => it.kind],
-    ['Ready', (it) => [mark(it.ready >= it.wanted ? 'ok' : it.ready ? 'warning' : 'critical', it.ready >= it.wanted ? 'all ready' : 'not all ready'), `${count(it.ready)} of ${count(it.wanted)}`], 'number'],
+    ['Ready', (it) => [mark(it.ready >= it.wanted ? 'ok' : it.ready ? 'warning' : 'critical', it.ready >= it.wanted ? 'all ready' : 'not all ready'), `${count(it.ready)} of ${count(it.wanted)}`], 'number short'],
     ['Age', (it) => length(it.age_s), 'number'],
   ], list, { key: (it) => `${it.namespace}/${it.kind}/${it.name}` });
 }
@@ -152,8 +152,8 @@ function pods(list) {
       const state = it.phase === 'Failed' ? 'critical' : !FINE.includes(it.phase) || (it.phase === 'Running' && ready !== all) ? 'warning' : 'ok';
       return [mark(state, ''), it.phase];
     }],
-    ['Ready', (it) => it.ready, 'number'],
-    ['Restarts', (it) => count(it.restarts), 'number'],
+    ['Ready', (it) => it.ready, 'number short'],
+    ['Restarts', (it) => count(it.restarts), 'number short'],
     ['Last reason', (it) => it.last_reason ?? h('span', { class: 'faint' }, '–')],
     ['Node', (it) => it.node ?? '–', 'node'],
     ['Age', (it) => length(it.age_s), 'number'],

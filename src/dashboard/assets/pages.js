@@ -126,14 +126,19 @@ const wanted = { source: '', severity: '' };
 
 export const events = {
   role: 'viewer',
-  topics: ['events'],
-  commands: () => [`pipeops-agent events${wanted.severity ? ` --severity ${wanted.severity}` : ''}`],
+  topics: ['events', 'logs'],
+  commands: () => [isLog() ? 'pipeops-agent logs -f' : 'pipeops-agent events'],
   start(view) {
     view.before = [];
     readEvents(view);
+    view.on.log = (line) => {
+      const events = view.resources.get('events');
+      if (isLog() && events.data) events.data = { lines: [...events.data.lines, line].slice(-AT_ONCE * 2) };
+      view.redraw();
+    };
     view.on.event = (event) => {
       const events = view.resources.get('events');
-      if (view.before.length || !events.data || !matches(event)) return;
+      if (isLog() || view.before.length || !events.data || !matches(event)) return;
       const list = [event, ...events.data.events.filter(({ id }) => id !== event.id)];
       events.data = { ...events.data, events: list.slice(0, AT_ONCE) };
       view.redraw();
@@ -151,9 +156,10 @@ export const events = {
     }, words.map(([value, word]) => h('option', { value, selected: wanted[name] === value }, word))));
     return [
       h('div', { class: 'tools' },
-        choose('source', 'From', [['', 'everywhere'], ['agent', 'the agent'], ['cluster', 'the cluster']]),
-        choose('severity', 'Severity', [['', 'all'], ['critical', 'critical'], ['warning', 'warning'], ['note', 'note']])),
+        choose('source', 'From', [['', 'everywhere'], ['agent', 'the agent'], ['cluster', 'the cluster'], ['log', 'the agent’s own log']]),
+        !isLog() && choose('severity', 'Severity', [['', 'all'], ['critical', 'critical'], ['warning', 'warning'], ['note', 'note']])),
       part(events, 'events', (told) => {
+        if (isLog()) return ownLog(told.lines ?? []);
         const pages = {
           before: view.before,
           next: told.next,
@@ -170,9 +176,25 @@ export const events = {
   },
 };
 
+const isLog = () => wanted.source === 'log';
+const LEVEL_GRADE = { error: 'critical', warn: 'warning', info: 'note' };
+
+function ownLog(lines) {
+  if (!lines.length) return empty('The agent has logged nothing yet.');
+  return table('What the agent logged, the newest first', [
+    ['When', (it) => moment(it.at), 'when'],
+    ['Level', (it) => [mark(LEVEL_GRADE[it.level] ?? 'unknown', ''), it.level]],
+    ['Text', (it) => h('code', {}, it.text), 'wide'],
+  ], lines.toReversed());
+}
+
 const matches = (event) => (!wanted.source || event.source === wanted.source) && (!wanted.severity || event.severity === wanted.severity);
 
 function readEvents(view) {
+  if (isLog()) {
+    view.use('events', `/api/v1/logs?tail=${AT_ONCE * 2}`);
+    return;
+  }
   const query = new URLSearchParams({ limit: AT_ONCE });
   for (const name of ['source', 'severity']) if (wanted[name]) query.set(name, wanted[name]);
   if (view.before.length) query.set('before', view.before.at(-1));
@@ -214,7 +236,7 @@ export const link = {
 function state(link) {
   const isUp = link.state === 'ready';
   return [
-    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : 'critical', ''), h('b', {}, sentence(link.state)), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
+    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : 'critical', ''), h('b', {}, link.state), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
     facts(
       ['Endpoint', link.endpoint && h('code', {}, link.endpoint)],
       ['Next attempt', link.next_attempt_s != null && `in ${length(link.next_attempt_s)}`],
@@ -233,9 +255,9 @@ function waiting(destinations) {
   return table('Records that wait, by destination', [
     ['Destination', (it) => it.name],
     ['Stream', (it) => it.stream],
-    ['Waiting', (it) => count(it.records), 'number'],
+    ['Waiting', (it) => count(it.records), 'number short'],
     ['Oldest', (it) => (it.oldest ? age(it.oldest) : '–'), 'number'],
-    ['Lost', (it) => (it.lost ? h('b', { class: 'critical-text' }, count(it.lost)) : count(it.lost ?? 0)), 'number'],
+    ['Lost', (it) => (it.lost ? h('b', { class: 'critical-text' }, count(it.lost)) : count(it.lost ?? 0)), 'number short'],
   ], destinations, { key: (it) => `${it.name} ${it.stream}` });
 }
 
@@ -317,8 +339,8 @@ function asked({ last_day: last }) {
   const rows = [['Reads', last.reads], ['Changes', last.changes], ['Ways into containers', last.entries], ['Not told apart', last.others], ['All', last.total]].filter(([, it]) => it);
   return table('What was asked, by kind', [
     ['Kind', ([name]) => name],
-    ['Permitted', ([, it]) => count(it.permitted), 'number'],
-    ['Refused', ([, it]) => count(it.refused), 'number'],
+    ['Permitted', ([, it]) => count(it.permitted), 'number short'],
+    ['Refused', ([, it]) => count(it.refused), 'number short'],
     ['Received', ([, it]) => bytes(it.received_bytes), 'number'],
     ['Sent', ([, it]) => bytes(it.sent_bytes), 'number'],
   ], rows, { rowClass: ([name]) => (name === 'All' ? 'sum' : null) });
@@ -330,7 +352,7 @@ function refused(list) {
     ['What', (it) => h('code', {}, it.what), 'wide'],
     ['Why', (it) => [it.why, it.fix && h('span', { class: 'detail' }, h('b', {}, 'Fix: '), it.fix)], 'wide'],
     ['Last', (it) => moment(it.last), 'when'],
-    ['Times', (it) => count(it.count), 'number'],
+    ['Times', (it) => count(it.count), 'number short'],
   ], list);
 }
 
