@@ -1,0 +1,149 @@
+// A real agent with its control plane and, where one can be had, a real cluster; all of it can be taken away and given back.
+
+import { execFile, spawn } from 'node:child_process';
+import fs from 'node:fs';
+import http from 'node:http';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const PROGRAMS = path.join(ROOT, 'target/debug');
+const CLUSTER = path.join(ROOT, 'tests/cluster/cluster');
+const DEADLINE_MS = 60_000;
+
+// Looks at a level until it gives something.
+export async function until(what, level, deadline_ms = DEADLINE_MS) {
+  const end = Date.now() + deadline_ms;
+  for (;;) {
+    const found = await level();
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`not within ${deadline_ms / 1000} s: ${what}`);
+    await pause(50);
+  }
+}
+
+async function freePort() {
+  const server = net.createServer().listen(0, '127.0.0.1');
+  await new Promise((listening) => server.once('listening', listening));
+  const { port } = server.address();
+  server.close();
+  return port;
+}
+
+// A program that can be ended, killed and started again.
+class Program {
+  constructor(name, words, environment, log) {
+    Object.assign(this, { name, words, environment, log, child: null });
+  }
+
+  start() {
+    const log = fs.openSync(this.log, 'a');
+    this.child = spawn(path.join(PROGRAMS, this.name), this.words, { env: this.environment, stdio: ['ignore', log, log] });
+    fs.closeSync(log);
+  }
+
+  async end(signal = 'SIGTERM') {
+    const { child } = this;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((done) => child.once('exit', done));
+    child.kill(signal);
+    await ended;
+  }
+}
+
+export class World {
+  constructor() {
+    this.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'pipeops-page-'));
+    this.socket = path.join(this.folder, 'agent.sock');
+    this.clusterFolder = path.join(this.folder, 'cluster');
+  }
+
+  in(name) {
+    return path.join(this.folder, name);
+  }
+
+  async start() {
+    await this.startCluster();
+    const at = `127.0.0.1:${await freePort()}`;
+    this.plane = new Program('plane', ['--listen', at, '--state', this.in('plane')], { PATH: process.env.PATH }, this.in('plane.log'));
+    this.plane.start();
+    await until('the control plane serves', () => fs.existsSync(this.in('plane/api_url')) && fs.readFileSync(this.in('plane/api_url'), 'utf8').trim());
+    const listen = `127.0.0.1:${await freePort()}`;
+    this.base = `http://${listen}`;
+    fs.writeFileSync(this.in('config.toml'), '');
+    this.agent = new Program('pipeops-agent', ['run'], {
+      PATH: process.env.PATH,
+      PIPEOPS_CONFIG: this.in('config.toml'),
+      PIPEOPS_API_URL: fs.readFileSync(this.in('plane/api_url'), 'utf8').trim(),
+      PIPEOPS_TOKEN_FILE: this.in('plane/token'),
+      PIPEOPS_TLS_CA_FILE: this.in('plane/ca.pem'),
+      PIPEOPS_CLUSTER_NAME: 'browser',
+      PIPEOPS_STATE_DIR: this.in('agent'),
+      PIPEOPS_DASHBOARD_SOCKET: this.socket,
+      PIPEOPS_DASHBOARD_LISTEN: listen,
+      KUBECONFIG: this.kubeconfig ?? '',
+    }, this.in('agent.log'));
+    this.agent.start();
+    await this.status('the link is ready', (status) => status.link.state === 'ready');
+    if (this.kubeconfig) await this.status('the cluster is ready', (status) => status.cluster.state === 'ready');
+  }
+
+  // Where no cluster can be had, the tests go on without one and say so.
+  async startCluster() {
+    try {
+      const { stdout } = await promisify(execFile)(CLUSTER, ['up', this.clusterFolder, '--owner', String(process.pid)], { timeout: 900_000 });
+      this.kubeconfig = /kubeconfig=(\S+)/.exec(stdout)?.[1];
+      await this.cluster('fixtures');
+      await this.grant();
+    } catch (error) {
+      if (error.code !== 75) throw new Error(`the test cluster: ${error.stdout ?? ''}${error.stderr ?? error.message}`);
+      console.log(`skipped: the page before a cluster: ${String(error.stdout).replace(/^skipped: /, '').trim()}`);
+    }
+  }
+
+  // What the agent needs in the cluster, as a user gives it.
+  async grant() {
+    const { stdout } = await promisify(execFile)(path.join(PROGRAMS, 'pipeops-agent'), ['rbac']);
+    const manifest = this.in('rbac.yaml');
+    fs.writeFileSync(manifest, stdout);
+    await promisify(execFile)(CLUSTER, ['kubectl', this.clusterFolder, 'apply', '-f', manifest], { timeout: 60_000 });
+  }
+
+  cluster(verb) {
+    return promisify(execFile)(CLUSTER, [verb, this.clusterFolder], { timeout: 300_000 });
+  }
+
+  // What the agent says on its socket, as its operator.
+  ask(method, asked, body) {
+    return new Promise((found, failed) => {
+      const request = http.request({ socketPath: this.socket, method, path: asked, headers: { host: 'localhost', ...(body && { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }) } }, (answer) => {
+        let text = '';
+        answer.setEncoding('utf8').on('data', (part) => { text += part; }).on('end', () => (answer.statusCode < 300 ? found(JSON.parse(text)) : failed(new Error(`${asked}: ${answer.statusCode} ${text}`)))).on('error', failed);
+      });
+      request.on('error', failed).end(body);
+    });
+  }
+
+  status(what, level) {
+    return until(what, async () => {
+      const status = await this.ask('GET', '/api/v1/status').catch(() => null);
+      return status && level(status);
+    });
+  }
+
+  async token(role = 'operator') {
+    const { token } = await this.ask('POST', '/api/v1/tokens', JSON.stringify({ role }));
+    return token;
+  }
+
+  async end() {
+    await this.agent?.end();
+    await this.plane?.end();
+    if (this.kubeconfig) await this.cluster('down').catch(() => {});
+    fs.rmSync(this.folder, { recursive: true, force: true });
+  }
+}
