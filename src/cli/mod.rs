@@ -9,12 +9,14 @@
 
 mod access;
 mod ask;
+mod changes;
 mod completions;
 mod config;
 mod dashboard;
 mod events;
 mod given;
 mod help;
+mod keeper;
 mod link;
 mod logs;
 mod man;
@@ -59,8 +61,11 @@ static PROGRAM: Command = Command {
         &dashboard::COMMAND,
         &access::COMMAND,
         &metrics::COMMAND,
+        &changes::CHANGES,
+        &changes::UNDO,
         &config::COMMAND,
         &rbac::COMMAND,
+        &keeper::COMMAND,
         &completions::COMMAND,
         &man::COMMAND,
         &SHOW_VERSION,

@@ -3,7 +3,6 @@
 pub mod access;
 pub mod audit;
 pub mod backoff;
-pub mod certificate;
 pub mod cluster;
 pub mod diagnosis;
 pub mod door;

@@ -15,40 +15,42 @@ use nix::{errno::Errno, fcntl::OFlag};
 
 use super::place::Place;
 use crate::{
-    core::certificate,
-    files,
-    host::exec::{self, Limits},
+    core::preflight::facts::Fact,
+    host::{
+        doctor,
+        exec::{self, Limits},
+    },
 };
 
-/// Files whose owner, mode and length matter, and that are for root alone.
-const STATS: [&str; 14] = [
-    "/etc/rancher/k3s/config.yaml",
-    "/etc/rancher/k3s/k3s.yaml",
-    "/etc/rancher/k3s/registries.yaml",
-    "/etc/rancher/node/password",
-    "/etc/systemd/system/k3s.service.env",
-    "/var/lib/rancher/k3s/server/token",
-    "/var/lib/rancher/k3s/server/agent-token",
-    "/var/lib/rancher/k3s/server/db/state.db",
-    "/var/lib/rancher/k3s/server/db/state.db-wal",
-    "/var/lib/rancher/k3s/agent/etc/resolv.conf",
-    "/var/lib/rancher/k3s/agent/containerd/containerd.log",
-    "/var/lib/rancher/k3s/agent/images/.cache.json",
-    "/var/lib/kubelet/config.yaml",
-    "/var/log/k3s.log",
-];
-const FOLDERS: [&str; 6] = [
+/// Files that are for root alone: their owner, mode and length, what is in a folder, until when a certificate is good.
+const NAMES: [&str; 27] = [
+    "stat /etc/rancher/k3s/config.yaml",
+    "stat /etc/rancher/k3s/k3s.yaml",
+    "stat /etc/rancher/k3s/registries.yaml",
+    "stat /etc/rancher/node/password",
+    "stat /etc/systemd/system/k3s.service.env",
+    "stat /var/lib/rancher/k3s/server/token",
+    "stat /var/lib/rancher/k3s/server/agent-token",
+    "stat /var/lib/rancher/k3s/server/db/state.db",
+    "stat /var/lib/rancher/k3s/server/db/state.db-wal",
+    "stat /var/lib/rancher/k3s/server/tls/*.crt",
+    "stat /var/lib/rancher/k3s/agent/*.crt",
+    "stat /var/lib/rancher/k3s/agent/etc/resolv.conf",
+    "stat /var/lib/rancher/k3s/agent/containerd/containerd.log",
+    "stat /var/lib/rancher/k3s/agent/images/.cache.json",
+    "stat /var/log/k3s.log",
     "/etc/rancher/k3s/",
     "/etc/rancher/k3s/config.yaml.d/",
+    "/var/lib/rancher/k3s/",
     "/var/lib/rancher/k3s/server/",
     "/var/lib/rancher/k3s/server/db/",
     "/var/lib/rancher/k3s/agent/",
     "/var/lib/rancher/k3s/agent/images/",
-];
-const CERTIFICATES: [&str; 3] = [
-    "/var/lib/rancher/k3s/server/tls",
-    "/var/lib/rancher/k3s/server/tls/etcd",
-    "/var/lib/rancher/k3s/agent",
+    "/etc/NetworkManager/system-connections/",
+    "dates /var/lib/rancher/k3s/server/tls/*.crt",
+    "dates /var/lib/rancher/k3s/server/tls/etcd/*.crt",
+    "dates /var/lib/rancher/k3s/agent/*.crt",
+    "elf /proc/1/exe",
 ];
 /// Keys of k3s' configuration whose values are no secrets.
 const OPEN_KEYS: [&str; 30] = [
@@ -83,7 +85,8 @@ const OPEN_KEYS: [&str; 30] = [
     "tls-san",
     "write-kubeconfig-mode",
 ];
-const CERTIFICATES_MAX: usize = 80;
+/// Facts of a kind that a pattern stands for.
+const FACTS_MAX: usize = 400;
 /// All of an answer must fit into a line of the socket, with what JSON adds.
 const KERNEL_LOG_BYTES_MAX: usize = 16 * 1024;
 const NAMES_BYTES_MAX: usize = 4096;
@@ -97,17 +100,17 @@ pub(super) fn facts(place: &Place) -> Found {
     if let Some(log) = kernel_log(place) {
         found.insert("/dev/kmsg".to_owned(), Some(log));
     }
-    for path in STATS {
-        stat(place, path, &mut found);
-    }
-    for folder in FOLDERS {
-        names(place, folder, &mut found);
-    }
-    certificates(place, &mut found);
+    doctor::read(place.root(), NAMES, |name, fact| {
+        match fact {
+            Fact::Text(text) => drop(found.insert(name, Some(cut(&text)))),
+            Fact::Missing => drop(found.insert(name, None)),
+            Fact::Forbidden | Fact::Failed(_) => {}
+        }
+        found.len() < FACTS_MAX
+    });
     k3s_settings(place, &mut found);
     iptables(place, &mut found);
     smart(place, &mut found);
-    elf_of_init(place, &mut found);
     if let Some(count) = inotify_instances(place) {
         found.insert(
             "inotify instances of root".to_owned(),
@@ -174,59 +177,9 @@ fn kernel_log(place: &Place) -> Option<String> {
     Some(kept.join("\n"))
 }
 
-fn stat(place: &Place, path: &str, found: &mut Found) {
-    let told = match std::fs::symlink_metadata(place.path(path)) {
-        Ok(metadata) => Some(format!(
-            "{:o} {} {} {} {}",
-            metadata.mode() & 0o7777,
-            metadata.uid(),
-            metadata.gid(),
-            metadata.len(),
-            metadata.mtime()
-        )),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(_) => return,
-    };
-    found.insert(format!("stat {path}"), told);
-}
-
-fn names(place: &Place, folder: &str, found: &mut Found) {
-    let entries = match std::fs::read_dir(place.path(folder)) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            found.insert(folder.to_owned(), None);
-            return;
-        }
-        Err(_) => return,
-    };
-    let mut names: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    let mut bytes = 0;
-    names.retain(|name| {
-        bytes += name.len() + 1;
-        bytes <= NAMES_BYTES_MAX
-    });
-    found.insert(folder.to_owned(), Some(names.join("\n")));
-}
-
-fn certificates(place: &Place, found: &mut Found) {
-    let paths = CERTIFICATES
-        .iter()
-        .flat_map(|folder| place.list(folder, ".crt"));
-    for path in paths.take(CERTIFICATES_MAX) {
-        stat(place, &path, found);
-        let Ok(content) = files::read(&place.path(&path), 256 * 1024) else {
-            continue;
-        };
-        // One that is empty or broken has no dates: its length is told.
-        if let Some((first, last)) = certificate::dates(&content) {
-            let dates = format!("{} {}", first.millis(), last.millis());
-            found.insert(format!("dates {path}"), Some(dates));
-        }
-    }
+/// A list of names that is longer than anybody needs.
+fn cut(text: &str) -> String {
+    text.chars().take(NAMES_BYTES_MAX).collect()
 }
 
 /// The lines of k3s' configuration that hold no secret.
@@ -350,21 +303,6 @@ fn smart(place: &Place, found: &mut Found) {
         };
         found.insert(format!("smart {disk}"), Some(told.to_owned()));
     }
-}
-
-/// Whether the first process is a program of 32 or of 64 bits: the userland is of its kind.
-fn elf_of_init(place: &Place, found: &mut Found) {
-    let mut head = [0; 5];
-    let opened = OpenOptions::new()
-        .read(true)
-        .open(place.path("/proc/1/exe"));
-    let read = opened.and_then(|mut file| file.read_exact(&mut head));
-    let bits = match (read, head) {
-        (Ok(()), [0x7f, b'E', b'L', b'F', 1]) => "32",
-        (Ok(()), [0x7f, b'E', b'L', b'F', 2]) => "64",
-        (Ok(()) | Err(_), _) => return,
-    };
-    found.insert("elf /proc/1/exe".to_owned(), Some(bits.to_owned()));
 }
 
 /// Instances of inotify of root's processes: the limit counts all of a user's together.

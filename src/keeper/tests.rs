@@ -132,7 +132,7 @@ fn modules() -> Tree {
         .with("lib/modules/6.1.0/modules.builtin", "kernel/fs/overlayfs/overlay.ko\n")
         .with(
             "lib/modules/6.1.0/modules.dep",
-            "kernel/net/bridge/br_netfilter.ko.xz: kernel/net/bridge/bridge.ko.xz\nkernel/drivers/net/vxlan/vxlan.ko:\n",
+            "kernel/net/bridge/br_netfilter.ko.xz: kernel/net/bridge/bridge.ko.xz\nkernel/net/netfilter/nf_conntrack.ko:\n",
         )
         .with("sys/module/x", "")
         .program("modprobe", "mkdir -p sys/module/$1")
@@ -209,7 +209,7 @@ fn machines() -> [(&'static str, Tree, &'static str, &'static str); 9] {
             "kernel.modules",
             modules(),
             "etc/modules-load.d/90-pipeops-k3s.conf",
-            "br_netfilter\nvxlan\n",
+            "br_netfilter\nnf_conntrack\n",
         ),
         ("clock.sync", clock(), "ntp", "yes\n"),
         (

@@ -181,8 +181,8 @@ fn network_manager(place: &Place) -> Result<Planned> {
     }))
 }
 
-/// What k3s loads itself when it may, and what flannel needs for its usual backend.
-const MODULES: [&str; 3] = ["overlay", "br_netfilter", "vxlan"];
+/// What containers and their network need of the kernel, whatever the backend.
+const MODULES: [&str; 3] = ["overlay", "br_netfilter", "nf_conntrack"];
 
 fn kernel_modules(place: &Place) -> Result<Planned> {
     const FILE: &str = "/etc/modules-load.d/90-pipeops-k3s.conf";

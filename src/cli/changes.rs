@@ -1,0 +1,245 @@
+//! `changes` and `undo`: what was changed on this machine, by whom, and taken back.
+//!
+//! Root's hands are this very process; everybody else asks the root helper. Both do the same, under one lock.
+
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    error_json,
+    given::Given,
+    keeper::ROOT,
+    load,
+    output::{Output, Tone, ago, printable},
+    socket::{self, Ask},
+    table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
+};
+use crate::{
+    config::Loaded,
+    error::{Error, Exit, Result},
+    host::clock,
+    keeper::{self, Keeper},
+    tasks,
+    wire::{
+        api::{CHANGES_PATH, ChangeList, ChangeReport},
+        keeper::Done,
+    },
+};
+
+/// `changes`.
+pub(super) static CHANGES: Command = Command {
+    name: "changes",
+    about: "Show what was changed on this machine, by whom, and how to take it back",
+    options: &[SOCKET, ROOT, CONFIG, SET, JSON],
+    examples: &[
+        "sudo pipeops-agent changes",
+        "sudo pipeops-agent changes --json",
+    ],
+    run: Some(changes),
+    ..Command::BARE
+};
+
+/// `undo`.
+pub(super) static UNDO: Command = Command {
+    name: "undo",
+    about: "Take a change back",
+    options: &[SOCKET, ROOT, CONFIG, SET, JSON],
+    arguments: &[Argument {
+        name: "CHANGE",
+        takes: Takes::Text,
+        need: Need::One,
+        help: "Its id, as `pipeops-agent changes` shows it",
+    }],
+    notes: "What was there before is put back exactly. Where somebody else changed it since, nothing is touched.",
+    examples: &["sudo pipeops-agent undo limits-inotify-1"],
+    exit: "0 when it was taken back, 1 when it could not be, 2 when the command could not run.",
+    run: Some(undo),
+    ..Command::BARE
+};
+
+/// Who does it.
+enum Hands {
+    /// This process, which is root.
+    Own(Keeper),
+    /// The root helper behind this socket.
+    Helper(PathBuf),
+}
+
+impl Hands {
+    fn of(loaded: &Loaded, given: &Given) -> Result<Self> {
+        let settings = loaded.keeper();
+        if !geteuid().is_root() {
+            return Ok(Self::Helper(settings.socket));
+        }
+        for file in loaded.files() {
+            keeper::trust(file)?;
+        }
+        let root = given.path(ROOT.long);
+        let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
+        Ok(Self::Own(Keeper::new(root, &settings.state_dir)))
+    }
+
+    fn undo(&self, change: &str) -> Result<Done> {
+        match self {
+            Self::Own(keeper) => keeper.undo(change, &who()),
+            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).undo(change)),
+        }
+    }
+
+    fn changes(&self) -> Result<Vec<ChangeReport>> {
+        match self {
+            Self::Own(keeper) => keeper.changes(),
+            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).changes()),
+        }
+    }
+}
+
+/// Root, and who became root by sudo, as far as sudo says.
+fn who() -> String {
+    let by = std::env::var_os("SUDO_USER").and_then(|user| user.into_string().ok());
+    match by {
+        Some(user) => format!("root (sudo, {})", user.chars().take(32).collect::<String>()),
+        None => "root".to_owned(),
+    }
+}
+
+fn tell(done: &Done, output: &mut Output) {
+    let tone = if done.outcome == "failed" {
+        Tone::Bad
+    } else {
+        Tone::Good
+    };
+    let word = output.toned(tone, &format!("{}:", done.outcome));
+    output.line(&format!("{word} {}", printable(&done.sentence)));
+    for (name, text) in [("remains", &done.remains), ("undo", &done.undo)] {
+        if let Some(text) = text {
+            output.line(&format!("  {name}: {}", printable(text)));
+        }
+    }
+}
+
+fn undo(given: &Given, output: &mut Output) -> Result<Exit> {
+    let loaded = load(given);
+    let hands = Hands::of(&loaded, given)?;
+    let id = given.text("CHANGE").unwrap_or_default();
+    let done = match hands.changes() {
+        Ok(changes) if changes.iter().any(|change| change.id == id) => hands.undo(id)?,
+        // One of the agent, then; or nobody's.
+        known => match ask_agent(given, &loaded, id) {
+            Ok(done) => done,
+            Err(error) => return Err(known.err().unwrap_or(error)),
+        },
+    };
+    if given.has(JSON.long) {
+        output.json(&json!(done));
+    } else {
+        tell(&done, output);
+    }
+    Ok(if done.outcome == "failed" {
+        Exit::Problem
+    } else {
+        Exit::Fine
+    })
+}
+
+fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
+    let unknown = || {
+        Error::new(format!("there is no change {id:?}")).fix("sudo pipeops-agent changes shows all")
+    };
+    if id.is_empty()
+        || !id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    {
+        return Err(unknown());
+    }
+    let path = format!("{CHANGES_PATH}/{id}/undo");
+    let asked = socket::ask(
+        &socket::candidates(given, loaded),
+        &Ask::Post(&path, json!({})),
+    );
+    let answer = asked.map_err(|silence| {
+        if silence.is_down {
+            unknown()
+        } else {
+            silence.error
+        }
+    })?;
+    match answer.code {
+        200 => Done::deserialize(answer.json()?).map_err(|error| socket::odd(error.to_string())),
+        404 => Err(unknown()),
+        _ => Err(answer.refusal(&format!("cannot undo {id}"))),
+    }
+}
+
+fn changes(given: &Given, output: &mut Output) -> Result<Exit> {
+    let loaded = load(given);
+    let by_root = Hands::of(&loaded, given).and_then(|hands| hands.changes());
+    let by_agent = changes_of_agent(given, &loaded);
+    let is_json = given.has(JSON.long);
+    let mut missing = Vec::new();
+    let mut all: Vec<ChangeReport> = Vec::new();
+    for found in [by_root, by_agent] {
+        match found {
+            Ok(found) => {
+                for change in found {
+                    if !all.iter().any(|known| known.id == change.id) {
+                        all.push(change);
+                    }
+                }
+            }
+            Err(error) => missing.push(error),
+        }
+    }
+    if missing.len() == 2 {
+        return Err(missing.swap_remove(0));
+    }
+    // The newest first: stamps of one form sort as texts.
+    all.sort_by(|one, other| other.at.cmp(&one.at));
+    if is_json {
+        let missing: Vec<_> = missing.iter().map(error_json).collect();
+        output.json(&json!({ "changes": all, "missing": missing }));
+        return Ok(Exit::Fine);
+    }
+    for error in &missing {
+        output.warning(&error.clone().within("this is not the whole list"));
+    }
+    if all.is_empty() {
+        output.line("Nothing was changed on this machine.");
+    }
+    let now = clock::now().wall;
+    for change in &all {
+        let age = ago(&change.at, now).map(|age| format!("{age} ago"));
+        let head = [
+            Some(change.id.clone()),
+            Some(change.outcome.clone()),
+            age,
+            Some(format!("by {}", change.who)),
+        ];
+        let head: Vec<_> = head.into_iter().flatten().collect();
+        let head = printable(&head.join("  "));
+        output.line(&output.toned(Tone::Strong, &head));
+        output.line(&format!("  {}", printable(&change.what)));
+        for (name, text) in [("why", &change.why), ("undo", &change.undo.command)] {
+            if let Some(text) = text {
+                output.line(&format!("  {name}: {}", printable(text)));
+            }
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn changes_of_agent(given: &Given, loaded: &Loaded) -> Result<Vec<ChangeReport>> {
+    let asked = socket::ask(&socket::candidates(given, loaded), &Ask::Get(CHANGES_PATH));
+    let answer = asked.map_err(|silence| silence.error)?;
+    if answer.code != 200 {
+        return Err(answer.refusal("the agent does not tell its changes"));
+    }
+    let list = ChangeList::deserialize(answer.json()?);
+    Ok(list
+        .map_err(|error| socket::odd(error.to_string()))?
+        .changes)
+}

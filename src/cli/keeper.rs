@@ -1,0 +1,53 @@
+//! `keeper`: the root helper, as its service starts it.
+
+use std::path::Path;
+
+use super::{
+    given::Given,
+    load,
+    output::Output,
+    table::{CONFIG, Command, Opt, SET, Takes},
+};
+use crate::{
+    daemon::keeper,
+    error::{Exit, Result},
+};
+
+/// Where everything is below, for a trial.
+pub(super) const ROOT: Opt = Opt::value(
+    "root",
+    Takes::Folder,
+    "FOLDER",
+    "Work below this folder as if it were /, for a trial",
+)
+.default("/");
+
+/// `keeper`.
+pub(super) static COMMAND: Command = Command {
+    name: "keeper",
+    about: "Run the root helper in the foreground; its service does this",
+    options: &[ROOT, CONFIG, SET],
+    notes: "It repairs what `pipeops-agent doctor --fix` asks for, from a closed list, and takes it back.\n\
+        It serves root and the agent's user (keeper.user) on its socket (keeper.socket), and speaks to no network.",
+    examples: &[
+        "sudo systemctl start pipeops-keeper",
+        "sudo pipeops-agent keeper",
+    ],
+    run: Some(run),
+    ..Command::BARE
+};
+
+fn run(given: &Given, _: &mut Output) -> Result<Exit> {
+    let loaded = load(given);
+    let variable = |name: &str| std::env::var_os(name);
+    let (notify_socket, journal_stream) = (variable("NOTIFY_SOCKET"), variable("JOURNAL_STREAM"));
+    keeper::run(keeper::Start {
+        settings: &loaded.keeper(),
+        files: loaded.files(),
+        root: &given
+            .path(ROOT.long)
+            .unwrap_or_else(|| Path::new("/").to_owned()),
+        notify_socket: notify_socket.as_deref(),
+        journal_stream: journal_stream.as_deref().and_then(|stream| stream.to_str()),
+    })
+}

@@ -1,0 +1,565 @@
+//! The root helper as a real process of root, on a tree that stands for a machine: who is served, what a kill at any moment leaves behind,
+//! what it does at rest.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::{UnixDatagram, UnixStream},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, User, geteuid},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{command, put, until},
+    store::can_trace,
+};
+
+/// The user in the place of the agent's: it is on every machine.
+const USER: &str = "nobody";
+/// Somebody else.
+const STRANGER: u32 = 54_321;
+/// A fix may wait for a disk, under strace and beside everything else.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Root's helper with a folder of its own. Dropping it kills it.
+struct Helper {
+    folder: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+/// `None`, and a word about it, where the test cannot run.
+fn helper() -> Option<Helper> {
+    if !geteuid().is_root() {
+        println!("skipped: the root helper runs as root");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let helper = Helper {
+        folder,
+        child: None,
+    };
+    for (path, text) in [
+        ("proc/sys/fs/inotify/max_user_instances", "128\n"),
+        ("proc/sys/fs/inotify/max_user_watches", "8192\n"),
+        ("etc/hostname", "edge\n"),
+    ] {
+        helper.place(path, text);
+    }
+    let name = |name: &str| helper.folder.path().join(name).display().to_string();
+    put(
+        &helper.folder.path().join("config.toml"),
+        &format!(
+            "[keeper]\nsocket = \"{}\"\nstate_dir = \"{}\"\nuser = \"{USER}\"\n[dashboard]\nsocket = \"{}\"\n",
+            name("run/keeper.sock"),
+            name("state"),
+            name("no-agent.sock"),
+        ),
+    );
+    let config = helper.folder.path().join("config.toml");
+    std::fs::set_permissions(config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let program = helper.folder.path().join("pipeops-agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_pipeops-agent"), &program).unwrap();
+    std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Some(helper)
+}
+
+impl Helper {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A file of the tree.
+    fn place(&self, path: &str, text: &str) {
+        let path = self.path("tree").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        put(&path, text);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
+    /// Everything in the tree.
+    fn tree(&self) -> BTreeMap<PathBuf, String> {
+        let mut all = BTreeMap::new();
+        let mut open = vec![self.path("tree")];
+        while let Some(folder) = open.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    open.push(path.clone());
+                }
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                all.insert(path, text);
+            }
+        }
+        all
+    }
+
+    fn words(&self, words: &[&str]) -> Vec<String> {
+        let named = ["--root", "tree", "--config", "config.toml"];
+        let (options, paths): (Vec<_>, Vec<_>) =
+            named.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
+        let options = options
+            .into_iter()
+            .zip(paths)
+            .flat_map(|(option, path)| [option.to_owned(), self.path(path).display().to_string()]);
+        words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .chain(options)
+            .collect()
+    }
+
+    /// Starts it by these words, before the program.
+    fn start_by(&mut self, before: &[&str], notify: Option<&Path>) {
+        let log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.path("log"))
+            .unwrap();
+        let program = self.path("pipeops-agent").display().to_string();
+        let mut words: Vec<_> = before.iter().map(|word| (*word).to_owned()).collect();
+        words.push(program);
+        let mut process = command(&words[0]);
+        process
+            .args(&words[1..])
+            .args(self.words(&["keeper"]))
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        if let Some(notify) = notify {
+            process.env("NOTIFY_SOCKET", notify);
+        }
+        self.child = Some(process.spawn().unwrap());
+    }
+
+    fn start(&mut self) {
+        self.start_by(&[], None);
+        until("the helper listens", LONG, || {
+            UnixStream::connect(self.path("run/keeper.sock"))
+                .ok()
+                .map(drop)
+        });
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+        self.ended()
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().unwrap();
+        until("the helper ends", LONG, || child.try_wait().unwrap())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// One line, one answer; `None` where it hung up without one.
+    fn ask(&self, line: &str) -> Option<Value> {
+        let mut stream = UnixStream::connect(self.path("run/keeper.sock")).ok()?;
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(line.as_bytes()).ok()?;
+        stream.write_all(b"\n").ok()?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).ok()?;
+        serde_json::from_str(&answer).ok()
+    }
+
+    fn fix(&self) -> Option<Value> {
+        self.ask(r#"{"verb":"fix","check":"limits.inotify"}"#)
+    }
+
+    /// A command of the same program, of this user and group: its exit code, and what it printed.
+    fn cli(&self, who: (u32, u32), words: &[&str]) -> (i32, String) {
+        let output = command(self.path("pipeops-agent"))
+            .args(self.words(words))
+            .env_clear()
+            .uid(who.0)
+            .gid(who.1)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap_or(-1), text.into_owned())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- log of the helper\n{}", self.log());
+        }
+    }
+}
+
+const ROOT: (u32, u32) = (0, 0);
+
+fn agent_user() -> (u32, u32) {
+    let user = User::from_name(USER).unwrap().unwrap();
+    (user.uid.as_raw(), user.gid.as_raw())
+}
+
+#[test]
+fn a_fix_is_asked_for_shown_done_listed_and_taken_back_over_the_socket() {
+    let Some(mut helper) = helper() else { return };
+    let before = helper.tree();
+    helper.start();
+    let plan = helper
+        .ask(r#"{"verb":"plan","check":"limits.inotify"}"#)
+        .unwrap();
+    assert_eq!(plan["is_needed"], true);
+    assert_eq!(helper.tree(), before);
+    let done = helper.fix().unwrap();
+    assert_eq!(
+        (&done["outcome"], &done["change"]),
+        (&json!("done"), &json!("limits-inotify-1"))
+    );
+    assert_eq!(helper.fix().unwrap()["change"], "limits-inotify-1");
+    let file = helper.path("tree/etc/sysctl.d/90-pipeops-inotify.conf");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(
+        text,
+        "fs.inotify.max_user_instances = 8192\nfs.inotify.max_user_watches = 524288\n"
+    );
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o7777, 0o644);
+    let changes = helper.ask(r#"{"verb":"changes"}"#).unwrap();
+    assert_eq!(changes["changes"][0]["undo"]["possible"], true);
+    assert_eq!(changes["changes"][0]["who"], "root");
+    let undone = helper
+        .ask(r#"{"verb":"undo","change":"limits-inotify-1"}"#)
+        .unwrap();
+    assert_eq!(undone["outcome"], "undone");
+    assert_eq!(helper.tree(), before);
+    let facts = helper.ask(r#"{"verb":"inspect"}"#).unwrap();
+    assert!(facts["facts"]["stat /etc/rancher/k3s/config.yaml"].is_null());
+    let state = std::fs::metadata(helper.path("state")).unwrap();
+    assert_eq!((state.mode() & 0o7777, state.uid()), (0o700, 0));
+}
+
+#[test]
+fn root_and_the_agents_user_are_served_and_nobody_else() {
+    let Some(mut helper) = helper() else { return };
+    helper.start();
+    let socket = std::fs::metadata(helper.path("run/keeper.sock")).unwrap();
+    let agent = agent_user();
+    assert_eq!(
+        (socket.mode() & 0o7777, socket.uid(), socket.gid()),
+        (0o660, 0, agent.1)
+    );
+    // The agent's user undoes what root did, and both are written down.
+    assert_eq!(helper.fix().unwrap()["outcome"], "done");
+    let (code, told) = helper.cli(agent, &["undo", "limits-inotify-1", "--json"]);
+    assert_eq!(code, 0, "{told}");
+    let (_, told) = helper.cli(ROOT, &["changes", "--json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let why = told["changes"][0]["why"].as_str().unwrap();
+    assert_eq!(why, format!("taken back by the agent (uid {})", agent.0));
+    // One of the agent's group gets to the socket and no further; others not even there.
+    let (code, told) = helper.cli((STRANGER, agent.1), &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(
+        told.contains("serves root and the agent, and you are uid 54321"),
+        "{told}"
+    );
+    assert!(told.contains("sudo"), "{told}");
+    let (code, told) = helper.cli((STRANGER, STRANGER), &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.to_lowercase().contains("permission denied"), "{told}");
+    assert!(helper.log().contains("uid 54321 asked and may not"));
+}
+
+#[test]
+fn without_a_helper_root_works_alone_and_others_are_told_how() {
+    let Some(helper) = helper() else { return };
+    let (code, told) = helper.cli(agent_user(), &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("the root helper does not run"), "{told}");
+    assert!(
+        told.contains("sudo systemctl start pipeops-keeper"),
+        "{told}"
+    );
+    let (code, told) = helper.cli(ROOT, &["changes"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(
+        told.contains("Nothing was changed on this machine."),
+        "{told}"
+    );
+    let (code, told) = helper.cli(ROOT, &["undo", "limits-inotify-9"]);
+    assert_eq!(code, 2);
+    assert!(
+        told.contains("there is no change \"limits-inotify-9\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn who_says_nothing_too_much_or_nonsense_holds_nobody_up_for_long() {
+    let Some(mut helper) = helper() else { return };
+    helper.start();
+    // It says nothing at all: the one behind it is served all the same.
+    let mut silent = UnixStream::connect(helper.path("run/keeper.sock")).unwrap();
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+    silent.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(silent.read(&mut [0; 10]).unwrap(), 0, "it is hung up on");
+    // It never ends its line.
+    let mut endless = UnixStream::connect(helper.path("run/keeper.sock")).unwrap();
+    let mut taken = 0;
+    while endless.write_all(&[b'x'; 4096]).is_ok() && taken < 1 << 22 {
+        taken += 4096;
+    }
+    assert!(taken < 1 << 22, "a line of 4 MiB was taken");
+    for nonsense in [
+        "",
+        "{",
+        "[]",
+        "null",
+        r#"{"verb":"rm"}"#,
+        r#"{"verb":"fix"}"#,
+        r#"{"verb":"undo","change":"../../etc/passwd"}"#,
+    ] {
+        let answer = helper.ask(nonsense).unwrap();
+        assert!(!answer["error"].as_str().unwrap().is_empty(), "{nonsense}");
+    }
+    // What is asked for in a flood of connections is answered in the end.
+    let crowd: Vec<_> = (0..100)
+        .filter_map(|_| UnixStream::connect(helper.path("run/keeper.sock")).ok())
+        .collect();
+    drop(crowd);
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+}
+
+#[test]
+fn it_says_that_it_is_ready_sleeps_and_stops_when_told() {
+    let Some(mut helper) = helper() else { return };
+    let manager = UnixDatagram::bind(helper.path("notify")).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let notify = helper.path("notify");
+    helper.start_by(&[], Some(&notify));
+    let mut buffer = [0; 512];
+    let length = manager.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"READY=1\nSTATUS=waiting to be asked");
+    // Asked once, so that everything that runs lazily has run; then it sleeps.
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+    until("nothing wakes it for three seconds", LONG, || {
+        let before = wake_ups(helper.pid());
+        let deadline = crate::agent::clock() + Duration::from_secs(3);
+        until("three seconds", LONG, || {
+            (crate::agent::clock() > deadline).then_some(())
+        });
+        (wake_ups(helper.pid()) == before).then_some(())
+    });
+    assert!(helper.end(Signal::SIGTERM).success());
+    assert!(!helper.path("run/keeper.sock").exists());
+}
+
+/// How often the threads of a process gave up a processor, each time to wait.
+fn wake_ups(pid: i32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let statuses = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
+    statuses
+        .filter_map(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line?.trim().parse::<u64>().ok()
+        })
+        .sum()
+}
+
+#[test]
+fn settings_and_a_journal_that_others_could_change_are_not_believed() {
+    let Some(mut helper) = helper() else { return };
+    let config = helper.path("config.toml");
+    for mode in [0o666, 0o664] {
+        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(mode)).unwrap();
+        helper.start_by(&[], None);
+        assert_eq!(helper.ended().code(), Some(2));
+        assert!(
+            helper.log().contains("others than root may change"),
+            "{}",
+            helper.log()
+        );
+    }
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::chown(&config, Some(agent_user().0), None).unwrap();
+    helper.start_by(&[], None);
+    assert_eq!(helper.ended().code(), Some(2));
+    std::os::unix::fs::chown(&config, Some(0), None).unwrap();
+
+    std::fs::create_dir(helper.path("state")).unwrap();
+    std::os::unix::fs::chown(helper.path("state"), Some(agent_user().0), None).unwrap();
+    std::fs::set_permissions(helper.path("state"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    helper.start_by(&[], None);
+    assert_eq!(helper.ended().code(), Some(2));
+    assert!(
+        helper.log().contains("nothing in it is believed"),
+        "{}",
+        helper.log()
+    );
+}
+
+#[test]
+fn a_socket_that_a_killed_helper_left_is_replaced_and_one_that_answers_is_not() {
+    let Some(mut helper) = helper() else { return };
+    helper.start();
+    helper.end(Signal::SIGKILL);
+    assert!(helper.path("run/keeper.sock").exists());
+    helper.start();
+    let first = helper.child.take();
+    helper.start_by(&[], None);
+    assert_eq!(helper.ended().code(), Some(2));
+    assert!(
+        helper.log().contains("another keeper answers there"),
+        "{}",
+        helper.log()
+    );
+    helper.child = first;
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+}
+
+/// Lets the helper do a fix while a system call does this at its nth time; says whether that happened.
+fn disturbed(helper: &mut Helper, call: &str, what: &str, time: usize) -> bool {
+    let trace = helper.path("trace");
+    let inject = format!("inject={call}:{what}:when={time}");
+    let trace_name = trace.display().to_string();
+    helper.start_by(
+        &["strace", "-f", "-qq", "-o", &trace_name, "-e", &inject],
+        None,
+    );
+    // It may be killed before it listens at all.
+    let is_there = until("it listens or is gone", LONG, || {
+        if helper.child.as_mut().unwrap().try_wait().unwrap().is_some() {
+            return Some(false);
+        }
+        UnixStream::connect(helper.path("run/keeper.sock"))
+            .ok()
+            .map(|_| true)
+    });
+    let is_answered = is_there && helper.fix().is_some();
+    if what.starts_with("signal") && !is_answered {
+        helper.ended();
+        return true;
+    }
+    // The child of strace ends with a signal of ours, and strace after it.
+    let traced = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", helper.pid()));
+    for child in traced.unwrap_or_default().split_whitespace() {
+        kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGKILL).ok();
+    }
+    helper.ended();
+    std::fs::read_to_string(&trace).is_ok_and(|told| told.contains("INJECTED"))
+}
+
+/// After a disturbance: a start without one brings everything to its end, and undo to where it was.
+fn settles(helper: &mut Helper, before: &BTreeMap<PathBuf, String>, what: &str) {
+    helper.start();
+    let changes = helper.ask(r#"{"verb":"changes"}"#).unwrap();
+    let list = changes["changes"].as_array().unwrap();
+    assert!(list.len() <= 1, "{what}: {list:?}");
+    for change in list {
+        let outcome = change["outcome"].as_str().unwrap();
+        assert!(["done", "undone"].contains(&outcome), "{what}: {change}");
+        if outcome == "undone" {
+            assert_eq!(helper.tree(), *before, "{what}");
+        }
+    }
+    let done = helper.fix().unwrap();
+    assert_eq!(done["outcome"], "done", "{what}: {done}");
+    let id = done["change"].as_str().unwrap();
+    let undone = helper
+        .ask(&format!(r#"{{"verb":"undo","change":"{id}"}}"#))
+        .unwrap();
+    assert_eq!(undone["outcome"], "undone", "{what}: {undone}");
+    assert_eq!(helper.tree(), *before, "{what}");
+    helper.end(Signal::SIGTERM);
+    std::fs::remove_dir_all(helper.path("state")).unwrap();
+}
+
+#[test]
+fn a_kill_or_an_io_error_at_any_step_leaves_a_way_on_and_a_way_back() {
+    let Some(mut helper) = helper() else { return };
+    if !can_trace() {
+        return;
+    }
+    let before = helper.tree();
+    let mut disturbances = 0;
+    for (call, what) in [
+        ("rename", "signal=SIGKILL"),
+        ("fsync", "signal=SIGKILL"),
+        ("rename", "error=EIO"),
+        ("fsync", "error=ENOSPC"),
+    ] {
+        // Each record is one rename and two fsyncs: of the latter every third time is as good as all.
+        let step = if call == "fsync" { 3 } else { 1 };
+        for time in (1..200).step_by(step) {
+            let name = format!("{call} {what} at {time}");
+            let happened = disturbed(&mut helper, call, what, time);
+            settles(&mut helper, &before, &name);
+            if !happened {
+                assert!(time > 5, "{name}: never injected");
+                break;
+            }
+            disturbances += 1;
+        }
+    }
+    println!("{disturbances} kills and errors");
+    assert!(disturbances > 30, "{disturbances}");
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_understands() {
+    if !crate::agent::has("systemd-analyze") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/systemd/pipeops-keeper.service"
+    );
+    let unit = std::fs::read_to_string(source).unwrap();
+    let unit = unit.replace(
+        "/usr/bin/pipeops-agent",
+        env!("CARGO_BIN_EXE_pipeops-agent"),
+    );
+    let path = folder.path().join("pipeops-keeper.service");
+    put(&path, &unit);
+    let output = command("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/openrc/pipeops-keeper");
+    assert!(
+        command("sh")
+            .args(["-n", script])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
