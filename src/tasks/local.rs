@@ -1,5 +1,6 @@
 //! What local viewers are told, and what they may set: the agent's side of the server on the socket.
 
+mod repairs;
 mod views;
 
 use std::{rc::Rc, time::Duration};
@@ -19,6 +20,7 @@ use crate::{
     },
 };
 
+pub use repairs::{Look, Repairs};
 pub use views::Sources;
 
 /// Deadlines of what viewers ask others.
@@ -88,7 +90,10 @@ impl Answers for Local {
                 View::Events => self.events(&asked).await,
                 View::Link => self.link().await,
                 View::Settings => Reply::json(&self.sources.settings),
+                View::Problems => self.problems(&asked).await,
+                View::Fix => self.fix(&asked).await,
                 View::Changes => self.changes().await,
+                View::Undo => self.undo(&asked).await,
                 View::Access => Reply::json(&self.access.report().await),
                 View::Decision => self.decision(&asked).await,
                 View::SetAccess => self.set_access(&asked).await,

@@ -7,7 +7,7 @@ use hyper::{Method, Request};
 use serde::Serialize;
 use smol::stream;
 
-use super::{Local, within};
+use super::{Local, repairs::Repairs, within};
 use crate::{
     core::{door::Role, event::Source, health::Severity, lines::Lines, time::Wall},
     dashboard::{Asked, Reply, StatusCode},
@@ -22,7 +22,7 @@ use crate::{
             series::{self, KEYS_MAX, POINTS_MAX, Question, Subjects},
         },
     },
-    wire::api::{ChangeList, HostReport, LogPage, SettingsReport, Status},
+    wire::api::{HostReport, LogPage, SettingsReport, Status},
 };
 
 /// Lines of a container's log that are sent before those to come.
@@ -48,6 +48,8 @@ pub struct Sources {
     pub lines: Box<dyn Fn(usize) -> LogPage>,
     /// Whether the wall clock may have been set since boot.
     pub clock_is_set: Box<dyn Fn() -> bool>,
+    /// Who finds out what is wrong, and who repairs it.
+    pub repairs: Repairs,
 }
 
 impl std::fmt::Debug for Sources {
@@ -79,7 +81,11 @@ impl Local {
             now: self.now(),
         };
         let figures = view.figures().await;
-        Reply::json(&HostReport { figures })
+        let environment = self.sources.repairs.environment().await;
+        Reply::json(&HostReport {
+            environment: (*environment).clone(),
+            figures,
+        })
     }
 
     fn now(&self) -> Wall {
@@ -211,11 +217,6 @@ impl Local {
     pub(super) async fn link(&self) -> Reply {
         let link = crate::dashboard::Answers::status(self).link;
         shown(&happenings::link(&self.telemetry, &self.sources.books, link).await)
-    }
-
-    pub(super) async fn changes(&self) -> Reply {
-        let changes = happenings::changes(&self.store).await;
-        shown(&changes.map(|changes| ChangeList { changes }))
     }
 }
 

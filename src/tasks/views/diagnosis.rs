@@ -1,11 +1,12 @@
 //! "Link or node?", asked when somebody looks, and at most once in a while.
 
-use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
+use std::{path::Path, rc::Rc, time::Duration};
 
+use super::kept::Kept;
 use crate::{
     core::{
         diagnosis::{Rung, verdict},
-        time::{Mono, Now},
+        time::Now,
     },
     host::network,
     link::{dial::Caller, ladder},
@@ -23,9 +24,7 @@ pub struct Doubt {
     target: Result<Target, String>,
     caller: Box<dyn Fn() -> Result<Caller, String>>,
     clock: fn() -> Now,
-    last: RefCell<Option<(Mono, Rc<Diagnosis>)>>,
-    // Whoever asks meanwhile waits for the same answer.
-    asking: smol::lock::Mutex<()>,
+    last: Kept<Diagnosis>,
 }
 
 impl std::fmt::Debug for Doubt {
@@ -45,23 +44,13 @@ impl Doubt {
             target,
             caller,
             clock,
-            last: RefCell::default(),
-            asking: smol::lock::Mutex::new(()),
+            last: Kept::new(clock, KEPT_FOR),
         }
     }
 
     /// Tests every step, or says what was seen a moment ago.
     pub async fn diagnosis(&self) -> Rc<Diagnosis> {
-        let _turn = self.asking.lock().await;
-        let now = (self.clock)();
-        if let Some((at, known)) = &*self.last.borrow()
-            && now.mono.since(*at) < KEPT_FOR
-        {
-            return Rc::clone(known);
-        }
-        let found = Rc::new(self.test().await);
-        self.last.replace(Some((now.mono, Rc::clone(&found))));
-        found
+        self.last.get(self.test()).await
     }
 
     async fn test(&self) -> Diagnosis {

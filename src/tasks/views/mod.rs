@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod diagnosis;
 pub mod figures;
 pub mod happenings;
+pub mod kept;
 pub mod series;
 
 use crate::store::Failure;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Environment;
+
 /// Where the ladder is found.
 pub const DIAGNOSIS_PATH: &str = "/api/v1/diagnosis";
 /// Where the machine and its cards are found.
@@ -43,6 +45,8 @@ pub struct Rung {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct HostReport {
+    /// What kind of machine this is.
+    pub environment: Environment,
     /// The cards.
     pub figures: Vec<Figure>,
 }

@@ -1,0 +1,153 @@
+//! What is wrong with the machine, what the root helper does about it, and what was done here so far.
+
+use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
+
+use super::Local;
+use crate::{
+    core::{
+        audit::{Entry, Verdict},
+        time::Now,
+    },
+    dashboard::{Asked, Reply},
+    error::Error,
+    store::{Effect, Ticket},
+    tasks::{
+        doctor::Report,
+        keeper::Keeper,
+        views::{happenings, kept::Kept},
+    },
+    wire::{
+        api::{ChangeList, Doctor, Environment},
+        keeper::Done,
+    },
+};
+
+/// How long findings are told again.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+/// How long the environment is: it changes with a reboot.
+const ENVIRONMENT_KEPT_FOR: Duration = Duration::from_secs(3600);
+/// Changes that are told.
+const CHANGES_MAX: usize = 200;
+
+/// Looks at the machine.
+pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Report>>>>;
+
+/// Who finds out and who repairs.
+pub struct Repairs {
+    look: Look,
+    keeper: PathBuf,
+    findings: Kept<Doctor>,
+    environment: Kept<Environment>,
+}
+
+impl std::fmt::Debug for Repairs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Repairs")
+    }
+}
+
+impl Repairs {
+    /// `look` finds out; the root helper listens at `keeper`.
+    pub fn new(look: Look, keeper: PathBuf, clock: fn() -> Now) -> Self {
+        Self {
+            look,
+            keeper,
+            findings: Kept::new(clock, KEPT_FOR),
+            environment: Kept::new(clock, ENVIRONMENT_KEPT_FOR),
+        }
+    }
+
+    async fn findings(&self) -> Rc<Doctor> {
+        self.findings
+            .get(async { (self.look)().await.told() })
+            .await
+    }
+
+    /// What kind of machine this is.
+    pub(super) async fn environment(&self) -> Rc<Environment> {
+        self.environment
+            .get(async { self.findings().await.environment.clone() })
+            .await
+    }
+
+    fn keeper(&self) -> Keeper<'_> {
+        Keeper::at(&self.keeper)
+    }
+}
+
+impl Local {
+    pub(super) async fn problems(&self, asked: &Asked) -> Reply {
+        let repairs = &self.sources.repairs;
+        let is_fresh = asked.value("fresh").is_some_and(|value| value == "1");
+        if is_fresh && asked.caller.role >= crate::core::door::Role::Operator {
+            repairs.findings.forget();
+        }
+        Reply::json(&*repairs.findings().await)
+    }
+
+    /// Has the root helper repair what a check found.
+    pub(super) async fn fix(&self, asked: &Asked) -> Reply {
+        let keeper = self.sources.repairs.keeper();
+        self.repair(asked, "fix", keeper.fix(&asked.id)).await
+    }
+
+    /// Has it take a change back.
+    pub(super) async fn undo(&self, asked: &Asked) -> Reply {
+        let keeper = self.sources.repairs.keeper();
+        self.repair(asked, "undo", keeper.undo(&asked.id)).await
+    }
+
+    async fn repair(
+        &self,
+        asked: &Asked,
+        verb: &str,
+        act: impl Future<Output = Result<Done, Error>>,
+    ) -> Reply {
+        let who = asked.caller.in_words();
+        let what = format!("{verb} {}", asked.id);
+        let entry = Entry::new(&who, &what, Verdict::Permitted, "asked for on this machine");
+        let begun = self.store.audit_begin(entry, self.board.now().wall).await;
+        log::info!("{what}, by {who}");
+        let done = act.await;
+        let outcome = match &done {
+            Ok(done) => done.outcome.clone(),
+            Err(_) => "failed".to_owned(),
+        };
+        match begun {
+            Ok(ticket) => self.note_end(ticket, outcome).await,
+            // The root helper has a journal of its own, so this is not the only word of it.
+            Err(failure) => log::warn!("{what} by {who} is not in the audit: {failure}"),
+        }
+        self.sources.repairs.findings.forget();
+        match done {
+            Ok(done) => Reply::json(&done),
+            Err(error) => Reply::unavailable(error.sentence(), error.fix.as_deref()),
+        }
+    }
+
+    async fn note_end(&self, ticket: Ticket, outcome: String) {
+        let ended = self.store.audit_end(ticket, outcome, Effect::default());
+        if let Err(failure) = ended.await {
+            log::warn!("how a repair ended is not in the audit: {failure}");
+        }
+    }
+
+    /// What was done here, by whom, and how it is taken back: of the audit, and of the root helper where there is one.
+    pub(super) async fn changes(&self) -> Reply {
+        let own = happenings::changes(&self.store).await;
+        let mut changes = match own {
+            Ok(changes) => changes,
+            Err(why) => {
+                return Reply::unavailable(why, Some("pipeops-agent status says more"));
+            }
+        };
+        match self.sources.repairs.keeper().changes().await {
+            Ok(repairs) => changes.extend(repairs),
+            // Not having one is how many machines are.
+            Err(error) => log::debug!("changes of the root helper are not shown: {error}"),
+        }
+        changes.sort_by(|one, other| other.at.cmp(&one.at));
+        changes.truncate(CHANGES_MAX);
+        Reply::json(&ChangeList { changes })
+    }
+}
