@@ -133,6 +133,7 @@ impl Merged {
             surroundings: Surroundings::default(),
             warnings: self.warnings.clone(),
             shown: Vec::new(),
+            keeper: self.keeper(),
         })
     }
 

@@ -35,6 +35,8 @@ pub struct Settings {
     pub telemetry: Telemetry,
     /// The local viewers.
     pub dashboard: Dashboard,
+    /// The root helper.
+    pub keeper: Keeper,
     /// Certificates.
     pub tls: Tls,
     /// Log lines.

@@ -12,7 +12,13 @@ use crate::{
     error::{Error, Result},
     host::clock,
     log,
-    tasks::{deliver::Databases, local::Sources, views::diagnosis::Doubt},
+    tasks::{
+        deliver::Databases,
+        doctor,
+        keeper::Keeper,
+        local::{Look, Repairs, Sources},
+        views::diagnosis::Doubt,
+    },
     wire::{
         api::{LogEntry, LogPage, SettingReport, SettingsReport},
         handshake::Target,
@@ -77,7 +83,21 @@ impl Agent {
             settings: settings(&self.settings),
             lines: Box::new(move |tail| page(&lines, tail)),
             clock_is_set: Box::new(move || for_clock.network.clock_is_set()),
+            repairs: Repairs::new(self.look(), self.settings.keeper.socket.clone(), clock::now),
         }
+    }
+
+    /// Looks at the machine, with the eyes of the root helper where there is one.
+    fn look(&self) -> Look {
+        let socket = self.settings.keeper.socket.clone();
+        Box::new(move || {
+            let socket = socket.clone();
+            Box::pin(async move {
+                let seen = Keeper::at(&socket).inspect().await.unwrap_or_default();
+                let place = doctor::Place { root: "/".into() };
+                doctor::look(&place, seen.by_root()).await
+            })
+        })
     }
 
     /// Opens a way. One that cannot be had is a condition, and is tried again.

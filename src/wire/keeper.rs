@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::core::preflight::facts::Fact;
+
 /// Where the keeper listens unless a setting says otherwise.
 pub const SOCKET: &str = "/run/pipeops-keeper/keeper.sock";
 /// The longest line, either way.
@@ -31,6 +33,15 @@ pub struct Ask {
 pub struct Inspection {
     /// A text for each name; `null`: there is no such thing. What could not be read is absent.
     pub facts: BTreeMap<String, Option<String>>,
+}
+
+impl Inspection {
+    /// The same as the doctor reads it.
+    pub fn by_root(self) -> BTreeMap<String, Fact> {
+        let fact = |found: Option<String>| found.map_or(Fact::Missing, Fact::Text);
+        let facts = self.facts.into_iter();
+        facts.map(|(name, found)| (name, fact(found))).collect()
+    }
 }
 
 /// The answer to `plan`: what a fix would do on this machine, now.

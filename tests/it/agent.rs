@@ -294,13 +294,25 @@ impl Agent {
         (output.status.code().unwrap_or(-1), text.into_owned())
     }
 
-    /// What the socket answers at a path: the status code and the body. HTTP/1.0, so that a body that flows ends with its connection.
+    /// What the socket answers at a path: the status code and the body.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        self.exchange(&format!("GET {path} HTTP/1.0\r\nHost: agent\r\n\r\n"))
+    }
+
+    /// Asks for something to be done.
+    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.0\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        self.exchange(&request).expect("the agent answers")
+    }
+
+    /// HTTP/1.0, so that a body that flows ends with its connection.
+    fn exchange(&self, request: &str) -> Option<(u16, String)> {
         let mut socket = UnixStream::connect(self.folder().join("agent.sock")).ok()?;
         socket.set_read_timeout(Some(SOON)).ok()?;
-        socket
-            .write_all(format!("GET {path} HTTP/1.0\r\nHost: agent\r\n\r\n").as_bytes())
-            .ok()?;
+        socket.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -270,3 +270,37 @@ fn every_setting_is_shown_with_its_origin_and_without_secrets() {
         ["link", "k3s", "node", "disk", "clock", "power", "backlog"]
     );
 }
+
+#[test]
+fn what_the_doctor_found_is_told_and_without_a_root_helper_nothing_is_repaired() {
+    let plane = Plane::start(Options::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("keeper.sock").display().to_string();
+    let mut agent = Agent::new(&plane).with("PIPEOPS_KEEPER_SOCKET", socket);
+    agent.start();
+    agent.until_linked();
+    let doctor = agent.view("/api/v1/problems");
+    let checks = doctor["checks"].as_array().unwrap();
+    assert!(checks.len() >= 45, "{} checks", checks.len());
+    for check in checks {
+        let outcome = check["outcome"].as_str().unwrap();
+        assert!(
+            ["ok", "problem", "unknown", "skipped"].contains(&outcome),
+            "{check}"
+        );
+    }
+    let host = agent.view("/api/v1/host");
+    assert_eq!(host["environment"], doctor["environment"]);
+    let (code, body) = agent.post("/api/v1/problems/limits.inotify/fix", "{}");
+    assert_eq!(code, 503, "{body}");
+    assert!(
+        body.contains("the root helper does not run") && body.contains("sudo"),
+        "{body}"
+    );
+    let changes = agent.view("/api/v1/changes");
+    let asked = &changes["changes"][0];
+    assert_eq!(
+        (&asked["what"], &asked["outcome"]),
+        (&Value::from("fix limits.inotify"), &Value::from("failed"))
+    );
+}

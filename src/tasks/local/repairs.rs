@@ -5,12 +5,12 @@ use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
 use super::Local;
 use crate::{
     core::{
-        audit::{Entry, Verdict},
+        audit::{Effect, Entry, Verdict},
         time::Now,
     },
     dashboard::{Asked, Reply},
     error::Error,
-    store::{Effect, Ticket},
+    store::Ticket,
     tasks::{
         doctor::Report,
         keeper::Keeper,

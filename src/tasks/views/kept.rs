@@ -38,9 +38,9 @@ impl<T> Kept<T> {
         {
             return Rc::clone(known);
         }
-        let made = Rc::new(make.await);
-        self.last.replace(Some((now, Rc::clone(&made))));
-        made
+        let answer = Rc::new(make.await);
+        self.last.replace(Some((now, Rc::clone(&answer))));
+        answer
     }
 
     /// What was answered last is true no more.
