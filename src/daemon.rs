@@ -31,6 +31,7 @@ use crate::{
         deliver::{self, Delivery},
         events::Events,
         facts::Facts,
+        last_words,
         local::Local,
         observe,
         proxy::Proxy,
@@ -286,7 +287,13 @@ impl Agent {
         if let Some(client) = self.cluster.clone() {
             let fix = parts::manifest(&self.settings).command();
             let known = Rc::clone(&self.known);
-            let counted = observe::run(client.clone(), Rc::clone(&self.board), Rc::clone(&known));
+            let (tell, failures) = last_words::channel();
+            let counted = observe::run(
+                client.clone(),
+                Rc::clone(&self.board),
+                Rc::clone(&known),
+                tell,
+            );
             let parts = cluster::Parts {
                 client: client.clone(),
                 known,
@@ -295,8 +302,10 @@ impl Agent {
                 fix: parts::manifest(&self.settings).node_stats_command(),
             };
             let sampled = cluster::run(&parts, cluster::EVERY, async |tick| self.keep(tick).await);
+            let told = (&self.telemetry, &self.board);
+            let words = last_words::run(&client, &failures, told, &fix);
             let watched = future::zip(counted, self.events.run(&client, &fix));
-            future::zip(watched, sampled).await;
+            future::zip(future::zip(watched, words), sampled).await;
         }
     }
 

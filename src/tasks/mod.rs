@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod events;
 pub mod facts;
 pub mod keeper;
+pub mod last_words;
 pub mod lease;
 pub mod local;
 pub mod metrics;

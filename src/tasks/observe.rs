@@ -7,7 +7,7 @@ use smol::{
     future,
 };
 
-use super::{board::Board, cluster::Known};
+use super::{board::Board, cluster::Known, last_words::Tell};
 use crate::{
     core::health::Severity,
     error::Error as Told,
@@ -22,8 +22,8 @@ use crate::{
 /// Nodes that are named in one sentence at most.
 const NAMED_MAX: usize = 5;
 
-/// Watches for ever, and keeps in `known` what figures of the cluster are made of.
-pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>) {
+/// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of containers that failed.
+pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>, failures: Tell) {
     // One place: a second reason to ask for the version while the first still waits is the same reason.
     let (ask, asked) = bounded(1);
     let nodes = async {
@@ -43,7 +43,7 @@ pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>) {
         let mut pods = Pods::default();
         let watch = Watch::whole("/api/v1/pods");
         let take = |event: Event<Pod>| {
-            know_pods(&known, &event);
+            know_pods(&known, &event, &failures);
             take_pods(&mut pods, &event, &board);
         };
         watch.run(&client, take).await;
@@ -108,18 +108,17 @@ fn know_nodes(known: &Known, event: &Event<Node>) {
     }
 }
 
-fn know_pods(known: &Known, event: &Event<Pod>) {
+fn know_pods(known: &Known, event: &Event<Pod>, failures: &Tell) {
     let mut phases = known.phases.borrow_mut();
     match event {
         Event::Restarted => phases.begin_anew(),
         Event::Added(pod) | Event::Modified(pod) => {
             let head = pod.metadata();
-            phases.tell(
-                &head.uid,
-                &head.namespace,
-                &pod.status.phase,
-                pod.restarts(),
-            );
+            let phase = &pod.status.phase;
+            let news = phases.tell(&head.uid, &head.namespace, phase, pod.restarts());
+            if news > 0 {
+                failures.restarted(pod);
+            }
         }
         Event::Deleted(pod) => phases.forget(&pod.metadata.uid),
         Event::Synced => phases.complete(),

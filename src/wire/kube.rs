@@ -226,11 +226,46 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerStatus {
+    /// Its name.
+    pub name: String,
     /// How often it was started again.
     pub restart_count: i64,
+    /// How it ended the last time.
+    pub last_state: LastState,
+}
+
+/// How a container ended the last time.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+pub struct LastState {
+    /// `None`: it has not ended yet.
+    pub terminated: Option<Ended>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Ended {
+    /// 0 where nothing was wrong.
+    pub exit_code: i64,
 }
 
 impl Pod {
+    /// Containers that were started again because they had failed.
+    pub fn failed_containers(&self) -> impl Iterator<Item = &str> {
+        let status = &self.status;
+        let all = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses);
+        let has_failed = |container: &&ContainerStatus| {
+            let ended = container.last_state.terminated.as_ref();
+            container.restart_count > 0 && ended.is_some_and(|ended| ended.exit_code != 0)
+        };
+        all.filter(has_failed)
+            .map(|container| container.name.as_str())
+    }
+
     /// How often its containers were started again.
     pub fn restarts(&self) -> u32 {
         let status = &self.status;

@@ -66,16 +66,17 @@ impl Phases {
         self.is_complete = true;
     }
 
-    /// A Pod is there, or has changed. `id` is unique for ever.
-    pub fn tell(&mut self, id: &str, namespace: &str, phase: &str, restarts: u32) {
+    /// A Pod is there, or has changed. `id` is unique for ever. Returns how often containers of it were started again since it was told of
+    /// before.
+    pub fn tell(&mut self, id: &str, namespace: &str, phase: &str, restarts: u32) -> u32 {
         let id = number(id);
         let known = self.pods.remove(&id);
         self.uncount(known);
         let Some(namespace) = self.place(namespace) else {
-            return;
+            return 0;
         };
         if self.pods.len() >= PODS_MAX {
-            return;
+            return 0;
         }
         let phase = PHASES.iter().position(|known| *known == phase);
         let phase = u8::try_from(phase.unwrap_or(PHASES.len() - 1)).unwrap_or_default();
@@ -89,12 +90,14 @@ impl Phases {
         let before = before.map(|pod| pod.restarts);
         let before = before.unwrap_or(if self.is_complete { 0 } else { restarts });
         self.pods.insert(id, pod);
+        let news = restarts.saturating_sub(before);
         if let Some((counts, index)) = self.slot(pod) {
-            counts.restarts += u64::from(restarts.saturating_sub(before));
+            counts.restarts += u64::from(news);
             if let Some(phase) = counts.phases.get_mut(index) {
                 *phase += 1;
             }
         }
+        news
     }
 
     /// A Pod is gone.

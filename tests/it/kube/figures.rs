@@ -11,7 +11,7 @@ use pipeops_agent::kube::Client;
 use pipeops_agent::tasks::{
     board::Board,
     cluster::{self, Known, Parts},
-    observe,
+    last_words, observe,
 };
 use smol::Task;
 
@@ -33,7 +33,12 @@ struct Sampling {
 impl Sampling {
     fn start(executor: &Executor, client: &Client) -> Self {
         let (board, known) = (Rc::new(Board::new(clock::now)), Rc::new(Known::default()));
-        let observed = observe::run(client.clone(), Rc::clone(&board), Rc::clone(&known));
+        let observed = observe::run(
+            client.clone(),
+            Rc::clone(&board),
+            Rc::clone(&known),
+            last_words::channel().0,
+        );
         let parts = Parts {
             client: client.clone(),
             known,
