@@ -133,7 +133,7 @@ function tools(view, parts) {
       move('→', 'Later', () => (to + width / 2 >= now() ? { last: range.last } : { from: from + width / 2, to: to + width / 2 })),
       move('+', 'Zoom in', () => ({ from: from + width / 4, to: to - width / 4 })),
       move('−', 'Zoom out', () => ({ from: from - width / 2, to: Math.min(now(), to + width / 2) }))),
-    h('span', { class: 'faint' }, isNow ? `the last ${length(range.last)}` : [moment(from), ' – ', moment(to), ' ', h('button', { type: 'button', onclick: () => look(view, { last: 24 * HOUR }) }, 'Back to now')]),
+    h('span', { class: 'faint' }, isNow ? `the last ${RANGES.find(([, last]) => last === range.last)?.[0] ?? length(range.last)}` : [moment(from), ' – ', moment(to), ' ', h('button', { type: 'button', onclick: () => look(view, { last: 24 * HOUR }) }, 'Back to now')]),
     h('label', { class: 'grow' }, 'Series ', h('input', { type: 'search', value: filter, placeholder: 'all', oninput() { filter = this.value; view.redraw(); } })),
     h('label', {}, 'Go to ', h('select', { onchange() { document.getElementById(`part-${this.value}`)?.scrollIntoView(); } }, parts.map((name) => h('option', {}, name)))));
 }

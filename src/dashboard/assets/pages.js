@@ -281,9 +281,6 @@ const LEVEL = {
   off: ['note', 'nothing: nobody reaches the cluster through this agent'],
 };
 
-// What was asked about, and what came of it.
-const question = { method: 'GET', path: '', answer: null, error: null };
-
 export const access = {
   role: 'viewer',
   commands: () => ['pipeops-agent access', 'pipeops-agent access off'],
@@ -297,7 +294,7 @@ export const access = {
       section('What the control plane may do here', level(told), off(told, access)),
       section('Asked in the last 24 hours', told.last_day ? asked(told) : empty('The audit cannot be read', told.last_day_why && `: ${told.last_day_why}`, '.')),
       told.last_day && section('Refused', refused(told.last_day.refusals ?? [])),
-      section('Would it run?', decision(view)),
+      h('p', { class: 'foot' }, 'Whether a call would run, and why: ', command('pipeops-agent access test GET /api/v1/pods')),
     ]);
   },
 };
@@ -356,36 +353,6 @@ function refused(list) {
   ], list);
 }
 
-function decision(view) {
-  const { answer, error } = question;
-  const verdict = { permitted: 'ok', refused: 'critical', depends: 'unknown' };
-  return [
-    h('form', {
-      class: 'tools',
-      async onsubmit() {
-        const asked = new FormData(this);
-        question.method = asked.get('method');
-        question.path = asked.get('path').trim();
-        try {
-          question.answer = await ask(`/api/v1/access/decision?method=${encodeURIComponent(question.method)}&path=${encodeURIComponent(question.path)}`, { signal: view.signal });
-          question.error = null;
-        } catch (error) {
-          Object.assign(question, { answer: null, error });
-        }
-        view.redraw();
-      },
-    },
-    h('label', {}, 'Method ', h('select', { name: 'method' }, ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'].map((it) => h('option', {}, it)))),
-    h('label', { class: 'grow' }, 'Path ', h('input', { name: 'path', required: true, placeholder: '/api/v1/pods', autocapitalize: 'off', spellcheck: 'false' })),
-    h('button', {}, 'Explain')),
-    h('div', { 'aria-live': 'polite' },
-      error && h('p', { class: 'state critical' }, sentence(error.message), error.fix && ` ${sentence(error.fix)}`),
-      answer && [h('p', { class: 'verdict' }, mark(verdict[answer.verdict] ?? 'unknown', ''), h('b', {}, answer.verdict), `: ${answer.why}.`),
-        answer.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), answer.fix),
-        h('p', { class: 'faint' }, 'The same by hand: ', command(`pipeops-agent access test ${question.method} '${question.path.replaceAll("'", "'\\''")}'`))]),
-  ];
-}
-
 // ---- settings -------------------------------------------------------------------------------------------------------------
 
 // The settings: every value, where it came from, what it does.
@@ -403,7 +370,7 @@ export const settings = {
     return part(settings, 'the settings', (told) => {
       const shown = (told.settings ?? []).filter((it) => (!isChangedOnly || !it.is_default) && `${it.key} ${it.meaning}`.toLowerCase().includes(sought.toLowerCase()));
       return [
-        told.warnings?.length > 0 && h('ul', { class: 'findings' }, told.warnings.map((warning) => h('li', { class: 'finding warning' }, h('p', {}, mark('warning'), sentence(typeof warning === 'string' ? warning : warning.message ?? warning.error ?? JSON.stringify(warning))), warning.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), warning.fix)))),
+        told.warnings?.length > 0 && h('ul', { class: 'findings' }, told.warnings.map((warning) => h('li', { class: 'finding warning' }, h('p', {}, mark('warning'), sentence(warning))))),
         h('div', { class: 'tools' },
           h('label', {}, 'Search ', h('input', { type: 'search', value: sought, oninput() { sought = this.value; view.redraw(); } })),
           h('label', {}, h('input', { type: 'checkbox', checked: isChangedOnly, onchange() { isChangedOnly = this.checked; view.redraw(); } }), ' only what was set')),
