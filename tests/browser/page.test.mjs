@@ -237,7 +237,7 @@ test('a token goes from the address into a session, and is not kept', LONG, asyn
   await page.fill('input[name=token]', await world.token());
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.getElementById('who').textContent.includes('operator'));
-  assert.equal(await page.locator('dialog').count(), 0);
+  await page.waitForFunction(() => !document.querySelector('dialog'));
   assert.deepEqual(window.wrong, []);
   await window.close();
 });

@@ -90,6 +90,8 @@ export class World {
     this.agent.start();
     await this.status('the link is ready', (status) => status.link.state === 'ready');
     if (this.kubeconfig) await this.status('the cluster is ready', (status) => status.cluster.state === 'ready');
+    // What is measured is written once a minute, and there is nothing to draw before.
+    await until('something was measured', () => this.ask('GET', '/api/v1/series').then(({ series }) => series.length > 10, () => false), 180_000);
   }
 
   // Where no cluster can be had, the tests go on without one and say so.

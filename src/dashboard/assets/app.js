@@ -231,8 +231,9 @@ stream.changed = () => {
     view?.refresh(true);
   }
   known.wasLost = stream.state === 'stale';
-  document.documentElement.dataset.live = stream.state;
+  document.documentElement.dataset.live = stream.why ? 'refused' : stream.state;
   drawFrame();
+  due();
 };
 
 // ---- the frame -------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ export const host = {
     view.charts = new Map();
     view.bounds = bounds;
     view.zoom = (from, to) => look(view, { from, to });
-    view.use('series', '/api/v1/series', 120);
+    view.use('series', '/api/v1/series', 30);
     view.on.tick = (tick) => {
       for (const chart of view.charts.values()) figures(chart, tick);
     };

@@ -3,7 +3,7 @@
 // A page says which role it needs, what it reads (`start`), and what it looks like with what was read (`draw`). What is read, read again and
 // taken over from the stream is the business of app.js.
 
-import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, table } from './base.js';
+import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, stream, table } from './base.js';
 
 // ---- overview -------------------------------------------------------------------------------------------------------------
 
@@ -35,9 +35,11 @@ export const overview = {
 function truth(status) {
   if (!status) return h('div', { class: 'truth unknown' }, h('p', { class: 'sentence', 'aria-live': 'polite' }, 'Asking the agent …'));
   const worst = ['critical', 'warning', 'note'].find((severity) => status.conditions?.some((it) => it.severity === severity));
-  const state = worst && worst !== 'note' ? grade(worst) : 'ok';
+  // Nobody knows how it is while the agent does not answer.
+  const isOld = stream.state === 'stale' && !stream.why;
+  const state = isOld ? 'unknown' : worst && worst !== 'note' ? grade(worst) : 'ok';
   return h('div', { class: `truth ${state}` },
-    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), sentence(status.summary)),
+    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && 'When last heard: ', isOld ? status.summary : sentence(status.summary)),
     status.conditions?.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(status.conditions.length, 'condition') }, status.conditions.map(condition)),
     h('p', { class: 'foot' }, `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
       status.started && ['The agent runs ', age(status.started, 'for'), '.']));
@@ -375,7 +377,7 @@ export const settings = {
           h('label', {}, 'Search ', h('input', { type: 'search', value: sought, oninput() { sought = this.value; view.redraw(); } })),
           h('label', {}, h('input', { type: 'checkbox', checked: isChangedOnly, onchange() { isChangedOnly = this.checked; view.redraw(); } }), ' only what was set')),
         shown.length === 0 ? empty('No setting matches.') : section(plural(shown.length, 'setting'), table('Settings', [
-          ['Setting', (it) => h('code', {}, it.key)],
+          ['Setting', (it) => h('code', {}, it.key), 'when'],
           ['Value', (it) => (it.is_secret ? h('span', { class: 'faint' }, it.value == null ? 'not set' : 'hidden') : it.value == null || it.value === '' ? h('span', { class: 'faint' }, 'not set') : h('code', {}, String(it.value))), 'wide'],
           ['From', (it) => h('span', { class: it.is_default ? 'faint' : null }, it.is_default ? 'default' : it.origin)],
           ['Meaning', (it) => it.meaning, 'wide'],
