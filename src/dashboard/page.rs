@@ -1,5 +1,10 @@
 //! The page as it is without JavaScript: everything that matters about the box, in plain HTML.
 
+use std::io::Write as _;
+
+use flate2::{Compression, write::GzEncoder};
+use hyper::header;
+
 use super::reply::Reply;
 use crate::wire::api::{Condition, Status};
 
@@ -8,15 +13,26 @@ const INDEX: &str = include_str!("assets/index.html");
 /// What is replaced by the status.
 const MARK: &str = "<!--status-->";
 
-/// The page. `None` for somebody who may not see how the box is.
-pub(super) fn page(status: Option<&Status>) -> Reply {
+/// The page. `None` for somebody who may not see how the box is. It counts in what the page weighs, so it is packed for who reads gzip.
+pub(super) fn page(status: Option<&Status>, takes_gzip: bool) -> Reply {
     let told = match status {
         Some(status) => overview(status),
         None => "<h1>This dashboard shows nothing without a login</h1>\
                  <p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
             .to_owned(),
     };
-    Reply::whole("text/html; charset=utf-8", INDEX.replacen(MARK, &told, 1))
+    let html = INDEX.replacen(MARK, &told, 1);
+    let kind = "text/html; charset=utf-8";
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let packed = match encoder.write_all(html.as_bytes()) {
+        Ok(()) if takes_gzip => encoder.finish().ok(),
+        Ok(()) | Err(_) => None,
+    };
+    match packed {
+        Some(packed) => Reply::whole(kind, packed).with(header::CONTENT_ENCODING, "gzip"),
+        None => Reply::whole(kind, html),
+    }
+    .with(header::VARY, "accept-encoding")
 }
 
 fn overview(status: &Status) -> String {
@@ -203,7 +219,7 @@ mod tests {
     use super::*;
 
     fn html(status: Option<&Status>) -> String {
-        String::from_utf8(page(status).bytes().to_vec()).unwrap()
+        String::from_utf8(page(status, false).bytes().to_vec()).unwrap()
     }
 
     #[test]

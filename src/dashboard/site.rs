@@ -212,7 +212,10 @@ impl Site {
         match own {
             Own::Page => {
                 let sees = asked.caller.role >= Role::Anonymous;
-                page::page(sees.then(|| self.answers.status()).as_ref())
+                page::page(
+                    sees.then(|| self.answers.status()).as_ref(),
+                    asked.cache.takes_gzip,
+                )
             }
             Own::Asset => assets::reply(&asked.id, &asked.cache),
             Own::Health => Reply::json(&Health::default()),
