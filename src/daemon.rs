@@ -14,6 +14,7 @@ use smol::{
 use crate::{
     config::{Credentials, LogFormat, Settings},
     core::{health::Severity, series::Tick, time::Wall},
+    dashboard::Topic,
     error::{Exit, Result},
     host::{
         clock,
@@ -29,9 +30,11 @@ use crate::{
         cluster,
         delegate::Delegate,
         deliver::{self, Delivery},
+        doorman::Doorman,
         events::Events,
         facts::Facts,
         last_words,
+        live::Live,
         local::Local,
         observe,
         proxy::Proxy,
@@ -185,6 +188,8 @@ struct Agent {
     proxy: Rc<Proxy>,
     delivery: Rc<Delivery>,
     access: Rc<Access>,
+    doorman: Rc<Doorman>,
+    live: Live,
     sampler: Rc<Sampler>,
     events: Events,
 }
@@ -229,6 +234,8 @@ impl Agent {
             board: Rc::clone(&board),
         };
         let access = Rc::new(Access::new(access, notes));
+        let doorman = Rc::new(Doorman::new(store.clone(), Rc::clone(&board), notes));
+        let live = Live::new(Rc::clone(&board));
         let sampler = Rc::new(network.sampler(&settings, &board));
         let events = Events::new(Rc::clone(&board));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
@@ -248,6 +255,8 @@ impl Agent {
             proxy,
             delivery: Rc::new(delivery),
             access,
+            doorman,
+            live,
             sampler,
             events,
         }
@@ -263,6 +272,7 @@ impl Agent {
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             access: Rc::clone(&self.access),
+            doorman: Rc::clone(&self.doorman),
             sampler: Rc::clone(&self.sampler),
             telemetry: self.telemetry.clone(),
             store: self.store.clone(),
@@ -272,11 +282,14 @@ impl Agent {
 
     /// Measures the machine, for whoever asks and for the archive.
     async fn sample(self: Rc<Self>) {
-        self.sampler.run(async |tick| self.keep(tick).await).await;
+        self.sampler
+            .run(async |tick| self.keep(Topic::Ticks, tick).await)
+            .await;
     }
 
     /// Keeps a sample.
-    async fn keep(&self, tick: Tick) {
+    async fn keep(&self, topic: Topic, tick: Tick) {
+        self.live.measured(topic, &tick);
         if let Err(failure) = self.telemetry.take(tick).await {
             ::log::debug!("a sample was not kept: {failure}");
         }
@@ -301,7 +314,9 @@ impl Agent {
                 is_believed: self.network.believer(),
                 fix: parts::manifest(&self.settings).node_stats_command(),
             };
-            let sampled = cluster::run(&parts, cluster::EVERY, async |tick| self.keep(tick).await);
+            let sampled = cluster::run(&parts, cluster::EVERY, async |tick| {
+                self.keep(Topic::ClusterTicks, tick).await
+            });
             let told = (&self.telemetry, &self.board);
             let words = last_words::run(&client, &failures, told, &fix);
             let watched = future::zip(counted, self.events.run(&client, &fix));
@@ -368,7 +383,9 @@ impl Agent {
     }
 
     async fn flush_samples(&self) {
-        if let Err(failure) = self.telemetry.note_events(self.events.take()).await {
+        let events = self.events.take();
+        self.live.happened(&events);
+        if let Err(failure) = self.telemetry.note_events(events).await {
             ::log::warn!("events of the last minute were not kept: {failure}");
         }
         let now = self.board.now();

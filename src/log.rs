@@ -52,6 +52,8 @@ pub struct Recent(Arc<Lock<Memory>>);
 #[derive(Debug, Default)]
 struct Memory {
     lines: VecDeque<Line>,
+    /// Lines in all, those that are not remembered any more among them.
+    written: u64,
     bytes: usize,
 }
 
@@ -69,8 +71,20 @@ impl Recent {
         hold(&self.0).lines.iter().cloned().collect()
     }
 
+    /// The remembered lines after the first so many, with how many there were in all.
+    pub fn lines_after(&self, seen: u64) -> (Vec<Line>, u64) {
+        let memory = hold(&self.0);
+        let new = usize::try_from(memory.written.saturating_sub(seen)).unwrap_or(usize::MAX);
+        let old = memory.lines.len().saturating_sub(new);
+        (
+            memory.lines.iter().skip(old).cloned().collect(),
+            memory.written,
+        )
+    }
+
     fn remember(&self, line: Line) {
         let mut memory = hold(&self.0);
+        memory.written += 1;
         memory.bytes += line.message.len();
         memory.lines.push_back(line);
         while memory.lines.len() > LINES_MAX || memory.bytes > BYTES_MAX {

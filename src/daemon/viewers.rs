@@ -16,7 +16,7 @@ use crate::{
         deliver::Databases,
         doctor,
         keeper::Keeper,
-        local::{Look, Repairs, Sources},
+        local::{Local, Look, Repairs, Sources},
         views::diagnosis::Doubt,
     },
     wire::{
@@ -33,8 +33,13 @@ impl Agent {
         } else {
             Role::Nobody
         };
-        let site = Rc::new(Site::new(self.local(), anonymous, Vec::new()));
-        future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site)).await;
+        let local = self.local();
+        let site = Site::new(Rc::<Local>::clone(&local), anonymous, self.live.hub());
+        let site = Rc::new(site);
+        let lines_after = |seen| lines_after(&self.lines, seen);
+        let told = self.live.run(&local, &lines_after);
+        let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
+        future::zip(served, told).await;
     }
 
     async fn serve_socket(&self, site: Rc<Site>) {
@@ -53,6 +58,7 @@ impl Agent {
             .open("dashboard.listen", async || Server::on_port(wanted).await)
             .await;
         if let Some(address) = server.address() {
+            self.doorman.at(format!("http://{address}"));
             ::log::info!(
                 "the dashboard is at http://{address}/, for a Prometheus at http://{address}/metrics"
             );
@@ -126,13 +132,22 @@ impl Agent {
 fn page(recent: &log::Recent, tail: usize) -> LogPage {
     let mut lines = recent.lines();
     let surplus = lines.len().saturating_sub(tail);
-    let lines = lines.split_off(surplus).into_iter().map(|line| LogEntry {
+    let lines = lines.split_off(surplus).into_iter().map(entry);
+    LogPage {
+        lines: lines.collect(),
+    }
+}
+
+fn lines_after(recent: &log::Recent, seen: u64) -> (Vec<LogEntry>, u64) {
+    let (lines, written) = recent.lines_after(seen);
+    (lines.into_iter().map(entry).collect(), written)
+}
+
+fn entry(line: log::Line) -> LogEntry {
+    LogEntry {
         at: line.at.rfc3339(),
         level: line.level.as_str().to_ascii_lowercase(),
         text: line.message,
-    });
-    LogPage {
-        lines: lines.collect(),
     }
 }
 

@@ -5,6 +5,7 @@
 mod answers;
 mod assets;
 mod connections;
+mod hub;
 mod page;
 mod peer;
 mod reply;
@@ -14,6 +15,7 @@ mod socket;
 
 pub use answers::{Answering, Answers, Asked, Caller, From, Session};
 pub use connections::CONNECTIONS_MAX;
+pub use hub::{Hub, NoTopics, Topic, Topics, Watch};
 pub use hyper::{
     StatusCode,
     body::Bytes,

@@ -139,6 +139,16 @@ impl Reply {
         value.to_str().ok()
     }
 
+    /// The same, with a body that ends where this does not hold any more.
+    #[must_use]
+    pub(super) fn while_true(mut self, holds: Box<dyn Fn() -> bool>) -> Self {
+        if let Content::Flow(flow) = self.content {
+            let flow = smol::stream::StreamExt::take_while(flow, move |_| holds());
+            self.content = Content::Flow(Box::pin(flow));
+        }
+        self
+    }
+
     /// Whether its body comes while it is read.
     pub(super) const fn flows(&self) -> bool {
         matches!(self.content, Content::Flow(_))

@@ -14,6 +14,7 @@ use smol::{Timer, future::FutureExt};
 use super::{
     answers::{Answers, Asked, Caller, From},
     assets::{self, Cache},
+    hub::{Hub, NoTopics, Topic, Topics},
     page,
     reply::Reply,
 };
@@ -43,6 +44,8 @@ pub struct Site {
     pub anonymous: Role,
     /// Names of this machine under which it may be asked, beside those of the loopback interface.
     pub also_here: Vec<String>,
+    /// What changes, as it happens.
+    pub hub: Rc<Hub>,
     flows: Rc<Cell<usize>>,
 }
 
@@ -63,11 +66,12 @@ impl Drop for Place {
 
 impl Site {
     /// The dashboard of this agent.
-    pub fn new(answers: Rc<dyn Answers>, anonymous: Role, also_here: Vec<String>) -> Self {
+    pub fn new(answers: Rc<dyn Answers>, anonymous: Role, hub: Rc<Hub>) -> Self {
         Self {
             answers,
             anonymous,
-            also_here,
+            also_here: Vec::new(),
+            hub,
             flows: Rc::default(),
         }
     }
@@ -78,14 +82,24 @@ impl Site {
         request: Request<Incoming>,
         from: Option<From>,
     ) -> (Reply, Option<Place>) {
-        let reply = match self.admit(&request, from) {
-            Ok((What::Own(own), asked)) => self.own_answer(own, &asked),
-            Ok((What::Agent(view), asked)) => self.ask(view, asked, request.into_body()).await,
-            Err(reply) => reply,
+        let (what, asked) = match self.admit(&request, from) {
+            Ok(admitted) => admitted,
+            Err(reply) => return (reply, None),
+        };
+        // What somebody sees by a session ends with it.
+        let by_session = asked.caller.session.is_some();
+        let cookie = asked.cookie.clone().filter(|_| by_session);
+        let reply = match what {
+            What::Own(own) => self.own_answer(own, &asked),
+            What::Agent(view) => self.ask(view, asked, request.into_body()).await,
         };
         if !reply.flows() {
             return (reply, None);
         }
+        let reply = match cookie {
+            Some(cookie) => reply.while_true(self.is_open(cookie)),
+            None => reply,
+        };
         let flows = self.flows.get();
         if flows >= FLOWS_MAX {
             let refused = Reply::unavailable(
@@ -208,6 +222,34 @@ impl Site {
         answer.or(late).await
     }
 
+    /// Whether the session of this cookie is still there.
+    fn is_open(&self, cookie: String) -> Box<dyn Fn() -> bool> {
+        let answers = Rc::clone(&self.answers);
+        Box::new(move || answers.session(&cookie).is_some())
+    }
+
+    /// What changes, from now on or from where the viewer was.
+    fn stream(&self, asked: &Asked) -> Reply {
+        let list = asked.value("topics").unwrap_or_default();
+        let topics = match Topics::of(&list, asked.caller.role) {
+            Ok(topics) => topics,
+            Err(NoTopics::Unknown) => {
+                return Reply::bad_request(
+                    "there is no such topic",
+                    Some("?topics=status,ticks,events,logs,changes, or some of them"),
+                );
+            }
+            Err(NoTopics::NotForYou) => return said(&Fault::Unknown),
+        };
+        let mut watch = self.hub.watch(topics, asked.last_event_id);
+        if topics.has(Topic::Status)
+            && let Ok(json) = serde_json::to_string(&self.answers.status())
+        {
+            watch.greet(Topic::Status, &json);
+        }
+        Reply::flowing("text/event-stream", Box::pin(watch))
+    }
+
     fn own_answer(&self, own: Own, asked: &Asked) -> Reply {
         match own {
             Own::Page => {
@@ -217,6 +259,7 @@ impl Site {
                     asked.cache.takes_gzip,
                 )
             }
+            Own::Stream => self.stream(asked),
             Own::Asset => assets::reply(&asked.id, &asked.cache),
             Own::Health => Reply::json(&Health::default()),
         }

@@ -8,7 +8,8 @@ use std::{rc::Rc, time::Duration};
 use smol::{Timer, future::FutureExt as _};
 
 use super::{
-    access::Access, board::Board, facts::Facts, metrics, proxy::Proxy, sample::Sampler, status,
+    access::Access, board::Board, doorman::Doorman, facts::Facts, metrics, proxy::Proxy,
+    sample::Sampler, status,
 };
 use crate::{
     core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
@@ -45,6 +46,8 @@ pub struct Local {
     pub proxy: Rc<Proxy>,
     /// How strict this box is.
     pub access: Rc<Access>,
+    /// Who has logged in.
+    pub doorman: Rc<Doorman>,
     /// What reads the machine.
     pub sampler: Rc<Sampler>,
     /// What it read, and what of it waits to be delivered.
@@ -68,8 +71,8 @@ impl Answers for Local {
         status::status(&self.board, &self.facts, self.access.in_short(), &load)
     }
 
-    fn session(&self, _cookie: &str) -> Option<Session> {
-        None
+    fn session(&self, cookie: &str) -> Option<Session> {
+        self.doorman.session(cookie)
     }
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
@@ -97,6 +100,12 @@ impl Answers for Local {
                 View::Access => Reply::json(&self.access.report().await),
                 View::Decision => self.decision(&asked).await,
                 View::SetAccess => self.set_access(&asked).await,
+                View::Session => self.doorman.report(&asked),
+                View::LogIn => self.doorman.log_in(&asked).await,
+                View::LogOut => self.doorman.log_out(&asked).await,
+                View::LogOutEverywhere => self.doorman.log_out_everywhere(&asked).await,
+                View::IssueToken => self.doorman.issue(&asked).await,
+                View::SetPassword => self.doorman.set_password(&asked).await,
             }
         })
     }

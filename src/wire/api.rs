@@ -10,6 +10,7 @@ mod diagnosis;
 mod doctor;
 mod happenings;
 mod series;
+mod session;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,10 @@ pub use happenings::{
     SettingsReport, Undo,
 };
 pub use series::{Column, Mark, SERIES_PATH, SeriesHead, SeriesList, VALUES_PATH, Values};
+pub use session::{
+    Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSION_PATH, SESSIONS_PATH,
+    SessionReport, SessionsEnded, TOKENS_PATH, TokenWish,
+};
 
 use crate::core::{health, time::Wall};
 

@@ -6,6 +6,7 @@ pub mod edge;
 pub mod exposition;
 pub mod handshake;
 pub mod keeper;
+pub mod keys;
 pub mod kube;
 pub mod lease;
 pub mod record;

@@ -9,7 +9,9 @@ use pipeops_agent::{
         door::{Role, View},
         policy::Level,
     },
-    dashboard::{Answering, Answers, Asked, CONNECTIONS_MAX, From, Reply, Server, Session, Site},
+    dashboard::{
+        Answering, Answers, Asked, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
+    },
     host::clock,
     wire::{
         api::{AccessChange, AccessReport, AccessWish, Refusal, Status},
@@ -97,7 +99,7 @@ type Serving = Cell<Option<Task<()>>>;
 
 fn site() -> Rc<Site> {
     let answers = Rc::new(Agent::default());
-    Rc::new(Site::new(answers, Role::Anonymous, Vec::new()))
+    Rc::new(Site::new(answers, Role::Anonymous, Rc::new(Hub::new(0))))
 }
 
 /// Runs `conversation` against a server at `agent.sock` in a directory of its own.

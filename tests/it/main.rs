@@ -21,6 +21,8 @@ mod delivery;
 #[cfg(test)]
 mod doctor;
 #[cfg(test)]
+mod doors;
+#[cfg(test)]
 mod keeper;
 #[cfg(test)]
 mod kube;

@@ -2,6 +2,7 @@
 //!
 //! A request passes [`judge`] or is told what is wrong with it; what it asks for is looked up by others, afterwards.
 
+pub mod keys;
 mod names;
 mod routes;
 

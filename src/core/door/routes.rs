@@ -65,6 +65,7 @@ pub enum What {
 pub enum Own {
     Page,
     Asset,
+    Stream,
     Health,
 }
 
@@ -94,6 +95,12 @@ pub enum View {
     Access,
     Decision,
     SetAccess,
+    Session,
+    LogIn,
+    LogOut,
+    LogOutEverywhere,
+    IssueToken,
+    SetPassword,
 }
 
 /// A line of the table.
@@ -133,6 +140,19 @@ const fn post(path: &'static str, role: Role, view: View) -> Route {
     route(Method::Post, path, role, What::Agent(view))
 }
 
+const fn put(path: &'static str, role: Role, view: View) -> Route {
+    route(Method::Put, path, role, What::Agent(view))
+}
+
+const fn delete(path: &'static str, role: Role, view: View) -> Route {
+    route(Method::Delete, path, role, What::Agent(view))
+}
+
+const fn on_socket(mut route: Route) -> Route {
+    route.whence = Whence::SocketOnly;
+    route
+}
+
 /// Every route. [`Role::Nobody`] is everybody.
 pub const ROUTES: &[Route] = &[
     own("/", Role::Nobody, Own::Page),
@@ -161,4 +181,11 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/access", Role::Viewer, View::Access),
     get("/api/v1/access/decision", Role::Viewer, View::Decision),
     post("/api/v1/access", Role::Operator, View::SetAccess),
+    get("/api/v1/session", Role::Nobody, View::Session),
+    post("/api/v1/session", Role::Nobody, View::LogIn),
+    delete("/api/v1/session", Role::Nobody, View::LogOut),
+    delete("/api/v1/sessions", Role::Operator, View::LogOutEverywhere),
+    on_socket(post("/api/v1/tokens", Role::Operator, View::IssueToken)),
+    on_socket(put("/api/v1/password", Role::Operator, View::SetPassword)),
+    own("/api/v1/stream", Role::Anonymous, Own::Stream),
 ];

@@ -1,0 +1,402 @@
+//! Who has a key: tokens that log in once, a password, sessions, and how long somebody waits who guesses.
+//!
+//! Secrets are here as hashes only. A wrong guess is counted before it is looked at, so that neither a restart nor a second guess at
+//! the same time is a way around the wait.
+
+use std::time::Duration;
+
+use super::Role;
+use crate::core::time::{Mono, Now, Wall};
+
+/// How long a token logs in.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// How long a session lasts.
+pub const SESSION_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Tokens at a time; the oldest goes first.
+const TOKENS_MAX: usize = 16;
+/// Sessions at a time; the oldest ends first.
+const SESSIONS_MAX: usize = 32;
+/// Addresses whose guesses are counted one by one; all together are counted anyhow.
+const SOURCES_MAX: usize = 64;
+/// Wrong guesses of one address without a wait: people mistype.
+const FREE_TRIES: u32 = 3;
+/// The same of all addresses together: behind many there may be one.
+const FREE_TRIES_OF_ALL: u32 = 20;
+/// The longest wait after a wrong guess.
+pub const WAIT_MAX: Duration = Duration::from_secs(900);
+/// When wrong guesses are forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// The name under which all addresses are counted together.
+const ALL: &str = "";
+
+/// SHA-256 of a secret.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// Whether both are the same, in a time that does not tell how much of them is.
+    fn is(&self, other: &Self) -> bool {
+        let differences = self.0.iter().zip(&other.0);
+        differences.fold(0, |all, (one, other)| all | (one ^ other)) == 0
+    }
+
+    /// A name for what it is of, which says nothing about it.
+    pub fn name(&self) -> String {
+        let [a, b, c, d, ..] = self.0;
+        format!("{a:02x}{b:02x}{c:02x}{d:02x}")
+    }
+}
+
+/// A password, as it is kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Password {
+    /// What makes two equal passwords different.
+    pub salt: [u8; 16],
+    /// Its PBKDF2-HMAC-SHA256.
+    pub hash: [u8; 32],
+    /// How many rounds that took.
+    pub rounds: u32,
+    /// What it opens.
+    pub role: Role,
+}
+
+/// A token that has not been used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Token {
+    /// Of the token.
+    pub hash: Hash,
+    /// What it opens.
+    pub role: Role,
+    /// Until when.
+    pub until: Mono,
+}
+
+/// Somebody who has logged in.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Session {
+    /// Of the cookie's value.
+    pub hash: Hash,
+    /// What it is called in the audit.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Until when.
+    pub until: Mono,
+}
+
+/// Wrong guesses from one address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Guesses {
+    /// The address.
+    pub source: String,
+    /// How many, since the last right one.
+    pub count: u32,
+    /// When the last one was.
+    pub last: Mono,
+}
+
+impl Guesses {
+    fn wait(&self) -> Duration {
+        let free = if self.source == ALL {
+            FREE_TRIES_OF_ALL
+        } else {
+            FREE_TRIES
+        };
+        match self.count.checked_sub(free + 1) {
+            None => Duration::ZERO,
+            Some(doublings) => Duration::from_secs(1 << doublings.min(20)).min(WAIT_MAX),
+        }
+    }
+}
+
+/// Everything that opens the dashboard.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Keys {
+    /// The password, where there is one.
+    pub password: Option<Password>,
+    /// The oldest first.
+    pub tokens: Vec<Token>,
+    /// The oldest first.
+    pub sessions: Vec<Session>,
+    /// In no order.
+    pub guesses: Vec<Guesses>,
+}
+
+impl Keys {
+    /// What holds where it cannot be read what was kept: nothing opens, and whoever guesses waits as long as anybody can.
+    pub fn unreadable(now: Mono) -> Self {
+        let all = Guesses {
+            source: ALL.to_owned(),
+            count: u32::MAX,
+            last: now,
+        };
+        Self {
+            guesses: vec![all],
+            ..Self::default()
+        }
+    }
+
+    /// Whether somebody at that address may guess now; else how long it has to wait.
+    pub fn may_guess(&self, source: &str, now: Mono) -> Result<(), Duration> {
+        let wait = |guesses: &Guesses| guesses.wait().saturating_sub(now.since(guesses.last));
+        let of_both = self
+            .guesses
+            .iter()
+            .filter(|guesses| guesses.source == source || guesses.source == ALL);
+        match of_both.map(wait).max() {
+            Some(wait) if !wait.is_zero() => Err(wait),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Counts a guess from that address as wrong. To be kept before the guess is looked at.
+    pub fn guess(&mut self, source: &str, now: Mono) {
+        self.guesses
+            .retain(|guesses| now.since(guesses.last) < FORGET_AFTER);
+        for source in [source, ALL] {
+            match self.guesses.iter_mut().find(|known| known.source == source) {
+                Some(known) => {
+                    known.count = known.count.saturating_add(1);
+                    known.last = now;
+                }
+                None => self.guesses.push(Guesses {
+                    source: source.to_owned(),
+                    count: 1,
+                    last: now,
+                }),
+            }
+        }
+        if self.guesses.len() > SOURCES_MAX {
+            let others = self.guesses.iter().enumerate();
+            let others = others.filter(|(_, guesses)| guesses.source != ALL);
+            if let Some((mildest, _)) =
+                others.min_by_key(|(_, guesses)| (guesses.count, guesses.last))
+            {
+                self.guesses.swap_remove(mildest);
+            }
+        }
+    }
+
+    /// Forgets the wrong guesses from an address where somebody then knew.
+    pub fn knew(&mut self, source: &str) {
+        self.guesses
+            .retain(|guesses| guesses.source != source && guesses.source != ALL);
+    }
+
+    /// Takes a new token up.
+    pub fn issue(&mut self, hash: Hash, role: Role, now: Mono) {
+        self.forget(now);
+        if self.tokens.len() >= TOKENS_MAX {
+            self.tokens.remove(0);
+        }
+        self.tokens.push(Token {
+            hash,
+            role,
+            until: now.after(TOKEN_LIFE),
+        });
+    }
+
+    /// Uses a token up: what it opens. `None`: there is none like it.
+    pub fn spend(&mut self, hash: &Hash, now: Mono) -> Option<Role> {
+        self.forget(now);
+        let place = self.tokens.iter().position(|token| token.hash.is(hash))?;
+        Some(self.tokens.remove(place).role)
+    }
+
+    /// Begins a session, and says what it is called.
+    pub fn open(&mut self, hash: Hash, role: Role, now: Mono) -> String {
+        self.forget(now);
+        if self.sessions.len() >= SESSIONS_MAX {
+            self.sessions.remove(0);
+        }
+        let name = hash.name();
+        self.sessions.push(Session {
+            hash,
+            name: name.clone(),
+            role,
+            until: now.after(SESSION_LIFE),
+        });
+        name
+    }
+
+    /// The session of this cookie.
+    pub fn session(&self, hash: &Hash, now: Mono) -> Option<&Session> {
+        let mut living = self.sessions.iter().filter(|known| known.until > now);
+        living.find(|known| known.hash.is(hash))
+    }
+
+    /// Ends a session. Says whether there was one.
+    pub fn close(&mut self, hash: &Hash) -> bool {
+        let before = self.sessions.len();
+        self.sessions.retain(|known| !known.hash.is(hash));
+        self.sessions.len() < before
+    }
+
+    /// Ends all sessions and takes back all tokens. Says how many sessions there were.
+    pub fn close_all(&mut self, now: Mono) -> usize {
+        self.forget(now);
+        self.tokens.clear();
+        std::mem::take(&mut self.sessions).len()
+    }
+
+    fn forget(&mut self, now: Mono) {
+        self.tokens.retain(|token| token.until > now);
+        self.sessions.retain(|session| session.until > now);
+    }
+}
+
+/// A moment as it is kept: by the wall clock, since the other one begins anew with each boot.
+pub fn kept(until: Mono, now: Now) -> Wall {
+    let left = until.since(now.mono).as_millis();
+    let left = i64::try_from(left).unwrap_or(i64::MAX);
+    Wall::from_millis(now.wall.millis().saturating_add(left))
+}
+
+/// The same moment after a restart. A wall clock that went back in between makes nobody's life longer than a new one.
+pub fn ahead(until: Wall, life: Duration, now: Now) -> Mono {
+    let left = until.millis().saturating_sub(now.wall.millis());
+    let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+    now.mono.after(left.min(life))
+}
+
+/// A moment of the past after a restart. A wall clock that went back in between, or one that is not set yet, makes no wait shorter.
+pub fn behind(at: Wall, now: Now) -> Mono {
+    let ago = now.wall.millis().saturating_sub(at.millis());
+    let ago = Duration::from_millis(u64::try_from(ago).unwrap_or(0));
+    let since_boot = now.mono.elapsed_since_boot();
+    Mono::since_boot(since_boot.saturating_sub(ago))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono::since_boot(Duration::from_secs(100_000 + seconds))
+    }
+
+    fn hash(byte: u8) -> Hash {
+        Hash([byte; 32])
+    }
+
+    #[test]
+    fn a_token_logs_in_once_and_not_for_ever() {
+        let mut keys = Keys::default();
+        keys.issue(hash(1), Role::Viewer, at(0));
+        keys.issue(hash(2), Role::Operator, at(0));
+        assert_eq!(keys.spend(&hash(3), at(1)), None);
+        assert_eq!(keys.spend(&hash(1), at(1)), Some(Role::Viewer));
+        assert_eq!(keys.spend(&hash(1), at(1)), None);
+        assert_eq!(keys.spend(&hash(2), at(TOKEN_LIFE.as_secs())), None);
+    }
+
+    #[test]
+    fn a_session_lasts_a_week_unless_it_is_ended() {
+        let mut keys = Keys::default();
+        let name = keys.open(hash(0xab), Role::Operator, at(0));
+        assert_eq!(name, "abababab");
+        keys.open(hash(2), Role::Viewer, at(0));
+        let role = |keys: &Keys, byte, seconds| {
+            keys.session(&hash(byte), at(seconds))
+                .map(|known| known.role)
+        };
+        let week = SESSION_LIFE.as_secs();
+        assert_eq!(role(&keys, 0xab, week - 1), Some(Role::Operator));
+        assert_eq!(role(&keys, 0xab, week), None);
+        assert!(keys.close(&hash(0xab)));
+        assert!(!keys.close(&hash(0xab)));
+        assert_eq!(role(&keys, 0xab, 1), None);
+        assert_eq!(role(&keys, 2, 1), Some(Role::Viewer));
+        keys.issue(hash(9), Role::Operator, at(1));
+        assert_eq!(keys.close_all(at(1)), 1);
+        assert_eq!(role(&keys, 2, 1), None);
+        assert_eq!(keys.spend(&hash(9), at(1)), None);
+    }
+
+    #[test]
+    fn sessions_and_tokens_are_bounded_and_the_newest_stay() {
+        let mut keys = Keys::default();
+        for byte in 0..=100 {
+            keys.open(hash(byte), Role::Viewer, at(0));
+            keys.issue(hash(byte), Role::Viewer, at(0));
+        }
+        assert_eq!((keys.sessions.len(), keys.tokens.len()), (32, 16));
+        assert!(keys.session(&hash(100), at(0)).is_some());
+        assert_eq!(keys.spend(&hash(100), at(0)), Some(Role::Viewer));
+    }
+
+    #[test]
+    fn who_guesses_waits_twice_as_long_each_time_up_to_a_quarter_of_an_hour() {
+        let mut keys = Keys::default();
+        let mut now = 0;
+        let mut waits = Vec::new();
+        for _ in 0..16 {
+            assert_eq!(keys.may_guess("a", at(now)), Ok(()));
+            keys.guess("a", at(now));
+            let wait = keys.may_guess("a", at(now)).err().unwrap_or_default();
+            waits.push(wait.as_secs());
+            now += wait.as_secs();
+        }
+        assert_eq!(
+            waits,
+            [
+                0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900
+            ]
+        );
+        // Others are let in meanwhile, and so is this one once it knew, or after a day.
+        keys.guess("a", at(now));
+        assert_eq!(keys.may_guess("b", at(now)), Ok(()));
+        let mut knowing = keys.clone();
+        knowing.knew("a");
+        assert_eq!(knowing.may_guess("a", at(now)), Ok(()));
+        keys.guess("a", at(now + 24 * 3600));
+        assert_eq!(keys.may_guess("a", at(now + 24 * 3600)), Ok(()));
+    }
+
+    #[test]
+    fn many_addresses_are_not_many_guesses() {
+        let mut keys = Keys::default();
+        let mut let_in = 0;
+        for n in 0..1000 {
+            let source = format!("192.0.2.{n}");
+            if keys.may_guess(&source, at(0)).is_ok() {
+                keys.guess(&source, at(0));
+                let_in += 1;
+            }
+        }
+        assert_eq!(let_in, 21);
+        for n in 0..1000 {
+            keys.guess(&format!("192.0.2.{n}"), at(0));
+        }
+        assert!(keys.guesses.len() <= SOURCES_MAX + 1);
+        assert!(keys.may_guess("198.51.100.1", at(0)).is_err());
+    }
+
+    #[test]
+    fn a_restart_makes_no_wait_shorter_and_no_life_longer() {
+        let before = Now {
+            mono: at(0),
+            wall: Wall::from_millis(1_000_000),
+        };
+        let until = kept(at(60), before);
+        let after = |wall_s: i64| Now {
+            mono: Mono::since_boot(Duration::from_secs(5)),
+            wall: Wall::from_millis(1_000_000 + wall_s * 1000),
+        };
+        let left = |wall_s| {
+            let now = after(wall_s);
+            ahead(until, TOKEN_LIFE, now).since(now.mono).as_secs()
+        };
+        assert_eq!((left(20), left(60), left(90)), (40, 0, 0));
+        // In 1970 again: at most a whole life.
+        assert_eq!(left(-1_000_000), TOKEN_LIFE.as_secs());
+        let ago = |wall_s| {
+            let now = after(wall_s);
+            now.mono.since(behind(before.wall, now)).as_secs()
+        };
+        assert_eq!((ago(3), ago(-1_000_000)), (3, 0));
+        let keys = Keys::unreadable(at(0));
+        assert_eq!(keys.may_guess("a", at(0)), Err(WAIT_MAX));
+        assert_eq!(keys.may_guess("a", at(900)), Ok(()));
+    }
+}

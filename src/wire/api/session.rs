@@ -1,0 +1,84 @@
+//! Logging in and out.
+
+use serde::{Deserialize, Serialize};
+
+/// Who asks, how to become somebody else, and the way out: read, POST and DELETE.
+pub const SESSION_PATH: &str = "/api/v1/session";
+/// All sessions: DELETE ends them.
+pub const SESSIONS_PATH: &str = "/api/v1/sessions";
+/// New tokens, by POST on the socket.
+pub const TOKENS_PATH: &str = "/api/v1/tokens";
+/// The password, by PUT on the socket.
+pub const PASSWORD_PATH: &str = "/api/v1/password";
+
+/// Who asks.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct SessionReport {
+    /// `none`, `anonymous`, `viewer` or `operator`.
+    pub role: String,
+    /// Whether a password logs in.
+    pub has_password: bool,
+    /// When the session ends: RFC 3339 in UTC; `null`: there is none.
+    pub until: Option<String>,
+    /// `loopback`, `network` or `socket`.
+    pub via: String,
+}
+
+/// A login: by a token or by the password.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Login {
+    /// A token.
+    pub token: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+}
+
+/// What was ended.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct SessionsEnded {
+    /// Sessions that there were.
+    pub ended: u64,
+}
+
+/// What a new token is to open.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenWish {
+    /// `viewer` or `operator`; the latter where nothing is said.
+    pub role: Option<String>,
+}
+
+/// A new token. It is told once and logs in once.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct NewToken {
+    /// The token.
+    pub token: String,
+    /// The address that logs in with it; empty where the dashboard is on no port.
+    pub url: String,
+    /// What it opens.
+    pub role: String,
+    /// Until when: RFC 3339 in UTC.
+    pub until: String,
+}
+
+/// What the password is to be.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PasswordWish {
+    /// The new one; `null`: none any more.
+    pub password: Option<String>,
+    /// `viewer` or `operator`; the latter where nothing is said.
+    pub role: Option<String>,
+}
+
+/// Whether there is a password.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct PasswordReport {
+    /// Whether a password logs in.
+    pub has_password: bool,
+}
