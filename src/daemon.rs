@@ -50,6 +50,7 @@ use parts::Network;
 pub mod keeper;
 mod link;
 mod parts;
+pub mod trial;
 mod viewers;
 
 /// How long the link may take to say good-bye, and the Lease to be released after it.

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
+use super::given::Given;
 use crate::{
     core::secret::Secret,
     error::{Error, Result},
@@ -15,6 +16,40 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Whether there is somebody to ask.
 pub(super) fn is_possible() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
+}
+
+/// The answer to `question`, without the white space around it; `usual` where nothing is typed.
+pub(super) fn line(question: &str, usual: &str) -> Result<String> {
+    let shown = match usual {
+        "" => format!("{question}: "),
+        usual => format!("{question} [{usual}]: "),
+    };
+    say(&shown);
+    let typed = input()?;
+    Ok(match typed.trim() {
+        "" => usual.to_owned(),
+        typed => typed.to_owned(),
+    })
+}
+
+/// Whether `question` is answered with yes.
+pub(super) fn is_agreed(question: &str) -> Result<bool> {
+    say(&format!("{question} [y/N] "));
+    let typed = input()?.trim().to_lowercase();
+    Ok(typed == "y" || typed == "yes")
+}
+
+/// Whether something that cannot be undone easily may be done: by `--yes`, or by an answer. With nobody to ask it is an error.
+pub(super) fn is_permitted(given: &Given, question: &str) -> Result<bool> {
+    if given.has("yes") {
+        return Ok(true);
+    }
+    if is_possible() {
+        return is_agreed(question);
+    }
+    Err(Error::new("nothing was changed")
+        .why(format!("nobody could be asked: {question}"))
+        .fix("say so: --yes"))
 }
 
 /// What somebody types without seeing it; in a pipe the first line of what comes in.

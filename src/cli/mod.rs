@@ -9,6 +9,7 @@
 
 mod access;
 mod ask;
+mod bundle;
 mod changes;
 mod completions;
 mod config;
@@ -16,6 +17,7 @@ mod dashboard;
 mod events;
 mod given;
 mod help;
+mod install;
 mod keeper;
 mod link;
 mod logs;
@@ -23,10 +25,14 @@ mod man;
 mod metrics;
 mod output;
 mod rbac;
+mod replace;
 mod said;
+mod service;
 mod socket;
 mod status;
 mod table;
+mod token;
+mod up;
 mod why;
 
 use std::ffi::OsString;
@@ -52,6 +58,8 @@ static PROGRAM: Command = Command {
     name: "pipeops-agent",
     about: "Connects this machine and its cluster to a control plane over one outbound connection",
     below: &[
+        &up::COMMAND,
+        &up::DOWN,
         &RUN,
         &status::COMMAND,
         &why::COMMAND,
@@ -64,6 +72,9 @@ static PROGRAM: Command = Command {
         &changes::CHANGES,
         &changes::UNDO,
         &config::COMMAND,
+        &token::COMMAND,
+        &replace::COMMAND,
+        &bundle::COMMAND,
         &rbac::COMMAND,
         &keeper::COMMAND,
         &completions::COMMAND,
@@ -140,7 +151,7 @@ fn tell(error: &Error, given: &Given, output: &mut Output) {
     }
 }
 
-/// The settings that hold for this command line; the command has at least one of `--config` and `--set`.
+/// The settings that hold for this command line; the command has `--config`, and often `--set`.
 fn load(given: &Given) -> Loaded {
     settings::load(&Sources::of_process(given.path("config"), given.all("set")))
 }

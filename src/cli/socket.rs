@@ -121,9 +121,14 @@ pub(super) enum Ask<'a> {
 
 /// The sockets to try: the one that was named, else the one of these settings and the one of the service.
 pub(super) fn candidates(given: &Given, of_settings: &Loaded) -> Vec<PathBuf> {
-    if let Some(named) = given.path("socket") {
-        return vec![named];
+    match given.path("socket") {
+        Some(named) => vec![named],
+        None => candidates_of(of_settings),
     }
+}
+
+/// The same where none can be named.
+pub(super) fn candidates_of(of_settings: &Loaded) -> Vec<PathBuf> {
     let mut sockets = vec![of_settings.socket().to_owned()];
     if of_settings.socket() != Path::new(SERVICE_SOCKET) {
         sockets.push(PathBuf::from(SERVICE_SOCKET));

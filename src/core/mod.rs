@@ -21,6 +21,7 @@ pub mod policy;
 pub mod preflight;
 pub mod proxy;
 pub mod rates;
+pub mod redact;
 pub mod repair;
 pub mod retention;
 pub mod secret;

@@ -6,7 +6,7 @@ use std::{
     ffi::OsString,
     fs::{DirBuilder, File, OpenOptions, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -39,6 +39,37 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     written.map_err(|error| {
         // The first error is the one to tell; what cannot be removed now is removed by `remove_unfinished`.
         drop(std::fs::remove_file(&unfinished));
+        explain(what(), &error)
+    })
+}
+
+/// Like [`replace`], but the new file has the mode, owner and group of the old one, and a symbolic link stays one. Where there is no
+/// old file it gets `mode` and this owner, where one is given.
+pub fn replace_as_it_was(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    owner: Option<(u32, u32)>,
+) -> Result<()> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = std::fs::metadata(&path).ok();
+    let mode = old.as_ref().map_or(mode, |old| old.mode() & 0o7777);
+    let owner = old.map(|old| (old.uid(), old.gid())).or(owner);
+    let mut name = path.clone().into_os_string();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    replace(&new, content, mode)?;
+    let what = || format!("cannot write {}", path.display());
+    let put = || {
+        if let Some((user, group)) = owner {
+            std::os::unix::fs::chown(&new, Some(user), Some(group))?;
+        }
+        std::fs::rename(&new, &path)?;
+        path.parent().map_or(Ok(()), sync_directory)
+    };
+    put().map_err(|error| {
+        // It may hold a secret; the first error is the one to tell.
+        drop(std::fs::remove_file(&new));
         explain(what(), &error)
     })
 }

@@ -1,6 +1,7 @@
 //! The program as a person or a script meets it: its output, its exit codes, what it never prints.
 
 mod local;
+mod setup;
 mod shells;
 
 use std::{

@@ -18,7 +18,7 @@ const STATUS: &str = "/api/v1/status";
 const DIAGNOSIS: &str = "/api/v1/diagnosis";
 
 /// An agent that gives these answers, and what it was asked: the first line and the body of each request.
-fn said(
+pub(super) fn said(
     answers: &[(&str, Value)],
     words: &[&str],
 ) -> (std::process::Output, Vec<(String, String)>) {

@@ -1,0 +1,353 @@
+//! `bundle`: what somebody who helps needs to see, in one small archive without secrets, told before it is written.
+
+mod archive;
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+
+use self::archive::{File, packed};
+use super::{
+    VERSION, ask,
+    given::Given,
+    load,
+    output::{Output, Tone, columns, size},
+    socket::{self, Ask},
+    table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+};
+use crate::{
+    config::Settings,
+    core::{redact::redacted, secret::Secret},
+    error::{Error, Exit, Result},
+    files,
+    host::{clock, exec, facts::hostname},
+};
+
+/// Content in all: the archive is smaller than that.
+const BYTES_MAX: usize = 4_500_000;
+/// Content of one file: its end is what is new.
+const FILE_BYTES_MAX: usize = 700_000;
+
+/// What the agent says: file, path, whether it tests something.
+const ANSWERS: &[(&str, &str)] = &[
+    ("status.json", "/api/v1/status"),
+    ("problems.json", "/api/v1/problems"),
+    ("diagnosis.json", "/api/v1/diagnosis"),
+    ("host.json", "/api/v1/host"),
+    ("link.json", "/api/v1/link"),
+    ("access.json", "/api/v1/access"),
+    ("cluster.json", "/api/v1/cluster"),
+    ("workloads.json", "/api/v1/cluster/workloads"),
+    ("changes.json", "/api/v1/changes"),
+    ("settings.json", "/api/v1/settings"),
+    ("events.json", "/api/v1/events?limit=500"),
+    ("log.json", "/api/v1/logs?tail=2000"),
+];
+
+/// What the system says by files.
+const FILES: &[&str] = &[
+    "/etc/os-release",
+    "/proc/version",
+    "/proc/cmdline",
+    "/proc/uptime",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/mounts",
+    "/proc/swaps",
+    "/proc/pressure/cpu",
+    "/proc/pressure/memory",
+    "/proc/pressure/io",
+    "/proc/net/route",
+    "/proc/net/dev",
+    "/etc/resolv.conf",
+    "/proc/device-tree/model",
+];
+
+/// What the system says by programs, where they are.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    (
+        "journal-agent.txt",
+        &[
+            "journalctl",
+            "-u",
+            "pipeops-agent",
+            "-u",
+            "pipeops-keeper",
+            "-n",
+            "3000",
+            "--no-pager",
+            "-o",
+            "short-iso",
+        ],
+    ),
+    (
+        "journal-k3s.txt",
+        &[
+            "journalctl",
+            "-u",
+            "k3s",
+            "-u",
+            "k3s-agent",
+            "-n",
+            "2000",
+            "--no-pager",
+            "-o",
+            "short-iso",
+        ],
+    ),
+    (
+        "journal-kernel.txt",
+        &[
+            "journalctl",
+            "-k",
+            "-n",
+            "1000",
+            "--no-pager",
+            "-o",
+            "short-iso",
+        ],
+    ),
+    (
+        "services.txt",
+        &[
+            "systemctl",
+            "status",
+            "--no-pager",
+            "-n",
+            "0",
+            "pipeops-agent",
+            "pipeops-keeper",
+            "k3s",
+            "k3s-agent",
+        ],
+    ),
+    ("disks.txt", &["df", "-h", "-l"]),
+    ("addresses.txt", &["ip", "-brief", "address"]),
+];
+
+const LIMITS: exec::Limits = exec::Limits {
+    within: Duration::from_secs(20),
+    output_bytes_max: FILE_BYTES_MAX,
+};
+
+/// `bundle`.
+pub(super) static COMMAND: Command = Command {
+    name: "bundle",
+    about: "Write an archive for whoever helps: what is known of this machine, without secrets",
+    options: &[
+        Opt::value(
+            "output",
+            Takes::File,
+            "FILE",
+            "Write it there instead of into this folder",
+        )
+        .short('o'),
+        Opt::flag("list", "Say what would be in it, and write nothing"),
+        Opt::flag("yes", "Do not ask").short('y'),
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    notes: "It is at most 5 MB. Tokens, passwords and keys are hidden; names of machines, Pods and addresses are in it.\n\
+            It works without a running agent, too: then it holds what the system says.",
+    examples: &[
+        "sudo pipeops-agent bundle",
+        "sudo pipeops-agent bundle --list",
+        "sudo pipeops-agent bundle --yes --output /tmp/support.tar.gz",
+    ],
+    exit: "0 when it is written or listed, 1 when it was given up, 2 when it cannot be written.",
+    run: Some(bundle),
+    ..Command::BARE
+};
+
+/// A file of the archive, and where it is from.
+struct Part {
+    file: File,
+    from: String,
+}
+
+fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
+    let parts = collect(given);
+    let rows: Vec<Vec<String>> = parts
+        .iter()
+        .map(|part| {
+            let bytes = u64::try_from(part.file.content.len()).unwrap_or(u64::MAX);
+            vec![
+                format!("  {}", part.file.name),
+                size(bytes),
+                part.from.clone(),
+            ]
+        })
+        .collect();
+    let is_listed = given.has("list");
+    if !given.has("json") {
+        output.line(&output.toned(
+            Tone::Strong,
+            "In the archive, without tokens, passwords and keys:",
+        ));
+        for line in columns(&rows) {
+            output.line(&line);
+        }
+    }
+    let listed: Vec<Value> = parts
+        .iter()
+        .map(|part| json!({ "name": part.file.name, "bytes": part.file.content.len(), "from": part.from }))
+        .collect();
+    if is_listed {
+        if given.has("json") {
+            output.json(&json!({ "files": listed }));
+        }
+        return Ok(Exit::Fine);
+    }
+    if !given.has("yes") && ask::is_possible() && !ask::is_agreed("Write it?")? {
+        output.line("Nothing was written.");
+        return Ok(Exit::Problem);
+    }
+    let now = clock::now().wall;
+    let stamp: String = now
+        .rfc3339()
+        .chars()
+        .filter(|c| !matches!(c, ':' | '-'))
+        .take(15)
+        .collect();
+    let host = hostname(Path::new("/")).unwrap_or_else(|| "machine".to_owned());
+    let host: String = host
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(40)
+        .collect();
+    let name = format!("pipeops-{host}-{stamp}");
+    let path = given
+        .path("output")
+        .unwrap_or_else(|| format!("{name}.tar.gz").into());
+    let modified_s = u64::try_from(now.millis() / 1000).unwrap_or(0);
+    let files: Vec<File> = parts.into_iter().map(|part| part.file).collect();
+    let archive = packed(&name, &files, modified_s)
+        .map_err(|error| Error::new("cannot pack the archive").because(&error))?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    files::replace(&path, &archive, 0o600)?;
+    let bytes = u64::try_from(archive.len()).unwrap_or(u64::MAX);
+    if given.has("json") {
+        output.json(&json!({ "path": path, "bytes": bytes, "files": listed }));
+    } else {
+        output.line(&format!(
+            "Written to {}, {}. Look into it before you send it.",
+            path.display(),
+            size(bytes)
+        ));
+    }
+    Ok(Exit::Fine)
+}
+
+fn collect(given: &Given) -> Vec<Part> {
+    let loaded = load(given);
+    let shown: Vec<String> = loaded
+        .shown()
+        .iter()
+        .map(|shown| format!("{} = {:?} ({})", shown.key.path, shown.value, shown.origin))
+        .chain(
+            loaded
+                .problems()
+                .iter()
+                .map(|problem| format!("problem: {problem}")),
+        )
+        .chain(
+            loaded
+                .warnings()
+                .iter()
+                .map(|warning| format!("warning: {warning}")),
+        )
+        .collect();
+    let sockets = socket::candidates(given, &loaded);
+    let known = loaded
+        .settings()
+        .map(|settings| secrets(&settings))
+        .unwrap_or_default();
+    let mut parts = Parts {
+        known,
+        list: Vec::new(),
+        missing: Vec::new(),
+        left: BYTES_MAX,
+    };
+    let now = clock::now().wall.rfc3339();
+    let about = format!("pipeops-agent {VERSION}\nwritten at {now} by the clock of this machine\n");
+    parts.add("about.txt", "this program", &about);
+    parts.add(
+        "settings.txt",
+        "pipeops-agent config show",
+        &shown.join("\n"),
+    );
+    for (name, path) in ANSWERS {
+        let answer = socket::ask(&sockets, &Ask::Test(path)).map_err(|silence| silence.error);
+        match answer.and_then(|answer| answer.fine("the agent does not say it")) {
+            Ok(value) => parts.add(name, &format!("the agent, {path}"), &format!("{value:#}")),
+            Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
+        }
+    }
+    for path in FILES {
+        let name = format!("system{}.txt", path.replace('/', "-"));
+        match files::read(Path::new(path), FILE_BYTES_MAX) {
+            Ok(content) => parts.add(&name, path, &String::from_utf8_lossy(&content)),
+            Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
+        }
+    }
+    for (name, argv) in PROGRAMS {
+        match exec::run(Path::new("/"), argv, LIMITS) {
+            Ok(ended) => parts.add(name, &argv.join(" "), &(ended.output + &ended.complaints)),
+            Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
+        }
+    }
+    let missing = parts.missing.join("\n");
+    parts.add("missing.txt", "what could not be had", &missing);
+    parts.list
+}
+
+/// What must not be read wherever it stands.
+fn secrets(settings: &Settings) -> Vec<Secret> {
+    let token = settings.pipeops.token.read().ok();
+    let proxy = settings.pipeops.proxy.as_ref();
+    let proxy = proxy.and_then(|proxy| proxy.credentials.clone());
+    let remote_write = settings.telemetry.remote_write.as_ref();
+    let credentials = remote_write.and_then(|it| it.credentials.as_ref());
+    let header = credentials.and_then(|credentials| credentials.authorization().ok());
+    // Without the word before it.
+    let header = header.and_then(|header| {
+        let (_, value) = header.reveal().split_once(' ')?;
+        Some(Secret::new(value))
+    });
+    [token, proxy, header].into_iter().flatten().collect()
+}
+
+struct Parts {
+    known: Vec<Secret>,
+    list: Vec<Part>,
+    missing: Vec<String>,
+    left: usize,
+}
+
+impl Parts {
+    fn add(&mut self, name: &str, from: &str, text: &str) {
+        let safe = redacted(text, &self.known);
+        let most = FILE_BYTES_MAX.min(self.left);
+        // The end is what is new; a letter is not cut in two.
+        let start = safe.len().saturating_sub(most);
+        let start = (start..=safe.len()).find(|at| safe.is_char_boundary(*at));
+        let kept = start
+            .and_then(|start| safe.get(start..))
+            .unwrap_or_default();
+        self.left = self.left.saturating_sub(kept.len());
+        let cut = if kept.len() < safe.len() {
+            ", its end only"
+        } else {
+            ""
+        };
+        self.list.push(Part {
+            file: File {
+                name: name.to_owned(),
+                content: kept.as_bytes().to_vec(),
+            },
+            from: format!("{from}{cut}"),
+        });
+    }
+}

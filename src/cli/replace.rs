@@ -1,0 +1,321 @@
+//! `replace-go-agent`: this agent in the place of the one that runs as a Deployment in the cluster.
+//!
+//! It is found by the label that all its manifests and charts give it, gives its token, and is scaled down. What it knew (its id, the
+//! cluster's) is in a ConfigMap that this agent reads at its first start by itself.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    ask,
+    given::Given,
+    install::{self, Plan, TOKEN_FILE, UNCHECKED},
+    output::{Output, Tone, printable},
+    said::Said,
+    table::{CONFIG, Command, JSON, Opt},
+};
+use crate::{
+    core::secret::Secret,
+    daemon::trial,
+    error::{Error, Exit, Result},
+    files,
+    kube::{Client, Patch},
+};
+
+const LABEL: &str = "labelSelector=app.kubernetes.io%2Fname%3Dpipeops-agent";
+
+/// `replace-go-agent`.
+pub(super) static COMMAND: Command = Command {
+    name: "replace-go-agent",
+    about: "Take over from the agent that runs as a Deployment in the cluster",
+    options: &[
+        TOKEN_FILE,
+        Opt::flag(
+            "remove",
+            "Delete its Deployment instead of scaling it to 0; its manifest is kept in a file",
+        ),
+        Opt::flag("no-start", "Take over its settings, stop it, start nothing"),
+        Opt::flag("yes", "Do not ask").short('y'),
+        UNCHECKED,
+        CONFIG,
+        JSON,
+    ],
+    notes: "It says what it found and what it will do, and asks before it does it.\n\
+            The token, the address of the control plane and the name of the cluster are taken over where this machine has none.\n\
+            Its ConfigMap and its Secrets stay: this agent reads its ids from there at its first start.",
+    examples: &[
+        "sudo pipeops-agent replace-go-agent",
+        "sudo pipeops-agent replace-go-agent --remove",
+    ],
+    exit: "0 when this agent has taken over, 1 when it was given up, 2 when there is no such agent or it cannot be done.",
+    run: Some(replace),
+    ..Command::BARE
+};
+
+/// The Go agent in the cluster.
+struct Found {
+    namespace: String,
+    name: String,
+    replicas: u64,
+    image: String,
+    /// The whole Deployment, without what the API server adds.
+    manifest: Value,
+    token: Option<Secret>,
+    /// Keys of ours, with its values.
+    keys: Vec<(&'static str, String)>,
+}
+
+impl Found {
+    fn take(&mut self, name: &str, value: Option<String>) {
+        let Some(value) = value.filter(|value| !value.is_empty()) else {
+            return;
+        };
+        let key = match name {
+            "PIPEOPS_TOKEN" => {
+                self.token = Some(Secret::new(value));
+                return;
+            }
+            "PIPEOPS_API_URL" => "pipeops.api_url",
+            "PIPEOPS_CLUSTER_NAME" => "pipeops.cluster_name",
+            _ => return,
+        };
+        self.keys.retain(|(known, _)| *known != key);
+        self.keys.push((key, value));
+    }
+
+    fn path(&self) -> String {
+        format!(
+            "/apis/apps/v1/namespaces/{}/deployments/{}",
+            self.namespace, self.name
+        )
+    }
+}
+
+fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
+    let (file, before) = install::now(given);
+    let shown = before.shown();
+    let is_set = |key: &str| {
+        let found = shown.iter().find(|shown| shown.key.path == key);
+        found.is_some_and(|shown| {
+            shown.value.is_some() && shown.origin != crate::config::Origin::Default
+        })
+    };
+    let mut keys = Vec::new();
+    if !is_set("pipeops.token_file") && !is_set("pipeops.token") {
+        let path = file.with_file_name("token");
+        keys.push(("pipeops.token_file", path.display().to_string()));
+    }
+    let plan = Plan::new(file.clone(), keys.clone(), output)?;
+    let namespace = plan.settings.agent.go_state_namespace.clone();
+    let found = trial::with_cluster(&plan.settings, async |client| {
+        find(&client, &namespace).await
+    })?;
+    keys.extend(found.keys.iter().filter(|(key, _)| !is_set(key)).cloned());
+    let plan = Plan::new(file, keys, output)?;
+
+    let own = plan.settings.pipeops.token.read().ok();
+    let token = match install::new_token(given, None)? {
+        Some(token) => token,
+        None => own.clone().or_else(|| found.token.clone()).ok_or_else(|| {
+            Error::new("the token of the agent in the cluster is not to be found")
+                .fix("give it: --token-file FILE, or PIPEOPS_TOKEN in the environment")
+        })?,
+    };
+    if !given.has("json") {
+        tell(&found, &plan, given, output);
+    }
+    if !ask::is_permitted(given, "Do it?")? {
+        output.line("Nothing was changed.");
+        return Ok(Exit::Problem);
+    }
+    plan.check(&token, given, output)?;
+    if own.as_ref() != Some(&token) {
+        plan.write_token(&token)?;
+    }
+    plan.write_keys()?;
+    let undo = stop(&found, &plan, given)?;
+    let line = if given.has("no-start") {
+        None
+    } else {
+        install::start(&plan)?
+    };
+    told_end(&found, &undo, line, given, output);
+    Ok(Exit::Fine)
+}
+
+/// What was done, and what is left to do.
+fn told_end(found: &Found, undo: &str, line: Option<String>, given: &Given, output: &mut Output) {
+    if given.has("json") {
+        output.json(&json!({
+            "namespace": found.namespace, "deployment": found.name, "image": found.image, "undo": undo, "run": line,
+        }));
+        return;
+    }
+    output.line(&printable(&format!(
+        "{}/{} is stopped.",
+        found.namespace, found.name
+    )));
+    output.line(&printable(&format!(
+        "To undo it: sudo pipeops-agent down; {undo}"
+    )));
+    match line {
+        Some(line) => output.line(&format!(
+            "This agent is no service of this machine. Run it: {line}"
+        )),
+        None if given.has("no-start") => {}
+        None => output.line("This agent is started: pipeops-agent status"),
+    }
+}
+
+fn tell(found: &Found, plan: &Plan, given: &Given, output: &mut Output) {
+    let title = format!("{}/{} runs {}", found.namespace, found.name, found.image);
+    output.line(&output.toned(Tone::Strong, &printable(&title)));
+    let act = if given.has("remove") {
+        format!(
+            "delete it, and keep its manifest in {}",
+            manifest_path(plan).display()
+        )
+    } else {
+        format!("scale it from {} to 0", found.replicas)
+    };
+    let written: Vec<String> = plan
+        .keys
+        .iter()
+        .map(|(key, value)| format!("{key} = {value}"))
+        .collect();
+    let written = if written.is_empty() {
+        "nothing: all is set here already".to_owned()
+    } else {
+        written.join(", ")
+    };
+    output.line(&printable(&format!("  taken over: {written}")));
+    output.line(&printable(&format!("  in the cluster: {act}")));
+    output.line("  not touched: its ConfigMap, its Secrets, its accounts, everything else");
+}
+
+fn manifest_path(plan: &Plan) -> std::path::PathBuf {
+    plan.file.with_file_name("go-agent.json")
+}
+
+/// Stops it; says how that is undone.
+fn stop(found: &Found, plan: &Plan, given: &Given) -> Result<String> {
+    let path = found.path();
+    if given.has("remove") {
+        let kept = manifest_path(plan);
+        // Values of its environment may be secrets.
+        files::replace(&kept, found.manifest.to_string().as_bytes(), files::PRIVATE)?;
+        trial::with_cluster(&plan.settings, async |client| {
+            client
+                .delete(&path)
+                .await
+                .map_err(|error| Error::new("cannot delete its Deployment").because(&error))
+        })?;
+        return Ok(format!("kubectl apply -f {}", kept.display()));
+    }
+    let wish = json!({ "spec": { "replicas": 0 } });
+    trial::with_cluster(&plan.settings, async |client| {
+        let scaled: std::result::Result<Value, _> = client.patch(&path, Patch::Merge, &wish).await;
+        scaled.map_err(|error| Error::new("cannot scale its Deployment").because(&error))
+    })?;
+    Ok(format!(
+        "kubectl -n {} scale deployment {} --replicas={}",
+        found.namespace, found.name, found.replicas
+    ))
+}
+
+async fn find(client: &Client, namespace: &str) -> Result<Found> {
+    let cannot = || Error::new("cannot look for the agent in the cluster");
+    let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments?{LABEL}");
+    let list: Value = client
+        .get(&path)
+        .await
+        .map_err(|error| cannot().because(&error))?;
+    let all: Vec<Said<'_>> = Said::new(&list).list("items").collect();
+    let [one] = all.as_slice() else {
+        return Err(Error::new(format!(
+            "there are {} Deployments of it in the namespace {namespace}", all.len()
+        ))
+        .why("they are looked for by the label app.kubernetes.io/name=pipeops-agent")
+        .fix("where it is in another namespace: set the namespace of its state, as `pipeops-agent config show` names it"));
+    };
+    let (meta, spec) = (one.at("metadata"), one.at("spec"));
+    let pod = spec.at("template").at("spec");
+    let mut found = Found {
+        namespace: namespace.to_owned(),
+        name: meta.text("name").to_owned(),
+        replicas: spec.count("replicas").unwrap_or(1).max(1),
+        image: String::new(),
+        manifest: json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "name": meta.text("name"),
+                "namespace": namespace,
+                "labels": meta.at("labels").json(),
+                "annotations": meta.at("annotations").json(),
+            },
+            "spec": spec.json(),
+        }),
+        token: None,
+        keys: Vec::new(),
+    };
+    for container in pod.list("containers") {
+        if found.image.is_empty() {
+            found.image = container.text("image").to_owned();
+        }
+        // The variables that it names itself come later and win.
+        for source in container.list("envFrom") {
+            for (reference, resource) in [("secretRef", "secrets"), ("configMapRef", "configmaps")]
+            {
+                let name = source.at(reference).text("name");
+                for variable in ["PIPEOPS_TOKEN", "PIPEOPS_API_URL", "PIPEOPS_CLUSTER_NAME"] {
+                    let value = entry(client, namespace, resource, name, variable).await;
+                    found.take(variable, value);
+                }
+            }
+        }
+        for variable in container.list("env") {
+            let value = value_of(client, namespace, variable).await;
+            found.take(variable.text("name"), value);
+        }
+    }
+    Ok(found)
+}
+
+/// The value of a variable: as it stands, or out of the Secret or ConfigMap that it names.
+async fn value_of(client: &Client, namespace: &str, variable: Said<'_>) -> Option<String> {
+    if let Some(value) = variable.maybe("value") {
+        return Some(value.to_owned());
+    }
+    let from = variable.at("valueFrom");
+    for (reference, resource) in [
+        ("secretKeyRef", "secrets"),
+        ("configMapKeyRef", "configmaps"),
+    ] {
+        let reference = from.at(reference);
+        if let Some(name) = reference.maybe("name") {
+            return entry(client, namespace, resource, name, reference.text("key")).await;
+        }
+    }
+    None
+}
+
+/// An entry of a Secret or a ConfigMap, where there is one.
+async fn entry(
+    client: &Client,
+    namespace: &str,
+    resource: &str,
+    name: &str,
+    key: &str,
+) -> Option<String> {
+    if name.is_empty() {
+        return None;
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/{resource}/{name}");
+    let object: Value = client.get(&path).await.ok()?;
+    let value = Said::new(&object).at("data").maybe(key)?;
+    match resource {
+        "secrets" => String::from_utf8(STANDARD.decode(value).ok()?).ok(),
+        _ => Some(value.to_owned()),
+    }
+}

@@ -1,0 +1,169 @@
+//! The service that the agent runs as, by the service manager of this machine.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    error::{Error, Result},
+    host::exec,
+};
+
+/// The name of the service.
+const NAME: &str = "pipeops-agent";
+
+/// A stop may take as long as the agent's own, which is 25 s.
+const LIMITS: exec::Limits = exec::Limits {
+    within: Duration::from_secs(60),
+    output_bytes_max: 16 * 1024,
+};
+
+/// Who starts services here, where the agent is installed as one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Manager {
+    Systemd,
+    OpenRc,
+}
+
+/// The service manager below `root` that knows the agent.
+pub(super) fn manager(root: &Path) -> Option<Manager> {
+    let is_there = |path: &str| root.join(path).exists();
+    let units = ["etc", "run", "usr/lib", "lib", "usr/local/lib"];
+    let mut units = units
+        .map(|folder| format!("{folder}/systemd/system/{NAME}.service"))
+        .into_iter();
+    if is_there("run/systemd/system") && units.any(|unit| is_there(&unit)) {
+        Some(Manager::Systemd)
+    } else if is_there("run/openrc") && is_there(&format!("etc/init.d/{NAME}")) {
+        Some(Manager::OpenRc)
+    } else {
+        None
+    }
+}
+
+impl Manager {
+    /// Lets the agent run now, with the settings as they are now, and after every boot.
+    pub(super) fn start(self, root: &Path) -> Result<()> {
+        let steps: [&[&str]; 2] = match self {
+            Self::Systemd => [
+                &["systemctl", "enable", NAME],
+                &["systemctl", "restart", NAME],
+            ],
+            Self::OpenRc => [
+                &["rc-update", "add", NAME, "default"],
+                &["rc-service", NAME, "restart"],
+            ],
+        };
+        steps.into_iter().try_for_each(|argv| run(root, argv))
+    }
+
+    /// Lets it stop now, and start at no boot.
+    pub(super) fn stop(self, root: &Path) -> Result<()> {
+        let steps: [&[&str]; 2] = match self {
+            Self::Systemd => [
+                &["systemctl", "stop", NAME],
+                &["systemctl", "disable", NAME],
+            ],
+            Self::OpenRc => [
+                &["rc-service", NAME, "stop"],
+                &["rc-update", "delete", NAME, "default"],
+            ],
+        };
+        steps.into_iter().try_for_each(|argv| run(root, argv))
+    }
+}
+
+fn run(root: &Path, argv: &[&str]) -> Result<()> {
+    let ended = exec::run(root, argv, LIMITS)?;
+    if ended.is_fine() {
+        return Ok(());
+    }
+    let why = [ended.complaints.trim(), ended.output.trim()];
+    let why = why
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .unwrap_or("it does not say why");
+    Err(Error::new(format!("{:?} failed", argv.join(" ")))
+        .why(why)
+        .fix("as root: sudo pipeops-agent …; the reasons of a service are in: journalctl -u pipeops-agent -n 50"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::files;
+
+    /// A machine whose service manager writes down what it is asked.
+    fn machine(folders: &[&str], programs: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for folder in folders.iter().chain(&["usr/bin"]) {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        for program in programs {
+            let path = root.path().join("usr/bin").join(program);
+            let said = root.path().join("said");
+            let script = format!("#!/bin/sh\necho {program} \"$@\" >> {}\n", said.display());
+            files::replace(&path, script.as_bytes(), 0o755).unwrap();
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o111, 0o111);
+        }
+        root
+    }
+
+    fn said(root: &Path) -> String {
+        std::fs::read_to_string(root.join("said")).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_service_is_started_and_stopped_by_whoever_manages_services() {
+        let root = machine(
+            &[
+                "run/systemd/system",
+                "etc/systemd/system/pipeops-agent.service",
+            ],
+            &["systemctl"],
+        );
+        let manager = manager(root.path()).unwrap();
+        assert_eq!(manager, Manager::Systemd);
+        manager.start(root.path()).unwrap();
+        manager.stop(root.path()).unwrap();
+        assert_eq!(
+            said(root.path()),
+            "systemctl enable pipeops-agent\nsystemctl restart pipeops-agent\nsystemctl stop pipeops-agent\nsystemctl disable pipeops-agent\n"
+        );
+    }
+
+    #[test]
+    fn a_machine_with_openrc_is_asked_in_its_own_words() {
+        let root = machine(
+            &["run/openrc", "etc/init.d/pipeops-agent"],
+            &["rc-update", "rc-service"],
+        );
+        let manager = manager(root.path()).unwrap();
+        manager.start(root.path()).unwrap();
+        assert_eq!(
+            said(root.path()),
+            "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\n"
+        );
+    }
+
+    #[test]
+    fn where_the_agent_is_no_service_nobody_is_asked() {
+        assert_eq!(manager(machine(&["run/systemd/system"], &[]).path()), None);
+        assert_eq!(manager(machine(&[], &[]).path()), None);
+    }
+
+    #[test]
+    fn what_the_service_manager_complains_about_is_told() {
+        let root = machine(
+            &[
+                "run/systemd/system",
+                "etc/systemd/system/pipeops-agent.service",
+            ],
+            &[],
+        );
+        let script = b"#!/bin/sh\necho access denied >&2\nexit 4\n";
+        files::replace(&root.path().join("usr/bin/systemctl"), script, 0o755).unwrap();
+        let error = Manager::Systemd.start(root.path()).unwrap_err();
+        assert!(error.sentence().contains("access denied"), "{error}");
+    }
+}

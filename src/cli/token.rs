@@ -1,0 +1,61 @@
+//! `token rotate`: another token for the same agent.
+
+use serde_json::json;
+
+use super::{
+    given::Given,
+    install::{self, Plan, TOKEN_FILE, UNCHECKED},
+    output::Output,
+    table::{CONFIG, Command, JSON},
+};
+use crate::error::{Error, Exit, Result};
+
+/// `token`.
+pub(super) static COMMAND: Command = Command {
+    name: "token",
+    about: "Change the token that the control plane knows this cluster by",
+    below: &[&ROTATE],
+    ..Command::BARE
+};
+
+static ROTATE: Command = Command {
+    name: "rotate",
+    about: "Put a new token in the place of the old one, once the control plane takes it",
+    options: &[TOKEN_FILE, UNCHECKED, CONFIG, JSON],
+    notes: "The file keeps its owner and mode, the agent its identity. A running agent takes the new token up by itself.\n\
+            A token is never taken from the command line, where every user of the machine could read it.",
+    examples: &[
+        "sudo pipeops-agent token rotate",
+        "sudo pipeops-agent token rotate --token-file /root/new-token",
+    ],
+    exit: "0 when it is written, 2 when it is refused or cannot be written; then the old one still holds.",
+    run: Some(rotate),
+    ..Command::BARE
+};
+
+fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
+    let (file, _) = install::now(given);
+    let plan = Plan::new(file, Vec::new(), output)?;
+    let path = plan.token_file()?.to_owned();
+    let token = install::new_token(given, Some("New token of this cluster"))?
+        .ok_or_else(|| Error::new("there is no new token"))?;
+    let is_same = plan
+        .settings
+        .pipeops
+        .token
+        .read()
+        .is_ok_and(|old| old == token);
+    plan.check(&token, given, output)?;
+    if !is_same {
+        plan.write_token(&token)?;
+    }
+    if given.has("json") {
+        output.json(&json!({ "path": path, "changed": !is_same }));
+    } else if is_same {
+        output.line("It is the token that is there already: nothing was changed.");
+    } else {
+        let hint = "a running agent takes it up within a minute";
+        output.line(&format!("The new token is in {}; {hint}.", path.display()));
+    }
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,68 @@
+//! Parts of the daemon for one question of the command line: they are wired as they always are, and gone with its answer.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::LocalExecutor;
+
+use super::parts::{self, Network};
+use crate::{
+    config::Settings,
+    core::{link::DialFailure, secret::Secret, time::Wall},
+    error::{Error, Result},
+    host::clock,
+    kube::Client,
+    tasks::board::Board,
+    wire::handshake::Target,
+};
+
+/// How long the control plane may take to take or refuse a token.
+const TOKEN_WITHIN: Duration = Duration::from_secs(20);
+/// The socket is closed as by an agent that stops.
+const CLOSED: u16 = 1000;
+
+/// What became of a token.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The control plane lets an agent in with it.
+    Taken,
+    /// It does not.
+    Refused(Error),
+    /// Nobody could be asked: no network, or a control plane that has trouble of its own.
+    NotAsked(Error),
+}
+
+/// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.
+pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
+    let board = Board::new(clock::now);
+    let network = Network::new(settings, &board, Wall::default());
+    let caller = network.caller(settings)?;
+    let target = Target::controller(&settings.pipeops.api_url.to_string())
+        .map_err(|why| Error::new("the address of the control plane cannot be used").why(why))?;
+    let answer = smol::block_on(async {
+        let session = caller.call(&target, token.reveal(), TOKEN_WITHIN).await?;
+        session.close(CLOSED, "the token was checked").await;
+        Ok(())
+    });
+    Ok(match answer {
+        Ok(()) => Verdict::Taken,
+        Err(crate::link::dial::Failure { kind, error }) => match kind {
+            DialFailure::Refused => Verdict::Refused(error),
+            DialFailure::Status(..) | DialFailure::Network => Verdict::NotAsked(error),
+        },
+    })
+}
+
+/// Lets `work` speak to the API of the cluster that these settings name.
+pub fn with_cluster<T>(
+    settings: &Settings,
+    work: impl AsyncFnOnce(Client) -> Result<T>,
+) -> Result<T> {
+    let board = Board::new(clock::now);
+    let network = Network::new(settings, &board, Wall::default());
+    let executor = Rc::new(LocalExecutor::new());
+    let Some(client) = parts::cluster(settings, &network, &board, &executor) else {
+        return Err(Error::new("there is no cluster to ask")
+            .fix("name one: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the settings"));
+    };
+    smol::block_on(executor.run(work(client)))
+}
