@@ -47,6 +47,7 @@ use crate::{
 
 use parts::Network;
 
+pub mod doctor;
 pub mod keeper;
 mod link;
 mod parts;

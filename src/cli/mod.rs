@@ -14,6 +14,7 @@ mod changes;
 mod completions;
 mod config;
 mod dashboard;
+mod doctor;
 mod events;
 mod given;
 mod help;
@@ -67,6 +68,7 @@ static PROGRAM: Command = Command {
         &events::COMMAND,
         &logs::COMMAND,
         &dashboard::COMMAND,
+        &doctor::COMMAND,
         &access::COMMAND,
         &metrics::COMMAND,
         &changes::CHANGES,

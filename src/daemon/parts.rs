@@ -6,7 +6,7 @@ use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, url::Security},
+    config::{DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings, url::Security},
     core::{
         health::Severity,
         identity::Identity,
@@ -56,7 +56,7 @@ pub(super) struct Network {
     proxies: Proxies,
 }
 
-fn wall() -> Wall {
+pub(super) fn wall() -> Wall {
     clock::now().wall
 }
 
@@ -229,6 +229,19 @@ fn bracketed(host: &str) -> String {
     }
 }
 
+/// Where the access to the cluster is described; `None` where nobody named it and nothing is found.
+pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Source> {
+    let source = Source::choose(
+        named.and_then(Path::to_str),
+        around.kubernetes_host.as_deref(),
+        around.kubernetes_port.as_deref(),
+    );
+    match (&source, named) {
+        (Source::Files(paths), None) if !paths.iter().any(|path| path.exists()) => None,
+        (Source::Files(_) | Source::InCluster { .. }, _) => Some(source),
+    }
+}
+
 /// The client of the cluster's API, where a cluster is configured or to be found.
 pub(super) fn cluster(
     settings: &Settings,
@@ -236,20 +249,8 @@ pub(super) fn cluster(
     board: &Board,
     executor: &Rc<LocalExecutor<'static>>,
 ) -> Option<Client> {
-    let around = &settings.surroundings;
-    let named = settings
-        .agent
-        .kubeconfig
-        .as_ref()
-        .and_then(|path| path.to_str());
-    let source = Source::choose(
-        named,
-        around.kubernetes_host.as_deref(),
-        around.kubernetes_port.as_deref(),
-    );
-    if let (Source::Files(paths), None) = (&source, named)
-        && !paths.iter().any(|path| path.exists())
-    {
+    let named = settings.agent.kubeconfig.as_deref();
+    let Some(source) = source(named, &settings.surroundings) else {
         let fix = "install k3s, or name a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the settings";
         let sentence = "no cluster is configured: only the host is reported";
         board.report(
@@ -259,7 +260,7 @@ pub(super) fn cluster(
             Some(fix.to_owned()),
         );
         return None;
-    }
+    };
     // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
     let server = kubeconfig::load(&source)
         .map_or_else(|_| "not known yet".to_owned(), |cluster| cluster.server);

@@ -15,7 +15,6 @@ use crate::{
     tasks::{
         deliver::Databases,
         doctor,
-        keeper::Keeper,
         local::{Local, Look, Repairs, Sources},
         views::diagnosis::Doubt,
     },
@@ -95,14 +94,10 @@ impl Agent {
 
     /// Looks at the machine, with the eyes of the root helper where there is one.
     fn look(&self) -> Look {
-        let socket = self.settings.keeper.socket.clone();
+        let settings = self.settings.clone();
         Box::new(move || {
-            let socket = socket.clone();
-            Box::pin(async move {
-                let seen = Keeper::at(&socket).inspect().await.unwrap_or_default();
-                let place = doctor::Place { root: "/".into() };
-                doctor::look(&place, seen.by_root()).await
-            })
+            let subject = super::doctor::subject(Ok(&settings), &settings.keeper.socket);
+            Box::pin(async move { doctor::look(&subject).await })
         })
     }
 

@@ -7,6 +7,7 @@
 mod body;
 pub mod dial;
 mod error;
+pub mod nameserver;
 pub mod proxy;
 mod stream;
 pub mod tls;

@@ -1,11 +1,18 @@
 //! The doctor's look: facts of the host and answers of the network meet the table of checks, within two seconds in all.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{
-    Timer,
+    LocalExecutor, Timer,
     channel::{Receiver, bounded},
-    future::or,
+    future::{or, zip},
 };
 
 use crate::{
@@ -18,21 +25,81 @@ use crate::{
         rates::Reading,
         time::Wall,
     },
+    error::Error,
     host::{clock, doctor, sample},
-    net::tls::build_date,
+    kube::{
+        self, Client,
+        kubeconfig::{self, Source},
+    },
+    net::{
+        Elapsed, Phase, deadline,
+        dial::{Dialer, Route, Target},
+        nameserver,
+        proxy::Proxy,
+        tls::{Tls, build_date},
+    },
     wire::api::Doctor,
 };
 
+use super::keeper::Keeper;
+
 /// What the disk and the kernel have to tell everything: a file that hangs costs what stands behind it.
-const READ_WITHIN: Duration = Duration::from_millis(1200);
+const READ_WITHIN: Duration = Duration::from_millis(900);
+/// What everything together may take.
+const ALL_WITHIN: Duration = Duration::from_millis(1850);
+/// What is left for the network at least.
+const ASK_AT_LEAST: Duration = Duration::from_millis(300);
 /// Facts on the way from the reading thread.
 const FACTS_MAX: usize = 64;
+/// Servers of resolv.conf that are asked; libc asks three.
+const SERVERS_MAX: usize = 4;
+/// Search domains that are tried.
+const DOMAINS_MAX: usize = 2;
+/// A name that nobody has, in front of a search domain.
+const NOBODY: &str = "no-such-machine-4f1d7c";
 
 /// Where to look.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// `/`, or a captured tree.
     pub root: PathBuf,
+    /// The agent's own folder, below `root`.
+    pub state_dir: PathBuf,
+}
+
+/// Whom to look at.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Where files are.
+    pub place: Place,
+    /// Whether the settings can be used: what they are, or what is wrong.
+    pub settings: Result<String, Error>,
+    /// Whom to ask over the network; `None` asks nobody.
+    pub network: Option<Network>,
+    /// Where the root helper listens, which sees what only root can.
+    pub keeper: PathBuf,
+}
+
+/// Whom to ask over the network.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Makes connections.
+    pub dialer: Dialer,
+    /// The control plane, where the settings name one.
+    pub control_plane: Option<ControlPlane>,
+    /// The cluster, where there is one.
+    pub cluster: Option<kube::Settings>,
+}
+
+/// The way to the control plane.
+#[derive(Clone, Debug)]
+pub struct ControlPlane {
+    /// Where it is.
+    pub target: Target,
+    /// How it proves who it is; `None` where the link is plain.
+    pub tls: Option<Tls>,
+    /// What lies between.
+    pub proxy: Option<Proxy>,
 }
 
 /// Everything that was found out.
@@ -56,11 +123,18 @@ impl Report {
     }
 }
 
-/// Looks at everything. `by_root` is what the root helper could see, where there is one.
-pub async fn look(place: &Place, by_root: BTreeMap<String, Fact>) -> Report {
+/// Looks at everything.
+pub async fn look(subject: &Subject) -> Report {
     let started = clock::now();
-    let mut facts = facts(place).await;
+    let (mut facts, by_root) = zip(read(&subject.place), seen_by_root(&subject.keeper)).await;
     facts.complete(by_root);
+    settings(subject, &mut facts);
+    if let Some(network) = &subject.network {
+        let spent = clock::now().mono.since(started.mono);
+        let limit = ALL_WITHIN.saturating_sub(spent).max(ASK_AT_LEAST);
+        let answers = ask(network, &facts, limit).await;
+        facts.found.extend(answers);
+    }
     let environment = Environment::of(&facts);
     let verdicts = preflight::judge(&facts, &environment);
     Report {
@@ -73,7 +147,7 @@ pub async fn look(place: &Place, by_root: BTreeMap<String, Fact>) -> Report {
 
 /// The environment alone.
 pub async fn environment(place: &Place) -> Environment {
-    Environment::of(&facts(place).await)
+    Environment::of(&read(place).await)
 }
 
 enum Found {
@@ -81,20 +155,21 @@ enum Found {
     Reading(Box<Reading>),
 }
 
-async fn facts(place: &Place) -> Facts {
+async fn read(place: &Place) -> Facts {
     let mut facts = Facts {
         now: clock::now().wall,
         built: build_date(),
         ..Facts::default()
     };
     let (tell, told) = bounded(FACTS_MAX);
-    let root = place.root.clone();
+    let place = place.clone();
     // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends it at its next fact.
     let reading = smol::unblock(move || {
-        doctor::read(&root, doctor::names(), |name, fact| {
-            tell.send_blocking(Found::Fact(name, fact)).is_ok()
-        });
-        let reading = sample::read_below(&root, &sample::space);
+        let tell_fact = |name, fact| tell.send_blocking(Found::Fact(name, fact)).is_ok();
+        doctor::read(&place.root, doctor::names(), tell_fact);
+        let (name, fact) = doctor::state(&place.root, &place.state_dir);
+        tell_fact(name, fact);
+        let reading = sample::read_below(&place.root, &sample::space);
         // Nobody waits any more where it came too late.
         drop(tell.send_blocking(Found::Reading(Box::new(reading))));
     });
@@ -115,4 +190,204 @@ async fn collect(told: &Receiver<Found>, facts: &mut Facts) {
             Found::Reading(reading) => facts.reading = *reading,
         }
     }
+}
+
+/// What the root helper sees; nothing where there is none, or where it takes too long.
+async fn seen_by_root(socket: &Path) -> BTreeMap<String, Fact> {
+    let inspection = deadline(READ_WITHIN, Keeper::at(socket).inspect()).await;
+    let Ok(Ok(inspection)) = inspection else {
+        return BTreeMap::new();
+    };
+    inspection.by_root()
+}
+
+/// An error as checks read it: the sentence, and the fix in a second line.
+fn failed(error: &Error) -> Fact {
+    if error.why.iter().any(|why| why.contains("ermission denied")) {
+        return Fact::Forbidden;
+    }
+    let fix = error.fix.as_deref().unwrap_or(
+        "try again; where it stays so, pipeops-agent bundle collects what helps to find the cause",
+    );
+    Fact::Failed(format!("{}\n{fix}", error.sentence()))
+}
+
+fn settings(subject: &Subject, facts: &mut Facts) {
+    let fact = match &subject.settings {
+        Ok(seen) => Fact::Text(seen.clone()),
+        Err(error) => failed(error),
+    };
+    facts.found.insert("settings".to_owned(), fact);
+}
+
+type Answers = Vec<(String, Fact)>;
+
+/// Asks everybody at the same time.
+async fn ask(network: &Network, facts: &Facts, limit: Duration) -> Answers {
+    let name = network
+        .control_plane
+        .as_ref()
+        .map(|way| way.target.host.as_str());
+    let name = name.filter(|name| name.parse::<IpAddr>().is_err());
+    let servers = ask_servers(facts, name, limit);
+    let control_plane = async {
+        match &network.control_plane {
+            Some(way) => ask_control_plane(&network.dialer, way, limit).await,
+            None => Answers::new(),
+        }
+    };
+    let cluster = async {
+        match &network.cluster {
+            Some(settings) => ask_cluster(&network.dialer, settings, limit).await,
+            None => Answers::new(),
+        }
+    };
+    let ((mut answers, more), rest) = zip(zip(servers, control_plane), cluster).await;
+    answers.extend(more);
+    answers.extend(rest);
+    answers
+}
+
+/// Each name server by itself, and whether a search domain answers to anything.
+async fn ask_servers(facts: &Facts, name: Option<&str>, limit: Duration) -> Answers {
+    const RESOLVER: &str = "/etc/resolv.conf";
+    let servers = facts.name_servers(RESOLVER);
+    let domains: BTreeSet<&str> = [RESOLVER, "/run/systemd/resolve/resolv.conf"]
+        .into_iter()
+        .flat_map(|file| facts.resolver_words(file, "search"))
+        .filter(|domain| *domain != ".")
+        .collect();
+    let name = name.unwrap_or(".");
+    let executor = LocalExecutor::new();
+    let asked = servers.iter().take(SERVERS_MAX).map(|server| {
+        executor.spawn(async move {
+            (
+                format!("dns {server}"),
+                answered(*server, name, limit).await,
+            )
+        })
+    });
+    let first = servers.first().copied();
+    let tried = domains.iter().take(DOMAINS_MAX).filter_map(|domain| {
+        let server = first?;
+        Some(executor.spawn(async move {
+            let asked = format!("{NOBODY}.{domain}");
+            let fact = match nameserver::ask(server, &asked, limit).await {
+                Ok(answer) if answer.code == 0 && answer.records > 0 => Fact::Text(asked),
+                Ok(_) | Err(_) => Fact::Missing,
+            };
+            (format!("any name of {domain}"), fact)
+        }))
+    });
+    let all: Vec<_> = asked.chain(tried).collect();
+    executor
+        .run(async {
+            let mut answers = Answers::new();
+            for one in all {
+                answers.push(one.await);
+            }
+            answers
+        })
+        .await
+}
+
+async fn answered(server: IpAddr, name: &str, limit: Duration) -> Fact {
+    match nameserver::ask(server, name, limit).await {
+        Err(why) => Fact::Failed(why),
+        // A server of names in the house may refuse to speak about the root, and is well.
+        Ok(answer) if answer.code == 2 || answer.code == 5 && name != "." => {
+            Fact::Failed(format!("it cannot look up {name} (code {})", answer.code))
+        }
+        Ok(_) => Fact::Text("it answers".to_owned()),
+    }
+}
+
+/// One connection as the link makes it: how far it comes says what works.
+async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration) -> Answers {
+    let route = Route::direct(&way.target)
+        .with_tls(way.tls.as_ref())
+        .through(way.proxy.as_ref());
+    let dialled = dialer.dial(&route, limit).await;
+    let broken = dialled.as_ref().err().map(|error| error.phase);
+    let target = way.target.authority();
+    let steps = [
+        (
+            "control plane dns",
+            Phase::Dns,
+            format!("{target} is known"),
+        ),
+        ("control plane tcp", Phase::Tcp, format!("{target} answers")),
+        ("control plane tls", Phase::Tls, "it is good".to_owned()),
+    ];
+    let mut answers = Answers::new();
+    for (name, phase, seen) in steps {
+        let is_here = match broken {
+            Some(Phase::Settings) => phase == Phase::Tls,
+            Some(Phase::Proxy) => phase == Phase::Tcp,
+            Some(broken) => phase == broken,
+            None => false,
+        };
+        let fact = match &dialled {
+            Err(error) if is_here => failed(&error.into()),
+            _ if phase == Phase::Tls && way.tls.is_none() => continue,
+            _ => Fact::Text(seen),
+        };
+        answers.push((name.to_owned(), fact));
+        if is_here {
+            break;
+        }
+    }
+    answers
+}
+
+async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration) -> Answers {
+    let mut answers = Answers::new();
+    let source = settings.source.clone();
+    if smol::unblock(move || is_forbidden(&source)).await {
+        answers.push(("kubeconfig".to_owned(), Fact::Forbidden));
+        answers.push(("kubernetes api".to_owned(), Fact::Forbidden));
+        return answers;
+    }
+    let source = settings.source.clone();
+    let cluster = match smol::unblock(move || kubeconfig::load(&source)).await {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            answers.push(("kubeconfig".to_owned(), failed(&error)));
+            return answers;
+        }
+    };
+    answers.push((
+        "kubeconfig".to_owned(),
+        Fact::Text(format!("it leads to {}", cluster.server)),
+    ));
+    let certificate = cluster
+        .client
+        .as_ref()
+        .map(|client| &client.certificate_pem);
+    if let Some((from, to)) = certificate.and_then(|pem| doctor::certificate::of_pem(pem)) {
+        let dates = format!("{} {}", from.millis(), to.millis());
+        answers.push(("kubeconfig dates".to_owned(), Fact::Text(dates)));
+    }
+    let executor = Rc::new(LocalExecutor::new());
+    let client = Client::new(settings, dialer.clone(), Rc::clone(&executor));
+    let version = deadline(limit, executor.run(client.version())).await;
+    let fact = match version {
+        Ok(Ok(version)) => Fact::Text(format!("it answers, {version}")),
+        Ok(Err(error)) => failed(&Error::from(&error)),
+        Err(Elapsed(limit)) => {
+            failed(&Error::new(Elapsed(limit).to_string()).fix("wait until k3s has started"))
+        }
+    };
+    answers.push(("kubernetes api".to_owned(), fact));
+    answers
+}
+
+fn is_forbidden(source: &Source) -> bool {
+    let Source::Files(paths) = source else {
+        return false;
+    };
+    let opened = |path| std::fs::File::open(path).map_err(|error| error.kind());
+    paths
+        .iter()
+        .any(|path| matches!(opened(path), Err(io::ErrorKind::PermissionDenied)))
 }

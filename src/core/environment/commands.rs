@@ -4,7 +4,7 @@ use super::{Environment, Init, Loader, Packages};
 
 /// What stands in braces and is not a command of its own: see [`Environment::filled`].
 const COMMANDS: &[&str] = &[
-    "install", "upgrade", "start", "restart", "enable", "disable", "log", "kernel",
+    "install", "upgrade", "start", "stop", "restart", "enable", "disable", "log", "kernel",
 ];
 
 /// How the kernel gets a word at its next start.

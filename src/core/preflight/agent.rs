@@ -1,5 +1,179 @@
-//! Checks of this part.
+//! The agent: its settings, its folder, its service, its control plane.
 
-use super::Check;
+use super::{Advice, Check, Fact, Facts, Judgement, Problem, k3s::answered, ok};
+use crate::core::{
+    environment::Environment,
+    health::Severity::{Critical, Warning},
+};
+
+const STATE: &str = "write {state}";
+
 /// The table.
-pub(super) const CHECKS: &[Check] = &[];
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "agent.settings",
+        title: "Settings of the agent",
+        severity: Critical,
+        after: &[],
+        reads: &[],
+        why: "the agent does not start with them",
+        judge: settings,
+        automatic: None,
+    },
+    Check {
+        id: "agent.state",
+        title: "Folder of the agent",
+        severity: Critical,
+        after: &["disk.read-only", "disk.space", "disk.inodes"],
+        reads: &[STATE, "/etc/passwd"],
+        why: "who the agent is, and what waits to be sent, is kept there",
+        judge: state,
+        automatic: None,
+    },
+    Check {
+        id: "agent.service",
+        title: "Service of the agent",
+        severity: Warning,
+        after: &["agent.settings", "agent.state"],
+        reads: &[
+            "stat /etc/systemd/system/pipeops-agent.service",
+            "stat /usr/lib/systemd/system/pipeops-agent.service",
+            "/sys/fs/cgroup/system.slice/",
+        ],
+        why: "this machine is not watched, and its control plane cannot reach it",
+        judge: service,
+        automatic: None,
+    },
+    Check {
+        id: "agent.name",
+        title: "Name of the control plane",
+        severity: Critical,
+        after: &[
+            "agent.settings",
+            "network.route",
+            "dns.servers",
+            "dns.answers",
+        ],
+        reads: &[],
+        why: "the control plane cannot be found",
+        judge: name,
+        automatic: None,
+    },
+    Check {
+        id: "agent.control-plane",
+        title: "Way to the control plane",
+        severity: Critical,
+        after: &[
+            "agent.settings",
+            "network.carrier",
+            "network.address",
+            "network.route",
+            "network.mtu",
+        ],
+        reads: &[],
+        why: "applications run on; nothing can be deployed or seen from outside until it is back",
+        judge: control_plane,
+        automatic: None,
+    },
+    Check {
+        id: "agent.tls",
+        title: "Certificate of the control plane",
+        severity: Critical,
+        after: &["clock.wrong", "network.mtu", "agent.control-plane"],
+        reads: &[],
+        why: "the agent talks to nobody who cannot prove who they are",
+        judge: tls,
+        automatic: None,
+    },
+];
+
+const AS_TOLD: Advice = Advice {
+    fix: "{about}",
+    commands: &[],
+};
+
+fn settings(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "{about}",
+        commands: &["pipeops-agent config check"],
+    };
+    answered(facts, "settings", "they were not read", &ADVICE)
+}
+
+fn state(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "give the agent's user its folder: {about}",
+        commands: &["sudo install -d -m 700 -o pipeops-agent -g pipeops-agent {about}"],
+    };
+    const ATTRIBUTES: Advice = Advice {
+        fix: "find out what forbids writing to {about}: its attributes (lsattr), its mount, its owner",
+        commands: &["sudo lsattr -d {about}", "findmnt -T {about}"],
+    };
+    let mut found = facts.found.iter();
+    let Some((path, fact)) =
+        found.find_map(|(name, fact)| Some((name.strip_prefix("write ")?, fact)))
+    else {
+        return Judgement::NotHere("the settings name none");
+    };
+    let owner = |user: &str| {
+        let users = facts.text("/etc/passwd").unwrap_or_default().lines();
+        let mut ids =
+            users.filter_map(|line| line.strip_prefix("pipeops-agent:")?.split(':').nth(1));
+        ids.next().is_none_or(|id| id == user)
+    };
+    match fact {
+        Fact::Missing => ok(format!("{path} is made at the first start")),
+        Fact::Forbidden => Judgement::Unknown(super::NEEDS_ROOT.to_owned()),
+        Fact::Failed(why) => Problem::new(format!("{path}: {why}"), &ATTRIBUTES)
+            .about(path)
+            .into(),
+        Fact::Text(user) if owner(user) => ok(format!("{path} can be written")),
+        Fact::Text(user) => Problem::new(
+            format!("{path} belongs to user {user} and not to pipeops-agent"),
+            &ADVICE,
+        )
+        .about(path)
+        .into(),
+    }
+}
+
+fn service(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "read why it ended, then start it",
+        commands: &["{log pipeops-agent}", "{enable pipeops-agent}"],
+    };
+    let is_installed = ["/etc", "/usr/lib"].iter().any(|folder| {
+        facts.has(&format!(
+            "stat {folder}/systemd/system/pipeops-agent.service"
+        ))
+    });
+    if !is_installed {
+        return Judgement::NotHere("it is not installed as a service of systemd");
+    }
+    if facts.is_running("pipeops-agent") {
+        return ok("it runs");
+    }
+    Problem::new("it is installed and does not run", &ADVICE).into()
+}
+
+fn name(facts: &Facts, _: &Environment) -> Judgement {
+    asked(facts, "control plane dns")
+}
+
+fn control_plane(facts: &Facts, _: &Environment) -> Judgement {
+    asked(facts, "control plane tcp")
+}
+
+fn tls(facts: &Facts, _: &Environment) -> Judgement {
+    asked(facts, "control plane tls")
+}
+
+/// What came of the connection, where there was one.
+fn asked(facts: &Facts, name: &str) -> Judgement {
+    if !facts.found.contains_key(name)
+        && matches!(facts.found.get("settings"), Some(Fact::Failed(_)))
+    {
+        return super::unknown("the settings cannot be used");
+    }
+    answered(facts, name, "it was not asked", &AS_TOLD)
+}

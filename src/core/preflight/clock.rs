@@ -92,10 +92,10 @@ pub(super) const CHECKS: &[Check] = &[
 
 fn clock(facts: &Facts, _: &Environment) -> Judgement {
     let stamp = |name: &'static str| {
-        let changed = facts.word(name)?.rsplit(' ').next()?.parse().ok()?;
+        let seconds: i64 = facts.word(name)?.rsplit(' ').next()?.parse().ok()?;
         Some((
             name.strip_prefix("stat ").unwrap_or(name),
-            Wall::from_millis(changed),
+            Wall::from_millis(seconds.saturating_mul(1000)),
         ))
     };
     let built = ("this program was built", facts.built);

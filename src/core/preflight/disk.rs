@@ -1,5 +1,459 @@
-//! Checks of this part.
+//! Disks: what is mounted, how full, how worn and how healthy it is, and what is written to it without need.
 
-use super::Check;
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{Advice, Automatic, Check, Facts, Judgement, Problem, facts::version, ok, unread};
+use crate::core::{
+    environment::Environment,
+    health::Severity::{Critical, Note, Warning},
+};
+
+/// Where k3s keeps everything.
+const K3S: &str = "/var/lib/rancher/k3s";
+const MEGABYTE: u64 = 1_000_000;
+const GIGABYTE: u64 = 1_000 * MEGABYTE;
+/// Folders that must not be without room.
+const FOLDERS: [&str; 5] = [
+    "/",
+    K3S,
+    "/var/lib/kubelet",
+    "/var/log",
+    "/var/lib/pipeops-agent",
+];
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// The table.
-pub(super) const CHECKS: &[Check] = &[];
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "disk.volatile",
+        title: "Changes that last",
+        severity: Critical,
+        after: &[],
+        reads: &[MOUNTS, "/proc/cmdline"],
+        why: "everything that is installed or written is gone after a restart, and fills the memory until then",
+        judge: volatile,
+        automatic: None,
+    },
+    Check {
+        id: "disk.network-root",
+        title: "Data of k3s on a local disk",
+        severity: Critical,
+        after: &[],
+        reads: &[MOUNTS],
+        why: "containers need overlay file systems, which cannot lie on a network mount",
+        judge: network_root,
+        automatic: None,
+    },
+    Check {
+        id: "disk.read-only",
+        title: "Disks that can be written",
+        severity: Critical,
+        after: &["disk.volatile"],
+        reads: &[MOUNTS],
+        why: "nothing can be kept; the kernel makes a file system read-only when its disk has errors",
+        judge: read_only,
+        automatic: None,
+    },
+    Check {
+        id: "disk.errors",
+        title: "Errors of file systems",
+        severity: Critical,
+        after: &["disk.read-only"],
+        reads: &["/sys/fs/ext4/*/errors_count"],
+        why: "files may be damaged already, and more will be",
+        judge: errors,
+        automatic: None,
+    },
+    Check {
+        id: "disk.space",
+        title: "Room on disks",
+        severity: Warning,
+        after: &["disk.read-only"],
+        reads: &[MOUNTS],
+        why: "below 5 % Kubernetes removes Pods and images, and with no room databases stop",
+        judge: space,
+        automatic: None,
+    },
+    Check {
+        id: "disk.inodes",
+        title: "Room for more files",
+        severity: Critical,
+        after: &["disk.space"],
+        reads: &[MOUNTS],
+        why: "no file can be made although there is room",
+        judge: inodes,
+        automatic: None,
+    },
+    Check {
+        id: "disk.wear",
+        title: "Wear of the card",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/sys/block/*/device/life_time",
+            "/sys/block/*/device/pre_eol_info",
+        ],
+        why: "a worn card becomes read-only or loses what was written",
+        judge: wear,
+        automatic: None,
+    },
+    Check {
+        id: "disk.card",
+        title: "Data of k3s on a card",
+        severity: Note,
+        after: &["disk.network-root"],
+        reads: &[
+            MOUNTS,
+            "/sys/block/*/device/type",
+            "/var/lib/rancher/k3s/server/db/",
+        ],
+        why: "an idle k3s wears out a card within a year, and a slow one stops it; etcd does not run on cards at all",
+        judge: card,
+        automatic: None,
+    },
+    Check {
+        id: "disk.zfs",
+        title: "ZFS below k3s",
+        severity: Critical,
+        after: &[],
+        reads: &[MOUNTS, "/sys/module/zfs/version"],
+        why: "containers need overlay file systems, which ZFS has from 2.2 on",
+        judge: zfs,
+        automatic: None,
+    },
+    Check {
+        id: "swap.card",
+        title: "Swap on a card",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "/proc/swaps",
+            MOUNTS,
+            "stat /etc/dphys-swapfile",
+            "stat /etc/rpi/swap.conf",
+        ],
+        why: "swapping to a card wears it out and makes the Kubernetes API take seconds",
+        judge: swap,
+        automatic: Some(&Automatic {
+            does: "switches swap on the card off, and keeps it off: dphys-swapfile is disabled, rpi-swap is told to use compressed memory",
+            leaves: "compressed memory (zram) and swap on other disks",
+            undo: "switches it on again",
+        }),
+    },
+];
+fn volatile(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.virtualisation.is_container() {
+        return Judgement::NotHere("the root of a container is its host's");
+    }
+    let Some(root) = facts.mounted_at("/") else {
+        return unread(facts, MOUNTS);
+    };
+    const RASPBERRY_PI: Advice = Advice {
+        fix: "switch the overlay off, then restart the machine",
+        commands: &["sudo raspi-config nonint disable_overlayfs", "sudo reboot"],
+    };
+    const OVERLAYROOT: Advice = Advice {
+        fix: "switch overlayroot off in /etc/overlayroot.conf, or put a partition that lasts at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
+        commands: &[],
+    };
+    const MEMORY: Advice = Advice {
+        fix: "put a partition that lasts at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
+        commands: &[],
+    };
+    let is_asked = facts
+        .kernel_words()
+        .any(|word| word == "boot=overlay" || word.starts_with("overlayroot="));
+    match root.kind {
+        "overlay" if environment.is_raspberry_pi() => {
+            Problem::new("the root is an overlay in memory", &RASPBERRY_PI).into()
+        }
+        "overlay" if is_asked => {
+            Problem::new("the root is an overlay in memory", &OVERLAYROOT).into()
+        }
+        "overlay" | "tmpfs" | "rootfs" | "ramfs" => {
+            Problem::new(format!("the root is in memory ({})", root.kind), &MEMORY).into()
+        }
+        kind => ok(format!("{} on {}", kind, root.device)),
+    }
+}
+
+fn network_root(facts: &Facts, _: &Environment) -> Judgement {
+    let Some(mount) = facts.mount_of(K3S) else {
+        return unread(facts, MOUNTS);
+    };
+    const ADVICE: Advice = Advice {
+        fix: "put a local or iSCSI disk at /var/lib/rancher, by a line in /etc/fstab",
+        commands: &[],
+    };
+    if matches!(
+        mount.kind,
+        "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "fuse.sshfs"
+    ) {
+        return Problem::new(
+            format!("{K3S} is on {} ({})", mount.device, mount.kind),
+            &ADVICE,
+        )
+        .into();
+    }
+    ok(format!("{} on {}", mount.kind, mount.device))
+}
+
+fn read_only(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "look for errors of the disk, repair the file system at the next start, and replace the disk where they come back: sudo dmesg | tail",
+        commands: &["sudo mount -o remount,rw {about}"],
+    };
+    // The option of the file system itself: a service manager shows many of them read-only to one program alone.
+    let broken = FOLDERS.iter().find_map(|folder| {
+        let mount = facts.mount_of(folder)?;
+        mount.options[1]
+            .split(',')
+            .any(|option| option == "ro")
+            .then_some(mount)
+    });
+    match broken {
+        Some(mount) if mount.kind != "squashfs" => Problem::new(
+            format!("{} ({}) is read-only", mount.path, mount.device),
+            &ADVICE,
+        )
+        .about(mount.path)
+        .into(),
+        Some(_) | None => ok("all can be written"),
+    }
+}
+
+fn errors(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "make a backup, let the file system be repaired at the next start, and replace the disk where errors come back",
+        commands: &[
+            "sudo dmesg | grep -i {about} | tail",
+            "sudo tune2fs -C 100 -c 1 /dev/{about}",
+            "sudo reboot",
+        ],
+    };
+    let broken = facts
+        .each("/sys/fs/ext4/*/errors_count")
+        .find(|(_, count)| count.trim() != "0");
+    match broken {
+        Some((disk, count)) => Problem::new(
+            format!("{disk}: {} errors since it was last repaired", count.trim()),
+            &ADVICE,
+        )
+        .about(disk)
+        .into(),
+        None => ok("none"),
+    }
+}
+
+fn space(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "make room on {about}: images that nothing uses (they are fetched again when needed), the journal, old packages",
+        commands: &[
+            "sudo du -xh {about} | sort -h | tail -n 20",
+            "sudo k3s crictl rmi --prune",
+            "sudo journalctl --vacuum-size=100M",
+        ],
+    };
+    let mut told = Vec::new();
+    let mut worst = None;
+    for folder in FOLDERS {
+        let Some((path, disk)) = facts.disk_of(folder) else {
+            continue;
+        };
+        let space = disk.space;
+        let percent = space.available.saturating_mul(100) / space.size.max(1);
+        let seen = format!(
+            "{path}: {} MB free ({percent} %)",
+            space.available / MEGABYTE
+        );
+        let severity = if percent < 5 || space.available < 256 * MEGABYTE {
+            Critical
+        } else if percent < 15 && space.available < 10 * GIGABYTE {
+            Warning
+        } else {
+            Note
+        };
+        if !told.contains(&seen) {
+            told.push(seen.clone());
+        }
+        if severity > Note
+            && worst
+                .as_ref()
+                .is_none_or(|(before, _, _)| *before < severity)
+        {
+            worst = Some((severity, seen, path));
+        }
+    }
+    match worst {
+        Some((severity, seen, path)) => Problem::new(seen, &ADVICE)
+            .severity(severity)
+            .about(path)
+            .into(),
+        None if told.is_empty() => Judgement::NotHere("the disks are not this system's"),
+        None => ok(told.join(", ")),
+    }
+}
+
+fn inodes(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "find the folder with very many files on {about} and remove what nobody needs; often it is a cache or a mail queue",
+        commands: &["sudo du --inodes -x {about} | sort -n | tail -n 20"],
+    };
+    let full = FOLDERS.iter().find_map(|folder| {
+        let (path, disk) = facts.disk_of(folder)?;
+        let space = disk.space;
+        let is_full = space.inodes > 0 && space.inodes_free.saturating_mul(20) < space.inodes;
+        is_full.then_some((path, space))
+    });
+    match full {
+        Some((path, space)) => Problem::new(
+            format!(
+                "{path}: {} of {} inodes are free",
+                space.inodes_free, space.inodes
+            ),
+            &ADVICE,
+        )
+        .about(path)
+        .into(),
+        None => ok("enough"),
+    }
+}
+
+fn wear(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "make a backup now and replace {about}; then put the data of k3s on an SSD",
+        commands: &[],
+    };
+    let mut is_told = false;
+    for (name, disk) in &facts.reading.disks {
+        let used = disk.life_used_tenths;
+        let spare = disk.pre_eol.unwrap_or(0);
+        is_told |= used.is_some();
+        let used = used.unwrap_or(0);
+        if used >= 9 || spare >= 2 {
+            let severity = if used > 10 || spare >= 3 {
+                Critical
+            } else {
+                Warning
+            };
+            return Problem::new(
+                format!("{name}: {} % of its life is used", (used * 10).min(100)),
+                &ADVICE,
+            )
+            .severity(severity)
+            .about(name)
+            .into();
+        }
+    }
+    if is_told {
+        ok("less than 90 % of its life is used")
+    } else {
+        Judgement::NotHere("no card here says how worn it is")
+    }
+}
+
+/// `mmcblk0` of `/dev/mmcblk0p2`, where that is a card and no soldered chip.
+fn card_of<'a>(facts: &'a Facts, device: &'a str) -> Option<&'a str> {
+    let name = device.strip_prefix("/dev/")?;
+    let disk = name.split_once('p').map_or(name, |(disk, _)| disk);
+    let mut types = facts.each("/sys/block/*/device/type");
+    let is_card = types.any(|(name, kind)| name == disk && kind.trim() == "SD");
+    (disk.starts_with("mmcblk") && is_card).then_some(disk)
+}
+
+fn card(facts: &Facts, _: &Environment) -> Judgement {
+    let Some(mount) = facts.mount_of(K3S) else {
+        return unread(facts, MOUNTS);
+    };
+    let Some(card) = card_of(facts, mount.device) else {
+        return Judgement::NotHere("the data of k3s is not on a card");
+    };
+    const ADVICE: Advice = Advice {
+        fix: "move the data to an SSD: stop k3s, copy /var/lib/rancher, mount the SSD there by a line in /etc/fstab, start k3s",
+        commands: &[
+            "{stop k3s}",
+            "sudo mkdir -p /mnt/ssd",
+            "sudo rsync -aHAX /var/lib/rancher/ /mnt/ssd/",
+            "{start k3s}",
+        ],
+    };
+    if facts
+        .names("/var/lib/rancher/k3s/server/db/")
+        .any(|name| name == "etcd")
+    {
+        return Problem::new(format!("etcd is on the card {card}"), &ADVICE)
+            .severity(Critical)
+            .into();
+    }
+    Problem::new(format!("{K3S} is on the card {card}"), &ADVICE).into()
+}
+
+fn zfs(facts: &Facts, _: &Environment) -> Judgement {
+    if facts.mount_of(K3S).is_none_or(|mount| mount.kind != "zfs") {
+        return Judgement::NotHere("the data of k3s is not on ZFS");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "upgrade to OpenZFS 2.2 or later, or put a volume with ext4 at /var/lib/rancher: zfs create -V 50G POOL/k3s",
+        commands: &["{upgrade}"],
+    };
+    match facts.word("/sys/module/zfs/version") {
+        None => ok("a host with ZFS decides about it"),
+        Some(text) if version(text).is_some_and(|version| version >= (2, 2)) => ok(text),
+        Some(text) => Problem::new(format!("OpenZFS {text}"), &ADVICE).into(),
+    }
+}
+
+fn swap(facts: &Facts, _: &Environment) -> Judgement {
+    let Some(table) = facts.text("/proc/swaps") else {
+        return Judgement::NotHere("this kernel has no swap");
+    };
+    let on_card = table.lines().skip(1).find_map(|line| {
+        let path = line.split_ascii_whitespace().next()?;
+        let device = if path.starts_with("/dev/") {
+            path
+        } else {
+            facts.mount_of(path)?.device
+        };
+        device.starts_with("/dev/mmcblk").then_some(path)
+    });
+    let Some(path) = on_card else {
+        let count = table.lines().skip(1).count();
+        return ok(if count == 0 {
+            "no swap"
+        } else {
+            "none of it is on a card"
+        });
+    };
+    const DPHYS: Advice = Advice {
+        fix: "switch the swap file off for good; compressed memory (the package zram-tools) takes its place",
+        commands: &["sudo dphys-swapfile swapoff", "{disable dphys-swapfile}"],
+    };
+    const RPI_SWAP: Advice = Advice {
+        fix: "let rpi-swap use compressed memory alone, then restart the machine",
+        commands: &[
+            "sudo mkdir -p /etc/rpi/swap.conf.d",
+            "printf '[Main]\\nMechanism=zram\\n' | sudo tee /etc/rpi/swap.conf.d/50-pipeops-agent.conf",
+            "sudo reboot",
+        ],
+    };
+    const OTHER: Advice = Advice {
+        fix: "switch it off, and take its line out of /etc/fstab",
+        commands: &[
+            "sudo swapoff {about}",
+            "sudo sed -i.bak '\\#^{about}[[:space:]]#s/^/#/' /etc/fstab",
+        ],
+    };
+    let advice = if facts.has("stat /etc/dphys-swapfile") {
+        &DPHYS
+    } else if facts.has("stat /etc/rpi/swap.conf") {
+        &RPI_SWAP
+    } else {
+        &OTHER
+    };
+    Problem::new(format!("{path} is on a card"), advice)
+        .about(path)
+        .into()
+}

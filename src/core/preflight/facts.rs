@@ -1,7 +1,7 @@
 //! What was found on the machine, under the names by which a check asks for it. It parses texts and reads nothing.
 //!
 //! A name is a path (`/proc/cmdline`: the text of that file), a path with a slash at its end (`/boot/`: the names in that folder), or
-//! a word and a path: `stat` (octal mode, user, group, bytes and the time of the last change), `elf` (32 or 64), `dates` (the first and the last
+//! a word and a path: `stat` (octal mode, user, group, bytes and the second of the last change since 1970), `elf` (32 or 64), `dates` (the first and the last
 //! moment of a certificate, in milliseconds). A `*` stands for any one name, `{release}` for the release of the running kernel.
 //! What was asked over the network has names of its own, without a slash: `dns 192.0.2.1`, `control plane`.
 

@@ -7,11 +7,15 @@ mod agent;
 mod clock;
 mod disk;
 pub mod facts;
+mod firewall;
 mod k3s;
 mod kernel;
+mod logs;
 mod machine;
 mod network;
 mod resolver;
+
+use std::collections::BTreeMap;
 
 use self::facts::{Fact, Facts};
 use super::{environment::Environment, health::Severity};
@@ -159,16 +163,27 @@ pub struct Verdict {
 /// Said where only root can tell.
 pub const NEEDS_ROOT: &str = "needs root: run sudo pipeops-agent doctor";
 
-const TABLES: [&[Check]; 8] = [
+const TABLES: [&[Check]; 10] = [
     kernel::CHECKS,
     machine::CHECKS,
     clock::CHECKS,
     disk::CHECKS,
+    logs::CHECKS,
     network::CHECKS,
+    firewall::CHECKS,
     resolver::CHECKS,
     k3s::CHECKS,
     agent::CHECKS,
 ];
+
+/// Whether a line of the kernel's log is of interest to any check.
+pub fn is_of_interest(line: &str) -> bool {
+    let words = logs::IO_ERRORS
+        .iter()
+        .chain(&logs::USB)
+        .chain(&logs::UNCLEAN);
+    words.into_iter().any(|word| line.contains(word))
+}
 
 /// The whole table; a check stands behind those that it depends on.
 pub fn checks() -> impl Iterator<Item = &'static Check> {
@@ -176,18 +191,18 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
 }
 
 /// Judges everything. Problems come first, the worst of them on top; within the same, the order of the table, which is that of causes.
+///
+/// What is well is told as such whatever else is wrong; anything else waits for its cause.
 pub fn judge(facts: &Facts, environment: &Environment) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = Vec::new();
+    // The problem that a check has or waits for.
+    let mut causes: BTreeMap<&str, &'static str> = BTreeMap::new();
     for check in checks() {
-        let cause = check.after.iter().find_map(|id| {
-            let before = verdicts.iter().find(|verdict| verdict.check.id == *id)?;
-            match before.outcome {
-                Outcome::Problem => Some(before.check.id),
-                Outcome::Skipped => before.because,
-                Outcome::Unknown | Outcome::Ok => None,
-            }
-        });
-        verdicts.push(verdict(check, cause, facts, environment));
+        let cause = check.after.iter().find_map(|id| causes.get(id).copied());
+        let verdict = verdict(check, cause, facts, environment);
+        let own = (verdict.outcome == Outcome::Problem).then_some(check.id);
+        causes.extend(verdict.because.or(own).map(|cause| (check.id, cause)));
+        verdicts.push(verdict);
     }
     verdicts.sort_by_key(|verdict| {
         let severity = match verdict.outcome {
@@ -213,14 +228,28 @@ fn verdict(
         seen: String::new(),
         fix: None,
         commands: Vec::new(),
-        because: cause,
+        because: None,
         needs_root,
     };
-    if let Some(cause) = cause {
-        verdict.seen = format!("waits for {cause}");
-        return verdict;
-    }
     match (check.judge)(facts, environment) {
+        // What is seen to be well may only seem so.
+        Judgement::Ok(_) | Judgement::Unknown(_) if needs_root && cause.is_none() => {
+            verdict.outcome = Outcome::Unknown;
+            NEEDS_ROOT.clone_into(&mut verdict.seen);
+        }
+        Judgement::Ok(seen) if !needs_root => {
+            verdict.outcome = Outcome::Ok;
+            verdict.seen = seen;
+        }
+        Judgement::NotHere(why) => why.clone_into(&mut verdict.seen),
+        Judgement::Ok(_) | Judgement::Unknown(_) | Judgement::Problem(_) if cause.is_some() => {
+            verdict.because = cause;
+            verdict.seen = format!("waits for {}", cause.unwrap_or_default());
+        }
+        Judgement::Ok(seen) | Judgement::Unknown(seen) => {
+            verdict.outcome = Outcome::Unknown;
+            verdict.seen = seen;
+        }
         Judgement::Problem(problem) => {
             let Problem { about, advice, .. } = &problem;
             verdict.fix = Some(environment.filled(advice.fix, about));
@@ -229,20 +258,6 @@ fn verdict(
             verdict.outcome = Outcome::Problem;
             verdict.seen = problem.seen;
         }
-        // What is seen to be well may only seem so.
-        Judgement::Ok(_) | Judgement::Unknown(_) if needs_root => {
-            verdict.outcome = Outcome::Unknown;
-            NEEDS_ROOT.clone_into(&mut verdict.seen);
-        }
-        Judgement::Ok(seen) => {
-            verdict.outcome = Outcome::Ok;
-            verdict.seen = seen;
-        }
-        Judgement::Unknown(why) => {
-            verdict.outcome = Outcome::Unknown;
-            verdict.seen = why;
-        }
-        Judgement::NotHere(why) => why.clone_into(&mut verdict.seen),
     }
     verdict
 }

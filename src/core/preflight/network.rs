@@ -1,5 +1,486 @@
-//! Checks of this part.
+//! The network of this machine: links, addresses, routes, ports.
 
-use super::Check;
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{Advice, Check, Facts, Judgement, Problem, facts::Network, ok};
+use crate::core::{
+    environment::Environment,
+    health::Severity::{Critical, Warning},
+};
+
+const STATES: &str = "/sys/class/net/*/operstate";
+const SIZES: &str = "/sys/class/net/*/mtu";
+const ROUTES: &str = "/proc/self/net/route";
+const ROUTES_6: &str = "/proc/self/net/ipv6_route";
+const ADDRESSES_6: &str = "/proc/self/net/if_inet6";
+pub(super) const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
+pub(super) const CONFIG_FOLDER: &str = "/etc/rancher/k3s/";
+pub(super) const UNITS: &str = "/sys/fs/cgroup/system.slice/";
+const PROCESSES: &str = "/proc/*/comm";
+pub(super) const BINARY: &str = "stat /usr/local/bin/k3s";
+pub(super) const NO_K3S: &str = "k3s is not installed";
+const HOLDERS: &str = "holders of ports";
+/// What `cluster-cidr` and `service-cidr` are where nobody says otherwise.
+pub(super) const NETWORKS: [(&str, &str); 2] = [
+    ("cluster-cidr", "10.42.0.0/16"),
+    ("service-cidr", "10.43.0.0/16"),
+];
+
 /// The table.
-pub(super) const CHECKS: &[Check] = &[];
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "network.carrier",
+        title: "Cable or wireless",
+        severity: Critical,
+        after: &[],
+        reads: &[STATES],
+        why: "nothing reaches this machine, and it reaches nothing",
+        judge: carrier,
+        automatic: None,
+    },
+    Check {
+        id: "network.address",
+        title: "Address",
+        severity: Critical,
+        after: &["network.carrier"],
+        reads: &[ROUTES, ADDRESSES_6, UNITS],
+        why: "without an address nothing reaches this machine, and it reaches nothing",
+        judge: address,
+        automatic: None,
+    },
+    Check {
+        id: "network.route",
+        title: "Default route",
+        severity: Critical,
+        after: &["network.address"],
+        reads: &[ROUTES, ROUTES_6],
+        why: "k3s stops at its start with \"no default routes found\", and nothing beyond the local network can be reached",
+        judge: route,
+        automatic: None,
+    },
+    Check {
+        id: "network.mtu",
+        title: "Size of packets",
+        severity: Warning,
+        after: &["network.carrier"],
+        reads: &[SIZES, STATES],
+        why: "connections are made and then stand still as soon as something large is sent",
+        judge: size,
+        automatic: None,
+    },
+    Check {
+        id: "network.overlap",
+        title: "Networks of the cluster",
+        severity: Critical,
+        after: &["network.address"],
+        reads: &[ROUTES, CONFIG, CONFIG_FOLDER],
+        why: "as soon as k3s starts, that network cannot be reached from here any more; it cannot be changed after the first start",
+        judge: overlap,
+        automatic: None,
+    },
+    Check {
+        id: "network.node-ip",
+        title: "Address of the node",
+        severity: Critical,
+        after: &["network.address"],
+        reads: &[
+            CONFIG,
+            CONFIG_FOLDER,
+            "/proc/self/net/fib_trie",
+            ADDRESSES_6,
+        ],
+        why: "k3s stops at its start when the address that it was told is not there",
+        judge: node_address,
+        automatic: None,
+    },
+    Check {
+        id: "network.local-name",
+        title: "Name of the server that is joined",
+        severity: Warning,
+        after: &[],
+        reads: &[CONFIG, CONFIG_FOLDER],
+        why: "k3s cannot look up names that end with .local",
+        judge: local_name,
+        automatic: None,
+    },
+    Check {
+        id: "network.other-kubernetes",
+        title: "Another Kubernetes",
+        severity: Critical,
+        after: &[],
+        reads: &[
+            BINARY,
+            "/var/snap/",
+            UNITS,
+            PROCESSES,
+            "/var/lib/k0s/",
+            "/etc/kubernetes/manifests/",
+        ],
+        why: "two of them on one machine fight for ports, interfaces and rules of the firewall",
+        judge: other_kubernetes,
+        automatic: None,
+    },
+    Check {
+        id: "network.ports",
+        title: "Ports of k3s",
+        severity: Critical,
+        after: &["network.other-kubernetes"],
+        reads: &[
+            "/proc/self/net/tcp",
+            "/proc/self/net/tcp6",
+            PROCESSES,
+            HOLDERS,
+        ],
+        why: "k3s does not start while another program listens on its ports",
+        judge: ports,
+        automatic: None,
+    },
+    Check {
+        id: "network.web-ports",
+        title: "Ports 80 and 443",
+        severity: Warning,
+        after: &["network.ports"],
+        reads: &[
+            "/proc/self/net/tcp",
+            "/proc/self/net/tcp6",
+            BINARY,
+            HOLDERS,
+            CONFIG,
+            CONFIG_FOLDER,
+        ],
+        why: "the load balancer of k3s takes these ports over: the other program is suddenly not reached any more",
+        judge: web_ports,
+        automatic: None,
+    },
+];
+/// Whether an interface leads out of this machine: not loopback, and not made by containers.
+fn leads_out(name: &str) -> bool {
+    name != "lo"
+        && ![
+            "veth", "cni", "flannel", "docker", "br-", "kube-", "cali", "dummy", "virbr", "lxc",
+            "tunl", "sit",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+fn carrier(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "check the cable and the other end; for wireless: sudo nmcli device wifi connect NAME --ask, or raspi-config",
+        commands: &["ip -brief link"],
+    };
+    let mut seen = Vec::new();
+    for (name, state) in facts.each(STATES).filter(|(name, _)| leads_out(name)) {
+        // Tunnels and drivers that do not know say "unknown".
+        if matches!(state.trim(), "up" | "unknown") {
+            return ok(format!("{name} is up"));
+        }
+        seen.push(format!("{name} is {}", state.trim()));
+    }
+    let seen = if seen.is_empty() {
+        "there is no interface that leads out".to_owned()
+    } else {
+        seen.join(", ")
+    };
+    Problem::new(seen, &ADVICE).into()
+}
+
+fn address(facts: &Facts, _: &Environment) -> Judgement {
+    let is_link_local = |network: &Network| network.address.octets().starts_with(&[169, 254]);
+    let found = facts
+        .routes()
+        .find(|(name, network, _)| leads_out(name) && !is_link_local(network));
+    // `fe80… 02 40 20 80 eth0`: the fourth column is the scope, 00 is the world.
+    let has_6 = || {
+        let lines = facts.text(ADDRESSES_6).unwrap_or_default().lines();
+        let mut columns = lines.map(|line| line.split_ascii_whitespace().skip(3));
+        columns.any(|mut columns| {
+            columns.next() == Some("00") && columns.nth(1).is_some_and(leads_out)
+        })
+    };
+    if let Some((name, network, _)) = found {
+        return ok(if network.prefix == 0 {
+            format!("by {name}")
+        } else {
+            format!("{network} by {name}")
+        });
+    }
+    if has_6() {
+        return ok("of IPv6");
+    }
+    const MANAGER: Advice = Advice {
+        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        commands: &[
+            "nmcli device status",
+            "sudo systemctl restart NetworkManager",
+        ],
+    };
+    const NETWORKD: Advice = Advice {
+        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        commands: &[
+            "networkctl status",
+            "sudo systemctl restart systemd-networkd",
+        ],
+    };
+    const OTHER: Advice = Advice {
+        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        commands: &["ip -brief address", "{restart networking}"],
+    };
+    let advice = if facts.is_running("NetworkManager") {
+        &MANAGER
+    } else if facts.is_running("systemd-networkd") {
+        &NETWORKD
+    } else {
+        &OTHER
+    };
+    Problem::new("no interface that leads out has an address", advice).into()
+}
+
+fn route(facts: &Facts, _: &Environment) -> Judgement {
+    if let Some((name, _, gateway)) = facts.routes().find(|(_, network, _)| network.prefix == 0) {
+        return ok(format!("by {gateway} at {name}"));
+    }
+    // Destination and its prefix, both zero; the last column is the interface, which for "unreachable" is lo.
+    let has_6 = facts
+        .text(ROUTES_6)
+        .unwrap_or_default()
+        .lines()
+        .any(|line| {
+            line.starts_with("00000000000000000000000000000000 00 ")
+                && !line.trim_end().ends_with(" lo")
+        });
+    if has_6 {
+        return ok("of IPv6");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "let the router (DHCP) name itself, or set it by hand; on a site without any router give k3s one that leads nowhere, as below, at each start",
+        commands: &[
+            "ip route",
+            "sudo ip link add dummy0 type dummy && sudo ip link set dummy0 up",
+            "sudo ip addr add 203.0.113.254/31 dev dummy0",
+            "sudo ip route add default via 203.0.113.255 dev dummy0 metric 1000",
+        ],
+    };
+    Problem::new("there is none", &ADVICE).into()
+}
+
+fn size(facts: &Facts, _: &Environment) -> Judgement {
+    let sizes = || {
+        facts
+            .each(SIZES)
+            .filter_map(|(name, bytes)| Some((name, bytes.trim().parse::<u64>().ok()?)))
+    };
+    let is_up =
+        |name: &str| facts.word(&format!("/sys/class/net/{name}/operstate")) != Some("down");
+    const SMALL: Advice = Advice {
+        fix: "set it to 1500, or to what the line takes (1492 for PPPoE), now and in the settings of the interface",
+        commands: &["sudo ip link set dev {about} mtu 1500"],
+    };
+    const TUNNEL: Advice = Advice {
+        fix: "restart k3s, so that it makes {about} anew for the size of packets that the interface below has now",
+        commands: &["sudo ip link delete {about}", "{restart k3s}"],
+    };
+    // IPv6 does not work below 1280 bytes, and no line of today has less.
+    let mut out = sizes().filter(|(name, _)| leads_out(name) && is_up(name));
+    if let Some((name, bytes)) = out.find(|(_, bytes)| *bytes < 1280) {
+        return Problem::new(format!("{name} takes packets of {bytes} bytes"), &SMALL)
+            .about(name)
+            .into();
+    }
+    let smallest = sizes()
+        .filter(|(name, _)| leads_out(name) && is_up(name))
+        .map(|(_, bytes)| bytes)
+        .min();
+    // vxlan wraps each packet in 50 bytes.
+    let tunnel = sizes().find(|(name, _)| *name == "flannel.1");
+    match (smallest, tunnel) {
+        (Some(smallest), Some((name, bytes))) if bytes + 50 > smallest => {
+            let seen = format!(
+                "{name} takes packets of {bytes} bytes and wraps them in 50 more, the interface below takes {smallest}"
+            );
+            Problem::new(seen, &TUNNEL).about(name).into()
+        }
+        (Some(smallest), _) => ok(format!("{smallest} bytes")),
+        (None, _) => Judgement::NotHere("there is no interface that leads out"),
+    }
+}
+
+fn overlap(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "before the first start of k3s give it other networks in /etc/rancher/k3s/config.yaml; where it has started already, it has to be installed anew",
+        commands: &[
+            "sudo mkdir -p /etc/rancher/k3s",
+            "printf 'cluster-cidr: 10.52.0.0/16\\nservice-cidr: 10.53.0.0/16\\ncluster-dns: 10.53.0.10\\n' | sudo tee -a /etc/rancher/k3s/config.yaml",
+        ],
+    };
+    for (key, usual) in NETWORKS {
+        let Some(wanted) = Network::parse(facts.k3s_setting(key).unwrap_or(usual)) else {
+            continue;
+        };
+        let mut routes = facts
+            .routes()
+            .filter(|(name, network, _)| leads_out(name) && network.prefix > 0);
+        if let Some((name, network, _)) = routes.find(|(_, network, _)| network.overlaps(&wanted)) {
+            let seen = format!("{network} at {name} overlaps {wanted}, the {key} of k3s");
+            return Problem::new(seen, &ADVICE).into();
+        }
+    }
+    ok("they overlap with nothing here")
+}
+
+fn node_address(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "give this machine the address again (a reservation in the DHCP server), or take node-ip out of /etc/rancher/k3s/config.yaml and restart k3s",
+        commands: &[
+            "sudo sed -i.bak '/^node-ip:/d' /etc/rancher/k3s/config.yaml",
+            "{restart k3s}",
+        ],
+    };
+    let Some(wanted) = facts.k3s_setting("node-ip") else {
+        return Judgement::NotHere("k3s chooses it by itself");
+    };
+    let Some(Ok(address)) = wanted
+        .split(',')
+        .next()
+        .map(str::parse::<std::net::Ipv4Addr>)
+    else {
+        return ok(wanted);
+    };
+    if facts.addresses().contains(&address.into()) {
+        return ok(wanted);
+    }
+    Problem::new(
+        format!("node-ip is {address}, which this machine does not have"),
+        &ADVICE,
+    )
+    .into()
+}
+
+fn local_name(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "name the server in /etc/rancher/k3s/config.yaml by its address, or by a name that the router knows, and restart k3s",
+        commands: &[
+            "sudo sed -i.bak 's#^server:.*#server: https://ADDRESS:6443#' /etc/rancher/k3s/config.yaml",
+            "{restart k3s}",
+        ],
+    };
+    let Some(server) = facts.k3s_setting("server") else {
+        return Judgement::NotHere("this node joins nobody");
+    };
+    let host = server
+        .rsplit("://")
+        .next()
+        .and_then(|rest| rest.split([':', '/']).next());
+    if host.is_some_and(|host| host.strip_suffix(".local").is_some()) {
+        return Problem::new(format!("this node joins {server}"), &ADVICE).into();
+    }
+    ok(server)
+}
+
+fn other_kubernetes(facts: &Facts, _: &Environment) -> Judgement {
+    if !facts.has(BINARY) {
+        return Judgement::NotHere(NO_K3S);
+    }
+    const ADVICE: Advice = Advice {
+        fix: "decide for one of the two and remove the other: {about}",
+        commands: &["{about}"],
+    };
+    let others = [
+        (
+            facts.names("/var/snap/").any(|name| name == "microk8s"),
+            "MicroK8s",
+            "sudo snap remove --purge microk8s",
+        ),
+        (
+            facts.has("/var/lib/k0s/"),
+            "k0s",
+            "sudo k0s stop && sudo k0s reset",
+        ),
+        (
+            facts.is_running("kubelet")
+                || facts.names("/etc/kubernetes/manifests/").next().is_some(),
+            "a kubelet of kubeadm",
+            "sudo kubeadm reset",
+        ),
+        (facts.has_process("rke2"), "RKE2", "sudo rke2-uninstall.sh"),
+    ];
+    match others.into_iter().find(|(is_there, _, _)| *is_there) {
+        Some((_, name, command)) => Problem::new(format!("k3s and {name} are both here"), &ADVICE)
+            .about(command)
+            .into(),
+        None => ok("there is none"),
+    }
+}
+
+/// Whether k3s runs: as a service of systemd, or as a process of one of its names.
+pub(super) fn has_k3s(facts: &Facts) -> bool {
+    ["k3s", "k3s-agent"]
+        .iter()
+        .any(|unit| facts.is_running(unit))
+        || ["k3s-server", "k3s-agent", "k3s-init", "k3s"]
+            .iter()
+            .any(|name| facts.has_process(name))
+}
+
+/// The program behind a port, where it could be found out.
+fn holder(facts: &Facts, port: u16) -> Option<(&str, &str)> {
+    let port = port.to_string();
+    let mut lines = facts.text(HOLDERS)?.lines().map(|line| line.splitn(3, ' '));
+    lines.find_map(|mut words| {
+        (words.next() == Some(&port)).then_some((words.next()?, words.next()?))
+    })
+}
+
+fn taken(facts: &Facts, port: u16) -> String {
+    match holder(facts, port) {
+        Some((process, name)) => format!("{name} (process {process}) listens on port {port}"),
+        None => format!("something listens on port {port}"),
+    }
+}
+
+fn ports(facts: &Facts, _: &Environment) -> Judgement {
+    if has_k3s(facts) {
+        return ok("k3s has them");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "stop that program, or give it another port",
+        commands: &["sudo ss -ltnp 'sport = :{about}'"],
+    };
+    let listening = facts.listening();
+    let wanted = [
+        6443, 6444, 10248, 10249, 10250, 10256, 10257, 10258, 10259, 2379, 2380,
+    ];
+    match wanted.into_iter().find(|port| listening.contains_key(port)) {
+        Some(port) => Problem::new(taken(facts, port), &ADVICE)
+            .about(port.to_string())
+            .into(),
+        None => ok("all are free"),
+    }
+}
+
+fn web_ports(facts: &Facts, _: &Environment) -> Judgement {
+    if !facts.has(BINARY) {
+        return Judgement::NotHere(NO_K3S);
+    }
+    let config = facts.text(CONFIG).unwrap_or_default();
+    if config.contains("traefik") || config.contains("servicelb") {
+        return Judgement::NotHere("the load balancer of k3s is switched off");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "let the other program use other ports, or switch the ingress of k3s off: disable: [traefik] in /etc/rancher/k3s/config.yaml",
+        commands: &["sudo ss -ltnp 'sport = :{about}'"],
+    };
+    let listening = facts.listening();
+    match [80, 443]
+        .into_iter()
+        .find(|port| listening.contains_key(port))
+    {
+        Some(port) => Problem::new(taken(facts, port), &ADVICE)
+            .about(port.to_string())
+            .into(),
+        None => ok("both are free, or the load balancer's"),
+    }
+}

@@ -33,7 +33,7 @@ pub(super) fn dates(path: &Path) -> Fact {
 }
 
 /// The first and the last moment of the first certificate in a text of PEM.
-pub(super) fn of_pem(content: &[u8]) -> Option<(Wall, Wall)> {
+pub fn of_pem(content: &[u8]) -> Option<(Wall, Wall)> {
     let text = String::from_utf8_lossy(content);
     let (_, rest) = text.split_once("-----BEGIN CERTIFICATE-----")?;
     let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;

@@ -3,9 +3,17 @@
 //! Each fact goes out as soon as it is read, so that a file that hangs costs those behind it and nothing else. Every file is read with a
 //! cap, every folder to a bound. Nothing secret leaves: of certificates only their dates, of other files that belong to root their size.
 
-use std::{collections::BTreeSet, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeSet,
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
-use nix::unistd::{SysconfVar, sysconf};
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, SysconfVar, access, geteuid, sysconf},
+};
 
 use crate::{
     core::environment,
@@ -13,8 +21,11 @@ use crate::{
     files,
 };
 
-mod certificate;
+pub mod certificate;
+mod kernel_log;
 mod modules;
+mod packages;
+mod ports;
 
 /// More than any text here has, on a machine with a thousand mounts or sockets.
 const TEXT_BYTES_MAX: usize = 512 * 1024;
@@ -31,11 +42,14 @@ pub fn names() -> BTreeSet<&'static str> {
 }
 
 fn is_on_disk(name: &str) -> bool {
-    name.contains('/') || name.starts_with("module ") || name == "page size"
+    let kinds = ["module ", "package ", "page size", "holders of ports"];
+    // The agent's own folder is where its settings say: see `state`.
+    let is_path = name.contains('/') || kinds.iter().any(|kind| name.starts_with(kind));
+    is_path && !name.contains("{state}")
 }
 
-/// Reads everything of `names` below `root`, which is `/` or a captured tree, and tells each fact as it comes; ends early where nobody listens
-/// any more (`tell` says so by `false`).
+/// Reads everything of `names` below `root`, which is `/` or a captured tree, and tells each fact as it comes; ends early where nobody
+/// listens any more (`tell` says so by `false`).
 pub fn read(
     root: &Path,
     names: impl IntoIterator<Item = &'static str>,
@@ -47,14 +61,16 @@ pub fn read(
     };
     let modules = modules::Modules::new(root, &release);
     for name in names {
-        let name = name.replace("{release}", &release);
-        let goes_on = if name == "page size" {
-            tell(name, page_size(root))
-        } else if let Some(module) = name.strip_prefix("module ") {
-            let state = modules.state(module);
-            tell(name, state)
+        let goes_on = if let Some(module) = name.strip_prefix("module ") {
+            tell(name.to_owned(), modules.state(module))
+        } else if let Some(package) = name.strip_prefix("package ") {
+            tell(name.to_owned(), packages::version(root, package))
+        } else if name == "page size" {
+            tell(name.to_owned(), page_size(root))
+        } else if name == "holders of ports" {
+            tell(name.to_owned(), ports::holders(root))
         } else {
-            let (kind, path) = name.rsplit_once(' ').unwrap_or(("", &name));
+            let (kind, path) = name.rsplit_once(' ').unwrap_or(("", name));
             matching(root, path).into_iter().all(|path| {
                 let fact = fact(root, kind, &path);
                 let prefix = if kind.is_empty() { "" } else { " " };
@@ -67,9 +83,35 @@ pub fn read(
     }
 }
 
+/// Whether the agent's folder can be written, as a fact with its name.
+pub fn state(root: &Path, state_dir: &Path) -> (String, Fact) {
+    let name = format!("write {}", state_dir.display());
+    (name, writable(&below(root, state_dir)))
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Whether this user may write into a folder: its owner, where so. Whoever is neither its owner nor root cannot tell for the agent.
+fn writable(path: &Path) -> Fact {
+    let about = match std::fs::metadata(path) {
+        Ok(about) if about.is_dir() => about,
+        Ok(_) => return Fact::Failed("it is no folder".to_owned()),
+        Err(error) => return failed(&error),
+    };
+    let me = geteuid();
+    match access(path, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Fact::Text(about.uid().to_string()),
+        Err(Errno::EACCES) if !me.is_root() && me.as_raw() != about.uid() => Fact::Forbidden,
+        Err(error) => Fact::Failed(error.desc().to_lowercase()),
+    }
+}
+
 fn fact(root: &Path, kind: &str, path: &str) -> Fact {
-    let below = root.join(path.trim_start_matches('/'));
+    let below = below(root, Path::new(path));
     match kind {
+        _ if path == "/dev/kmsg" && kind.is_empty() => kernel_log::read(&below),
         "stat" => stat(&below),
         "elf" => elf(&below),
         "dates" => certificate::dates(&below),
@@ -132,11 +174,11 @@ fn stat(path: &Path) -> Fact {
     match std::fs::metadata(path) {
         Ok(about) => Fact::Text(format!(
             "{:o} {} {} {} {}",
-            about.mode(),
+            about.mode() & 0o7777,
             about.uid(),
             about.gid(),
             about.size(),
-            about.mtime().saturating_mul(1000)
+            about.mtime()
         )),
         Err(error) => failed(&error),
     }

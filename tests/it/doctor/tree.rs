@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 use pipeops_agent::{
     core::{
         environment::Environment,
-        preflight::{self, Outcome, Verdict, facts::Facts},
+        preflight::{
+            self, Outcome, Verdict,
+            facts::{Fact, Facts},
+        },
         rates::Space,
         time::Wall,
     },
@@ -24,11 +27,14 @@ pub(super) const ELF_32: &str = "\u{7f}ELF\u{1}";
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
     spaces: BTreeMap<String, Space>,
+    /// Facts that are not found on disk.
+    asked: BTreeMap<String, Fact>,
     now: Option<Wall>,
 }
 
 /// What the doctor said of a tree.
 pub(super) struct Said {
+    pub(super) facts: Facts,
     pub(super) environment: Environment,
     pub(super) verdicts: Vec<Verdict>,
     /// Every path of the tree.
@@ -41,6 +47,7 @@ impl Tree {
         let tree = Self {
             files: machine.first,
             spaces: machine.spaces,
+            asked: BTreeMap::new(),
             now: None,
         };
         more.iter()
@@ -72,6 +79,26 @@ impl Tree {
         self
     }
 
+    /// With so much room in a file system.
+    pub(super) fn with_space(mut self, path: &str, change: impl FnOnce(&mut Space)) -> Self {
+        change(self.spaces.get_mut(path).unwrap());
+        self
+    }
+
+    /// With an answer that is not on disk.
+    pub(super) fn answering(mut self, name: &str, answer: &str) -> Self {
+        self.asked
+            .insert(name.to_owned(), Fact::Text(answer.to_owned()));
+        self
+    }
+
+    /// With the sentence and the fix of a failure that is not on disk.
+    pub(super) fn failing(mut self, name: &str, told: &str) -> Self {
+        self.asked
+            .insert(name.to_owned(), Fact::Failed(told.to_owned()));
+        self
+    }
+
     /// At another time.
     pub(super) fn at(mut self, stamp: &str) -> Self {
         self.now = Wall::parse_rfc3339(stamp);
@@ -98,6 +125,9 @@ impl Tree {
             facts.found.insert(name, fact);
             true
         });
+        let state = doctor::state(root, Path::new("/var/lib/pipeops-agent"));
+        facts.found.extend([state]);
+        facts.found.extend(self.asked.clone());
         facts
     }
 
@@ -108,6 +138,7 @@ impl Tree {
         let environment = Environment::of(&facts);
         let verdicts = preflight::judge(&facts, &environment);
         Said {
+            facts,
             environment,
             verdicts,
             root,
@@ -158,7 +189,33 @@ const LINUX: &[(&str, &str)] = &[
         "cpuset cpu io memory hugetlb pids\n",
     ),
     ("usr/bin/env", ELF_64),
+    ("etc/resolv.conf", "nameserver 192.168.1.1\nsearch house\n"),
+    ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+    ("etc/rancher/node/password", "x"),
+    ("proc/self/net/fib_trie", FIB_TRIE),
+    ("proc/self/net/route", ROUTES),
+    ("proc/self/net/tcp", PORTS),
+    (
+        "proc/swaps",
+        "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 100\n",
+    ),
+    ("sys/class/net/eth0/mtu", "1500\n"),
+    ("sys/class/net/eth0/operstate", "up\n"),
+    ("var/lib/pipeops-agent/", ""),
+    ("var/log/journal/", ""),
+    ("tmp/", ""),
+    ("usr/sbin/iptables-nft", ELF_64),
+    ("usr/sbin/ip6tables-nft", ELF_64),
 ];
+
+/// 192.168.1.20/24 with a router at its first address.
+const ROUTES: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+    eth0 00000000 0101A8C0 0003 0 0 100 00000000 0 0 0\neth0 0001A8C0 00000000 0001 0 0 100 00FFFFFF 0 0 0\n\
+    cni0 00002A0A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n";
+const FIB_TRIE: &str = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 192.168.1.20\n        /32 host LOCAL\n";
+/// 6443 (192B) is listened on by root.
+const PORTS: &str = "sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode\n\
+    0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n";
 
 const SYSTEMD: &[(&str, &str)] = &[
     ("run/systemd/system/", ""),

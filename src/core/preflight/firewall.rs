@@ -1,0 +1,354 @@
+//! Whoever else changes the network of Pods: firewalls, their rules, programs that manage interfaces.
+
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{
+    Advice, Automatic, Check, Facts, Judgement, Problem,
+    facts::version,
+    network::{BINARY, CONFIG, CONFIG_FOLDER, NETWORKS, NO_K3S, UNITS},
+    ok,
+};
+use crate::core::{
+    environment::{Environment, Init},
+    health::Severity::{Critical, Note, Warning},
+};
+
+/// The table.
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "network.manager",
+        title: "NetworkManager",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            UNITS,
+            BINARY,
+            "/etc/NetworkManager/conf.d/*",
+            "/usr/lib/NetworkManager/conf.d/*",
+        ],
+        why: "it takes the interfaces of Pods for its own, and the network between Pods breaks after a restart",
+        judge: manager,
+        automatic: Some(&Automatic {
+            does: "tells NetworkManager by a file in /etc/NetworkManager/conf.d to leave cni*, flannel* and veth* alone, and lets it read that",
+            leaves: "your own connections, and files of others",
+            undo: "removes the file and lets NetworkManager read its settings again",
+        }),
+    },
+    Check {
+        id: "network.cloud-setup",
+        title: "nm-cloud-setup",
+        severity: Critical,
+        after: &[],
+        reads: &[
+            "/etc/systemd/system/multi-user.target.wants/",
+            "/etc/systemd/system/timers.target.wants/",
+        ],
+        why: "it makes routes that break the network of Pods",
+        judge: cloud_setup,
+        automatic: None,
+    },
+    Check {
+        id: "network.firewalld",
+        title: "firewalld",
+        severity: Critical,
+        after: &[],
+        reads: &[
+            UNITS,
+            BINARY,
+            "/etc/firewalld/zones/trusted.xml",
+            "/etc/firewalld/",
+            CONFIG,
+            CONFIG_FOLDER,
+        ],
+        why: "Pods reach neither names nor the API",
+        judge: firewalld,
+        automatic: None,
+    },
+    Check {
+        id: "network.ufw",
+        title: "ufw",
+        severity: Critical,
+        after: &[],
+        reads: &[
+            "/etc/ufw/ufw.conf",
+            BINARY,
+            "/etc/ufw/user.rules",
+            CONFIG,
+            CONFIG_FOLDER,
+        ],
+        why: "Pods reach neither names nor the API",
+        judge: ufw,
+        automatic: None,
+    },
+    Check {
+        id: "network.iptables",
+        title: "Version of iptables",
+        severity: Warning,
+        after: &[],
+        reads: &["package iptables", CONFIG, CONFIG_FOLDER],
+        why: "this version adds the same rules again and again, until the network is slow",
+        judge: iptables,
+        automatic: None,
+    },
+    Check {
+        id: "network.duplicates",
+        title: "Rules of the firewall that are there twice",
+        severity: Warning,
+        after: &["network.iptables"],
+        reads: &["iptables duplicates", BINARY],
+        why: "thousands of them make each packet slow",
+        judge: duplicates,
+        automatic: None,
+    },
+    Check {
+        id: "network.backends",
+        title: "Kinds of firewall rules",
+        severity: Warning,
+        after: &["network.iptables"],
+        reads: &["/proc/net/ip_tables_names", "/proc/modules"],
+        why: "old and new rules are both in force and contradict each other",
+        judge: backends,
+        automatic: None,
+    },
+];
+fn manager(facts: &Facts, _: &Environment) -> Judgement {
+    if !facts.is_running("NetworkManager") {
+        return Judgement::NotHere("NetworkManager does not run");
+    }
+    let mut texts = facts
+        .each("/etc/NetworkManager/conf.d/*")
+        .chain(facts.each("/usr/lib/NetworkManager/conf.d/*"));
+    if texts.any(|(_, text)| text.contains("unmanaged-devices") && text.contains("flannel")) {
+        return ok("it leaves the interfaces of Pods alone");
+    }
+    if !facts.has(BINARY) {
+        return Judgement::NotHere(NO_K3S);
+    }
+    const ADVICE: Advice = Advice {
+        fix: "tell it to leave the interfaces of Pods alone, by a file in /etc/NetworkManager/conf.d",
+        commands: &[
+            "printf '[keyfile]\\nunmanaged-devices=interface-name:cni*;interface-name:flannel*;interface-name:veth*\\n' | sudo tee /etc/NetworkManager/conf.d/90-pipeops-agent.conf",
+            "sudo systemctl reload NetworkManager",
+        ],
+    };
+    Problem::new("it manages the interfaces of Pods", &ADVICE).into()
+}
+
+fn cloud_setup(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "disable it and restart the machine",
+        commands: &[
+            "sudo systemctl disable nm-cloud-setup.service nm-cloud-setup.timer",
+            "sudo reboot",
+        ],
+    };
+    let wants = ["multi-user", "timers"];
+    let is_on = wants.iter().any(|target| {
+        facts
+            .names(&format!("/etc/systemd/system/{target}.target.wants/"))
+            .any(|name| name.starts_with("nm-cloud-setup."))
+    });
+    if is_on {
+        Problem::new("it is enabled", &ADVICE).into()
+    } else {
+        ok("it is not enabled")
+    }
+}
+
+/// The networks of Pods and services, as they are set.
+fn networks(facts: &Facts) -> [&str; 2] {
+    NETWORKS.map(|(key, usual)| facts.k3s_setting(key).unwrap_or(usual))
+}
+
+fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
+    if !facts.is_running("firewalld") {
+        return Judgement::NotHere("firewalld does not run");
+    }
+    if !facts.has(BINARY) {
+        return Judgement::NotHere(NO_K3S);
+    }
+    const ZONE: &str = "/etc/firewalld/zones/trusted.xml";
+    if facts.is_forbidden(ZONE) {
+        return Judgement::Unknown(super::NEEDS_ROOT.to_owned());
+    }
+    let trusted = facts.text(ZONE).unwrap_or_default();
+    if networks(facts)
+        .iter()
+        .all(|network| trusted.contains(network))
+    {
+        return ok("it trusts the networks of Pods");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "let firewalld trust the networks of Pods and services, and open the API for other nodes",
+        commands: &[
+            "sudo firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16",
+            "sudo firewall-cmd --permanent --zone=trusted --add-source=10.43.0.0/16",
+            "sudo firewall-cmd --permanent --add-port=6443/tcp",
+            "sudo firewall-cmd --reload",
+        ],
+    };
+    const OWN: Advice = Advice {
+        fix: "let firewalld trust the networks of Pods and services ({about}), and open the API for other nodes",
+        commands: &[
+            "for n in {about}; do sudo firewall-cmd --permanent --zone=trusted --add-source=$n; done",
+            "sudo firewall-cmd --permanent --add-port=6443/tcp",
+            "sudo firewall-cmd --reload",
+        ],
+    };
+    firewall(
+        facts,
+        "firewalld does not trust the networks of Pods",
+        &ADVICE,
+        &OWN,
+    )
+}
+
+fn firewall(facts: &Facts, seen: &str, usual: &'static Advice, own: &'static Advice) -> Judgement {
+    let networks = networks(facts);
+    let advice = if networks == NETWORKS.map(|(_, network)| network) {
+        usual
+    } else {
+        own
+    };
+    Problem::new(seen, advice).about(networks.join(" ")).into()
+}
+
+fn ufw(facts: &Facts, _: &Environment) -> Judgement {
+    let is_on = facts
+        .text("/etc/ufw/ufw.conf")
+        .is_some_and(|text| text.lines().any(|line| line.trim() == "ENABLED=yes"));
+    if !is_on {
+        return Judgement::NotHere("ufw is not switched on");
+    }
+    if !facts.has(BINARY) {
+        return Judgement::NotHere(NO_K3S);
+    }
+    if facts.is_forbidden("/etc/ufw/user.rules") {
+        return Judgement::Unknown(super::NEEDS_ROOT.to_owned());
+    }
+    let rules = facts.text("/etc/ufw/user.rules").unwrap_or_default();
+    if networks(facts)
+        .iter()
+        .all(|network| rules.contains(network))
+    {
+        return ok("it lets the networks of Pods through");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "let the networks of Pods and services through, and open the API for other nodes",
+        commands: &[
+            "sudo ufw allow from 10.42.0.0/16 to any",
+            "sudo ufw allow from 10.43.0.0/16 to any",
+            "sudo ufw allow 6443/tcp",
+        ],
+    };
+    const OWN: Advice = Advice {
+        fix: "let the networks of Pods and services ({about}) through, and open the API for other nodes",
+        commands: &[
+            "for n in {about}; do sudo ufw allow from $n to any; done",
+            "sudo ufw allow 6443/tcp",
+        ],
+    };
+    firewall(
+        facts,
+        "ufw does not let the networks of Pods through",
+        &ADVICE,
+        &OWN,
+    )
+}
+
+fn iptables(facts: &Facts, environment: &Environment) -> Judgement {
+    if facts.k3s_setting("prefer-bundled-bin") == Some("true") {
+        return ok("k3s uses its own");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "let k3s use its own iptables, then restart the machine once to get rid of the rules that are there twice",
+        commands: &[
+            "sudo mkdir -p /etc/rancher/k3s",
+            "echo 'prefer-bundled-bin: true' | sudo tee -a /etc/rancher/k3s/config.yaml",
+            "sudo reboot",
+        ],
+    };
+    let Some(text) = facts.word("package iptables") else {
+        return Judgement::NotHere(
+            "iptables is not installed, or not as a package that can be asked",
+        );
+    };
+    // 1.8.0 to 1.8.4 everywhere; 1.8.10 as Alpine 3.19 built it.
+    let third = text.split('.').nth(2).and_then(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().ok()
+    });
+    let is_broken = version(text) == Some((1, 8))
+        && third.is_some_and(|third| third <= 4 || third == 10 && environment.is("alpine"));
+    if is_broken {
+        Problem::new(text, &ADVICE).into()
+    } else {
+        ok(text)
+    }
+}
+
+fn backends(facts: &Facts, environment: &Environment) -> Judgement {
+    const NAMES: &str = "/proc/net/ip_tables_names";
+    let Some(legacy) = facts.text(NAMES) else {
+        return if facts.is_forbidden(NAMES) {
+            Judgement::Unknown(super::NEEDS_ROOT.to_owned())
+        } else {
+            ok("no old rules")
+        };
+    };
+    // `nf_tables 300 12 …`: the third column counts who uses it.
+    let modules = facts.text("/proc/modules").unwrap_or_default();
+    let has_new = modules.lines().any(|line| {
+        let mut columns = line.split(' ');
+        columns.next() == Some("nf_tables") && columns.nth(1).is_some_and(|count| count != "0")
+    });
+    if legacy.trim().is_empty() || !has_new {
+        return ok("one kind");
+    }
+    const DEBIAN: Advice = Advice {
+        fix: "use one kind for all programs, then restart the machine",
+        commands: &[
+            "sudo update-alternatives --set iptables /usr/sbin/iptables-nft",
+            "sudo update-alternatives --set ip6tables /usr/sbin/ip6tables-nft",
+            "sudo reboot",
+        ],
+    };
+    const OTHER: Advice = Advice {
+        fix: "find the program that still makes rules of the old kind (iptables-legacy-save lists them), then restart the machine",
+        commands: &["sudo iptables-legacy-save"],
+    };
+    let advice = if environment.is("debian") && environment.init == Init::Systemd {
+        &DEBIAN
+    } else {
+        &OTHER
+    };
+    Problem::new(
+        format!(
+            "old rules in {}, and new ones",
+            legacy.trim().replace('\n', ", ")
+        ),
+        advice,
+    )
+    .severity(Note)
+    .into()
+}
+
+fn duplicates(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "let k3s use its own iptables, then restart the machine once to get rid of them",
+        commands: &[
+            "echo 'prefer-bundled-bin: true' | sudo tee -a /etc/rancher/k3s/config.yaml",
+            "sudo reboot",
+        ],
+    };
+    match facts.number("iptables duplicates") {
+        None if !facts.has(BINARY) => Judgement::NotHere(NO_K3S),
+        None => super::unknown("only the root helper counts them (pipeops-agent keeper)"),
+        // A few are there in any cluster: rules of ports that were opened by hand.
+        Some(count) if count < 50 => ok(count.to_string()),
+        Some(count) => Problem::new(count.to_string(), &ADVICE).into(),
+    }
+}

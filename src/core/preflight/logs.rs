@@ -1,0 +1,216 @@
+//! Logs: what the kernel's tells of disks, and how large the others become.
+
+#![expect(
+    clippy::items_after_statements,
+    reason = "an advice stands where it is given"
+)]
+
+use super::{Advice, Automatic, Check, Fact, Facts, Judgement, Problem, ok};
+use crate::core::{
+    environment::{Environment, Init},
+    health::Severity::{Critical, Note, Warning},
+};
+
+const KERNEL_LOG: &str = "/dev/kmsg";
+const LOG: &[&str] = &[KERNEL_LOG];
+/// What the kernel says when a disk fails,
+pub(super) const IO_ERRORS: [&str; 5] = [
+    "I/O error",
+    "critical medium error",
+    "EXT4-fs error",
+    "mmc0: timeout",
+    "Buffer I/O",
+];
+/// when an adapter does not answer,
+pub(super) const USB: [&str; 2] = ["uas_eh_abort_handler", "uas_eh_device_reset"];
+/// and when the power was cut.
+pub(super) const UNCLEAN: [&str; 4] = [
+    "recovery complete",
+    "corrupted or uncleanly shut down",
+    "recovering journal",
+    "not properly unmounted",
+];
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// The table.
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "disk.kernel-log",
+        title: "Errors of disks in the kernel's log",
+        severity: Critical,
+        after: &["disk.errors"],
+        reads: LOG,
+        why: "the disk, its cable or its supply fails",
+        judge: io_errors,
+        automatic: None,
+    },
+    Check {
+        id: "disk.usb",
+        title: "Disks at USB",
+        severity: Warning,
+        after: &[],
+        reads: LOG,
+        why: "an adapter that does not get on with UAS stands still for half a minute again and again",
+        judge: usb,
+        automatic: None,
+    },
+    Check {
+        id: "disk.unclean",
+        title: "Last shutdown",
+        severity: Note,
+        after: &[],
+        reads: LOG,
+        why: "the power was cut while files were being written",
+        judge: unclean,
+        automatic: None,
+    },
+    Check {
+        id: "log.journal",
+        title: "Size of the journal",
+        severity: Note,
+        after: &[],
+        reads: &[
+            "/etc/systemd/journald.conf",
+            "/etc/systemd/journald.conf.d/*",
+            "/var/log/journal/",
+            MOUNTS,
+        ],
+        why: "without a cap the journal takes a tenth of the disk, up to 4 GB, and writes all the time",
+        judge: journal,
+        automatic: Some(&Automatic {
+            does: "caps the journal at 100 MB by a file in /etc/systemd/journald.conf.d, and restarts systemd-journald",
+            leaves: "where the journal is kept, and files of others",
+            undo: "removes the file; what was dropped from the journal does not come back",
+        }),
+    },
+    Check {
+        id: "log.rotation",
+        title: "Rotation of the log of k3s",
+        severity: Warning,
+        after: &[],
+        reads: &[
+            "stat /var/log/k3s.log",
+            "stat /usr/sbin/logrotate",
+            "/run/openrc/",
+        ],
+        why: "it grows until the disk is full",
+        judge: rotation,
+        automatic: None,
+    },
+];
+/// The last line of the kernel's log with one of these words is the problem.
+fn in_log(facts: &Facts, words: &[&str], clean: &str, advice: &'static Advice) -> Judgement {
+    let text = match facts.found.get(KERNEL_LOG) {
+        Some(Fact::Text(text)) => text,
+        Some(Fact::Forbidden) => return Judgement::Unknown(super::NEEDS_ROOT.to_owned()),
+        Some(Fact::Missing | Fact::Failed(_)) | None => {
+            return Judgement::NotHere("this system shows no log of the kernel");
+        }
+    };
+    // Images that programs mount are no disks of this machine.
+    let line = text
+        .lines()
+        .rfind(|line| !line.contains("(loop") && words.iter().any(|word| line.contains(word)));
+    match line {
+        // `6,1234,98765,-;text`
+        Some(line) => {
+            Problem::new(line.split_once(';').map_or(line, |(_, text)| text), advice).into()
+        }
+        None => ok(clean),
+    }
+}
+
+fn io_errors(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "make a backup, try another cable and supply, and replace the disk or card",
+        commands: &["sudo dmesg -T | grep -iE 'i/o error|mmc' | tail"],
+    };
+    in_log(facts, &IO_ERRORS, "none since the machine started", &ADVICE)
+}
+
+fn usb(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "find the adapter's VID:PID with lsusb and switch UAS off for it, with them in the place of VID:PID: {kernel usb-storage.quirks=VID:PID:u}",
+        commands: &["lsusb"],
+    };
+    in_log(
+        facts,
+        &USB,
+        "none stood still since the machine started",
+        &ADVICE,
+    )
+}
+
+fn unclean(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "look whether k3s came back whole; a small UPS, or a supply that holds, keeps it from happening",
+        commands: &["{log k3s}", "sudo k3s kubectl get nodes"],
+    };
+    in_log(
+        facts,
+        &UNCLEAN,
+        "it was clean, as far as the kernel's log goes back",
+        &ADVICE,
+    )
+}
+
+fn journal(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.init != Init::Systemd {
+        return Judgement::NotHere("there is no systemd-journald");
+    }
+    let main = facts.text("/etc/systemd/journald.conf").unwrap_or_default();
+    let more = facts
+        .each("/etc/systemd/journald.conf.d/*")
+        .map(|(_, text)| text);
+    let is_capped = |line: &str| {
+        let (key, value) = line.trim().split_once('=').unwrap_or_default();
+        match key {
+            "SystemMaxUse" => !value.is_empty(),
+            "Storage" => matches!(value, "volatile" | "none"),
+            _ => false,
+        }
+    };
+    if std::iter::once(main)
+        .chain(more)
+        .flat_map(str::lines)
+        .any(is_capped)
+    {
+        return ok("it is capped");
+    }
+    if !facts.has("/var/log/journal/") {
+        return ok("it is kept in memory");
+    }
+    const SMALL: u64 = 64_000_000_000;
+    match facts.disk_of("/var/log/journal") {
+        Some((_, disk)) if disk.space.size >= SMALL => return ok("no cap, on a large disk"),
+        Some(_) => {}
+        None => return Judgement::NotHere("the disk is not this system's"),
+    }
+    const ADVICE: Advice = Advice {
+        fix: "cap it by a file in /etc/systemd/journald.conf.d",
+        commands: &[
+            "sudo mkdir -p /etc/systemd/journald.conf.d",
+            "printf '[Journal]\\nSystemMaxUse=100M\\n' | sudo tee /etc/systemd/journald.conf.d/90-pipeops-agent.conf",
+            "sudo systemctl restart systemd-journald",
+        ],
+    };
+    Problem::new("no cap, on a small disk", &ADVICE).into()
+}
+
+fn rotation(facts: &Facts, environment: &Environment) -> Judgement {
+    if environment.init != Init::OpenRc || !facts.has("stat /var/log/k3s.log") {
+        return Judgement::NotHere("k3s does not log into a file");
+    }
+    if facts.has("stat /usr/sbin/logrotate") {
+        return ok("logrotate is installed");
+    }
+    const ADVICE: Advice = Advice {
+        fix: "install logrotate; the configuration for k3s comes with k3s",
+        commands: &["{install logrotate}"],
+    };
+    Problem::new(
+        "/var/log/k3s.log grows, and logrotate is not installed",
+        &ADVICE,
+    )
+    .into()
+}

@@ -1,0 +1,83 @@
+//! Whom the doctor looks at, by the settings.
+
+use std::path::{Path, PathBuf};
+
+use super::parts::{self, Network, wall};
+use crate::{
+    config::{Settings, Surroundings, url::Security},
+    core::time::Wall,
+    error::{Error, Result},
+    host::clock,
+    kube,
+    net::{
+        dial::{Dialer, Target},
+        proxy::{Proxies, Use},
+        tls,
+    },
+    tasks::{
+        board::Board,
+        doctor::{self, ControlPlane, Place, Subject},
+    },
+};
+
+/// The folder of the agent where no settings say otherwise.
+const STATE_DIR: &str = "/var/lib/pipeops-agent";
+
+/// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the root helper.
+pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> Subject {
+    let mut state_dir = PathBuf::from(STATE_DIR);
+    let mut told = Ok("they can be used".to_owned());
+    let mut control_plane = None;
+    let mut proxies = Proxies::default();
+    let mut named = None;
+    let mut around = Surroundings::default();
+    match settings {
+        Ok(settings) => {
+            state_dir.clone_from(&settings.agent.state_dir);
+            named.clone_from(&settings.agent.kubeconfig);
+            around.clone_from(&settings.surroundings);
+            match way(settings) {
+                Ok((way, through)) => {
+                    control_plane = Some(way);
+                    proxies = through;
+                }
+                Err(error) => told = Err(error),
+            }
+        }
+        Err(problems) => told = problems.first().cloned().map_or(told, Err),
+    }
+    let source = parts::source(named.as_deref(), &around);
+    let cluster = source.map(|source| kube::Settings {
+        source,
+        proxies,
+        clock: tls::Clock::new(wall, Wall::default()),
+        now: clock::now,
+    });
+    Subject {
+        place: Place {
+            root: PathBuf::from("/"),
+            state_dir,
+        },
+        settings: told,
+        network: Some(doctor::Network {
+            dialer: Dialer::default(),
+            control_plane,
+            cluster,
+        }),
+        keeper: keeper.to_owned(),
+    }
+}
+
+/// The way to the control plane, as the link takes it.
+fn way(settings: &Settings) -> Result<(ControlPlane, Proxies)> {
+    let network = Network::new(settings, &Board::new(clock::now), Wall::default());
+    let caller = network.caller(settings)?;
+    let url = &settings.pipeops.api_url;
+    let target = Target::new(&url.host, url.port);
+    let (used, tls) = match url.security {
+        Security::Tls => (Use::Tls, Some(caller.tls)),
+        Security::Plain => (Use::Plain, None),
+    };
+    let proxy = caller.proxies.between(&target, used).cloned();
+    Ok((ControlPlane { target, tls, proxy }, caller.proxies))
+}

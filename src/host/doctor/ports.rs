@@ -1,0 +1,70 @@
+//! Which programs listen on which ports. Of other users' programs only root can tell.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::core::preflight::facts::Fact;
+
+/// A machine with more processes has its ports looked for among these.
+const PROCESSES_MAX: usize = 4096;
+/// Open files of one process that are looked at.
+const FILES_MAX: usize = 1024;
+
+/// Lines of `port process name`.
+pub(super) fn holders(root: &Path) -> Fact {
+    let mut ports = sockets(root);
+    let mut lines = Vec::new();
+    let processes = fs::read_dir(root.join("proc"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let processes = processes.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    });
+    for process in processes.take(PROCESSES_MAX) {
+        if ports.is_empty() {
+            break;
+        }
+        let files = fs::read_dir(process.path().join("fd"))
+            .into_iter()
+            .flatten();
+        for file in files.take(FILES_MAX).flatten() {
+            let Some(port) = fs::read_link(file.path())
+                .ok()
+                .and_then(|link| ports.remove(socket(link.to_str()?)?))
+            else {
+                continue;
+            };
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            let number = process.file_name();
+            lines.push(format!("{port} {} {}", number.display(), name.trim()));
+        }
+    }
+    Fact::Text(lines.join("\n"))
+}
+
+/// `socket:[12345]`
+fn socket(link: &str) -> Option<&str> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')
+}
+
+/// Ports that are listened on, by the inode of the socket: the tenth column.
+fn sockets(root: &Path) -> BTreeMap<String, u16> {
+    let mut ports = BTreeMap::new();
+    for table in ["proc/self/net/tcp", "proc/self/net/tcp6"] {
+        let Fact::Text(text) = super::text(&root.join(table)) else {
+            continue;
+        };
+        for line in text.lines().skip(1) {
+            let columns: Vec<_> = line.split_ascii_whitespace().take(10).collect();
+            let [_, local, _, "0A", .., inode] = columns.as_slice() else {
+                continue;
+            };
+            let port = local.rsplit(':').next();
+            if let Some(port) = port.and_then(|hex| u16::from_str_radix(hex, 16).ok()) {
+                ports.insert((*inode).to_owned(), port);
+            }
+        }
+    }
+    ports
+}
