@@ -50,6 +50,7 @@ use parts::Network;
 pub mod doctor;
 pub mod keeper;
 mod link;
+mod notify;
 mod parts;
 pub mod trial;
 mod viewers;
@@ -117,6 +118,10 @@ async fn live(
     let (commands, received) = bounded(COMMANDS_MAX);
     // One word is enough for any number of flushes.
     let (flushed, news) = bounded(1);
+    let told = loaded
+        .notes
+        .get(crate::tasks::notify::NOTE)
+        .map(str::to_owned);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
         agent.spawn(Rc::clone(&agent).sample()),
@@ -125,6 +130,7 @@ async fn live(
         agent.spawn(Rc::clone(&agent).tend()),
         agent.spawn(Rc::clone(&agent).keep_samples(flushed)),
         agent.spawn(Rc::clone(&agent).write_remotely(news)),
+        agent.spawn(Rc::clone(&agent).tell_people(told)),
     ];
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");

@@ -17,6 +17,7 @@ use super::{
     url::{ApiUrl, Proxy, Security, is_loopback},
     value::Value,
 };
+mod notify;
 mod remote_write;
 
 use crate::{
@@ -119,6 +120,7 @@ impl Merged {
         let tls = self.tls();
         let telemetry = self.telemetry();
         let dashboard = self.dashboard(place);
+        let notify = self.notify();
         if !self.problems.is_empty() {
             return None;
         }
@@ -128,6 +130,7 @@ impl Merged {
             access: self.access(),
             telemetry,
             dashboard: dashboard?,
+            notify,
             tls,
             log: self.log(),
             surroundings: Surroundings::default(),

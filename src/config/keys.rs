@@ -91,6 +91,10 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "The socket that the command line speaks to, and the port for browsers and a Prometheus.",
     ),
     (
+        "notify",
+        "Somebody who is told when something begins to be wrong, and when it is over.",
+    ),
+    (
         "keeper",
         "The helper that works as root. It reads this section itself, from files that nobody else can change.",
     ),
@@ -305,6 +309,38 @@ keys! {
         kind: Kind::Choice(&["view", "none"]),
         default: Some("view"),
         doc: "What somebody sees at dashboard.listen who has not logged in. view: how the machine is, no logs, and nothing of what runs on it; none: nothing but /metrics and whether the agent works.",
+    }
+    NOTIFY_URL = {
+        path: "notify.url",
+        secrecy: Secrecy::Hidden,
+        doc: "Where conditions are told as they begin and end: a webhook, a topic of ntfy, an incoming webhook of Slack or Mattermost. Whoever knows it may post there, so it is never shown. Without it: nobody is told.",
+    }
+    NOTIFY_KIND = {
+        path: "notify.kind",
+        kind: Kind::Choice(&["webhook", "ntfy", "slack"]),
+        default: Some("webhook"),
+        doc: "What notify.url is: webhook gets JSON, ntfy text with a title and a priority, slack JSON with a text, as Mattermost and others take it too.",
+    }
+    NOTIFY_TOKEN_FILE = {
+        path: "notify.token_file",
+        kind: Kind::Path,
+        doc: "File with the token that notify.url wants (Authorization: Bearer). It is read again when it changes.",
+    }
+    NOTIFY_MINIMUM = {
+        path: "notify.minimum",
+        kind: Kind::Choice(&["note", "warning", "critical"]),
+        default: Some("warning"),
+        doc: "What matters less than this is not told.",
+    }
+    NOTIFY_QUIET = {
+        path: "notify.quiet",
+        doc: "Part of the day, by the machine's local time, in which only what is critical is told: 22:00-07:00. The rest is told when it is over, if it still holds then.",
+    }
+    NOTIFY_ALLOW_PLAINTEXT = {
+        path: "notify.allow_plaintext",
+        kind: Kind::Flag,
+        default: Some("false"),
+        doc: "Accept an unencrypted notify.url on another machine.",
     }
     KEEPER_SOCKET = {
         path: "keeper.socket",

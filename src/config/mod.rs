@@ -27,7 +27,7 @@ pub use self::{
     layers::{Entry, Origin},
     settings::{
         Access, Agent, ClientCertificate, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
-        LogFormat, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
+        LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };

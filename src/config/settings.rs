@@ -17,6 +17,7 @@ use super::{
 use crate::{
     core::{
         namespace::OwnNamespace,
+        notify::Wanted,
         policy::{Level, PodSecurity},
     },
     error::Error,
@@ -37,6 +38,8 @@ pub struct Settings {
     pub dashboard: Dashboard,
     /// The root helper.
     pub keeper: Keeper,
+    /// Somebody who is told of conditions.
+    pub notify: Option<Notify>,
     /// Certificates.
     pub tls: Tls,
     /// Log lines.
@@ -189,6 +192,19 @@ pub struct Dashboard {
     pub listen: Option<SocketAddr>,
     /// Whether somebody who has not logged in sees there how the machine is.
     pub shows_itself: bool,
+}
+
+/// `[notify]`: somebody who is told of conditions.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Notify {
+    /// Their address. With most of them it is the password too.
+    pub url: ApiUrl,
+    /// What they are: `webhook`, `ntfy` or `slack`.
+    pub kind: String,
+    /// What they are shown.
+    pub credentials: Option<Credentials>,
+    /// What is told, and when.
+    pub wanted: Wanted,
 }
 
 /// `[keeper]`: the root helper.

@@ -543,3 +543,40 @@ fn what_a_receiver_is_shown_is_read_anew_and_never_printed() {
         assert!(!format!("{token:?} {basic:?}").contains("s3cret"));
     }
 }
+
+#[test]
+fn who_is_told_of_conditions_is_checked_and_never_shown() {
+    let told = |quiet: &str, url: &str| {
+        Box::new()
+            .env("PIPEOPS_NOTIFY_QUIET", quiet)
+            .env("PIPEOPS_NOTIFY_URL", url)
+    };
+    let right = told("22:00-07:00", "https://ntfy.example/topic-secret");
+    let notify = right.settings().notify.unwrap();
+    assert_eq!(notify.wanted.quiet.unwrap().from, 22 * 60);
+    assert_eq!(
+        (&*notify.kind, &*notify.url.path),
+        ("webhook", "/topic-secret")
+    );
+    let (value, _) = shown(&right.load(), "notify.url");
+    assert_eq!(value.as_deref(), Some("(set, hidden)"));
+    for (quiet, url, word) in [
+        ("22-7", "https://ntfy.example/topic-secret", "22:00-07:00"),
+        (
+            "22:00-07:00",
+            "http://ntfy.example/topic-secret",
+            "notify.allow_plaintext",
+        ),
+        ("22:00-07:00", "no address topic-secret", "write it like"),
+    ] {
+        let problems = told(quiet, url).problems();
+        assert!(problems.contains(word), "{problems}");
+        assert!(!problems.contains("topic-secret"), "{problems}");
+    }
+    let alone = told("22:00-07:00", "").warnings();
+    assert!(
+        alone.contains("nobody is told without notify.url"),
+        "{alone}"
+    );
+    assert!(told("", "http://127.0.0.1/x").settings().notify.is_some());
+}

@@ -16,6 +16,7 @@ pub mod lease;
 pub mod lines;
 pub mod link;
 pub mod namespace;
+pub mod notify;
 pub mod outbox;
 pub mod policy;
 pub mod preflight;

@@ -6,7 +6,10 @@ use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings, url::Security},
+    config::{
+        DEFAULT_FILE, Notify, Origin, RemoteWrite, Roots, Settings, Surroundings,
+        url::{ApiUrl, Security},
+    },
     core::{
         health::Severity,
         identity::Identity,
@@ -28,7 +31,10 @@ use crate::{
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
-    outside::remote_write::{ANSWER_WITHIN, Address, Receiver},
+    outside::{
+        self,
+        remote_write::{ANSWER_WITHIN, Address, Receiver},
+    },
     store::{
         self,
         telemetry::{self, Telemetry},
@@ -154,7 +160,39 @@ impl Network {
         remote_write: &RemoteWrite,
         executor: &Rc<LocalExecutor<'static>>,
     ) -> Result<Receiver> {
-        let url = &remote_write.url;
+        let (address, tls) = self.way(settings, &remote_write.url)?;
+        Ok(Receiver {
+            address,
+            tls,
+            proxies: self.proxies.clone(),
+            dialer: self.dialer.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+            answer_within: ANSWER_WITHIN,
+            executor: Rc::clone(executor),
+            line: RefCell::default(),
+        })
+    }
+
+    /// What tells somebody elsewhere of conditions.
+    pub(super) fn notices(
+        &self,
+        settings: &Settings,
+        notify: &Notify,
+        executor: &Rc<LocalExecutor<'static>>,
+    ) -> Result<outside::notify::Receiver> {
+        let (address, tls) = self.way(settings, &notify.url)?;
+        Ok(outside::notify::Receiver {
+            address,
+            tls,
+            proxies: self.proxies.clone(),
+            dialer: self.dialer.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+            executor: Rc::clone(executor),
+        })
+    }
+
+    /// The way to a server that a setting names, without the certificate that the control plane knows the agent by.
+    fn way(&self, settings: &Settings, url: &ApiUrl) -> Result<(Address, Option<Tls>)> {
         let (tls, usual_port) = match url.security {
             Security::Tls => (Some(self.tls(settings, None)?), 443),
             Security::Plain => (None, 80),
@@ -167,20 +205,12 @@ impl Network {
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let query = url.query.as_ref().map(|query| format!("?{query}"));
-        Ok(Receiver {
-            address: Address {
-                target,
-                path: format!("{path}{}", query.unwrap_or_default()),
-                host,
-            },
-            tls,
-            proxies: self.proxies.clone(),
-            dialer: self.dialer.clone(),
-            user_agent: format!("pipeops-agent/{VERSION}"),
-            answer_within: ANSWER_WITHIN,
-            executor: Rc::clone(executor),
-            line: RefCell::default(),
-        })
+        let address = Address {
+            target,
+            path: format!("{path}{}", query.unwrap_or_default()),
+            host,
+        };
+        Ok((address, tls))
     }
 
     fn tls(&self, settings: &Settings, client: Option<ClientIdentity>) -> Result<Tls> {

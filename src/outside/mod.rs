@@ -3,4 +3,5 @@
 //!
 //! It decides neither when a call is made nor what is in it.
 
+pub mod notify;
 pub mod remote_write;

@@ -241,7 +241,7 @@ impl Receiver {
 }
 
 /// The beginning of an answer's body, for people, and whether that was all of it.
-async fn words(mut body: Incoming) -> (String, bool) {
+pub(super) async fn words(mut body: Incoming) -> (String, bool) {
     let mut read = Vec::new();
     let mut is_whole = false;
     let reading = async {
@@ -273,7 +273,7 @@ fn printable(bytes: &[u8]) -> String {
 }
 
 /// `Retry-After` in seconds; the form with a date is not worth a calendar here.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let wait = Duration::from_secs(text.trim().parse().ok()?);
     Some(wait.min(WAIT_MAX))

@@ -16,6 +16,7 @@ pub mod lease;
 pub mod live;
 pub mod local;
 pub mod metrics;
+pub mod notify;
 pub mod observe;
 pub mod permit;
 pub mod proxy;

@@ -9,6 +9,7 @@ pub mod keeper;
 pub mod keys;
 pub mod kube;
 pub mod lease;
+pub mod notify;
 pub mod record;
 pub mod remote_write;
 pub mod state;

@@ -1,0 +1,100 @@
+//! The settings of `[notify]`.
+
+use super::super::{
+    keys::{self, Key},
+    layers::Merged,
+    settings::{Credentials, Notify},
+    token,
+    url::{ApiUrl, Security, is_loopback},
+};
+use crate::{
+    core::{
+        health::Severity,
+        notify::{Quiet, SETTLE, Wanted},
+    },
+    error::Error,
+};
+
+impl Merged {
+    /// Who is told of conditions; `None` where nobody is, or where `problems` says what is wrong with it.
+    pub(super) fn notify(&mut self) -> Option<Notify> {
+        if self.text(&keys::NOTIFY_URL).is_none() {
+            let rest = [&keys::NOTIFY_TOKEN_FILE, &keys::NOTIFY_QUIET];
+            if let Some(key) = rest.into_iter().find(|key| self.entry(key).is_some()) {
+                let doubt = self.of_notify(key, "has no effect");
+                self.warnings.push(
+                    doubt
+                        .why("nobody is told without notify.url")
+                        .fix("set notify.url too, or remove it"),
+                );
+            }
+            return None;
+        }
+        let url = self.notify_url();
+        let quiet = self.quiet_hours();
+        let token_file = self.path(&keys::NOTIFY_TOKEN_FILE);
+        if let Some(file) = &token_file {
+            let doubts = token::doubts(file, "notices wait for it");
+            self.warnings.extend(doubts);
+        }
+        let minimum = match self.text(&keys::NOTIFY_MINIMUM).as_deref() {
+            Some("note") => Severity::Note,
+            Some("critical") => Severity::Critical,
+            Some(_) | None => Severity::Warning,
+        };
+        Some(Notify {
+            url: url?,
+            kind: self.text(&keys::NOTIFY_KIND)?,
+            credentials: token_file.map(Credentials::Bearer),
+            wanted: Wanted {
+                minimum,
+                quiet: quiet?,
+                settle: SETTLE,
+            },
+        })
+    }
+
+    /// What is wrong with the address never repeats it: with most receivers it is the password too.
+    fn notify_url(&mut self) -> Option<ApiUrl> {
+        let key = &keys::NOTIFY_URL;
+        let Ok(url) = ApiUrl::parse(&self.text(key)?) else {
+            let problem = self.of_notify(key, "cannot be used");
+            self.problems
+                .push(problem.fix("write it like https://ntfy.sh/a-topic-nobody-guesses, without a user or password in it"));
+            return None;
+        };
+        let is_open = url.security == Security::Plain && !is_loopback(&url.host);
+        if is_open && !self.is_on(&keys::NOTIFY_ALLOW_PLAINTEXT) {
+            let problem = self.of_notify(key, "is not encrypted");
+            self.problems.push(
+                problem
+                    .why(format!("what is wrong with this machine would cross the network to {} in the open", url.host))
+                    .fix("write https://; or set notify.allow_plaintext = true where the network is yours alone"),
+            );
+            return None;
+        }
+        Some(url)
+    }
+
+    /// `Some(None)`: no hour is quiet.
+    #[expect(clippy::option_option, reason = "none wanted, and none understood")]
+    fn quiet_hours(&mut self) -> Option<Option<Quiet>> {
+        let Some(text) = self.text(&keys::NOTIFY_QUIET) else {
+            return Some(None);
+        };
+        let quiet = Quiet::parse(&text);
+        if quiet.is_none() {
+            let problem = self.of_notify(&keys::NOTIFY_QUIET, "cannot be used");
+            self.problems.push(
+                problem
+                    .why(format!("{text:?} is no part of a day"))
+                    .fix("write it like 22:00-07:00"),
+            );
+        }
+        quiet.map(Some)
+    }
+
+    fn of_notify(&self, key: &Key, what: &str) -> Error {
+        Error::new(format!("{}: {} {what}", self.origin(key), key.path))
+    }
+}

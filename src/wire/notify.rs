@@ -1,0 +1,301 @@
+//! How people elsewhere are told of conditions: JSON for a program, text for ntfy, and what Slack and its kin take.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::core::{
+    health::Severity,
+    notify::{Message, Notice, Told, Turn},
+    time::{Wall, in_words},
+};
+
+/// Conditions that one message names; of the others it tells the number.
+const NOTICES_MAX: usize = 12;
+/// Signs of one sentence.
+const SENTENCE_MAX: usize = 220;
+/// What is remembered of what was told.
+const TOLD_MAX: usize = 64;
+
+/// Who reads it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reader {
+    /// A program.
+    Webhook,
+    /// A topic of ntfy.
+    Ntfy,
+    /// A channel of Slack, Mattermost or another that took over its form.
+    Slack,
+}
+
+/// What is posted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Letter {
+    /// The type of its body.
+    pub content_type: &'static str,
+    /// Headers of its own.
+    pub headers: Vec<(&'static str, String)>,
+    /// Its body.
+    pub body: String,
+}
+
+/// Writes a message for its reader. `host` is what the machine is called.
+pub fn letter(reader: Reader, message: &Message, host: &str, at: Wall) -> Letter {
+    let text = text(message);
+    match reader {
+        Reader::Webhook => Letter {
+            content_type: "application/json",
+            headers: Vec::new(),
+            body: webhook(message, host, at, &text).to_string(),
+        },
+        Reader::Ntfy => Letter {
+            content_type: "text/plain; charset=utf-8",
+            headers: ntfy_headers(message, host),
+            body: text,
+        },
+        Reader::Slack => {
+            let text = format!("{}: {text}", plain(host));
+            // The three signs that Slack gives a meaning to.
+            let text = text
+                .replace('&', "&amp;")
+                .replace('<', "&lt;")
+                .replace('>', "&gt;");
+            Letter {
+                content_type: "application/json",
+                headers: Vec::new(),
+                body: json!({ "text": text }).to_string(),
+            }
+        }
+    }
+}
+
+fn webhook(message: &Message, host: &str, at: Wall, text: &str) -> serde_json::Value {
+    let conditions: Vec<_> = message.notices.iter().map(condition).collect();
+    json!({
+        "source": "pipeops-agent",
+        "host": plain(host),
+        "at": at.rfc3339(),
+        "severity": worst(message).map(Severity::word),
+        "text": text,
+        "conditions": conditions,
+        "came_and_went": message.missed,
+        "late_s": message.late.map(|late| late.as_secs()),
+    })
+}
+
+fn condition(notice: &Notice) -> serde_json::Value {
+    json!({
+        "id": notice.id,
+        "change": notice.turn.word(),
+        "severity": notice.severity.word(),
+        "sentence": plain(&notice.sentence),
+        "fix": notice.fix.as_deref().map(plain),
+        "since": notice.since.rfc3339(),
+    })
+}
+
+/// What is worst of what began; `None` where all of it is good news.
+fn worst(message: &Message) -> Option<Severity> {
+    let bad = message
+        .notices
+        .iter()
+        .filter(|notice| notice.turn != Turn::Ended);
+    bad.map(|notice| notice.severity).max()
+}
+
+fn ntfy_headers(message: &Message, host: &str) -> Vec<(&'static str, String)> {
+    let (priority, tag, word) = match worst(message) {
+        Some(Severity::Critical) => ("5", "rotating_light", "critical"),
+        Some(Severity::Warning) => ("3", "warning", "warning"),
+        Some(Severity::Note) => ("2", "information_source", "note"),
+        None => ("2", "white_check_mark", "over"),
+    };
+    // A header has ASCII only.
+    let host: String = plain(host).chars().filter(char::is_ascii).collect();
+    vec![
+        ("Title", format!("{host}: {word}")),
+        ("Priority", priority.to_owned()),
+        ("Tags", tag.to_owned()),
+    ]
+}
+
+/// The message for people: a line for each condition.
+fn text(message: &Message) -> String {
+    let mut lines = Vec::new();
+    for notice in message.notices.iter().take(NOTICES_MAX) {
+        let sentence = plain(&notice.sentence);
+        lines.push(match notice.turn {
+            Turn::Began => format!("{}: {sentence}", notice.severity.word()),
+            Turn::Worse => format!("{} now: {sentence}", notice.severity.word()),
+            Turn::Ended => format!("over: {sentence}"),
+        });
+        if let Some(fix) = &notice.fix {
+            lines.push(format!("  fix: {}", plain(fix)));
+        }
+    }
+    let more = message.notices.len().saturating_sub(NOTICES_MAX);
+    if more > 0 {
+        lines.push(format!("and {more} more: pipeops-agent status"));
+    }
+    if let Some(late) = message.late {
+        let mut line = format!("Nothing could be told for {}", in_words(late));
+        if !message.missed.is_empty() {
+            line.push_str("; these came and went meanwhile:");
+        }
+        for (id, count) in &message.missed {
+            // Writing to a text never fails.
+            let _written = write!(line, " {id} ({count}\u{d7})");
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+/// Names and sentences may hold what others chose: no sign in them ends a line or moves a cursor, and none is endless.
+fn plain(text: &str) -> String {
+    let signs = text
+        .chars()
+        .map(|sign| if sign.is_control() { ' ' } else { sign });
+    signs.take(SENTENCE_MAX).collect()
+}
+
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    severity: String,
+    sentence: String,
+    since_ms: i64,
+}
+
+/// What was told, for the disk.
+pub fn kept(told: &BTreeMap<String, Told>) -> String {
+    let kept = |told: &Told| Kept {
+        severity: told.severity.word().to_owned(),
+        sentence: plain(&told.sentence),
+        since_ms: told.since.millis(),
+    };
+    let all: BTreeMap<_, _> = told
+        .iter()
+        .take(TOLD_MAX)
+        .map(|(id, told)| (id, kept(told)))
+        .collect();
+    serde_json::to_string(&all).unwrap_or_default()
+}
+
+/// The reverse of [`kept`]; what is not understood was not told.
+pub fn read_kept(text: &str) -> BTreeMap<String, Told> {
+    let all: BTreeMap<String, Kept> = serde_json::from_str(text).unwrap_or_default();
+    let told = |kept: Kept| {
+        let severities = [Severity::Note, Severity::Warning, Severity::Critical];
+        let severity = severities
+            .into_iter()
+            .find(|one| one.word() == kept.severity)?;
+        Some(Told {
+            severity,
+            sentence: kept.sentence,
+            since: Wall::from_millis(kept.since_ms),
+        })
+    };
+    all.into_iter()
+        .filter_map(|(id, kept)| Some((id, told(kept)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn notice(turn: Turn, severity: Severity, sentence: &str) -> Notice {
+        Notice {
+            id: "disk.full".to_owned(),
+            turn,
+            severity,
+            sentence: sentence.to_owned(),
+            fix: None,
+            since: Wall::default(),
+        }
+    }
+
+    fn message(notices: Vec<Notice>) -> Message {
+        Message {
+            notices,
+            ..Message::default()
+        }
+    }
+
+    #[test]
+    fn each_reader_gets_its_form() {
+        let mut bad = notice(
+            Turn::Began,
+            Severity::Critical,
+            "the disk <b> is full & \u{1b}[2Jwell\nnext",
+        );
+        bad.fix = Some("make room".to_owned());
+        let message = message(vec![bad]);
+        let text = "critical: the disk <b> is full &  [2Jwell next\n  fix: make room";
+        let webhook = letter(Reader::Webhook, &message, "edge", Wall::default());
+        let body: serde_json::Value = serde_json::from_str(&webhook.body).unwrap();
+        assert_eq!(
+            (&body["text"], &body["severity"]),
+            (&json!(text), &json!("critical"))
+        );
+        assert_eq!(body["conditions"][0]["change"], "began");
+        let ntfy = letter(Reader::Ntfy, &message, "b\u{e4}r\r\nX: y", Wall::default());
+        assert_eq!(ntfy.body, text);
+        assert_eq!(ntfy.headers[0], ("Title", "br  X: y: critical".to_owned()));
+        assert_eq!(ntfy.headers[1].1, "5");
+        let slack = letter(Reader::Slack, &message, "edge", Wall::default());
+        let body: serde_json::Value = serde_json::from_str(&slack.body).unwrap();
+        let told = body["text"].as_str().unwrap();
+        assert!(
+            told.starts_with("edge: critical: the disk &lt;b&gt; is full &amp;"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn good_news_are_quiet_and_many_news_are_short() {
+        let ended = message(vec![notice(Turn::Ended, Severity::Critical, "k3s is down")]);
+        let letter_of = |message| letter(Reader::Ntfy, message, "edge", Wall::default());
+        assert_eq!(letter_of(&ended).body, "over: k3s is down");
+        assert_eq!(letter_of(&ended).headers[1].1, "2");
+        let mut many = message(vec![
+            notice(
+                Turn::Began,
+                Severity::Warning,
+                &"x".repeat(5000)
+            );
+            40
+        ]);
+        many.late = Some(Duration::from_secs(7200));
+        many.missed.insert("link.down".to_owned(), 3);
+        let told = letter_of(&many).body;
+        assert!(told.len() < 4096, "{}", told.len());
+        assert!(told.contains("and 28 more"), "{told}");
+        assert!(
+            told.ends_with("for 2 h; these came and went meanwhile: link.down (3\u{d7})"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_was_told_is_read_back_and_nonsense_is_nothing() {
+        let told = Told {
+            severity: Severity::Warning,
+            sentence: "the disk is full".to_owned(),
+            since: Wall::from_millis(7),
+        };
+        let told = BTreeMap::from([("disk.full".to_owned(), told)]);
+        assert_eq!(read_kept(&kept(&told)), told);
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"a":{"severity":"odd","sentence":"","since_ms":0}}"#,
+        ] {
+            assert!(read_kept(text).is_empty(), "{text}");
+        }
+    }
+}
