@@ -25,7 +25,7 @@ use crate::{
     tasks,
     wire::{
         api::{CHANGES_PATH, ChangeList, ChangeReport},
-        keeper::Done,
+        keeper::{Done, Plan},
     },
 };
 
@@ -61,7 +61,7 @@ pub(super) static UNDO: Command = Command {
 };
 
 /// Who does it.
-enum Hands {
+pub(super) enum Hands {
     /// This process, which is root.
     Own(Keeper),
     /// The root helper behind this socket.
@@ -69,7 +69,8 @@ enum Hands {
 }
 
 impl Hands {
-    fn of(loaded: &Loaded, given: &Given) -> Result<Self> {
+    /// Root's own, or the helper's.
+    pub(super) fn of(loaded: &Loaded, given: &Given) -> Result<Self> {
         let settings = loaded.keeper();
         if !geteuid().is_root() {
             return Ok(Self::Helper(settings.socket));
@@ -80,6 +81,22 @@ impl Hands {
         let root = given.path(ROOT.long);
         let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
         Ok(Self::Own(Keeper::new(root, &settings.state_dir)))
+    }
+
+    /// What a fix would do.
+    pub(super) fn plan(&self, check: &str) -> Result<Plan> {
+        match self {
+            Self::Own(keeper) => keeper.plan(check),
+            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).plan(check)),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn fix(&self, check: &str) -> Result<Done> {
+        match self {
+            Self::Own(keeper) => keeper.fix(check, &who()),
+            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).fix(check)),
+        }
     }
 
     fn undo(&self, change: &str) -> Result<Done> {
@@ -106,7 +123,8 @@ fn who() -> String {
     }
 }
 
-fn tell(done: &Done, output: &mut Output) {
+/// What came of a change.
+pub(super) fn tell(done: &Done, output: &mut Output) {
     let tone = if done.outcome == "failed" {
         Tone::Bad
     } else {

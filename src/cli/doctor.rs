@@ -2,8 +2,10 @@
 
 use super::{
     given::Given,
+    keeper::ROOT,
     load,
     output::{Output, Tone, printable},
+    repair,
     table::{CONFIG, Command, JSON, SET},
 };
 use crate::{
@@ -17,21 +19,49 @@ use crate::{
 pub(super) static COMMAND: Command = Command {
     name: "doctor",
     about: "Say what is wrong with this machine, and what to do about it",
-    options: &[CONFIG, SET, JSON],
-    notes: "It needs no running agent and changes nothing. As root it sees more.",
-    examples: &["sudo pipeops-agent doctor", "pipeops-agent doctor --json"],
+    options: &[repair::FIX, repair::YES, ROOT, CONFIG, SET, JSON],
+    arguments: &[repair::CHECK],
+    notes: "It needs no running agent and changes nothing without --fix. As root it sees more.\n\
+        With --fix each repair is shown before it is done, and `pipeops-agent undo` takes it back.",
+    examples: &[
+        "sudo pipeops-agent doctor",
+        "pipeops-agent doctor --json",
+        "sudo pipeops-agent doctor --fix",
+        "sudo pipeops-agent doctor --fix limits.inotify --yes",
+    ],
     exit: "0 when nothing is wrong, 1 when something is, 2 when it could not look.",
     run: Some(run),
     ..Command::BARE
 };
 
 fn run(given: &Given, output: &mut Output) -> Result<Exit> {
+    let is_fix = given.has(repair::FIX.long);
+    match given.text(repair::CHECK.name) {
+        Some(check) if is_fix => return repair::fix(given, output, &[check.to_owned()]),
+        Some(check) => {
+            let fix = format!("sudo pipeops-agent doctor --fix {check}");
+            return Err(Error::new("a check is named only to repair it").fix(fix));
+        }
+        None => {}
+    }
     let loaded = load(given);
     let keeper = loaded.keeper().socket;
     let settings = loaded.settings();
-    let subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
+    let mut subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
+    if let Some(root) = given.path(ROOT.long) {
+        subject.place.root = root;
+    }
     let report = smol::block_on(doctor::look(&subject));
     let told = report.told();
+    if is_fix {
+        let problems = told
+            .checks
+            .iter()
+            .filter(|check| check.outcome == "problem");
+        let checks = problems.filter(|check| check.automatic.is_some());
+        let checks: Vec<_> = checks.map(|check| check.id.clone()).collect();
+        return repair::fix(given, output, &checks);
+    }
     if given.has(JSON.long) {
         let body = serde_json::to_value(&told)
             .map_err(|error| Error::new("cannot write JSON").because(&error))?;
@@ -124,6 +154,12 @@ fn problem(check: &Check, skipped: &[&Check], output: &Output) -> Vec<String> {
             .iter()
             .map(|command| format!("    {}", printable(command))),
     );
+    if check.automatic.is_some() {
+        lines.push(format!(
+            "  or: sudo pipeops-agent doctor --fix {}",
+            check.id
+        ));
+    }
     let waiting = skipped
         .iter()
         .filter(|other| other.because.as_deref() == Some(&check.id));

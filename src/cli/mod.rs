@@ -26,6 +26,7 @@ mod man;
 mod metrics;
 mod output;
 mod rbac;
+mod repair;
 mod replace;
 mod said;
 mod service;

@@ -316,6 +316,60 @@ fn without_a_helper_root_works_alone_and_others_are_told_how() {
 }
 
 #[test]
+fn doctor_fix_shows_what_it_would_do_and_does_it_only_when_it_is_told_to() {
+    let Some(helper) = helper() else { return };
+    let before = helper.tree();
+    let check = ["doctor", "--fix", "limits.inotify"];
+    let (code, told) = helper.cli(ROOT, &check);
+    assert_eq!(code, 2, "{told}");
+    assert!(
+        told.contains("leaves alone") && told.contains("add --yes"),
+        "{told}"
+    );
+    let (code, told) = helper.cli(ROOT, &["doctor", "--fix", "limits.inotify", "--json"]);
+    let plan: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((code, &plan["plans"][0]["is_needed"]), (0, &json!(true)));
+    assert_eq!(helper.tree(), before, "a plan changes nothing");
+    let (code, told) = helper.cli(ROOT, &["doctor", "--fix", "limits.inotify", "--yes"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(
+        told.contains("undo: sudo pipeops-agent undo limits-inotify-1"),
+        "{told}"
+    );
+    let (code, told) = helper.cli(ROOT, &check);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("high enough"), "{told}");
+    let (code, told) = helper.cli(ROOT, &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 0, "{told}");
+    assert_eq!(helper.tree(), before);
+    // The doctor finds by itself what is to be repaired.
+    let (code, told) = helper.cli(ROOT, &["doctor", "--fix", "--yes"]);
+    assert!(
+        told.contains("undo: sudo pipeops-agent undo limits-inotify-2"),
+        "{code} {told}"
+    );
+    let (code, told) = helper.cli(ROOT, &["doctor", "--fix", "disk.full"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(
+        told.contains("there is no automatic fix for \"disk.full\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn every_repair_that_the_doctor_offers_is_one_of_the_helper_and_the_other_way_round() {
+    let offered: Vec<_> = pipeops_agent::core::preflight::checks()
+        .filter(|check| check.automatic.is_some())
+        .map(|check| check.id)
+        .collect();
+    let mut listed = pipeops_agent::core::repair::Repair::ALL.map(|repair| repair.check());
+    let mut offered: Vec<_> = offered;
+    listed.sort_unstable();
+    offered.sort_unstable();
+    assert_eq!(offered, listed);
+}
+
+#[test]
 fn who_says_nothing_too_much_or_nonsense_holds_nobody_up_for_long() {
     let Some(mut helper) = helper() else { return };
     helper.start();

@@ -1,0 +1,112 @@
+//! `doctor --fix`: what can be repaired by the program itself, shown before it is done.
+
+use std::io::{BufRead, IsTerminal};
+
+use serde_json::json;
+
+use super::{
+    changes::{Hands, tell},
+    given::Given,
+    load,
+    output::{Output, Tone, columns, printable},
+    table::{Argument, JSON, Need, Opt, Takes},
+};
+use crate::{
+    error::{Error, Exit, Result},
+    wire::keeper::Plan,
+};
+
+/// `--fix` of the doctor.
+pub(super) const FIX: Opt = Opt::flag(
+    "fix",
+    "Repair what can be repaired safely: shows what it does and how to take it back, and asks first",
+);
+/// Without being asked.
+pub(super) const YES: Opt = Opt::flag("yes", "Do it without asking").short('y');
+/// What is repaired.
+pub(super) const CHECK: Argument = Argument {
+    name: "CHECK",
+    takes: Takes::Text,
+    need: Need::Maybe,
+    help: "With --fix: repair only this",
+};
+
+/// Repairs these checks, one after the other.
+pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Result<Exit> {
+    let loaded = load(given);
+    let hands = Hands::of(&loaded, given)?;
+    let is_json = given.has(JSON.long);
+    let mut plans = Vec::new();
+    let mut is_fine = true;
+    for check in checks {
+        match hands.plan(check) {
+            Ok(plan) if plan.is_needed => plans.push(plan),
+            Ok(plan) if is_json => plans.push(plan),
+            Ok(plan) => output.line(&format!("{check}: {}", printable(&plan.does))),
+            // One that does not fit this machine holds up no other, unless it is the only one.
+            Err(error) if checks.len() > 1 && !is_json => {
+                is_fine = false;
+                output.warning(&error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if is_json && !given.has(YES.long) {
+        output.json(&json!({ "plans": plans }));
+        return Ok(Exit::Fine);
+    }
+    if plans.is_empty() && checks.is_empty() && !is_json {
+        output.line("There is nothing that can be repaired without a person.");
+    }
+    let mut all = Vec::new();
+    for plan in plans.into_iter().filter(|plan| plan.is_needed) {
+        if !is_json {
+            show(&plan, output);
+            if !given.has(YES.long) && !agreed(output)? {
+                output.line("left as it is\n");
+                continue;
+            }
+        }
+        let done = hands.fix(&plan.check)?;
+        is_fine &= done.outcome == "done";
+        if is_json {
+            all.push(done);
+        } else {
+            tell(&done, output);
+        }
+    }
+    if is_json {
+        output.json(&json!({ "done": all }));
+    }
+    Ok(if is_fine { Exit::Fine } else { Exit::Problem })
+}
+
+fn show(plan: &Plan, output: &mut Output) {
+    output.line(&output.toned(Tone::Strong, &printable(&plan.check)));
+    let rows = [
+        ("does", Some(&plan.does)),
+        ("leaves alone", Some(&plan.leaves)),
+        ("undo", Some(&plan.undo)),
+        ("remains", plan.remains.as_ref()),
+    ];
+    let rows = rows
+        .into_iter()
+        .filter_map(|(name, text)| Some(vec![format!("  {name}"), printable(text?)]));
+    for line in columns(&rows.collect::<Vec<_>>()) {
+        output.line(&line);
+    }
+}
+
+/// Asks on the terminal. Where nobody can be asked, nothing is done.
+fn agreed(output: &mut Output) -> Result<bool> {
+    let terminal = std::io::stdin();
+    if !terminal.is_terminal() {
+        return Err(Error::new("nobody can be asked whether to do this")
+            .why("standard input is no terminal")
+            .fix("add --yes"));
+    }
+    output.line("Do this? [y/N]");
+    let mut answer = String::new();
+    let read = terminal.lock().read_line(&mut answer);
+    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}
