@@ -362,7 +362,8 @@ fn every_repair_that_the_doctor_offers_is_one_of_the_helper_and_the_other_way_ro
         .filter(|check| check.automatic.is_some())
         .map(|check| check.id)
         .collect();
-    let mut listed = pipeops_agent::core::repair::Repair::ALL.map(|repair| repair.check());
+    let mut listed =
+        pipeops_agent::core::repair::Repair::ALL.map(pipeops_agent::core::repair::Repair::check);
     let mut offered: Vec<_> = offered;
     listed.sort_unstable();
     offered.sort_unstable();
