@@ -243,6 +243,7 @@ impl View<'_> {
         let value = match (records, waiting.is_empty()) {
             (_, true) => "nobody waits for records".to_owned(),
             (0, false) => "nothing waits".to_owned(),
+            (1, false) => "1 record waits".to_owned(),
             (records, false) => format!("{records} records wait"),
         };
         Figure {
