@@ -29,10 +29,7 @@ pub(super) static COMMAND: Command = Command {
     options: &[ROOT, CONFIG, SET],
     notes: "It repairs what `pipeops-agent doctor --fix` asks for, from a closed list, and takes it back.\n\
         It serves root and the agent's user (keeper.user) on its socket (keeper.socket), and speaks to no network.",
-    examples: &[
-        "sudo systemctl start pipeops-keeper",
-        "sudo pipeops-agent keeper",
-    ],
+    examples: &["sudo pipeops-agent keeper"],
     run: Some(run),
     ..Command::BARE
 };

@@ -261,6 +261,7 @@ impl Site {
             }
             Own::Stream => self.stream(asked),
             Own::Asset => assets::reply(&asked.id, &asked.cache),
+            Own::Description => assets::reply("openapi.json", &asked.cache),
             Own::Health => Reply::json(&Health::default()),
         }
     }

@@ -39,14 +39,14 @@ impl Heard {
 }
 
 /// An agent whose dashboard is on a port, and that port.
-struct House {
+pub(crate) struct House {
     _plane: Plane,
-    agent: Agent,
-    port: u16,
+    pub(crate) agent: Agent,
+    pub(crate) port: u16,
 }
 
 impl House {
-    fn new(more: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(more: &[(&str, &str)]) -> Self {
         let plane = Plane::start(plane::Options::default()).unwrap();
         let mut agent = Agent::new(&plane).with("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:0");
         for (name, value) in more {
@@ -110,7 +110,7 @@ impl House {
     }
 
     /// The cookie of a new session.
-    fn session(&self, role: &str) -> String {
+    pub(crate) fn session(&self, role: &str) -> String {
         let heard = self.log_in(&json!({"token": self.token(role)}));
         assert_eq!(heard.code, 200, "{}", heard.body);
         heard.cookie()

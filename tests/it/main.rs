@@ -37,6 +37,8 @@ mod matrix;
 #[cfg(test)]
 mod mux;
 #[cfg(test)]
+mod openapi;
+#[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod proxy;

@@ -65,6 +65,7 @@ pub enum What {
 pub enum Own {
     Page,
     Asset,
+    Description,
     Stream,
     Health,
 }
@@ -187,5 +188,6 @@ pub const ROUTES: &[Route] = &[
     delete("/api/v1/sessions", Role::Operator, View::LogOutEverywhere),
     on_socket(post("/api/v1/tokens", Role::Operator, View::IssueToken)),
     on_socket(put("/api/v1/password", Role::Operator, View::SetPassword)),
+    own("/api/v1/openapi.json", Role::Nobody, Own::Description),
     own("/api/v1/stream", Role::Anonymous, Own::Stream),
 ];
