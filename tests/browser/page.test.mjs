@@ -94,7 +94,8 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
   for (const window of windows) {
     for (const name of PAGES) {
       await window.page.evaluate((hash) => { location.hash = hash; }, `#/${name}`);
-      await window.page.waitForFunction((wanted) => document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`, name).catch(() => {});
+      // What was not shown before cannot be had now, and says so.
+      await window.page.waitForFunction((wanted) => document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`, name, { timeout: 2_000 }).catch(() => {});
       await judge(window, `agent killed: ${name || 'overview'}`);
       await picture(window, 'agent-killed', name);
     }

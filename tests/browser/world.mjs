@@ -13,7 +13,8 @@ import { promisify } from 'node:util';
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PROGRAMS = path.join(ROOT, 'target/debug');
 const CLUSTER = path.join(ROOT, 'tests/cluster/cluster');
-const DEADLINE_MS = 60_000;
+// A watch of the cluster waits up to 75 s between two attempts.
+const DEADLINE_MS = 120_000;
 
 // Looks at a level until it gives something.
 export async function until(what, level, deadline_ms = DEADLINE_MS) {
@@ -112,7 +113,7 @@ export class World {
     const { stdout } = await promisify(execFile)(path.join(PROGRAMS, 'pipeops-agent'), ['rbac']);
     const manifest = this.in('rbac.yaml');
     fs.writeFileSync(manifest, stdout);
-    await promisify(execFile)(CLUSTER, ['kubectl', this.clusterFolder, 'apply', '-f', manifest], { timeout: 60_000 });
+    await promisify(execFile)(CLUSTER, ['kubectl', this.clusterFolder, 'apply', '-f', manifest], { timeout: 120_000 });
   }
 
   cluster(verb) {
