@@ -50,7 +50,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Certificate ::= SEQUENCE { TBSCertificate ::= SEQUENCE { [0] version, serial, algorithm, issuer, Validity ::= SEQUENCE { two times } …
+/// `Certificate ::= SEQUENCE { TBSCertificate ::= SEQUENCE { [0] version, serial, algorithm, issuer, Validity ::= SEQUENCE { two times }` …
 fn validity(der: &[u8]) -> Option<(Wall, Wall)> {
     let (_, certificate, _) = element(der)?;
     let (_, mut rest, _) = element(certificate)?;
