@@ -388,13 +388,12 @@ fn gather(
     }
 }
 
-/// Whether this can be the name of a Pod, and so a segment of a path.
-fn is_name(name: &str) -> bool {
+/// Whether this can be the name of an object such as a Pod, and so a segment of a path.
+pub fn is_name(name: &str) -> bool {
+    let is_edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     name.len() <= NAME_BYTES_MAX
-        && name
-            .bytes()
-            .next()
-            .is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && is_edge(name.bytes().next())
+        && is_edge(name.bytes().next_back())
         && name
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))

@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
-use http_body_util::BodyExt as _;
-use hyper::{Method, Request};
 use smol::{
     Timer,
     channel::{Receiver, Sender, bounded},
@@ -12,8 +10,7 @@ use smol::{
 use super::{board::Board, lease};
 use crate::{
     core::{event::LogLine, health::Severity, lines::Lines, time::Wall},
-    kube::{Body, Client, Error, Identity},
-    net::{Elapsed, deadline},
+    kube::{Client, Error},
     store::telemetry::Handle,
     wire::kube::Pod,
 };
@@ -28,7 +25,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 const LINES_MAX: usize = 20;
 /// Bytes of each line: the end of a stack trace, not its middle.
 const LINE_CHARS_MAX: usize = 500;
-/// Bytes that are read for them.
+/// Bytes that are asked for them.
 const BYTES_MAX: usize = 64 * 1024;
 /// The condition of logs that may not be read.
 const HIDDEN: &str = "cluster.logs-hidden";
@@ -88,21 +85,20 @@ pub async fn run(
 }
 
 async fn ask(client: &Client, failed: &Failed, (samples, board): (&Handle, &Rc<Board>), fix: &str) {
-    match deadline(WITHIN, Box::pin(read(client, failed))).await {
-        Ok(Ok(lines)) => {
+    match read(client, failed).await {
+        Ok(lines) => {
             board.clear(HIDDEN);
             let lines = failed.lines(&lines, board.now().wall);
             if let Err(failure) = samples.note_logs(lines).await {
                 log::debug!("the last lines of {} were not kept: {failure}", failed.pod);
             }
         }
-        Ok(Err(error)) if error.is_forbidden() => {
+        Err(error) if error.is_forbidden() => {
             let sentence = "the agent may not read logs of the cluster: what a container wrote before it failed is not kept";
             board.report(HIDDEN, Severity::Note, sentence, Some(fix.to_owned()));
         }
         // The Pod is gone already, or the API is away: others say that.
-        Ok(Err(error)) => log::debug!("the last lines of {}: {error}", failed.pod),
-        Err(Elapsed(_)) => log::debug!("the last lines of {}: no answer", failed.pod),
+        Err(error) => log::debug!("the last lines of {}: {error}", failed.pod),
     }
 }
 
@@ -115,32 +111,11 @@ async fn read(client: &Client, failed: &Failed) -> Result<String, Error> {
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&previous=true&tailLines={LINES_MAX}&limitBytes={BYTES_MAX}&timestamps=true"
     );
-    let unusable = |error: hyper::http::Error| Error::BadRequest(error.to_string());
-    let request = Request::builder()
-        .method(Method::GET)
-        .uri(path)
-        .body(Body::empty())
-        .map_err(unusable)?;
-    let answer = client.send(request, &Identity::Agent, WITHIN).await?;
-    let status = answer.status();
-    let mut body = answer.into_body();
+    let bytes = client.read(&path, WITHIN).await?;
     let (mut lines, mut text) = (Lines::default(), String::new());
-    while let Some(Ok(frame)) = body.frame().await {
-        lines.take(&frame.into_data().unwrap_or_default(), &mut text);
-        if text.len() > BYTES_MAX {
-            break;
-        }
-    }
+    lines.take(&bytes, &mut text);
     lines.finish(&mut text);
-    if status.is_success() {
-        return Ok(text);
-    }
-    Err(Error::Refused {
-        call: "GET log".to_owned(),
-        status: status.as_u16(),
-        reason: String::new(),
-        message: text.chars().take(LINE_CHARS_MAX).collect(),
-    })
+    Ok(text)
 }
 
 impl Failed {

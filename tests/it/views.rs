@@ -30,6 +30,34 @@ fn agent_of_the_cluster(plane: &Plane) -> Agent {
     agent
 }
 
+/// Runs a script as a Pod, in place of what an earlier run of the test left of it.
+fn run_anew(name: &str, restart: &str, script: &str) {
+    kubectl(&[
+        "-n",
+        "fixtures",
+        "delete",
+        "pod",
+        name,
+        "--ignore-not-found",
+        "--wait=true",
+    ]);
+    kubectl(&[
+        "-n",
+        "fixtures",
+        "run",
+        name,
+        "--image=pipeops-test.invalid/testpod:1",
+        "--image-pull-policy=Never",
+        restart,
+        "--grace-period=1",
+        "--command",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+}
+
 #[test]
 fn nodes_namespaces_workloads_and_pods_of_a_real_cluster_are_shown() {
     let Some(_guard) = calm() else { return };
@@ -83,32 +111,9 @@ fn a_log_is_shown_tame_and_a_container_that_is_not_there_is_said() {
     let plane = Plane::start(Options::default()).unwrap();
     let agent = agent_of_the_cluster(&plane);
     let name = "views-hostile";
-    kubectl(&[
-        "-n",
-        "fixtures",
-        "delete",
-        "pod",
-        name,
-        "--ignore-not-found",
-        "--wait=true",
-    ]);
     // A line with commands for a terminal, one of a megabyte, one that is no text, and script.
     let script = r"printf '\033[2J\033[31mred\033[0m<script>alert(1)</script>\n'; head -c 1000000 /dev/zero | tr '\0' x; printf '\n\377\376end\n'; sleep 600";
-    kubectl(&[
-        "-n",
-        "fixtures",
-        "run",
-        name,
-        "--image=pipeops-test.invalid/testpod:1",
-        "--image-pull-policy=Never",
-        "--restart=Never",
-        "--grace-period=1",
-        "--command",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]);
+    run_anew(name, "--restart=Never", script);
     let path = format!("/api/v1/cluster/logs?namespace=fixtures&pod={name}&tail=100");
     let text = until("the log is there", ROLLOUT, || {
         let (code, text) = agent.get(&path)?;
@@ -311,30 +316,11 @@ fn what_a_container_wrote_before_it_failed_reaches_the_control_plane() {
     let plane = Plane::start(Options::default()).unwrap();
     let _agent = agent_of_the_cluster(&plane);
     let name = "views-failing";
-    kubectl(&[
-        "-n",
-        "fixtures",
-        "delete",
-        "pod",
+    run_anew(
         name,
-        "--ignore-not-found",
-        "--wait=true",
-    ]);
-    kubectl(&[
-        "-n",
-        "fixtures",
-        "run",
-        name,
-        "--image=pipeops-test.invalid/testpod:1",
-        "--image-pull-policy=Never",
         "--restart=Always",
-        "--grace-period=1",
-        "--command",
-        "--",
-        "sh",
-        "-c",
         "echo no disk to be found; sleep 1; exit 3",
-    ]);
+    );
     // Its second start, the question, the flush of that minute.
     let line = until("its line has come", Duration::from_secs(150), || {
         let records = plane.records();

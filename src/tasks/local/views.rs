@@ -210,6 +210,7 @@ impl Local {
             limit: u32::try_from(limit).unwrap_or(1),
             source,
             severity,
+            reason: None,
         };
         shown(&happenings::events(&self.telemetry, wanted).await)
     }

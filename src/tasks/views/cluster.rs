@@ -1,15 +1,14 @@
 //! The cluster: nodes and namespaces, Pods and workloads page by page. Asked when somebody looks.
 
+use std::collections::BTreeMap;
+
 use super::{
     super::{board::Board, cluster::Known},
-    Answer,
+    Answer, newest,
 };
 use crate::{
-    core::{
-        series::{Query, Select, float},
-        time::Wall,
-    },
-    kube::{Client, Detail, query_escaped},
+    core::{series::float, time::Wall},
+    kube::{Client, Detail, query_escaped, services::is_name},
     store::telemetry::Handle,
     wire::{
         api::{
@@ -92,36 +91,30 @@ impl View<'_> {
                 break;
             }
         }
+        let cores = self.used("cluster_node_cpu_cores", now).await;
+        let memory = self
+            .used("cluster_node_memory_working_set_bytes", now)
+            .await;
         for node in &mut nodes {
-            let used = |metric| self.newest(metric, &node.name, now);
-            let (cpu, memory) = (
-                used("cluster_node_cpu_cores").await,
-                used("cluster_node_memory_working_set_bytes").await,
-            );
-            node.cpu_percent = share(cpu, node.cpu_cores);
+            node.cpu_percent = share(cores.get(&node.name).copied(), node.cpu_cores);
             let bytes = node
                 .memory_bytes
                 .and_then(|bytes| u32::try_from(bytes >> 20).ok());
-            let mebibytes = bytes.map(f64::from);
-            node.memory_percent = share(memory.map(|bytes| bytes / 1_048_576.0), mebibytes);
+            let used = memory.get(&node.name).map(|bytes| bytes / 1_048_576.0);
+            node.memory_percent = share(used, bytes.map(f64::from));
         }
         Ok(nodes)
     }
 
-    /// The newest value of a node.
-    async fn newest(&self, metric: &str, node: &str, now: Wall) -> Option<f64> {
-        let query = Query {
-            select: Select::Matching(
-                metric.to_owned(),
-                vec![("node".to_owned(), node.to_owned())],
-            ),
-            from: Wall::from_millis(now.millis().saturating_sub(FRESH_MS)),
-            to: Wall::from_millis(now.millis().saturating_add(1)),
-            step: None,
-        };
-        let lines = self.samples.query(query).await.ok()?;
-        let line = lines.first()?;
-        Some(float(line.spots.last()?.mean, line.known.series.digits))
+    /// What each node uses, by its name.
+    async fn used(&self, metric: &str, now: Wall) -> BTreeMap<String, f64> {
+        let found = newest(self.samples, metric, now, FRESH_MS).await;
+        let values = found.into_iter().filter_map(|(known, spot)| {
+            let series = known.series;
+            let node = series.key.label("node")?.to_owned();
+            Some((node, float(spot.mean, series.digits)))
+        });
+        values.collect()
     }
 
     /// Pods of a namespace, or of all, with this in their name.
@@ -203,15 +196,7 @@ fn collection(group: &str, namespace: &str, plural: &str) -> Answer<String> {
 
 /// Refuses what cannot be the name of an object, before it is a part of a path.
 pub fn named(name: &str) -> Answer<()> {
-    let is_letter =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    let is_name = bytes.len() <= 253
-        && bytes.iter().copied().all(is_letter)
-        && is_edge(bytes.first())
-        && is_edge(bytes.last());
-    if is_name {
+    if is_name(name) {
         Ok(())
     } else {
         Err(format!("{name:?} is no name of an object in a cluster"))

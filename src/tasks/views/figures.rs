@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::deliver::Databases;
+use super::{super::deliver::Databases, newest};
 use crate::{
     core::{
-        series::{Query, Select},
         time::{Wall, in_words},
         words::size,
     },
@@ -214,15 +213,8 @@ impl View<'_> {
     }
 
     async fn newest(&self, metric: &str) -> Option<(Wall, i64)> {
-        let query = Query {
-            select: Select::Matching(metric.to_owned(), Vec::new()),
-            from: Wall::from_millis(self.now.millis().saturating_sub(FRESH_MS)),
-            to: Wall::from_millis(self.now.millis().saturating_add(1)),
-            step: None,
-        };
-        let lines = self.samples.query(query).await.ok()?;
-        let spot = lines.first()?.spots.last()?;
-        Some((spot.at, spot.max))
+        let found = newest(self.samples, metric, self.now, FRESH_MS).await;
+        found.first().map(|(_, spot)| (spot.at, spot.max))
     }
 
     async fn backlog(&self) -> Figure {

@@ -41,6 +41,8 @@ pub struct Wanted {
     pub source: Option<Source>,
     /// That matter at least so much.
     pub severity: Option<Severity>,
+    /// With this word for it only.
+    pub reason: Option<&'static str>,
 }
 
 impl Wanted {
@@ -48,6 +50,7 @@ impl Wanted {
         let severity = Severity::of(&event.severity);
         self.source
             .is_none_or(|source| source.word() == event.source)
+            && self.reason.is_none_or(|reason| reason == event.reason)
             && self
                 .severity
                 .is_none_or(|least| severity.is_none_or(|severity| severity >= least))
@@ -91,24 +94,12 @@ fn shown(row: &Row) -> Option<EventReport> {
 
 /// The link now, before, and what waits for it.
 pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<LinkReport> {
-    let mut rows = Vec::new();
-    let mut before = None;
-    for _ in 0..LOOKED_THROUGH_MAX / AT_ONCE {
-        let page = samples.recent(Stream::Events, before, AT_ONCE).await;
-        let page = page.map_err(|failure| silent(&failure))?;
-        let Some(last) = page.last() else {
-            break;
-        };
-        before = Some(last.sequence);
-        rows.extend(
-            page.iter()
-                .filter_map(shown)
-                .filter(|event| event.reason == LINK_LOST),
-        );
-        if rows.len() > 2 * OUTAGES_MAX {
-            break;
-        }
-    }
+    let wanted = Wanted {
+        limit: EVENTS_MAX,
+        reason: Some(LINK_LOST),
+        ..Wanted::default()
+    };
+    let mut rows = events(samples, wanted).await?.events;
     // Within a minute they are in no order.
     rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
     let is_down = link.state != "ready";
