@@ -420,11 +420,19 @@ impl Archive {
         let loaded = self
             .database
             .read(|connection| Contents::load(connection, &boot_id));
-        if let (Ok(()), Ok((contents, newest))) = (made, loaded) {
-            self.contents = contents;
-            if let Some(mono_ms) = newest {
-                self.pending.drop_until(mono_ms);
+        match made.and(loaded) {
+            Ok((contents, newest)) => {
+                self.contents = contents;
+                if let Some(mono_ms) = newest {
+                    self.pending.drop_until(mono_ms);
+                }
             }
+            // Nothing may be built on a file that was not read: it is opened again with the next look.
+            Err(Failure::Disk(error)) if self.database.newer().is_none() => {
+                self.database.stay_away(error);
+            }
+            // It is said already.
+            Err(_) => {}
         }
     }
 

@@ -552,6 +552,35 @@ fn events_and_lines_are_kept_under_their_quota_and_delivered() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_a_condition_until_it_can() {
+    let mut place = Machine::new();
+    place.live(3);
+    place.close();
+    let path = place.path().join(DATABASE);
+    let rename = |from: &str, to: &str| {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.execute_batch(&format!("ALTER TABLE {from} RENAME TO {to}"))
+            .unwrap();
+    };
+    rename("gap", "gap_away");
+    let conditions = place.open();
+    assert_eq!(
+        conditions
+            .iter()
+            .map(|condition| condition.id)
+            .collect::<Vec<_>>(),
+        ["telemetry.unwritable"]
+    );
+    // What comes meanwhile waits in memory.
+    place.tick();
+    assert!(block_on(place.handle().flush(place.now(), true)).is_err());
+    rename("gap_away", "gap");
+    assert_eq!(block_on(place.handle().tend(place.now())).unwrap(), []);
+    place.flush();
+    assert_alike(&place.query(None), &expected(&place.model, 1));
+}
+
+#[test]
 fn more_series_than_there_is_room_for_are_counted() {
     let place = Machine::new();
     let points = (0..2_100)

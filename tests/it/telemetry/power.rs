@@ -98,10 +98,11 @@ impl Bench {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// What the disk has now, handed to `look` as a state directory.
-    fn cut(&self, told: &AtomicU64, look: impl FnOnce(&Path, u64)) {
-        let [disk, copy, after] =
-            ["outer/disk.img", "outer/cut.img", "after"].map(|name| self.text(name));
+    /// What the disk has now, handed to `look` as a state directory. Each cut is a file of its own: a namespace that another test makes
+    /// while one is mounted keeps it mounted, and to mount the same file again would show what was kept of it in memory.
+    fn cut(&self, number: u64, told: &AtomicU64, look: impl FnOnce(&Path, u64)) {
+        let [disk, after] = ["outer/disk.img", "after"].map(|name| self.text(name));
+        let copy = self.text(&format!("outer/cut-{number}.img"));
         // What was told before the cut is on the disk; what is told while it is copied may be.
         let told = told.load(Ordering::SeqCst);
         must(&["cp", "--reflink=always", &disk, &copy]);
@@ -114,14 +115,21 @@ impl Bench {
             assert!(tries < 1_000, "{after} stays busy");
             block_on(async { smol::Timer::after(Duration::from_millis(10)).await });
         }
+        std::fs::remove_file(copy).unwrap();
     }
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
         for folder in ["after", "inner", "outer"] {
+            // Somebody else's namespace may still hold what lies on it.
             #[expect(clippy::disallowed_methods, reason = "umount ends by itself")]
-            drop(Command::new("umount").arg(self.path(folder)).output());
+            drop(
+                Command::new("umount")
+                    .arg("--lazy")
+                    .arg(self.path(folder))
+                    .output(),
+            );
         }
     }
 }
@@ -178,7 +186,7 @@ fn a_power_cut_at_any_moment_costs_no_sample_that_was_flushed() {
     }
     let cuts = CUTS[usize::from(std::env::var_os("PIPEOPS_TORTURE").is_some())];
     for number in 0..cuts {
-        bench.cut(&told, |state, told| {
+        bench.cut(number, &told, |state, told| {
             block_on(check(state, told, &format!("cut {number}")));
         });
         // Not always at the same place of a minute.
