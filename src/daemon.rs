@@ -27,6 +27,8 @@ use crate::{
     tasks::{
         access::{self, Access},
         board::Board,
+        book::Book,
+        chronicle::Chronicle,
         cluster,
         delegate::Delegate,
         deliver::{self, Delivery},
@@ -197,9 +199,10 @@ struct Agent {
     delivery: Rc<Delivery>,
     access: Rc<Access>,
     doorman: Rc<Doorman>,
-    live: Live,
+    live: Rc<Live>,
     sampler: Rc<Sampler>,
-    events: Events,
+    chronicle: Rc<Chronicle>,
+    book: Book,
 }
 
 impl Agent {
@@ -222,11 +225,13 @@ impl Agent {
             Rc::clone(&board),
         );
         let facts = Rc::new(facts.giving(delegate.as_ref().map(|known| known.credential())));
+        let live = Rc::new(Live::new(Rc::clone(&board)));
+        let book = Book::told(store.clone(), Rc::clone(&live));
         let proxy = Rc::new(parts::proxy(
             &settings,
             (cluster.clone(), delegate.clone()),
             &executor,
-            store.clone(),
+            book.clone(),
         ));
         let books = deliver::Databases {
             telemetry: telemetry.clone(),
@@ -238,14 +243,14 @@ impl Agent {
         let access = access::Parts {
             configured: parts::configured(&settings),
             proxy: Rc::clone(&proxy),
-            store: store.clone(),
+            book: book.clone(),
             board: Rc::clone(&board),
         };
         let access = Rc::new(Access::new(access, notes));
-        let doorman = Rc::new(Doorman::new(store.clone(), Rc::clone(&board), notes));
-        let live = Live::new(Rc::clone(&board));
+        let doorman = Rc::new(Doorman::new(book.clone(), Rc::clone(&board), notes));
         let sampler = Rc::new(network.sampler(&settings, &board));
         let events = Events::new(Rc::clone(&board));
+        let chronicle = Chronicle::new(events, telemetry.clone(), Rc::clone(&live));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
@@ -266,7 +271,8 @@ impl Agent {
             doorman,
             live,
             sampler,
-            events,
+            chronicle: Rc::new(chronicle),
+            book,
         }
     }
 
@@ -283,7 +289,9 @@ impl Agent {
             doorman: Rc::clone(&self.doorman),
             sampler: Rc::clone(&self.sampler),
             telemetry: self.telemetry.clone(),
-            store: self.store.clone(),
+            book: self.book.clone(),
+            live: Rc::clone(&self.live),
+            chronicle: Rc::clone(&self.chronicle),
             sources: self.sources(),
         })
     }
@@ -327,7 +335,7 @@ impl Agent {
             });
             let told = (&self.telemetry, &self.board);
             let words = last_words::run(&client, &failures, told, &fix);
-            let watched = future::zip(counted, self.events.run(&client, &fix));
+            let watched = future::zip(counted, self.chronicle.events().run(&client, &fix));
             future::zip(future::zip(watched, words), sampled).await;
         }
     }
@@ -391,11 +399,7 @@ impl Agent {
     }
 
     async fn flush_samples(&self) {
-        let events = self.events.take();
-        self.live.happened(&events);
-        if let Err(failure) = self.telemetry.note_events(events).await {
-            ::log::warn!("events of the last minute were not kept: {failure}");
-        }
+        self.chronicle.end_minute().await;
         let now = self.board.now();
         let clock_is_set = self.network.clock_is_set();
         // The archive reports what is wrong with its disk by itself.

@@ -66,11 +66,6 @@ const LINE_BYTES_MAX: usize = 4096;
 const PATIENCE_MS: u16 = 20;
 
 impl Recent {
-    /// The remembered lines, the oldest first.
-    pub fn lines(&self) -> Vec<Line> {
-        hold(&self.0).lines.iter().cloned().collect()
-    }
-
     /// The remembered lines after the first so many, with how many there were in all.
     pub fn lines_after(&self, seen: u64) -> (Vec<Line>, u64) {
         let memory = hold(&self.0);

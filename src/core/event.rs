@@ -63,6 +63,8 @@ pub struct Happening {
 /// What happened, and how often within a minute.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
+    /// Tells it from the same thing of another minute, for as long as this program runs.
+    pub number: u64,
     /// What.
     pub what: Happening,
     /// When it was first seen.
@@ -88,15 +90,19 @@ pub struct LogLine {
 #[derive(Debug, Default)]
 pub struct Tally {
     events: BTreeMap<Happening, Times>,
+    /// How many different ones there were so far.
+    numbers: u64,
     dropped: u64,
 }
 
 /// When and how often.
 #[derive(Clone, Copy, Debug)]
 struct Times {
+    number: u64,
     first: Wall,
     last: Wall,
     count: u32,
+    is_news: bool,
 }
 
 impl Tally {
@@ -109,31 +115,53 @@ impl Tally {
             times.first = times.first.min(at);
             times.last = times.last.max(at);
             times.count = times.count.saturating_add(count);
+            times.is_news = true;
         } else if self.events.len() >= KINDS_MAX {
             self.dropped = self.dropped.saturating_add(u64::from(count));
         } else {
+            self.numbers = self.numbers.saturating_add(1);
             let times = Times {
+                number: self.numbers,
                 first: at,
                 last: at,
                 count,
+                is_news: true,
             };
             self.events.insert(what, times);
         }
     }
 
-    /// Takes all events out, the oldest first.
-    pub fn take(&mut self) -> Vec<Event> {
-        let events = std::mem::take(&mut self.events).into_iter();
-        let mut events: Vec<Event> = events
-            .map(|(what, times)| Event {
-                what,
-                first: times.first,
-                last: times.last,
-                count: times.count,
+    /// What was added to since the last call, the oldest first, each with all that is known of it in this minute.
+    pub fn news(&mut self) -> Vec<Event> {
+        let news = self.events.iter_mut().filter(|(_, times)| times.is_news);
+        let mut news: Vec<Event> = news
+            .map(|(what, times)| {
+                times.is_news = false;
+                Event {
+                    number: times.number,
+                    what: what.clone(),
+                    first: times.first,
+                    last: times.last,
+                    count: times.count,
+                }
             })
             .collect();
-        events.sort_by_key(|event| event.first);
-        events
+        news.sort_by_key(|event| event.first);
+        news
+    }
+
+    /// Whoever took the news could do nothing with them: all of this minute are news again.
+    pub fn again(&mut self) {
+        for times in self.events.values_mut() {
+            times.is_news = true;
+        }
+    }
+
+    /// Ends the minute: what was added to since the last [`Tally::news`] is taken out, and the same thing again is another event.
+    pub fn take(&mut self) -> Vec<Event> {
+        let news = self.news();
+        self.events.clear();
+        news
     }
 
     /// How many were not kept since the start, because too many different things happened at once.
@@ -179,5 +207,32 @@ mod tests {
         assert_eq!(first.what.message.len(), MESSAGE_BYTES_MAX);
         assert_eq!(tally.dropped(), u64::try_from(KINDS_MAX).unwrap() + 1);
         assert!(tally.take().is_empty());
+    }
+
+    #[test]
+    fn news_say_all_of_the_minute_under_one_number() {
+        let mut tally = Tally::default();
+        let at = Wall::from_millis;
+        tally.add(happening("BackOff"), at(1_000), 1);
+        tally.add(happening("Pulled"), at(1_500), 1);
+        let first = tally.news();
+        assert_eq!(first.len(), 2);
+        assert!(tally.news().is_empty());
+        tally.add(happening("BackOff"), at(2_000), 2);
+        let again = tally.news();
+        assert_eq!((again.len(), again[0].count), (1, 3));
+        assert_eq!(again[0].number, first[0].number);
+        // Nobody could take them: all are told once more.
+        tally.again();
+        assert_eq!(tally.news().len(), 2);
+        assert!(tally.take().is_empty());
+        tally.add(happening("BackOff"), at(3_000), 1);
+        let next_minute = tally.take();
+        assert_eq!(next_minute[0].count, 1);
+        assert!(
+            first
+                .iter()
+                .all(|event| event.number != next_minute[0].number)
+        );
     }
 }

@@ -43,6 +43,7 @@ use crate::{
         self,
         access::Configured,
         board::Board,
+        book::Book,
         credential::{Credential, Kind},
         delegate::Delegate,
         facts::{Facts, Profile},
@@ -385,7 +386,7 @@ pub(super) fn proxy(
     settings: &Settings,
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
-    store: store::Handle,
+    book: Book,
 ) -> Proxy {
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
@@ -394,7 +395,7 @@ pub(super) fn proxy(
         rules: configured(settings).rules,
         spool: Spool::new(&settings.agent.state_dir),
     };
-    Proxy::audited(parts, store)
+    Proxy::audited(parts, book)
 }
 
 /// What tells this agent from others that have the same agent id: by their settings, or because several took over what the Go agent

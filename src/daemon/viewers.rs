@@ -38,7 +38,7 @@ impl Agent {
         let lines_after = |seen| lines_after(&self.lines, seen);
         let told = self.live.run(&local, &lines_after);
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
-        future::zip(served, told).await;
+        future::zip(future::zip(served, told), self.chronicle.run()).await;
     }
 
     async fn serve_socket(&self, site: Rc<Site>) {
@@ -125,21 +125,23 @@ impl Agent {
 
 /// The newest of the remembered lines.
 fn page(recent: &log::Recent, tail: usize) -> LogPage {
-    let mut lines = recent.lines();
+    let (mut lines, _) = lines_after(recent, 0);
     let surplus = lines.len().saturating_sub(tail);
-    let lines = lines.split_off(surplus).into_iter().map(entry);
     LogPage {
-        lines: lines.collect(),
+        lines: lines.split_off(surplus),
     }
 }
 
 fn lines_after(recent: &log::Recent, seen: u64) -> (Vec<LogEntry>, u64) {
     let (lines, written) = recent.lines_after(seen);
-    (lines.into_iter().map(entry).collect(), written)
+    let first = written.saturating_sub(u64::try_from(lines.len()).unwrap_or(0));
+    let numbered = (first.saturating_add(1)..).zip(lines);
+    (numbered.map(entry).collect(), written)
 }
 
-fn entry(line: log::Line) -> LogEntry {
+fn entry((id, line): (u64, log::Line)) -> LogEntry {
     LogEntry {
+        id,
         at: line.at.rfc3339(),
         level: line.level.as_str().to_ascii_lowercase(),
         text: line.message,

@@ -1,7 +1,7 @@
 //! Live news for viewers: a ring of messages that each of them reads at its own pace.
 //!
 //! Nothing is kept for a viewer but where it is in the ring, so one that does not read costs nothing; what it missed it is told that it
-//! missed. While nobody watches, nothing is published and nobody is woken.
+//! missed. While nobody watches, nothing is published and nobody is woken; but who was away for a moment only finds all of it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -128,9 +128,11 @@ pub struct Hub {
     /// The newest beat: its number, and its text.
     beat: RefCell<(u64, Bytes)>,
     viewers: Cell<usize>,
+    /// Whether messages are kept: from the first viewer on, until [`Hub::rest`].
+    is_kept: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
     /// Who waits for the first viewer.
-    publisher: RefCell<Option<Waker>>,
+    publishers: RefCell<Vec<Waker>>,
 }
 
 impl Hub {
@@ -143,8 +145,9 @@ impl Hub {
             last_id: Cell::new(first_id),
             beat: RefCell::default(),
             viewers: Cell::new(0),
+            is_kept: Cell::new(false),
             wakers: RefCell::default(),
-            publisher: RefCell::default(),
+            publishers: RefCell::default(),
         }
     }
 
@@ -153,21 +156,40 @@ impl Hub {
         self.viewers.get()
     }
 
+    /// Whether what is published is kept: somebody watches, or did a moment ago and may come back.
+    pub const fn is_heard(&self) -> bool {
+        self.is_kept.get()
+    }
+
     /// Waits until somebody watches.
     pub async fn watched(&self) {
         smol::future::poll_fn(|context| {
-            if self.viewers.get() > 0 {
+            if self.is_heard() {
                 return Poll::Ready(());
             }
-            self.publisher.replace(Some(context.waker().clone()));
+            let mut waiting = self.publishers.borrow_mut();
+            if !waiting.iter().any(|known| known.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
+            }
             Poll::Pending
         })
         .await;
     }
 
+    /// Nobody comes back any more: nothing is kept until somebody watches. Who comes with a number from before is told that it missed
+    /// something. While somebody watches, nothing happens.
+    pub fn rest(&self) {
+        if self.viewers.get() > 0 || !self.is_kept.replace(false) {
+            return;
+        }
+        self.ring.borrow_mut().clear();
+        self.bytes.set(0);
+        self.last_id.set(self.last_id.get() + 1);
+    }
+
     /// Tells those who asked for the topic. `json` is one line. While nobody watches, it is not kept.
     pub fn publish(&self, topic: Topic, json: &str) {
-        if self.viewers.get() == 0 {
+        if !self.is_heard() {
             return;
         }
         let id = self.last_id.get() + 1;
@@ -208,7 +230,8 @@ impl Hub {
     /// What a viewer is told from now on; with `last_id`, from there on.
     pub fn watch(self: &Rc<Self>, topics: Topics, last_id: Option<u64>) -> Watch {
         self.viewers.set(self.viewers.get() + 1);
-        if let Some(publisher) = self.publisher.take() {
+        self.is_kept.set(true);
+        for publisher in self.publishers.take() {
             publisher.wake();
         }
         let mut first = "retry: 1000\n\n".to_owned();
@@ -382,6 +405,29 @@ mod tests {
         assert_eq!(hub.viewers(), 2);
         drop((watch, back));
         assert_eq!(hub.viewers(), 0);
+    }
+
+    #[test]
+    fn who_was_away_for_a_moment_misses_nothing_and_for_longer_is_told_so() {
+        let hub = Rc::new(Hub::new(100));
+        let mut watch = hub.watch(topics("logs"), None);
+        hub.publish(Topic::Logs, "1");
+        read(&mut watch);
+        hub.rest();
+        assert!(hub.is_heard(), "somebody watches");
+        drop(watch);
+        hub.publish(Topic::Logs, "2");
+        let mut back = hub.watch(topics("logs"), Some(101));
+        let told = read(&mut back);
+        assert_eq!(told, "retry: 1000\n\nid: 102\nevent: log\ndata: 2\n\n");
+        drop(back);
+        hub.rest();
+        assert!(!hub.is_heard());
+        hub.publish(Topic::Logs, "3");
+        let mut late = hub.watch(topics("logs"), Some(102));
+        assert!(read(&mut late).contains("event: reset"));
+        hub.publish(Topic::Logs, "4");
+        assert_eq!(read(&mut late), "id: 104\nevent: log\ndata: 4\n\n");
     }
 
     #[test]

@@ -127,7 +127,8 @@ fn lines_lost_to_a_stalled_reader_are_counted_and_still_remembered() {
     );
     let messages: Vec<_> = logger
         .recent
-        .lines()
+        .lines_after(0)
+        .0
         .into_iter()
         .map(|line| line.message)
         .collect();
@@ -150,7 +151,7 @@ fn the_memory_has_a_bound_in_lines_and_in_bytes() {
     for number in 0..1000 {
         say(&logger, Level::Info, OURS, &format!("line {number}"));
     }
-    let lines = logger.recent.lines();
+    let lines = logger.recent.lines_after(0).0;
     assert_eq!(lines.len(), LINES_MAX);
     assert_eq!(lines.last().unwrap().message, "line 999");
     for _ in 0..200 {
@@ -158,7 +159,8 @@ fn the_memory_has_a_bound_in_lines_and_in_bytes() {
     }
     let bytes: usize = logger
         .recent
-        .lines()
+        .lines_after(0)
+        .0
         .iter()
         .map(|line| line.message.len())
         .sum();

@@ -28,9 +28,18 @@ const ENDS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ticket(i64);
 
+impl Ticket {
+    /// The number of its row: no other one of this machine has it.
+    pub const fn number(self) -> i64 {
+        self.0
+    }
+}
+
 /// One row.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AuditRow {
+    /// Its number: higher than those of all rows before it.
+    pub number: i64,
     /// When it was asked.
     pub at: Wall,
     /// Who asked for what, and what was decided.
@@ -285,7 +294,7 @@ pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
 
 fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<AuditRow>> {
     let mut query = connection.prepare(
-        "SELECT at, who, what, verdict, why, outcome, received_bytes, sent_bytes, duration_ms
+        "SELECT at, who, what, verdict, why, outcome, received_bytes, sent_bytes, duration_ms, number
          FROM audit ORDER BY number DESC LIMIT ?1",
     )?;
     let rows = query.query_map([count_max], |row| {
@@ -297,6 +306,7 @@ fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
             None => None,
         };
         Ok(AuditRow {
+            number: row.get(9)?,
             at: Wall::from_millis(row.get(0)?),
             entry: Entry::new(&who, &what, verdict_of(&verdict), &why),
             ended,

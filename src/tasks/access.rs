@@ -10,7 +10,11 @@ use std::{
 
 use smol::{future::FutureExt as _, lock::Mutex};
 
-use super::{board::Board, proxy::Proxy};
+use super::{
+    board::Board,
+    book::{Begun, Book},
+    proxy::Proxy,
+};
 use crate::{
     core::{
         access::{Authority, Change, Denied, Inquiry, Override, Standing, Tightened},
@@ -21,7 +25,7 @@ use crate::{
     },
     dashboard::{Caller, Reply, StatusCode},
     host::clock,
-    store::{Failure, Handle, Notes, Ticket},
+    store::{Failure, Notes},
     wire::api::{self, AccessChange, AccessReport, ByHand, Decision, LastDay, Running},
 };
 
@@ -56,7 +60,7 @@ pub struct Parts {
     /// Holds the rules.
     pub proxy: Rc<Proxy>,
     /// Keeps what is set by hand, and who did that.
-    pub store: Handle,
+    pub book: Book,
     /// Shows what is wrong.
     pub board: Rc<Board>,
 }
@@ -260,10 +264,7 @@ impl Access {
         let mut trouble = Vec::new();
         match ticket {
             Ok(ticket) => {
-                let ended =
-                    self.parts
-                        .store
-                        .audit_end(ticket, "done".to_owned(), Effect::default());
+                let ended = self.parts.book.end(ticket, "done", Effect::default());
                 drop(within(DISK_WITHIN, ended).await);
             }
             Err(why) => trouble.push(format!("it is not in the audit: {why}")),
@@ -275,18 +276,18 @@ impl Access {
     }
 
     /// The row that is on disk before the effect, as far as there is a disk.
-    async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Ticket, String> {
+    async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
         let why = format!("set by hand; access.level = {}", configured.word());
         let entry = Entry::new(by, what, Verdict::Permitted, &why);
         let now = self.parts.board.now().wall;
-        let begun = within(DISK_WITHIN, self.parts.store.audit_begin(entry, now)).await;
+        let begun = within(DISK_WITHIN, self.parts.book.begin(entry, now)).await;
         in_time(begun)
     }
 
     /// Keeps what was set, or says why that cannot be done now; then it is tried again.
     async fn keep(&self) -> Result<(), String> {
         let note = self.standing.borrow().by_hand.note();
-        let kept = within(DISK_WITHIN, self.parts.store.keep_note(NOTE, note)).await;
+        let kept = within(DISK_WITHIN, self.parts.book.store().keep_note(NOTE, note)).await;
         let kept = in_time(kept);
         let board = &self.parts.board;
         match &kept {

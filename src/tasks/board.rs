@@ -155,9 +155,9 @@ impl Board {
         }
     }
 
-    /// Takes out which conditions began and ended since the last call.
-    pub fn take_events(&self) -> Vec<Event> {
-        self.happened.borrow_mut().take()
+    /// Takes out which conditions began and ended, and whatever else happened to this agent; `how` says up to where.
+    pub fn take_events(&self, how: impl FnOnce(&mut Tally) -> Vec<Event>) -> Vec<Event> {
+        how(&mut self.happened.borrow_mut())
     }
 
     /// How many of these were not kept since the start, because there were too many at once.
@@ -214,7 +214,7 @@ mod tests {
         board.report("link.refused", Severity::Warning, "refused twice", None);
         board.clear("link.refused");
         board.clear("link.refused");
-        let events = board.take_events();
+        let events = board.take_events(Tally::take);
         let said: Vec<_> = events
             .iter()
             .map(|event| (&*event.what.subject, &*event.what.message, event.count))
@@ -229,6 +229,6 @@ mod tests {
                 .iter()
                 .all(|event| event.what.reason == "link.refused")
         );
-        assert!(board.take_events().is_empty());
+        assert!(board.take_events(Tally::take).is_empty());
     }
 }

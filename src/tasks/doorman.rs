@@ -9,7 +9,7 @@ use ring::{
 use serde::de::DeserializeOwned;
 use smol::{future::FutureExt as _, lock::Mutex};
 
-use super::board::Board;
+use super::{board::Board, book::Book};
 use crate::{
     core::{
         audit::{Effect, Entry, Verdict},
@@ -22,7 +22,7 @@ use crate::{
     dashboard::{self, Asked, COOKIE, COOKIE_TLS, Caller, From, Reply, StatusCode, header},
     error::Result,
     host::{clock, random},
-    store::{Handle, Notes},
+    store::Notes,
     wire::{
         self,
         api::{
@@ -46,7 +46,7 @@ const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 #[derive(Debug)]
 pub struct Doorman {
     keys: RefCell<Keys>,
-    store: Handle,
+    book: Book,
     board: Rc<Board>,
     /// Where the dashboard is, as a browser on this machine finds it: `http://127.0.0.1:7480`.
     address: RefCell<Option<String>>,
@@ -56,7 +56,7 @@ pub struct Doorman {
 
 impl Doorman {
     /// Takes up what was kept.
-    pub fn new(store: Handle, board: Rc<Board>, notes: &Notes) -> Self {
+    pub fn new(book: Book, board: Rc<Board>, notes: &Notes) -> Self {
         let now = board.now();
         let keys = match notes.get(NOTE) {
             _ if notes.is_unreadable => Keys::unreadable(now.mono),
@@ -68,7 +68,7 @@ impl Doorman {
         };
         Self {
             keys: RefCell::new(keys),
-            store,
+            book,
             board,
             address: RefCell::default(),
             counting: Mutex::new(()),
@@ -345,7 +345,7 @@ impl Doorman {
     /// Keeps what opens. A disk that fails does not lock anybody out: it says so itself, and the next note writes this one too.
     async fn keep(&self) {
         let note = wire::keys::write(&self.keys.borrow(), self.now());
-        let kept = async { Some(self.store.keep_note(NOTE, Some(note)).await) };
+        let kept = async { Some(self.book.store().keep_note(NOTE, Some(note)).await) };
         match kept.or(late()).await {
             Some(Ok(())) => {}
             Some(Err(failure)) => log::warn!("dashboard: who logged in is not on disk: {failure}"),
@@ -358,14 +358,12 @@ impl Doorman {
         let entry = Entry::new(by, what, verdict, why);
         let written = async {
             let now = self.now().wall;
-            let ticket = self.store.audit_begin(entry, now).await.ok()?;
+            let ticket = self.book.begin(entry, now).await.ok()?;
             let outcome = match verdict {
                 Verdict::Permitted => "done",
                 Verdict::Refused => "refused",
             };
-            let ended = self
-                .store
-                .audit_end(ticket, outcome.to_owned(), Effect::default());
+            let ended = self.book.end(ticket, outcome, Effect::default());
             ended.await.ok()
         };
         if written.or(late()).await.is_none() {

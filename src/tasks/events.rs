@@ -90,15 +90,34 @@ impl Events {
         watch.run(client, take).await;
     }
 
-    /// Takes out what happened since the last call: in the cluster, and to this agent. Call it once a minute.
-    pub fn take(&self) -> Vec<event::Event> {
-        let mut counted = self.counted.borrow_mut();
-        let mut events = counted.tally.take();
-        let is_left_to_another = lease::stands_by(&self.board);
-        if is_left_to_another {
+    /// What is new since the last call, in the cluster and of this agent: each with all that is known of it in this minute.
+    pub fn news(&self) -> Vec<event::Event> {
+        self.gathered(Tally::news)
+    }
+
+    /// What [`Events::news`] gave could not be kept: it is news again.
+    pub fn again(&self) {
+        self.gathered(|tally| {
+            tally.again();
+            Vec::new()
+        });
+    }
+
+    fn gathered(&self, how: fn(&mut Tally) -> Vec<event::Event>) -> Vec<event::Event> {
+        let mut events = how(&mut self.counted.borrow_mut().tally);
+        if lease::stands_by(&self.board) {
             events.clear();
         }
-        events.extend(self.board.take_events());
+        events.extend(self.board.take_events(how));
+        events.sort_by_key(|event| event.first);
+        events
+    }
+
+    /// Ends a minute: returns what is new since [`Events::news`]. Call it once a minute.
+    pub fn take(&self) -> Vec<event::Event> {
+        let events = self.gathered(Tally::take);
+        let is_left_to_another = lease::stands_by(&self.board);
+        let mut counted = self.counted.borrow_mut();
         let dropped = counted.tally.dropped() + self.board.dropped_events();
         let news = dropped.saturating_sub(counted.told);
         counted.told = dropped;

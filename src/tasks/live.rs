@@ -1,6 +1,6 @@
 //! Tells viewers what changes, while there are any: nobody is woken and nothing is compared while nobody watches.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::{board::Board, local::Local};
 use crate::{
     core::{event::Event, series::Tick},
     dashboard::{Answers, Hub, Topic},
-    wire::api::{self, EventReport, LogEntry, Status},
+    wire::api::{self, ChangeReport, EventReport, LogEntry, Status},
 };
 
 /// How often it is looked what is new.
@@ -17,6 +17,8 @@ const TURN: Duration = Duration::from_secs(1);
 const BEAT_TURNS: u32 = 2;
 /// A status of which only the figures changed that change all the time.
 const FIGURES_TURNS: u32 = 30;
+/// How long messages are kept for the last viewer that went: a page that is loaded anew, a network that was away for a moment.
+const LINGER_TURNS: u32 = 60;
 
 /// The agent's own log lines that came after a number, with the number of the last.
 pub type LinesAfter<'a> = &'a dyn Fn(u64) -> (Vec<LogEntry>, u64);
@@ -25,7 +27,6 @@ pub type LinesAfter<'a> = &'a dyn Fn(u64) -> (Vec<LogEntry>, u64);
 pub struct Live {
     hub: Rc<Hub>,
     board: Rc<Board>,
-    event_id: Cell<u64>,
 }
 
 impl std::fmt::Debug for Live {
@@ -41,7 +42,6 @@ impl Live {
         Self {
             hub: Rc::new(Hub::new(first_id)),
             board,
-            event_id: Cell::new(first_id),
         }
     }
 
@@ -52,7 +52,7 @@ impl Live {
 
     /// Tells what was measured.
     pub fn measured(&self, topic: Topic, tick: &Tick) {
-        if self.hub.viewers() == 0 {
+        if !self.hub.is_heard() {
             return;
         }
         let values = tick.points.iter().map(|point| {
@@ -65,15 +65,16 @@ impl Live {
         self.tell(topic, &serde_json::json!({"time": time, "values": values}));
     }
 
-    /// Tells what happened.
-    pub fn happened(&self, events: &[Event]) {
-        for event in events {
-            let id = self.event_id.get() + 1;
-            self.event_id.set(id);
-            if self.hub.viewers() > 0 {
-                self.tell(Topic::Events, &shape(id, event));
-            }
+    /// Tells what happened, under the number that it is kept by. What is told again under a number replaces what was told before.
+    pub fn happened(&self, id: u64, event: &Event) {
+        if self.hub.is_heard() {
+            self.tell(Topic::Events, &shape(id, event));
         }
+    }
+
+    /// Tells of a change: when it begins, and when it ends.
+    pub fn changed(&self, change: &ChangeReport) {
+        self.tell(Topic::Changes, change);
     }
 
     fn tell(&self, topic: Topic, shape: &impl Serialize) {
@@ -90,8 +91,8 @@ impl Live {
             self.hub.watched().await;
             let (_, mut seen) = lines_after(u64::MAX);
             let mut last = Status::default();
-            let mut turn = 0_u32;
-            while self.hub.viewers() > 0 {
+            let (mut turn, mut left) = (0_u32, 0_u32);
+            while self.hub.is_heard() {
                 let (lines, newest) = lines_after(seen);
                 seen = newest;
                 for line in &lines {
@@ -104,6 +105,10 @@ impl Live {
                 }
                 turn = turn.wrapping_add(1);
                 smol::Timer::after(TURN).await;
+                left = if self.hub.viewers() > 0 { 0 } else { left + 1 };
+                if left > LINGER_TURNS {
+                    self.hub.rest();
+                }
             }
         }
     }

@@ -8,13 +8,13 @@ use std::{rc::Rc, time::Duration};
 use smol::{Timer, future::FutureExt as _};
 
 use super::{
-    access::Access, board::Board, doorman::Doorman, facts::Facts, metrics, proxy::Proxy,
-    sample::Sampler, status,
+    access::Access, board::Board, book::Book, chronicle::Chronicle, doorman::Doorman, facts::Facts,
+    live::Live, metrics, proxy::Proxy, sample::Sampler, status,
 };
 use crate::{
     core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
     dashboard::{Answering, Answers, Asked, Reply, Session, StatusCode},
-    store::{self, Failure, telemetry},
+    store::{Failure, telemetry},
     wire::{
         api::{AccessWish, Load, Status},
         exposition,
@@ -53,7 +53,11 @@ pub struct Local {
     /// What it read, and what of it waits to be delivered.
     pub telemetry: telemetry::Handle,
     /// What was done here.
-    pub store: store::Handle,
+    pub book: Book,
+    /// What happens.
+    pub chronicle: Rc<Chronicle>,
+    /// Who watches.
+    pub live: Rc<Live>,
     /// Whom views ask.
     pub sources: Sources,
 }

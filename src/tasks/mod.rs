@@ -2,6 +2,8 @@
 
 pub mod access;
 pub mod board;
+pub mod book;
+pub mod chronicle;
 pub mod cluster;
 pub mod credential;
 pub mod delegate;

@@ -69,6 +69,7 @@ mod tests {
     #[test]
     fn a_record_is_one_line_of_json_whatever_it_says() {
         let event_record = event(&Event {
+            number: 1,
             what: Happening {
                 source: Source::Cluster,
                 severity: Severity::Warning,

@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, SOON, clock, until};
 
 /// An answer.
-struct Heard {
-    code: u16,
-    head: String,
-    body: String,
+pub(crate) struct Heard {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Heard {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines();
         let mut found = lines.filter_map(|line| line.split_once(": "));
         Some(found.find(|(own, _)| *own == name)?.1)
@@ -40,7 +40,7 @@ impl Heard {
 
 /// An agent whose dashboard is on a port, and that port.
 pub(crate) struct House {
-    _plane: Plane,
+    pub(crate) plane: Plane,
     pub(crate) agent: Agent,
     pub(crate) port: u16,
 }
@@ -54,11 +54,7 @@ impl House {
         }
         agent.start();
         let port = port(&agent, 0);
-        Self {
-            _plane: plane,
-            agent,
-            port,
-        }
+        Self { plane, agent, port }
     }
 
     fn restart(&mut self) {
@@ -69,7 +65,7 @@ impl House {
     }
 
     /// Sends bytes to the port as they are and hears everything until the end.
-    fn raw(&self, bytes: &[u8]) -> Option<Heard> {
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Option<Heard> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
         talk(stream, bytes)
     }
@@ -83,12 +79,12 @@ impl House {
         self.raw(request.as_bytes()).expect("an answer")
     }
 
-    fn get(&self, path: &str, headers: &str) -> Heard {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> Heard {
         self.ask(&format!("GET {path}"), headers, "")
     }
 
     /// The same on the socket, as whoever tests: an operator.
-    fn on_socket(&self, line: &str, body: &str) -> Heard {
+    pub(crate) fn on_socket(&self, line: &str, body: &str) -> Heard {
         let stream = UnixStream::connect(self.agent.folder().join("agent.sock")).unwrap();
         let request = request(line, "host: agent\r\n", body);
         talk(stream, request.as_bytes()).expect("an answer")

@@ -33,6 +33,8 @@ mod lease;
 #[cfg(test)]
 mod link;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod matrix;
 #[cfg(test)]
 mod mux;

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     core::{
+        event::Event,
         health::{Condition, Severity},
         outbox::{Backlog, Batch, Cursor, Holdings, Loss, Range, Row, Stream},
         retention,
@@ -78,7 +79,7 @@ pub(super) struct Archive {
     contents: Contents,
     numbers: Numbers,
     pending: Pending,
-    pub(super) events: Rows,
+    events: Rows,
     pub(super) logs: Rows,
     cursors: Cursors,
     /// Whether those on disk are among them: until then nothing may be removed.
@@ -116,6 +117,11 @@ impl Archive {
             mono_ms: millis(tick.mono()),
             values,
         });
+    }
+
+    /// See [`super::Handle::note_events`].
+    pub(super) fn note_events(&mut self, events: &[Event]) -> Vec<u64> {
+        self.events.take_events(events, self.contents.events.last)
     }
 
     /// See [`super::Handle::flush`].
@@ -325,11 +331,21 @@ impl Archive {
         before: Option<u64>,
         count_max: u32,
     ) -> Result<Vec<Row>, Failure> {
-        let Some(table) = rows::table(stream) else {
+        let (Some(table), Some(holdings)) = (rows::table(stream), self.contents.of(stream)) else {
             return Ok(Vec::new());
         };
-        self.database
-            .read(|connection| recent::rows(connection, table, before, count_max))
+        let waiting = match stream {
+            Stream::Logs => &self.logs,
+            Stream::Events | Stream::Metrics | Stream::Audit | Stream::Outcomes => &self.events,
+        };
+        let most = usize::try_from(count_max).unwrap_or(usize::MAX);
+        let mut found = waiting.newest(holdings.last, before, most);
+        let left = u32::try_from(most.saturating_sub(found.len())).unwrap_or(0);
+        let rows = self
+            .database
+            .read(|connection| recent::rows(connection, table, before, left))?;
+        found.extend(rows);
+        Ok(found)
     }
 
     pub(super) fn boots(&self) -> Vec<Wall> {

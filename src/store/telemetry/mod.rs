@@ -109,13 +109,11 @@ impl Handle {
             .await
     }
 
-    /// Takes events; they are on disk with the next flush.
-    pub async fn note_events(&self, events: Vec<Event>) -> Answer<()> {
+    /// Takes events; they are on disk with the next flush. One that was taken since the last flush is replaced by what is known of it now.
+    /// Returns the sequence of each: the one that it has on disk, too.
+    pub async fn note_events(&self, events: Vec<Event>) -> Answer<Vec<u64>> {
         self.post
-            .call(move |archive| {
-                archive.events.take_events(&events);
-                Ok(())
-            })
+            .call(move |archive| Ok(archive.note_events(&events)))
             .await
     }
 
@@ -153,7 +151,7 @@ impl Handle {
         self.post.call(|archive| archive.series(&Select::All)).await
     }
 
-    /// Events or log lines before a sequence, the newest first. What was not flushed yet is not among them.
+    /// Events or log lines before a sequence, the newest first. What was not flushed yet is among them.
     pub async fn recent(
         &self,
         stream: Stream,

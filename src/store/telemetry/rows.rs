@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::{signed, unsigned};
 use crate::{
     core::{
-        event::{Event, LogLine},
+        event::{Event, Happening, LogLine},
         outbox::{Range, Row, Stream},
         time::Wall,
     },
@@ -19,11 +19,21 @@ const WAITING_MAX: usize = 1_000;
 /// Rows of each stream that are kept.
 const KEPT_MAX: u64 = 20_000;
 
-/// Rows of one stream that are not on disk yet.
+/// A row that is not on disk yet.
+#[derive(Debug)]
+struct Waiting {
+    at: Wall,
+    body: String,
+    /// What it is an event of, while the minute lasts in which it may happen again.
+    event: Option<(u64, Happening)>,
+}
+
+/// Rows of one stream that are not on disk yet. They have their sequences already: those behind the last one on disk, in their order. Only
+/// where so many wait that the oldest have to go do the others move up.
 #[derive(Debug)]
 pub(super) struct Rows {
     table: &'static str,
-    waiting: VecDeque<(Wall, String)>,
+    waiting: VecDeque<Waiting>,
     /// Rows that went because the disk did not come back in time.
     pub(super) lost: u64,
 }
@@ -38,26 +48,73 @@ impl Rows {
         }
     }
 
-    /// Takes events.
-    pub(super) fn take_events(&mut self, events: &[Event]) {
+    /// Takes events; one that waits already is replaced by what is known of it now. `last` is the last row on disk. Returns the sequence
+    /// of each.
+    pub(super) fn take_events(&mut self, events: &[Event], last: u64) -> Vec<u64> {
         for event in events {
-            self.take(event.last, record::event(event));
+            let (number, what) = (event.number, &event.what);
+            let known = self.waiting.iter_mut().rev().find(|row| {
+                let known = row.event.as_ref();
+                known.is_some_and(|(known, known_what)| *known == number && known_what == what)
+            });
+            match known {
+                Some(row) => (row.at, row.body) = (event.last, record::event(event)),
+                None => self.take(Waiting {
+                    at: event.last,
+                    body: record::event(event),
+                    event: Some((number, what.clone())),
+                }),
+            }
         }
+        let place = |event: &Event| {
+            let mut rows = self.numbered(last).rev();
+            let found = rows.find_map(|(sequence, row)| {
+                let (number, what) = row.event.as_ref()?;
+                (*number == event.number && *what == event.what).then_some(sequence)
+            });
+            found.unwrap_or(last)
+        };
+        events.iter().map(place).collect()
     }
 
     /// Takes log lines.
     pub(super) fn take_lines(&mut self, lines: &[LogLine]) {
         for line in lines {
-            self.take(line.at, record::log_line(line));
+            self.take(Waiting {
+                at: line.at,
+                body: record::log_line(line),
+                event: None,
+            });
         }
     }
 
-    fn take(&mut self, at: Wall, body: String) {
+    /// Rows that wait, of sequences before one, the newest first. `last` is the last row on disk.
+    pub(super) fn newest(&self, last: u64, before: Option<u64>, count_max: usize) -> Vec<Row> {
+        let before = before.unwrap_or(u64::MAX);
+        let numbered = self.numbered(last).rev();
+        let wanted = numbered.filter(|(sequence, _)| *sequence < before);
+        let row = |(sequence, row): (u64, &Waiting)| Row {
+            sequence,
+            at: row.at,
+            body: row.body.clone(),
+        };
+        wanted.take(count_max).map(row).collect()
+    }
+
+    /// What waits, under the sequences that it will have.
+    fn numbered(&self, last: u64) -> impl DoubleEndedIterator<Item = (u64, &Waiting)> {
+        self.waiting.iter().enumerate().map(move |(place, row)| {
+            let place = u64::try_from(place).unwrap_or(u64::MAX);
+            (last.saturating_add(place).saturating_add(1), row)
+        })
+    }
+
+    fn take(&mut self, row: Waiting) {
         if self.waiting.len() >= WAITING_MAX {
             self.waiting.pop_front();
             self.lost = self.lost.saturating_add(1);
         }
-        self.waiting.push_back((at, body));
+        self.waiting.push_back(row);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,9 +128,9 @@ impl Rows {
             self.table
         ))?;
         let mut sequence = last;
-        for (at, body) in &self.waiting {
+        for row in &self.waiting {
             sequence = sequence.saturating_add(1);
-            insert.execute(params![signed(sequence), at.millis(), body])?;
+            insert.execute(params![signed(sequence), row.at.millis(), row.body])?;
         }
         Ok(sequence)
     }

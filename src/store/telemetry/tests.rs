@@ -489,6 +489,7 @@ fn events_and_lines_are_kept_under_their_quota_and_delivered() {
     let mut place = Machine::new();
     let handle = place.handle();
     let event = |index: i64| Event {
+        number: u64::try_from(index).unwrap(),
         what: Happening {
             source: Source::Cluster,
             severity: Severity::Warning,

@@ -10,8 +10,8 @@ use crate::{
     },
     dashboard::{Asked, Reply},
     error::Error,
-    store::Ticket,
     tasks::{
+        book::Begun,
         doctor::Report,
         keeper::Keeper,
         views::{happenings, kept::Kept},
@@ -106,27 +106,40 @@ impl Local {
         let who = asked.caller.in_words();
         let what = format!("{verb} {}", asked.id);
         let entry = Entry::new(&who, &what, Verdict::Permitted, "asked for on this machine");
-        let begun = self.store.audit_begin(entry, self.board.now().wall).await;
+        let begun = self.book.begin(entry, self.board.now().wall).await;
         log::info!("{what}, by {who}");
         let done = act.await;
-        let outcome = match &done {
-            Ok(done) => done.outcome.clone(),
-            Err(_) => "failed".to_owned(),
-        };
+        let outcome = done.as_ref().map_or("failed", |done| &done.outcome);
         match begun {
-            Ok(ticket) => self.note_end(ticket, outcome).await,
+            Ok(begun) => self.note_end(begun, outcome).await,
             // The root helper has a journal of its own, so this is not the only word of it.
             Err(failure) => log::warn!("{what} by {who} is not in the audit: {failure}"),
         }
         self.sources.repairs.findings.forget();
+        if let Ok(Done {
+            change: Some(change),
+            ..
+        }) = &done
+        {
+            self.tell(change).await;
+        }
         match done {
             Ok(done) => Reply::json(&done),
             Err(error) => Reply::unavailable(error.sentence(), error.fix.as_deref()),
         }
     }
 
-    async fn note_end(&self, ticket: Ticket, outcome: String) {
-        let ended = self.store.audit_end(ticket, outcome, Effect::default());
+    /// Tells viewers what became of a change of the root helper.
+    async fn tell(&self, change: &str) {
+        let changes = self.sources.repairs.keeper().changes().await;
+        let found = changes.into_iter().flatten();
+        for change in found.filter(|known| known.id == change) {
+            self.live.changed(&change);
+        }
+    }
+
+    async fn note_end(&self, begun: Begun, outcome: &str) {
+        let ended = self.book.end(begun, outcome, Effect::default());
         if let Err(failure) = ended.await {
             log::warn!("how a repair ended is not in the audit: {failure}");
         }
@@ -134,7 +147,7 @@ impl Local {
 
     /// What was done here, by whom, and how it is taken back: of the audit, and of the root helper where there is one.
     pub(super) async fn changes(&self) -> Reply {
-        let own = happenings::changes(&self.store).await;
+        let own = happenings::changes(self.book.store()).await;
         let mut changes = match own {
             Ok(changes) => changes,
             Err(why) => {

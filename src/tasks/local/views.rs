@@ -212,11 +212,13 @@ impl Local {
             severity,
             reason: None,
         };
+        self.chronicle.look().await;
         shown(&happenings::events(&self.telemetry, wanted).await)
     }
 
     pub(super) async fn link(&self) -> Reply {
         let link = crate::dashboard::Answers::status(self).link;
+        self.chronicle.look().await;
         shown(&happenings::link(&self.telemetry, &self.sources.books, link).await)
     }
 }

@@ -18,7 +18,8 @@ use crate::{
         time::{Mono, Wall, in_words},
     },
     host::clock,
-    store::{Failure, Handle, Ticket},
+    store::Failure,
+    tasks::book::{Begun, Book},
 };
 
 /// How often sums are written.
@@ -28,24 +29,24 @@ const ENDS_MAX: usize = 128;
 /// Who asks in all of this.
 const WHO: &str = "control-plane";
 
-/// The book that calls are written into.
+/// Where calls are written down.
 #[derive(Debug)]
 pub(super) struct Audit {
-    book: Option<Book>,
+    desk: Option<Desk>,
     rules: Rc<Cell<Rules>>,
     minute: RefCell<Minute>,
 }
 
 #[derive(Debug)]
-struct Book {
-    store: Handle,
+struct Desk {
+    book: Book,
     ends: Sender<End>,
     ended: Receiver<End>,
 }
 
 #[derive(Debug)]
 struct End {
-    ticket: Ticket,
+    begun: Begun,
     outcome: &'static str,
     effect: Effect,
 }
@@ -63,19 +64,19 @@ pub(super) struct Record {
 
 #[derive(Debug)]
 enum Place {
-    Row(Ticket),
+    Row(Begun),
     Sum(Entry),
 }
 
 impl Audit {
-    /// A book on disk, or none: then nothing is written down.
-    pub(super) fn new(store: Option<Handle>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
-        let book = store.map(|store| {
+    /// The audit, or none: then nothing is written down.
+    pub(super) fn new(book: Option<Book>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
+        let desk = book.map(|book| {
             let (ends, ended) = bounded(ENDS_MAX);
-            Book { store, ends, ended }
+            Desk { book, ends, ended }
         });
         Rc::new(Self {
-            book,
+            desk,
             rules,
             minute: RefCell::new(Minute::new(clock::now().mono)),
         })
@@ -91,7 +92,7 @@ impl Audit {
             received_bytes: Cell::new(0),
             sent_bytes: Cell::new(0),
         };
-        let Some(book) = &self.book else {
+        let Some(desk) = &self.desk else {
             return Ok(record);
         };
         let rules = self.rules.get();
@@ -110,10 +111,10 @@ impl Audit {
                 ));
             }
             Written::Row => {
-                let ticket = book.store.audit_begin(entry, clock::now().wall).await;
-                let ticket = ticket
-                    .map_err(|error| format!("busy: the audit cannot be written: {error}"))?;
-                Place::Row(ticket)
+                let begun = desk.book.begin(entry, clock::now().wall).await;
+                let begun =
+                    begun.map_err(|error| format!("busy: the audit cannot be written: {error}"))?;
+                Place::Row(begun)
             }
         };
         record.place.replace(Some(place));
@@ -122,7 +123,7 @@ impl Audit {
 
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
     pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
-        self.book.as_ref()?;
+        self.desk.as_ref()?;
         let reason = reason(Some(call), refusal);
         let entry = Entry::refused(WHO, &call.line(), &reason, refusal.fix());
         match self.form(kind(call), Verdict::Refused) {
@@ -137,18 +138,18 @@ impl Audit {
 
     /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the row alone.
     pub(super) async fn refused(&self, entry: Entry) {
-        let Some(book) = &self.book else {
+        let Some(desk) = &self.desk else {
             return;
         };
-        let begun = book.store.audit_begin(entry, clock::now().wall).await;
+        let begun = desk.book.begin(entry, clock::now().wall).await;
         match begun {
-            Ok(ticket) => {
+            Ok(begun) => {
                 let end = End {
-                    ticket,
+                    begun,
                     outcome: "refused",
                     effect: Effect::default(),
                 };
-                write_end(&book.store, end).await;
+                write_end(&desk.book, end).await;
             }
             Err(error) => log::warn!("proxy: a refusal is not in the audit: {error}"),
         }
@@ -156,13 +157,13 @@ impl Audit {
 
     /// Writes ends as they come and sums once a minute. Runs as long as it is polled.
     pub(super) async fn keep(self: Rc<Self>) {
-        let Some(book) = &self.book else {
+        let Some(desk) = &self.desk else {
             return;
         };
         let mut sums_at = clock::now().mono.after(SUMS_EVERY);
         loop {
-            match until(sums_at, book.ended.recv()).await {
-                Some(Ok(end)) => write_end(&book.store, end).await,
+            match until(sums_at, desk.ended.recv()).await {
+                Some(Ok(end)) => write_end(&desk.book, end).await,
                 Some(Err(_)) => return,
                 None => {
                     self.write_sums().await;
@@ -174,25 +175,25 @@ impl Audit {
 
     /// Writes what was summed up and what has ended so far.
     pub(super) async fn write_sums(&self) {
-        let Some(book) = &self.book else {
+        let Some(desk) = &self.desk else {
             return;
         };
-        while let Ok(end) = book.ended.try_recv() {
-            write_end(&book.store, end).await;
+        while let Ok(end) = desk.ended.try_recv() {
+            write_end(&desk.book, end).await;
         }
         let sums = self.minute.borrow_mut().take_sums();
         if sums.is_empty() {
             return;
         }
-        if let Err(error) = book.store.audit_sums(sums).await {
+        if let Err(error) = desk.book.store().audit_sums(sums).await {
             log::warn!("proxy: the sums of a minute are not in the audit: {error}");
         }
     }
 
     /// What was asked since then, also what is not written yet. `None`: nothing is written down.
     pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
-        let book = self.book.as_ref()?;
-        let summary = book.store.audit_summary(WHO, since).await;
+        let desk = self.desk.as_ref()?;
+        let summary = desk.book.store().audit_summary(WHO, since).await;
         Some(summary.map(|mut summary| {
             // Read afterwards: what was written in the meantime is missed rather than counted twice.
             for sum in self.minute.borrow().sums() {
@@ -208,13 +209,13 @@ impl Audit {
     }
 }
 
-async fn write_end(store: &Handle, end: End) {
+async fn write_end(book: &Book, end: End) {
     let End {
-        ticket,
+        begun,
         outcome,
         effect,
     } = end;
-    if let Err(error) = store.audit_end(ticket, outcome.to_owned(), effect).await {
+    if let Err(error) = book.end(begun, outcome, effect).await {
         log::warn!("proxy: the end of a call is not in the audit: {error}");
     }
 }
@@ -263,14 +264,14 @@ impl Drop for Record {
             Some(Place::Sum(entry)) => {
                 self.audit.minute.borrow_mut().add(entry, effect, now.wall);
             }
-            Some(Place::Row(ticket)) => {
+            Some(Place::Row(begun)) => {
                 let end = End {
-                    ticket,
+                    begun,
                     outcome: self.outcome.get(),
                     effect,
                 };
-                let sent = self.audit.book.as_ref().map(|book| book.ends.try_send(end));
-                if matches!(sent, Some(Err(_))) {
+                let desk = self.audit.desk.as_ref();
+                if desk.is_some_and(|desk| desk.ends.try_send(end).is_err()) {
                     log::warn!("proxy: the end of a call is not in the audit: too many wait");
                 }
             }

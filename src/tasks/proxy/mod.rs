@@ -39,8 +39,7 @@ use crate::{
     host::clock,
     kube::Client,
     link::outlet::{Frame, Outlet},
-    store,
-    tasks::delegate::Delegate,
+    tasks::{book::Book, delegate::Delegate},
     wire::control::{
         self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
     },
@@ -139,13 +138,13 @@ impl Proxy {
     }
 
     /// A proxy that writes down what it does: writes and exec before they have an effect, and not at all where that fails.
-    pub fn audited(parts: Parts, store: store::Handle) -> Self {
-        Self::with_audit(parts, Some(store))
+    pub fn audited(parts: Parts, book: Book) -> Self {
+        Self::with_audit(parts, Some(book))
     }
 
-    fn with_audit(parts: Parts, store: Option<store::Handle>) -> Self {
+    fn with_audit(parts: Parts, book: Option<Book>) -> Self {
         let rules = Rc::new(Cell::new(parts.rules));
-        let audit = Audit::new(store, Rc::clone(&rules));
+        let audit = Audit::new(book, Rc::clone(&rules));
         let keeping = parts.executor.spawn(Rc::clone(&audit).keep());
         Self {
             shared: Rc::new(Shared {

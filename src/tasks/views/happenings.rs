@@ -1,7 +1,5 @@
 //! Lists of what happened: the time line, the agent's own lines, the history of the link, what was done here.
 
-use std::collections::BTreeSet;
-
 use super::{Answer, silent};
 use crate::{
     core::{
@@ -11,7 +9,7 @@ use crate::{
         outbox::{Backlog, Row, Stream},
         time::Wall,
     },
-    store::{self, telemetry::Handle},
+    store::{self, AuditRow, telemetry::Handle},
     tasks::{board::LINK_LOST, deliver::Databases},
     wire::{
         api::{ChangeReport, Destination, EventPage, EventReport, Link, LinkReport, Outage, Undo},
@@ -27,6 +25,8 @@ const LOOKED_THROUGH_MAX: u32 = 5_000;
 const AT_ONCE: u32 = 500;
 /// Outages that are shown.
 const OUTAGES_MAX: usize = 100;
+/// Who it was where the control plane asked.
+const CONTROL_PLANE: &str = "control-plane";
 /// Changes that are shown.
 const CHANGES_MAX: u32 = 200;
 
@@ -154,56 +154,73 @@ pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
         .recent_audit(CHANGES_MAX)
         .await
         .map_err(|failure| silent(&failure))?;
-    let mut kinds = BTreeSet::new();
-    let rows = rows.into_iter().map(|row| {
-        let entry = &row.entry;
-        let (reason, fix) = reason_and_fix(entry.why());
-        let is_refused = entry.verdict() == Verdict::Refused;
-        let outcome = match (&row.ended, is_refused) {
-            (_, true) => "refused".to_owned(),
-            (Some((word, _)), false) => word.clone(),
-            (None, false) => "running".to_owned(),
-        };
+    let mut has_level = false;
+    let rows = rows.iter().map(|row| {
         // Only the last change of a level can be taken back: those before it were replaced.
-        let level = entry.what().strip_prefix("access ").filter(|_| !is_refused);
-        let is_newest = level.is_some() && kinds.insert("access");
-        let before = level
-            .and_then(|change| change.split(" -> ").next())
-            .filter(|_| is_newest);
-        ChangeReport {
-            id: row.at.millis().to_string(),
-            at: row.at.rfc3339(),
-            who: entry.who().to_owned(),
-            from: from(entry.who()).to_owned(),
-            what: entry.what().to_owned(),
-            outcome,
-            why: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
-            undo: Undo {
-                possible: before.is_some(),
-                command: before.map(|level| format!("sudo pipeops-agent access {level}")),
-                why_not: match (before, is_refused) {
-                    (Some(_), _) => None,
-                    (None, true) => Some(fix.map_or_else(
-                        || "nothing was done".to_owned(),
-                        |fix| format!("nothing was done; to allow it: {fix}"),
-                    )),
-                    (None, false) if level.is_some() => {
-                        Some("a later change replaced it".to_owned())
-                    }
-                    (None, false) => Some(
-                        "it was done in the cluster: take it back there, with kubectl".to_owned(),
-                    ),
-                },
-            },
-        }
+        let is_newest = !has_level;
+        has_level |= level(row).is_some();
+        change(row, is_newest)
     });
     Ok(rows.collect())
 }
 
-fn from(who: &str) -> &'static str {
+/// The level before and after, where that is what was changed.
+fn level(row: &AuditRow) -> Option<&str> {
+    let is_done = row.entry.verdict() == Verdict::Permitted;
+    row.entry.what().strip_prefix("access ").filter(|_| is_done)
+}
+
+/// A row of the audit as a change. `is_newest`: none of its kind came after it.
+pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
+    let entry = &row.entry;
+    let (reason, fix) = reason_and_fix(entry.why());
+    let is_refused = entry.verdict() == Verdict::Refused;
+    let outcome = match (&row.ended, is_refused) {
+        (_, true) => "refused".to_owned(),
+        (Some((word, _)), false) => word.clone(),
+        (None, false) => "running".to_owned(),
+    };
+    let level = level(row);
+    let before = level
+        .and_then(|change| change.split(" -> ").next())
+        .filter(|_| is_newest);
+    ChangeReport {
+        id: row.number.to_string(),
+        at: row.at.rfc3339(),
+        who: entry.who().to_owned(),
+        from: from(entry.who()).to_owned(),
+        what: entry.what().to_owned(),
+        outcome,
+        why: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
+        undo: Undo {
+            possible: before.is_some(),
+            command: before.map(|level| format!("sudo pipeops-agent access {level}")),
+            why_not: match (before, is_refused) {
+                (Some(_), _) => None,
+                (None, true) => Some(fix.map_or_else(
+                    || "nothing was done".to_owned(),
+                    |fix| format!("nothing was done; to allow it: {fix}"),
+                )),
+                (None, false) if level.is_some() => Some("a later change replaced it".to_owned()),
+                (None, false) if entry.who() == CONTROL_PLANE => {
+                    Some("it was done in the cluster: take it back there, with kubectl".to_owned())
+                }
+                (None, false) => Some(
+                    "there is nothing to take back; a repair is listed once more, with its way back"
+                        .to_owned(),
+                ),
+            },
+        },
+    }
+}
+
+/// Where somebody is, by the words for who it is.
+fn from(who: &str) -> &str {
     match who {
-        "control plane" => "control plane",
-        _ => "this machine",
+        CONTROL_PLANE => "control plane",
+        _ => who
+            .rsplit_once("from ")
+            .map_or("this machine", |(_, address)| address),
     }
 }
 

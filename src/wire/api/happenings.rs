@@ -59,6 +59,8 @@ pub struct LogPage {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct LogEntry {
+    /// Its number since the agent started, from 1.
+    pub id: u64,
     /// When: RFC 3339 in UTC.
     pub at: String,
     /// `error`, `warn`, `info`, `debug` or `trace`.

@@ -58,7 +58,7 @@ impl Room {
             rules,
             spool: Spool::new(directory.path()),
         };
-        let proxy = Rc::new(Proxy::audited(parts, store.handle()));
+        let proxy = Rc::new(Proxy::audited(parts, store.handle().into()));
         let board = Rc::new(Board::new(clock::now));
         let parts = Parts {
             configured: Configured {
@@ -67,7 +67,7 @@ impl Room {
                 edit: "change it here".to_owned(),
             },
             proxy: Rc::clone(&proxy),
-            store: store.handle(),
+            book: store.handle().into(),
             board: Rc::clone(&board),
         };
         Self {

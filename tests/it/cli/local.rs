@@ -163,11 +163,13 @@ fn why_shows_what_stands_behind_a_sentence() {
     let lines = value(LogPage {
         lines: vec![
             LogEntry {
+                id: 1,
                 at: "2026-06-16T05:00:00Z".to_owned(),
                 level: "warn".to_owned(),
                 text: "link: dialing -> refused".to_owned(),
             },
             LogEntry {
+                id: 2,
                 at: "2026-06-16T05:00:00Z".to_owned(),
                 level: "info".to_owned(),
                 text: "store: flushed".to_owned(),

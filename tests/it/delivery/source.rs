@@ -138,6 +138,7 @@ impl Source {
     async fn note(&self, handle: &telemetry::Handle, line: u64, minute: u64) {
         let at = self.at(millis(minute, 0)).wall;
         let event = Event {
+            number: line,
             what: Happening {
                 source: Told::Cluster,
                 severity: Severity::Warning,

@@ -157,7 +157,7 @@ impl Bench {
     pub(crate) fn audit(&mut self, level: Level, store: Handle) {
         let executor = &self.seen.executor;
         let parts = parts(executor, &self.client, level, self.directory());
-        self.proxy = Proxy::audited(parts, store);
+        self.proxy = Proxy::audited(parts, store.into());
     }
 
     /// Delivers a message as the control plane would send it.

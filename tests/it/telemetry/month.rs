@@ -149,6 +149,7 @@ impl Machine<'_> {
 
 fn event(tick: u64) -> Event {
     Event {
+        number: tick,
         what: Happening {
             source: Source::Agent,
             severity: Severity::Note,
