@@ -2,7 +2,7 @@
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help run test torture soak fuzz check bench dist clean
+.PHONY: help run test pages torture soak fuzz check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,12 @@ run:
 ## make test    all tests; what this machine cannot run is listed at the end
 test:
 	@tests/all
+
+## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots
+pages:
+	@tests/setup test
+	@cargo build --workspace
+	@PIPEOPS_PAGES=all tests/browser/run
 
 ## make torture 1,000 power cuts, an error at each call of some minutes, a month off line: of the samples (as root)
 torture:

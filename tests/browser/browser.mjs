@@ -11,8 +11,10 @@ const AXE = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe
 const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 export const SCREENSHOTS = path.join(ROOT, 'target/screenshots');
 export const PAGES = ['', 'host', 'cluster', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
-export const SCHEMES = ['light', 'dark'];
-export const WIDTHS = [320, 768, 1440];
+// Every width, light and dark, takes minutes: that is `make pages`.
+export const LOOKS = process.env.PIPEOPS_PAGES === 'all'
+  ? [320, 768, 1440].flatMap((width) => ['light', 'dark'].map((scheme) => ({ width, scheme })))
+  : [{ width: 320, scheme: 'light' }, { width: 1440, scheme: 'dark' }];
 
 export const launch = () => chromium.launch({
   executablePath: process.env.PIPEOPS_TEST_CHROMIUM,

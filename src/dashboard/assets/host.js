@@ -64,7 +64,12 @@ export const host = {
       ];
     });
   },
-  drawn: (view) => view.charts && observe(view),
+  drawn(view) {
+    if (!view.charts) return;
+    observe(view);
+    // What the cursor is at stays in the tables that were drawn anew.
+    for (const chart of view.charts.values()) if (chart.plot?.cursor.idx != null) point(chart, chart.plot.cursor.idx);
+  },
 };
 
 function bounds() {
@@ -293,7 +298,8 @@ function ticks(_, splits, axis, space, step) {
 async function plot(view, chart) {
   const uPlot = await library();
   const { element, values } = chart;
-  if (view.signal.aborted || !element?.isConnected || !element.clientWidth) return;
+  // What is being selected stays as it is.
+  if (view.signal.aborted || !element?.isConnected || !element.clientWidth || chart.plot?.select.width) return;
   const style = getComputedStyle(element);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   const signature = `${dark.matches} ${chart.keys}`;

@@ -42,7 +42,9 @@ impl Kind {
 pub(crate) struct Agent {
     pub(crate) kind: Kind,
     pub(crate) binary: PathBuf,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
+    /// Where ours can be looked at; the existing one has no such thing.
+    pub(crate) dashboard: Dashboard,
     pub(crate) plane: PlaneProcess,
     running: Option<Running>,
     /// The cluster's API through the link.
@@ -79,6 +81,7 @@ impl Agent {
         Ok(Self {
             kind,
             binary,
+            dashboard: Dashboard::new(&dir)?,
             dir,
             plane,
             running: None,
@@ -167,6 +170,7 @@ impl Agent {
             .env("PIPEOPS_ACCESS_LEVEL", "full")
             .env("KUBECONFIG", kubeconfig)
             .env("NOTIFY_SOCKET", notify);
+        self.dashboard.name(&mut command);
         Ok(command)
     }
 
@@ -233,6 +237,43 @@ fn kubeconfig_text(cluster: &Cluster) -> String {
         cluster.ca_file.display(),
         cluster.token_file.display()
     )
+}
+
+/// The addresses of an agent's dashboard.
+#[derive(Debug)]
+pub(crate) struct Dashboard {
+    pub(crate) socket: PathBuf,
+    pub(crate) listen: SocketAddr,
+}
+
+impl Dashboard {
+    /// Addresses that nobody uses, the socket in this directory.
+    pub(crate) fn new(dir: &Path) -> Result<Self, String> {
+        Ok(Self {
+            socket: dir.join("agent.sock"),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)),
+        })
+    }
+
+    /// Tells an agent to use them.
+    pub(crate) fn name(&self, command: &mut Command) {
+        command
+            .env("PIPEOPS_DASHBOARD_SOCKET", &self.socket)
+            .env("PIPEOPS_DASHBOARD_LISTEN", self.listen.to_string());
+    }
+
+    /// Waits until somebody answers there.
+    pub(crate) fn answers(&self, agent: &mut Running) -> Result<(), String> {
+        let start = os::now();
+        while TcpStream::connect(self.listen).is_err() {
+            agent.check()?;
+            if os::since(start) > READY_LIMIT {
+                return Err(format!("nobody answers at {}", self.listen));
+            }
+            os::pause(Duration::from_millis(20));
+        }
+        Ok(())
+    }
 }
 
 /// A port that was free a moment ago.

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::Command;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The time, for durations.
 #[expect(
@@ -13,6 +13,17 @@ use std::time::{Duration, Instant};
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The wall clock, for samples that end now.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the agent takes the time as an argument"
+)]
+pub(crate) fn since_1970() -> Result<Duration, String> {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_err(|error| format!("the clock is before 1970: {error}"))
 }
 
 /// How long ago `start` was.

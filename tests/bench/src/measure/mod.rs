@@ -1,6 +1,7 @@
 //! The measurements, in groups that can be run alone.
 
 mod bulk;
+mod dashboard;
 mod requests;
 mod rest;
 mod samples;
@@ -37,11 +38,12 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 12] = [
+pub(crate) const GROUPS: [Group; 13] = [
     start::SIZE,
     samples::SAMPLES,
     start::START,
     rest::REST,
+    dashboard::DASHBOARD,
     requests::LATENCY,
     bulk::DOWNLOAD,
     bulk::LOAD,
