@@ -12,7 +12,7 @@ use smol::{
 };
 
 use crate::{
-    config::{Credentials, LogFormat, Settings},
+    config::{Credentials, LogFormat, Settings, url::ApiUrl},
     core::{health::Severity, series::Tick, time::Wall},
     dashboard::Topic,
     error::{Exit, Result},
@@ -23,6 +23,7 @@ use crate::{
     },
     kube::Client,
     log,
+    outside::{self, post::Way},
     store::{self, Store, telemetry},
     tasks::{
         access::{self, Access},
@@ -358,6 +359,20 @@ impl Agent {
         }
     }
 
+    /// The way to a server that a setting names; what keeps it from being had is told under this condition.
+    async fn way(&self, url: &ApiUrl, unreached: &'static str) -> Way {
+        loop {
+            match self.network.way(&self.settings, url, &self.executor) {
+                Ok(way) => return way,
+                Err(error) => {
+                    self.board
+                        .report(unreached, Severity::Warning, error.sentence(), error.fix)
+                }
+            }
+            Timer::after(TEND_EVERY).await;
+        }
+    }
+
     /// Delivers samples to the receiver of the settings, where there is one.
     async fn write_remotely(self: Rc<Self>, news: Receiver<()>) {
         let Some(settings) = &self.settings.telemetry.remote_write else {
@@ -368,28 +383,15 @@ impl Agent {
             }
             return;
         };
-        let receiver = loop {
-            match self
-                .network
-                .receiver(&self.settings, settings, &self.executor)
-            {
-                Ok(receiver) => break receiver,
-                Err(error) => self.board.report(
-                    remote_write::UNREACHED,
-                    Severity::Warning,
-                    error.sentence(),
-                    error.fix,
-                ),
-            }
-            Timer::after(TEND_EVERY).await;
-        };
         let authorization = || {
             let credentials = settings.credentials.as_ref();
             credentials.map(Credentials::authorization).transpose()
         };
         let parts = remote_write::Parts {
             samples: self.telemetry.clone(),
-            receiver,
+            receiver: outside::remote_write::Receiver(
+                self.way(&settings.url, remote_write::UNREACHED).await,
+            ),
             authorization: &authorization,
             labels: &|| parts::external_labels(settings, &self.facts),
             news,

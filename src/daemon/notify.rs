@@ -2,12 +2,10 @@
 
 use std::rc::Rc;
 
-use smol::Timer;
-
-use super::{Agent, TEND_EVERY};
+use super::Agent;
 use crate::{
     config::Credentials,
-    core::health::Severity,
+    outside::notify::Receiver,
     tasks::notify::{self, LOOK_EVERY, Parts},
     wire::notify::Reader,
 };
@@ -18,23 +16,8 @@ impl Agent {
         let Some(settings) = &self.settings.notify else {
             return;
         };
-        let receiver = loop {
-            match self
-                .network
-                .notices(&self.settings, settings, &self.executor)
-            {
-                Ok(receiver) => break receiver,
-                Err(error) => self.board.report(
-                    notify::UNREACHED,
-                    Severity::Warning,
-                    error.sentence(),
-                    error.fix,
-                ),
-            }
-            Timer::after(TEND_EVERY).await;
-        };
         let parts = Parts {
-            receiver,
+            receiver: Receiver(self.way(&settings.url, notify::UNREACHED).await),
             reader: match settings.kind.as_str() {
                 "ntfy" => Reader::Ntfy,
                 "slack" => Reader::Slack,

@@ -7,7 +7,7 @@ use smol::{LocalExecutor, Timer};
 use super::VERSION;
 use crate::{
     config::{
-        DEFAULT_FILE, Notify, Origin, RemoteWrite, Roots, Settings, Surroundings,
+        DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings,
         url::{ApiUrl, Security},
     },
     core::{
@@ -31,10 +31,7 @@ use crate::{
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
-    outside::{
-        self,
-        remote_write::{ANSWER_WITHIN, Address, Receiver},
-    },
+    outside::post::{ANSWER_WITHIN, Address, Way},
     store::{
         self,
         telemetry::{self, Telemetry},
@@ -154,46 +151,13 @@ impl Network {
         })
     }
 
-    /// What sends samples to a receiver. It is not shown the certificate that the control plane knows the agent by.
-    pub(super) fn receiver(
+    /// The way to a server that a setting names. It is not shown the certificate that the control plane knows the agent by.
+    pub(super) fn way(
         &self,
         settings: &Settings,
-        remote_write: &RemoteWrite,
+        url: &ApiUrl,
         executor: &Rc<LocalExecutor<'static>>,
-    ) -> Result<Receiver> {
-        let (address, tls) = self.way(settings, &remote_write.url)?;
-        Ok(Receiver {
-            address,
-            tls,
-            proxies: self.proxies.clone(),
-            dialer: self.dialer.clone(),
-            user_agent: format!("pipeops-agent/{VERSION}"),
-            answer_within: ANSWER_WITHIN,
-            executor: Rc::clone(executor),
-            line: RefCell::default(),
-        })
-    }
-
-    /// What tells somebody elsewhere of conditions.
-    pub(super) fn notices(
-        &self,
-        settings: &Settings,
-        notify: &Notify,
-        executor: &Rc<LocalExecutor<'static>>,
-    ) -> Result<outside::notify::Receiver> {
-        let (address, tls) = self.way(settings, &notify.url)?;
-        Ok(outside::notify::Receiver {
-            address,
-            tls,
-            proxies: self.proxies.clone(),
-            dialer: self.dialer.clone(),
-            user_agent: format!("pipeops-agent/{VERSION}"),
-            executor: Rc::clone(executor),
-        })
-    }
-
-    /// The way to a server that a setting names, without the certificate that the control plane knows the agent by.
-    fn way(&self, settings: &Settings, url: &ApiUrl) -> Result<(Address, Option<Tls>)> {
+    ) -> Result<Way> {
         let (tls, usual_port) = match url.security {
             Security::Tls => (Some(self.tls(settings, None)?), 443),
             Security::Plain => (None, 80),
@@ -206,12 +170,20 @@ impl Network {
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let query = url.query.as_ref().map(|query| format!("?{query}"));
-        let address = Address {
-            target,
-            path: format!("{path}{}", query.unwrap_or_default()),
-            host,
-        };
-        Ok((address, tls))
+        Ok(Way {
+            address: Address {
+                target,
+                path: format!("{path}{}", query.unwrap_or_default()),
+                host,
+            },
+            tls,
+            proxies: self.proxies.clone(),
+            dialer: self.dialer.clone(),
+            user_agent: format!("pipeops-agent/{VERSION}"),
+            answer_within: ANSWER_WITHIN,
+            executor: Rc::clone(executor),
+            line: RefCell::default(),
+        })
     }
 
     fn tls(&self, settings: &Settings, client: Option<ClientIdentity>) -> Result<Tls> {

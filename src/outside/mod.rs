@@ -4,4 +4,5 @@
 //! It decides neither when a call is made nor what is in it.
 
 pub mod notify;
+pub mod post;
 pub mod remote_write;

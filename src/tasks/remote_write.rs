@@ -73,7 +73,7 @@ pub async fn run(parts: Parts<'_>) {
     let mut delivery = Delivery::new(parts);
     loop {
         let ended = delivery.drain().await;
-        delivery.parts.receiver.hang_up();
+        delivery.parts.receiver.0.hang_up();
         delivery.tell_refused();
         match ended {
             Ok(()) => {
@@ -279,7 +279,7 @@ impl<'a> Delivery<'a> {
                 Ok(())
             }
             Answer::Refused(why) => {
-                let error = self.parts.receiver.what().why(why);
+                let error = self.parts.receiver.failure().why(why);
                 Err(Stop::Wrong(error.fix(
                     "check telemetry.remote_write.url: what answers there takes no remote write; it may speak https where http is written, or have another path",
                 )))
@@ -345,7 +345,7 @@ impl<'a> Delivery<'a> {
             return;
         }
         counts.refused = counts.refused.saturating_add(refused);
-        let host = &self.parts.receiver.address.host;
+        let host = &self.parts.receiver.0.address.host;
         self.parts.board.report(
             REFUSED,
             Severity::Note,

@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    cell::RefCell,
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
     rc::Rc,
@@ -22,7 +23,7 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::remote_write::Address,
+    outside::post::{Address, Way},
     store::Store,
 };
 
@@ -77,7 +78,7 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&Board, &store::Handle)
         let handle = store.handle();
         let board = Board::new(clock::now);
         let parts = Parts {
-            receiver: Receiver {
+            receiver: Receiver(Way {
                 address: Address {
                     target: Target::new("127.0.0.1", port),
                     path: "/hook?a=b".to_owned(),
@@ -87,8 +88,10 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&Board, &store::Handle)
                 proxies: Proxies::default(),
                 dialer: Dialer::default(),
                 user_agent: "pipeops-agent/test".to_owned(),
+                answer_within: Duration::from_secs(20),
                 executor: Rc::clone(&executor),
-            },
+                line: RefCell::default(),
+            }),
             reader,
             wanted: Wanted {
                 minimum: Severity::Warning,

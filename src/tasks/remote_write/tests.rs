@@ -26,7 +26,7 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::remote_write::Address,
+    outside::post::{Address, Way},
     store::telemetry::{Options, Telemetry},
     wire::remote_write::reader::read,
 };
@@ -278,7 +278,7 @@ impl Agent {
     }
 
     fn receiver(&self, port: u16) -> Receiver {
-        Receiver {
+        Receiver(Way {
             address: Address {
                 target: Target::new("127.0.0.1", port),
                 path: "/api/v1/write?x=1".to_owned(),
@@ -291,7 +291,7 @@ impl Agent {
             answer_within: Duration::from_secs(20),
             executor: Rc::clone(&self.executor),
             line: RefCell::default(),
-        }
+        })
     }
 
     /// One delivery; the error as a person reads it, and how long until the next.
@@ -529,7 +529,7 @@ fn a_broken_receiver_costs_neither_time_nor_memory_nor_samples() {
     ] {
         let server = Server::start(move |_, _| reply.clone());
         let mut receiver = agent.receiver(server.port);
-        receiver.answer_within = Duration::from_secs(2);
+        receiver.0.answer_within = Duration::from_secs(2);
         let (error, _) = agent.deliver(receiver).unwrap_err();
         assert!(error.contains(told), "{error}");
         assert_eq!(agent.backlog(), 2);
