@@ -53,6 +53,7 @@ use parts::Network;
 pub mod doctor;
 pub mod keeper;
 mod link;
+mod network;
 mod notify;
 mod parts;
 pub mod trial;

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    ask,
+    ask, expose,
     given::Given,
     output::{Output, Tone, printable},
     said::Said,
@@ -41,7 +41,7 @@ pub(super) static COMMAND: Command = Command {
     name: "dashboard",
     about: "Open the page of this machine, say who may see it",
     options: &[SOCKET, CONFIG, SET, JSON],
-    below: &[&OPEN, &TOKEN, &PASSWORD, &LOGOUT],
+    below: &[&OPEN, &TOKEN, &PASSWORD, &LOGOUT, &expose::COMMAND],
     notes: "The page is at dashboard.listen of the settings, on this machine alone unless they say otherwise.",
     examples: &["sudo pipeops-agent dashboard open"],
     ..Command::BARE
@@ -135,6 +135,13 @@ fn token(given: &Given, output: &mut Output) -> Result<Exit> {
         let until = said.maybe("until").unwrap_or("the agent is restarted");
         let hint = format!("It logs in once as {}, until {until}.", said.text("role"));
         output.line(&output.toned(Tone::Faint, &printable(&hint)));
+        if let Some(fingerprint) = said.maybe("fingerprint") {
+            let hint = format!(
+                "At {}, whose certificate has the SHA-256 fingerprint {fingerprint}.",
+                said.text("url").split("/#").next().unwrap_or_default()
+            );
+            output.line(&output.toned(Tone::Faint, &printable(&hint)));
+        }
     }
     Ok(Exit::Fine)
 }
@@ -155,6 +162,11 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
     output.line(&printable(url));
     if given.has("print") {
         return Ok(Exit::Fine);
+    }
+    if let Some(fingerprint) = said.maybe("fingerprint") {
+        output.line(&printable(&format!(
+            "The SHA-256 fingerprint of its certificate: {fingerprint}"
+        )));
     }
     if way.has_screen && browse(url) {
         output.line(&output.toned(Tone::Faint, "A browser was asked to open it."));

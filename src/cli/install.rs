@@ -180,7 +180,7 @@ impl Plan {
             keys.retain(|(known, _)| known != key);
             keys.push(((*key).to_owned(), format!("{value:?}")));
         }
-        let mut text = "# Written by `pipeops-agent up`, which writes it anew. All settings: pipeops-agent config example\n".to_owned();
+        let mut text = "# Written by pipeops-agent (up, dashboard expose), which writes it anew. All settings: pipeops-agent config example\n".to_owned();
         for (key, value) in keys {
             text.push_str(&key);
             text.push_str(" = ");

@@ -16,6 +16,7 @@ mod config;
 mod dashboard;
 mod doctor;
 mod events;
+mod expose;
 mod given;
 mod help;
 mod install;

@@ -173,9 +173,11 @@ fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
         ("traffic", traffic(status.at("load"), link_part)),
         ("agent", agent(status)),
     ];
+    let page = page(status.at("dashboard"));
     let unready = unready(status.at("readiness"));
     let rows = rows
         .into_iter()
+        .chain(page)
         .chain(unready.map(|text| ("not ready", text)));
     let rows = rows.map(|(name, text)| vec![name.to_owned(), printable(&text)]);
     lines.extend(columns(&rows.collect::<Vec<_>>()));
@@ -306,6 +308,20 @@ fn access(access: Said<'_>) -> String {
             format!("{level}, tightened here; the configuration says {configured}")
         }
     }
+}
+
+/// Where the page is, and what somebody compares who opens it from elsewhere.
+fn page(dashboard: Said<'_>) -> Vec<(&'static str, String)> {
+    let urls = dashboard.list("urls");
+    let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
+    let mut rows = Vec::new();
+    if !urls.is_empty() {
+        rows.push(("page", urls.join(", ")));
+    }
+    if let Some(fingerprint) = dashboard.maybe("fingerprint") {
+        rows.push(("", format!("SHA-256 {fingerprint}")));
+    }
+    rows
 }
 
 fn traffic(load: Said<'_>, link: Said<'_>) -> String {
@@ -444,6 +460,19 @@ mod tests {
             text.ends_with("not ready  link (the token is refused)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_page_is_told_with_what_is_compared_where_others_reach_it() {
+        let mut status = Status::default();
+        status.dashboard.urls = vec!["http://127.0.0.1:7480".to_owned()];
+        let here = text(&status);
+        assert!(here.ends_with("page     http://127.0.0.1:7480"), "{here}");
+        status.dashboard.urls = vec!["https://192.0.2.7:7480".to_owned()];
+        status.dashboard.fingerprint = Some("AB:CD".to_owned());
+        let open = text(&status);
+        let wanted = "page     https://192.0.2.7:7480\n         SHA-256 AB:CD";
+        assert!(open.ends_with(wanted), "{open}");
     }
 
     #[test]

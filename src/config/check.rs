@@ -10,7 +10,7 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, ClientCertificate, Dashboard, HeartbeatIntervals, Keeper, Log, LogFormat,
+        Access, Agent, CertificateFiles, Dashboard, HeartbeatIntervals, Keeper, Log, LogFormat,
         Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
@@ -348,15 +348,51 @@ impl Merged {
             );
             return None;
         }
-        match self.entry(&keys::LISTEN).map(|entry| &entry.value) {
-            Some(Value::Address(listen)) => Some(Dashboard {
-                socket,
-                listen: *listen,
-                // Another word cannot pass the table; if it could, the stricter one holds.
-                shows_itself: self.text(&keys::ANONYMOUS).as_deref() == Some("view"),
-            }),
-            _ => None,
+        let certificate = self.certificate(&keys::DASHBOARD_CERT_FILE, &keys::DASHBOARD_KEY_FILE);
+        let names = self.dashboard_names();
+        let Some(Value::Address(listen)) = self.entry(&keys::LISTEN).map(|entry| &entry.value)
+        else {
+            return None;
+        };
+        let listen = *listen;
+        if certificate.is_some() && listen.is_none_or(|listen| listen.ip().is_loopback()) {
+            self.warnings.push(
+                Error::new("dashboard.cert_file is not used")
+                    .why("dashboard.listen is no address that other machines reach, so it is not encrypted")
+                    .fix("sudo pipeops-agent dashboard expose"),
+            );
         }
+        Some(Dashboard {
+            socket,
+            listen,
+            names,
+            certificate,
+            // Another word cannot pass the table; if it could, the stricter one holds.
+            shows_itself: self.text(&keys::ANONYMOUS).as_deref() == Some("view"),
+        })
+    }
+
+    fn dashboard_names(&mut self) -> Vec<String> {
+        let text = self.text(&keys::DASHBOARD_NAMES).unwrap_or_default();
+        let names = text.split([',', ' ']).filter(|name| !name.is_empty());
+        let is_plain = |name: &str| {
+            let mut labels = name.split('.');
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            let is_label =
+                |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(is_plain);
+            name.len() <= 253 && labels.all(is_label)
+        };
+        let (plain, others): (Vec<_>, Vec<_>) = names.partition(|name| is_plain(name));
+        let plain = plain.into_iter().map(str::to_owned).collect();
+        if let Some(other) = others.first() {
+            let origin = self.origin(&keys::DASHBOARD_NAMES);
+            self.problems.push(
+                Error::new(format!("{origin}: dashboard.names cannot have {other:?}"))
+                    .why("it is no name of a machine")
+                    .fix("write names with commas between them, without https:// and port: box.example, box.lan"),
+            );
+        }
+        plain
     }
 
     fn tls(&mut self) -> Tls {
@@ -380,28 +416,7 @@ impl Merged {
                 .and_then(|path| self.doubts_of_file(key, &path));
             self.warnings.extend(doubt);
         }
-        let client = match (self.path(&keys::CERT_FILE), self.path(&keys::KEY_FILE)) {
-            (Some(cert_file), Some(key_file)) => Some(ClientCertificate {
-                cert_file,
-                key_file,
-            }),
-            (None, None) => None,
-            (cert_file, _) => {
-                let (there, missing) = match cert_file {
-                    Some(_) => (&keys::CERT_FILE, "tls.key_file"),
-                    None => (&keys::KEY_FILE, "tls.cert_file"),
-                };
-                self.problems.push(
-                    Error::new(format!(
-                        "{}: {} stands alone",
-                        self.origin(there),
-                        there.path
-                    ))
-                    .fix(format!("set {missing} too, or remove both")),
-                );
-                None
-            }
-        };
+        let client = self.certificate(&keys::CERT_FILE, &keys::KEY_FILE);
         Tls {
             roots: match self.text(&keys::ROOTS).as_deref() {
                 Some("system") => Roots::System,
@@ -410,6 +425,30 @@ impl Merged {
             ca_file: self.path(&keys::CA_FILE),
             client,
         }
+    }
+
+    /// A certificate with its key: both or none.
+    fn certificate(&mut self, certificate: &Key, key: &Key) -> Option<CertificateFiles> {
+        let (there, missing) = match (self.path(certificate), self.path(key)) {
+            (Some(cert_file), Some(key_file)) => {
+                return Some(CertificateFiles {
+                    cert_file,
+                    key_file,
+                });
+            }
+            (None, None) => return None,
+            (Some(_), None) => (certificate, key),
+            (None, Some(_)) => (key, certificate),
+        };
+        self.problems.push(
+            Error::new(format!(
+                "{}: {} stands alone",
+                self.origin(there),
+                there.path
+            ))
+            .fix(format!("set {} too, or remove both", missing.path)),
+        );
+        None
     }
 
     fn doubts_of_file(&self, key: &Key, path: &Path) -> Option<Error> {

@@ -302,7 +302,21 @@ keys! {
         path: "dashboard.listen",
         kind: Kind::Address,
         default: Some("127.0.0.1:7480"),
-        doc: "Address of this machine alone where a browser finds the dashboard and a Prometheus /metrics; off: nowhere but on the socket.",
+        doc: "Address where a browser finds the dashboard and a Prometheus /metrics; off: nowhere but on the socket. At an address that other machines reach (0.0.0.0:7480 is all) it is encrypted, and shows nothing without a login: pipeops-agent dashboard expose.",
+    }
+    DASHBOARD_NAMES = {
+        path: "dashboard.names",
+        doc: "Names under which other machines ask for the dashboard, with commas between them: box.example. Its host name, that with .local, and the names of dashboard.cert_file are known.",
+    }
+    DASHBOARD_CERT_FILE = {
+        path: "dashboard.cert_file",
+        kind: Kind::Path,
+        doc: "PEM file of the certificate, with its chain, that the dashboard shows where other machines reach it; needs key_file, and is read again when it changes. Without it: one that it makes for itself, with the fingerprint in pipeops-agent status.",
+    }
+    DASHBOARD_KEY_FILE = {
+        path: "dashboard.key_file",
+        kind: Kind::Path,
+        doc: "PEM file of the private key that belongs to dashboard.cert_file.",
     }
     ANONYMOUS = {
         path: "dashboard.anonymous",

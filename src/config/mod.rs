@@ -26,7 +26,7 @@ use self::{
 pub use self::{
     layers::{Entry, Origin},
     settings::{
-        Access, Agent, ClientCertificate, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
+        Access, Agent, CertificateFiles, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
         LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,

@@ -188,8 +188,12 @@ pub enum Credentials {
 pub struct Dashboard {
     /// The Unix socket that the command line asks; at most 107 bytes long.
     pub socket: PathBuf,
-    /// The address on this machine where browsers and a Prometheus ask; `None`: nowhere.
+    /// The address where browsers and a Prometheus ask; `None`: nowhere. One that is not of the loopback interface is served by TLS alone.
     pub listen: Option<SocketAddr>,
+    /// Names under which other machines ask, beside those that are known.
+    pub names: Vec<String>,
+    /// The certificate that is shown there; `None`: one that is made for it.
+    pub certificate: Option<CertificateFiles>,
     /// Whether somebody who has not logged in sees there how the machine is.
     pub shows_itself: bool,
 }
@@ -226,7 +230,7 @@ pub struct Tls {
     /// PEM file of more authorities.
     pub ca_file: Option<PathBuf>,
     /// The certificate that the agent shows.
-    pub client: Option<ClientCertificate>,
+    pub client: Option<CertificateFiles>,
 }
 
 /// Which authorities are believed.
@@ -240,7 +244,7 @@ pub enum Roots {
 
 /// A certificate with its key, both PEM files.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ClientCertificate {
+pub struct CertificateFiles {
     /// The certificate, with those between it and its authority.
     pub cert_file: PathBuf,
     /// Its private key.

@@ -142,6 +142,44 @@ fn the_environment_alone_is_enough() {
 }
 
 #[test]
+fn what_other_machines_are_shown_is_checked_before_they_come() {
+    let made = |text: &str| {
+        let made = Box::new().env("PIPEOPS_DASHBOARD_LISTEN", "0.0.0.0:7480");
+        made.file("config.toml", text);
+        made
+    };
+    let settings = made(
+        "dashboard.names = \"box.lan, box_2.example\"\n\
+         dashboard.cert_file = \"/c\"\ndashboard.key_file = \"/k\"\n",
+    )
+    .settings();
+    assert!(!settings.dashboard.listen.unwrap().ip().is_loopback());
+    assert_eq!(settings.dashboard.names, ["box.lan", "box_2.example"]);
+    assert_eq!(
+        settings.dashboard.certificate.unwrap().key_file,
+        Path::new("/k")
+    );
+    for (text, wanted) in [
+        (
+            "dashboard.key_file = \"/k\"\n",
+            "dashboard.key_file stands alone",
+        ),
+        (
+            "dashboard.names = \"https://box.lan\"\n",
+            "is no name of a machine",
+        ),
+        ("dashboard.names = \"*.lan\"\n", "is no name of a machine"),
+    ] {
+        let problems = made(text).problems();
+        assert!(problems.contains(wanted), "{problems}");
+    }
+    let unused = "dashboard.cert_file = \"/c\"\ndashboard.key_file = \"/k\"\n";
+    let unused = made(unused).env("PIPEOPS_DASHBOARD_LISTEN", "off");
+    let warnings = unused.settings().warnings;
+    assert!(warnings.iter().any(|it| it.what.contains("is not used")));
+}
+
+#[test]
 fn the_regular_name_is_stronger_than_the_older_ones() {
     let made = Box::new()
         .env("PIPEOPS_STATE_DIR", "/old")

@@ -101,6 +101,11 @@ impl Network {
         !self.clock.is_behind()
     }
 
+    /// What time it is: never before one that has certainly been.
+    pub(super) fn time(&self) -> Wall {
+        self.clock.now()
+    }
+
     pub(super) fn new(settings: &Settings, board: &Board, believed: Wall) -> Self {
         let clock = tls::Clock::new(wall, believed);
         let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)

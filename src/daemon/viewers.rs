@@ -1,6 +1,6 @@
-//! The ways to the dashboard: the socket and the port.
+//! The ways to the dashboard: the socket and the port. How other machines come in is in [`super::network`].
 
-use std::rc::Rc;
+use std::{net::SocketAddr, rc::Rc};
 
 use smol::{Timer, future};
 
@@ -13,6 +13,7 @@ use crate::{
     host::clock,
     log,
     tasks::{
+        board::DashboardView,
         deliver::Databases,
         doctor,
         local::{Local, Look, Repairs, Sources},
@@ -50,17 +51,25 @@ impl Agent {
     }
 
     async fn serve_port(&self, site: Rc<Site>) {
-        let Some(wanted) = self.settings.dashboard.listen else {
-            return;
-        };
+        match self.settings.dashboard.listen {
+            None => {}
+            Some(listen) if listen.ip().is_loopback() => self.serve_here(listen, site).await,
+            Some(listen) => self.serve_network(listen, site).await,
+        }
+    }
+
+    /// Serves this machine alone.
+    pub(super) async fn serve_here(&self, wanted: SocketAddr, site: Rc<Site>) {
         let server = self
             .open("dashboard.listen", async || Server::on_port(wanted).await)
             .await;
         if let Some(address) = server.address() {
-            self.doorman.at(format!("http://{address}"));
-            ::log::info!(
-                "the dashboard is at http://{address}/, for a Prometheus at http://{address}/metrics"
-            );
+            let url = format!("http://{address}");
+            ::log::info!("the dashboard is at {url}/, for a Prometheus at {url}/metrics");
+            self.board.dashboard.replace(DashboardView {
+                urls: vec![url],
+                certificate: None,
+            });
         }
         server.serve(Rc::clone(&self.executor), site).await;
     }
@@ -102,7 +111,7 @@ impl Agent {
     }
 
     /// Opens a way. One that cannot be had is a condition, and is tried again.
-    async fn open(
+    pub(super) async fn open(
         &self,
         condition: &'static str,
         bind: impl AsyncFn() -> Result<Server>,

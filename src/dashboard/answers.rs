@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use super::{Peer, Reply, assets::Cache};
 use crate::{
     core::{
-        door::{Role, View},
+        door::{Role, View, Way},
         proxy::{query_value, query_values},
     },
     wire::api::Status,
@@ -109,6 +109,28 @@ pub enum From {
         /// Whether by TLS.
         is_encrypted: bool,
     },
+}
+
+impl From {
+    /// The way it came.
+    pub const fn way(self) -> Way {
+        match self {
+            Self::Socket(_) => Way::Socket,
+            Self::Port { address, .. } if address.is_loopback() => Way::Port,
+            Self::Port { .. } => Way::Network,
+        }
+    }
+
+    /// Whether it came by TLS.
+    pub const fn is_encrypted(self) -> bool {
+        matches!(
+            self,
+            Self::Port {
+                is_encrypted: true,
+                ..
+            }
+        )
+    }
 }
 
 impl Caller {

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    cmp::Reverse,
     convert::Infallible,
     io,
     pin::Pin,
@@ -19,13 +20,15 @@ use smol::{
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
-    answers::From,
+    guest::{Guest, Manner, Source},
     reply::{Reply, Sending},
     site::{Place, Site},
 };
 
-/// Connections at a time over one way, beside those whose answer flows.
+/// Connections at a time over one way, beside those whose answer flows; from other machines as many again.
 pub const CONNECTIONS_MAX: usize = 16;
+/// How many of those one other machine may have. A browser opens six.
+const OF_ONE_MAX: usize = 8;
 /// How long a viewer may take to send the head of a request, and to begin with the next one.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a viewer may not read while something waits for it.
@@ -58,7 +61,16 @@ enum Doing {
 
 struct Connection {
     task: Task<()>,
+    source: Source,
     doing: Rc<Cell<Doing>>,
+}
+
+impl Connection {
+    /// Whether it takes a place from whoever comes from there: other machines have places of their own.
+    fn is_rival_of(&self, source: Source) -> bool {
+        let is_here = |source| source == Source::Here;
+        self.doing.get() != Doing::Flows && is_here(self.source) == is_here(source)
+    }
 }
 
 /// The connections over one way. Dropping it ends them all.
@@ -66,7 +78,7 @@ pub(super) struct Connections {
     executor: Rc<LocalExecutor<'static>>,
     site: Rc<Site>,
     moments: Rc<Cell<u64>>,
-    // Never longer than CONNECTIONS_MAX and the places of flows together.
+    // Never longer than twice CONNECTIONS_MAX and the places of flows together.
     served: Vec<Connection>,
     // Never longer than CONNECTIONS_MAX.
     refused: Vec<Task<()>>,
@@ -84,7 +96,7 @@ impl Connections {
     }
 
     /// Serves what was accepted, or sends it away.
-    pub(super) async fn take(&mut self, accepted: io::Result<(Stream, Option<From>)>) {
+    pub(super) async fn take(&mut self, accepted: io::Result<Guest>) {
         self.served
             .retain(|connection| !connection.task.is_finished());
         self.refused.retain(|refusal| !refusal.is_finished());
@@ -92,49 +104,61 @@ impl Connections {
             Err(_) => {
                 Timer::after(REST).await;
             }
-            Ok((stream, from)) if self.has_room() => self.serve(stream, from),
-            Ok((stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
+            Ok(guest) if self.has_room(guest.source()) => self.serve(guest),
+            Ok(Guest::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
                 self.refused.push(self.executor.spawn(refuse(stream)));
             }
-            // A flood: closed without a word.
+            // A flood, or one that would have to agree on keys to be told: closed without a word.
             Ok(_) => {}
         }
         // Who was accepted gets a turn before the next one is: a thousand that say nothing must not push out one that does.
         smol::future::yield_now().await;
     }
 
-    /// Whether one more is served: where all places are taken, whoever has been silent the longest gives up its own.
-    fn has_room(&mut self) -> bool {
-        let in_short = |connection: &&Connection| connection.doing.get() != Doing::Flows;
-        if self.served.iter().filter(in_short).count() < CONNECTIONS_MAX {
+    /// Whether one more is served: where all places are taken, whoever has been silent the longest gives up its own. Of other machines
+    /// that is one of those who have the most, so that nobody pushes out the rest.
+    fn has_room(&mut self, source: Source) -> bool {
+        let of = |source: Source| {
+            let own = self.served.iter().filter(|rival| rival.source == source);
+            own.filter(|rival| rival.is_rival_of(source)).count()
+        };
+        let is_greedy = source != Source::Here && of(source) >= OF_ONE_MAX;
+        let rivals = self.served.iter().filter(|rival| rival.is_rival_of(source));
+        if !is_greedy && rivals.count() < CONNECTIONS_MAX {
             return true;
         }
         let silent = self
             .served
             .iter()
             .enumerate()
-            .filter_map(|(n, connection)| match connection.doing.get() {
-                Doing::Waits(since) => Some((since, n)),
+            .filter(|(_, rival)| rival.is_rival_of(source))
+            .filter(|(_, rival)| !is_greedy || rival.source == source)
+            .filter_map(|(n, rival)| match rival.doing.get() {
+                Doing::Waits(since) => Some((Reverse(of(rival.source)), since, n)),
                 Doing::IsAnswered | Doing::Flows => None,
             });
-        let Some((_, longest)) = silent.min() else {
+        let Some((_, _, longest)) = silent.min() else {
             return false;
         };
         drop(self.served.swap_remove(longest));
         true
     }
 
-    fn serve(&mut self, stream: Stream, from: Option<From>) {
+    fn serve(&mut self, guest: Guest) {
         let mark = Mark {
             doing: Rc::new(Cell::new(Doing::Waits(0))),
             moments: Rc::clone(&self.moments),
             place: None,
         };
         mark.waits();
-        let doing = Rc::clone(&mark.doing);
-        let conversation = converse(Rc::clone(&self.site), stream, from, mark);
+        let (source, doing) = (guest.source(), Rc::clone(&mark.doing));
+        let conversation = converse(Rc::clone(&self.site), guest, mark);
         let task = self.executor.spawn(conversation);
-        self.served.push(Connection { task, doing });
+        self.served.push(Connection {
+            task,
+            source,
+            doing,
+        });
     }
 }
 
@@ -191,12 +215,18 @@ async fn refuse(mut stream: Stream) {
     drop(told.or(late(REFUSAL_DEADLINE)).await);
 }
 
-async fn converse(site: Rc<Site>, stream: Stream, from: Option<From>, mark: Mark) {
+async fn converse(site: Rc<Site>, guest: Guest, mark: Mark) {
+    let Some((stream, manner)) = guest.arrive().await else {
+        return;
+    };
     let service = service_fn(|request| {
         let mut mark = mark.of_request();
         let site = Rc::clone(&site);
         async move {
-            let (reply, place) = site.answer(request, from).await;
+            let (reply, place) = match manner {
+                Manner::Right(from) => site.answer(request, from).await,
+                Manner::InTheOpen => (site.send_to_tls(&request), None),
+            };
             if place.is_some() {
                 mark.doing.set(Doing::Flows);
             }

@@ -4,7 +4,9 @@
 
 mod answers;
 mod assets;
+mod certificate;
 mod connections;
+mod guest;
 mod hub;
 mod page;
 mod peer;
@@ -14,6 +16,7 @@ mod site;
 mod socket;
 
 pub use answers::{Answering, Answers, Asked, Caller, From, Session};
+pub use certificate::{Loaded, Origin, Shown, Time};
 pub use connections::CONNECTIONS_MAX;
 pub use hub::{Hub, NoTopics, Topic, Topics, Watch};
 pub use hyper::{

@@ -150,6 +150,8 @@ fn agent(html: &mut String, status: &Status) {
     let tightened = status.access.tightened_from.as_ref();
     let tightened = tightened.map(|level| format!("the configuration permits {level}"));
     list.row("Set by hand", tightened.as_deref());
+    let fingerprint = status.dashboard.fingerprint.as_deref();
+    list.row("Certificate of this page (SHA-256)", fingerprint);
     list.end();
 }
 

@@ -5,11 +5,8 @@ use std::{convert::Infallible, net::SocketAddr, path::Path, rc::Rc};
 use smol::{LocalExecutor, net::TcpListener};
 
 use super::{
-    answers::From,
-    connections::{Connections, Stream},
-    peer::Peer,
-    site::Site,
-    socket::Socket,
+    answers::From, certificate::Shown, connections::Connections, guest::Guest, peer::Peer,
+    site::Site, socket::Socket,
 };
 use crate::{
     error::{Error, Result},
@@ -28,6 +25,7 @@ enum Door {
     Port {
         listener: TcpListener,
         address: SocketAddr,
+        shown: Option<Shown>,
     },
 }
 
@@ -41,13 +39,27 @@ impl Server {
 
     /// Listens at an address of this machine alone; port 0 is any that is free.
     pub async fn on_port(wanted: SocketAddr) -> Result<Self> {
-        let what = || format!("cannot listen on {wanted}");
         if !wanted.ip().is_loopback() {
-            return Err(Error::new(what())
-                .why("other machines could connect to it")
+            return Err(Error::new(format!("cannot listen on {wanted}"))
+                .why("other machines could connect to it, and it is not encrypted")
                 .fix("set dashboard.listen to 127.0.0.1:7480 or [::1]:7480"));
         }
+        Self::listen(wanted, None).await
+    }
+
+    /// Listens at any address, over TLS alone; port 0 is any that is free.
+    pub async fn on_network(wanted: SocketAddr, shown: Shown) -> Result<Self> {
+        Self::listen(wanted, Some(shown)).await
+    }
+
+    async fn listen(wanted: SocketAddr, shown: Option<Shown>) -> Result<Self> {
+        let what = || format!("cannot listen on {wanted}");
         let cannot = |error: std::io::Error| {
+            if error.kind() == std::io::ErrorKind::AddrNotAvailable {
+                return Error::new(what()).because(&error).fix(
+                    "this machine does not have that address (yet): ip address; 0.0.0.0 is all that it has",
+                );
+            }
             if error.kind() != std::io::ErrorKind::AddrInUse {
                 return files::explain(what(), &error);
             }
@@ -58,7 +70,11 @@ impl Server {
         };
         let listener = TcpListener::bind(wanted).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let door = Door::Port { listener, address };
+        let door = Door::Port {
+            listener,
+            address,
+            shown,
+        };
         Ok(Self { door })
     }
 
@@ -80,20 +96,26 @@ impl Server {
         }
     }
 
-    async fn accept(&self) -> std::io::Result<(Stream, Option<From>)> {
+    async fn accept(&self) -> std::io::Result<Guest> {
         match &self.door {
             Door::Socket(socket) => {
                 let (stream, _) = socket.listener.accept().await?;
                 let peer = Peer::of(&stream);
-                Ok((Box::new(stream), peer.map(From::Socket)))
+                Ok(Guest::Plain(Box::new(stream), peer.map(From::Socket)))
             }
-            Door::Port { listener, .. } => {
+            Door::Port {
+                listener, shown, ..
+            } => {
                 let (stream, address) = listener.accept().await?;
+                let address = address.ip().to_canonical();
+                if let Some(shown) = shown {
+                    return Ok(Guest::Tls(stream, address, shown.now()));
+                }
                 let from = From::Port {
-                    address: address.ip().to_canonical(),
+                    address,
                     is_encrypted: false,
                 };
-                Ok((Box::new(stream), Some(from)))
+                Ok(Guest::Plain(Box::new(stream), Some(from)))
             }
         }
     }

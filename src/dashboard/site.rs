@@ -1,19 +1,25 @@
 //! From a request to its answer: what is wrong with it is said here, and everything else is asked of the agent.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    net::IpAddr,
+    rc::Rc,
+    time::Duration,
+};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{
     Request, StatusCode,
     body::{Body, Bytes, Incoming},
     header::{self, HeaderName},
-    http::uri::Authority,
+    http::uri::{Authority, PathAndQuery},
 };
 use smol::{Timer, future::FutureExt};
 
 use super::{
     answers::{Answers, Asked, Caller, From},
     assets::{self, Cache},
+    certificate::Shown,
     hub::{Hub, NoTopics, Topic, Topics},
     page,
     reply::Reply,
@@ -42,16 +48,33 @@ pub struct Site {
     pub answers: Rc<dyn Answers>,
     /// What somebody may who has not logged in: [`Role::Anonymous`] or [`Role::Nobody`].
     pub anonymous: Role,
-    /// Names of this machine under which it may be asked, beside those of the loopback interface.
-    pub also_here: Vec<String>,
     /// What changes, as it happens.
     pub hub: Rc<Hub>,
     flows: Rc<Cell<usize>>,
+    network: RefCell<Option<Network>>,
 }
 
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Site for {:?} at {:?}", self.anonymous, self.also_here)
+        write!(f, "Site for {:?}", self.anonymous)
+    }
+}
+
+/// How other machines know this one.
+#[derive(Debug)]
+struct Network {
+    names: Vec<String>,
+    shown: Shown,
+}
+
+impl Network {
+    /// Whether this machine may be asked under that name. A page of a stranger can give a name of its own to this machine, and no
+    /// address.
+    fn is_here(&self, name: &str) -> bool {
+        let is_own = |own: &String| own.eq_ignore_ascii_case(name);
+        name.parse::<IpAddr>().is_ok()
+            || self.names.iter().any(is_own)
+            || self.shown.now().is_for(name)
     }
 }
 
@@ -70,10 +93,48 @@ impl Site {
         Self {
             answers,
             anonymous,
-            also_here: Vec::new(),
             hub,
             flows: Rc::default(),
+            network: RefCell::default(),
         }
+    }
+
+    /// Lets other machines ask under these names, under those of the certificate, and by any address.
+    pub fn open_to_network(&self, names: Vec<String>, shown: Shown) {
+        self.network.replace(Some(Network { names, shown }));
+    }
+
+    /// Those of these names that mean this machine, beside those of the loopback interface.
+    fn also_here(&self, hosts: &[&str]) -> Vec<String> {
+        let network = self.network.borrow();
+        let names = hosts.iter().filter_map(|host| door::name_of(host));
+        let known = |name: &&str| {
+            let network = network.as_ref();
+            network.is_some_and(|network| network.is_here(name))
+        };
+        names.filter(known).map(str::to_owned).collect()
+    }
+
+    /// What somebody is told who came without TLS where it is wanted: where it is.
+    pub(super) fn send_to_tls(&self, request: &Request<Incoming>) -> Reply {
+        let host = request.headers().get(header::HOST);
+        let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let is_here = door::is_here(host, &self.also_here(&[host]));
+        let way = request.uri().path_and_query();
+        if request.method().is_safe() && is_here {
+            let way = way.map(PathAndQuery::as_str);
+            let way = way.filter(|way| way.starts_with('/')).unwrap_or("/");
+            let reply = Reply::refusal(
+                StatusCode::TEMPORARY_REDIRECT,
+                "this is encrypted here",
+                Some("ask the same by https"),
+            );
+            let reply = reply.with(header::LOCATION, &format!("https://{host}{way}"));
+            return reply.with(header::CONNECTION, "close");
+        }
+        let error = "this came in the open, and is taken by TLS alone";
+        let fix = "ask by https; pipeops-agent status has the address and the fingerprint of the certificate";
+        Reply::bad_request(error, Some(fix)).with(header::CONNECTION, "close")
     }
 
     /// Answers one request. `from` is `None` where the kernel does not say who asks.
@@ -143,22 +204,20 @@ impl Site {
         let in_line = request.uri().authority().map(Authority::as_str);
         let hosts: Vec<_> = hosts.chain(in_line).collect();
         let cookie = text(header::COOKIE).and_then(|cookies| {
-            let name = match from {
-                From::Port {
-                    is_encrypted: true, ..
-                } => COOKIE_TLS,
-                From::Port { .. } | From::Socket(_) => COOKIE,
+            let name = if from.is_encrypted() {
+                COOKIE_TLS
+            } else {
+                COOKIE
             };
             door::cookie(cookies, name).map(str::to_owned)
         });
         let caller = self.caller(from, cookie.as_deref());
         let fetch_site = text(HeaderName::from_static("sec-fetch-site"));
+        let also_here = self.also_here(&hosts);
         let asked = door::Request {
-            way: match from {
-                From::Socket(_) => Way::Socket,
-                From::Port { .. } => Way::Port,
-            },
-            also_here: &self.also_here,
+            way: from.way(),
+            is_encrypted: from.is_encrypted(),
+            also_here: &also_here,
             method: request.method().as_str(),
             path: request.uri().path(),
             hosts: &hosts,
@@ -196,8 +255,13 @@ impl Site {
             }
             From::Port { .. } => cookie.and_then(|cookie| self.answers.session(cookie)),
         };
+        // What this machine shows to everybody on it, it shows to nobody else.
+        let stranger = match from.way() {
+            Way::Network => Role::Nobody,
+            Way::Port | Way::Socket => self.anonymous,
+        };
         Caller {
-            role: session.as_ref().map_or(self.anonymous, |known| known.role),
+            role: session.as_ref().map_or(stranger, |known| known.role),
             from,
             session: session.map(|known| known.name),
         }
@@ -295,7 +359,9 @@ fn said(fault: &Fault) -> Reply {
         Fault::OtherMachine => (
             StatusCode::MISDIRECTED_REQUEST,
             "this machine is not known under that name here",
-            Some("ask for localhost, 127.0.0.1 or [::1], or the address of dashboard.listen"),
+            Some(
+                "ask for localhost, 127.0.0.1 or [::1], or for an address or a name that pipeops-agent status shows; dashboard.names takes more of them",
+            ),
         ),
         Fault::Nothing => (
             StatusCode::NOT_FOUND,

@@ -1,6 +1,6 @@
 //! Whether this machine is in a network at all: cable, address, way out. Read below a root path, in a few milliseconds.
 
-use std::path::Path;
+use std::{net::IpAddr, path::Path};
 
 use super::facts::{line, text};
 use crate::core::diagnosis::{Outcome, Rung, Side, Step};
@@ -10,6 +10,30 @@ const MADE: [&str; 12] = [
     "lo", "cni", "flannel", "veth", "docker", "br-", "virbr", "kube-", "cali", "tunl", "dummy",
     "lxc",
 ];
+
+/// Addresses by which other machines in the network may reach this one, IPv4 first. None of containers, and none that is for one link only.
+pub fn addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let others = interfaces.filter(|interface| {
+        let name = &interface.interface_name;
+        !MADE.iter().any(|made| name.starts_with(made))
+    });
+    let mut found: Vec<_> = others
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+            let v6 = address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip()));
+            v4.or(v6)
+        })
+        .filter(|address| match address {
+            IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
 
 /// The first steps of the way.
 pub fn rungs(root: &Path) -> [Rung; 3] {

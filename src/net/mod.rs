@@ -9,6 +9,7 @@ pub mod dial;
 mod error;
 pub mod nameserver;
 pub mod proxy;
+pub mod served;
 mod stream;
 pub mod tls;
 

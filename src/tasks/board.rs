@@ -65,6 +65,26 @@ pub struct ClusterView {
     pub pods: Option<u64>,
 }
 
+/// The dashboard as whoever serves it sees it.
+#[derive(Clone, Debug, Default)]
+pub struct DashboardView {
+    /// Where browsers find it, the best first: `https://192.0.2.7:7480`. Empty: nowhere but on the socket.
+    pub urls: Vec<String>,
+    /// What it shows to other machines; `None`: it is not open to them.
+    pub certificate: Option<CertificateView>,
+}
+
+/// What the dashboard shows to other machines.
+#[derive(Clone, Debug)]
+pub struct CertificateView {
+    /// SHA-256: `AB:CD:…`.
+    pub fingerprint: String,
+    /// Until when it holds, where it says so.
+    pub until: Option<Wall>,
+    /// Whether it was made here, so that nobody else vouches for it.
+    pub is_self_made: bool,
+}
+
 /// The host's changing numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostView {
@@ -85,6 +105,8 @@ pub struct Board {
     pub link: RefCell<LinkView>,
     /// Written by the observer.
     pub cluster: RefCell<ClusterView>,
+    /// Written by whoever serves it.
+    pub dashboard: RefCell<DashboardView>,
     /// Written by whoever reads the host.
     pub host: Cell<HostView>,
 }
@@ -99,6 +121,7 @@ impl Board {
             happened: RefCell::default(),
             link: RefCell::default(),
             cluster: RefCell::default(),
+            dashboard: RefCell::default(),
             host: Cell::default(),
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     core::{
         audit::{Effect, Entry, Verdict},
         door::{
-            Role,
+            Role, Way,
             keys::{self, Hash, Keys, Password},
         },
         time::Now,
@@ -48,8 +48,6 @@ pub struct Doorman {
     keys: RefCell<Keys>,
     book: Book,
     board: Rc<Board>,
-    /// Where the dashboard is, as a browser on this machine finds it: `http://127.0.0.1:7480`.
-    address: RefCell<Option<String>>,
     /// One password at a time: the board has other things to do.
     counting: Mutex<()>,
 }
@@ -70,14 +68,8 @@ impl Doorman {
             keys: RefCell::new(keys),
             book,
             board,
-            address: RefCell::default(),
             counting: Mutex::new(()),
         }
-    }
-
-    /// Says where the dashboard is, once it is there.
-    pub fn at(&self, address: String) {
-        self.address.replace(Some(address));
     }
 
     /// Who has logged in with this cookie.
@@ -103,10 +95,10 @@ impl Doorman {
             role: role.word().to_owned(),
             has_password: keys.password.is_some(),
             until: session.map(|session| api::stamp(keys::kept(session.until, now))),
-            via: match caller.from {
-                From::Socket(_) => "socket",
-                From::Port { address, .. } if address.is_loopback() => "loopback",
-                From::Port { .. } => "network",
+            via: match caller.from.way() {
+                Way::Socket => "socket",
+                Way::Port => "loopback",
+                Way::Network => "network",
             }
             .to_owned(),
         }
@@ -289,12 +281,13 @@ impl Doorman {
         let now = self.now();
         self.keys.borrow_mut().issue(hash(&token), role, now.mono);
         self.keep().await;
-        let address = self.address.borrow();
-        let url = address
-            .as_ref()
-            .map(|address| format!("{address}/#token={token}"));
+        let dashboard = self.board.dashboard.borrow();
+        let url = dashboard.urls.first();
+        let url = url.map(|url| format!("{url}/#token={token}"));
+        let certificate = dashboard.certificate.as_ref();
         Reply::json(&NewToken {
             url: url.unwrap_or_default(),
+            fingerprint: certificate.map(|shown| shown.fingerprint.clone()),
             token,
             role: role.word().to_owned(),
             until: api::stamp(keys::kept(now.mono.after(keys::TOKEN_LIFE), now)),
@@ -427,7 +420,7 @@ async fn hashed(password: String, role: Role) -> Result<Password> {
 fn source(caller: &Caller) -> String {
     match caller.from {
         From::Socket(peer) => format!("uid {}", peer.uid),
-        From::Port { address, .. } if address.is_loopback() => "loopback".to_owned(),
+        From::Port { address, .. } if address.is_loopback() => keys::LOOPBACK.to_owned(),
         From::Port { address, .. } => match address {
             std::net::IpAddr::V4(address) => address.to_string(),
             std::net::IpAddr::V6(address) => hex(address.octets().get(..8).unwrap_or_default()),
@@ -436,11 +429,10 @@ fn source(caller: &Caller) -> String {
 }
 
 fn set_cookie(asked: &Asked, value: &str) -> String {
-    let (name, secure) = match asked.caller.from {
-        From::Port {
-            is_encrypted: true, ..
-        } => (COOKIE_TLS, "; Secure"),
-        From::Port { .. } | From::Socket(_) => (COOKIE, ""),
+    let (name, secure) = if asked.caller.from.is_encrypted() {
+        (COOKIE_TLS, "; Secure")
+    } else {
+        (COOKIE, "")
     };
     let life = if value.is_empty() {
         0

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    board::{Board, ClusterView, HostView, LinkView},
+    board::{Board, ClusterView, DashboardView, HostView, LinkView},
     facts::Facts,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         time::Now,
     },
     host::facts as host,
-    wire::api::{self, Access, Cluster, Host, Link, Load, Part, Readiness, Status},
+    wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
 };
 
 /// Everything that is known right now.
@@ -34,6 +34,7 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
         cluster: shape_of_cluster(&cluster),
         host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
         access,
+        dashboard: shape_of_dashboard(&board.dashboard.borrow()),
         load: Load {
             lanes: count(link.lanes),
             queued_bytes: count(link.queued_bytes),
@@ -146,6 +147,16 @@ fn shape_of_link(view: &LinkView) -> Link {
             .map(|wait| (wait.as_secs_f64() * 10.0).round() / 10.0);
     }
     shape
+}
+
+fn shape_of_dashboard(view: &DashboardView) -> Dashboard {
+    let certificate = view.certificate.as_ref();
+    Dashboard {
+        urls: view.urls.clone(),
+        fingerprint: certificate.map(|shown| shown.fingerprint.clone()),
+        until: certificate.and_then(|shown| shown.until).map(api::stamp),
+        is_self_made: certificate.map(|shown| shown.is_self_made),
+    }
 }
 
 fn shape_of_cluster(view: &ClusterView) -> Cluster {

@@ -73,6 +73,8 @@ pub struct Status {
     pub host: Host,
     /// What the control plane may do here.
     pub access: Access,
+    /// Where the page is.
+    pub dashboard: Dashboard,
     /// What goes through the agent now.
     pub load: Load,
     /// What is wrong now, the worst first.
@@ -191,6 +193,20 @@ pub struct Access {
     pub level: String,
     /// The level of the configuration, where something stricter was set here by hand.
     pub tightened_from: Option<String>,
+}
+
+/// Where the page is, and what it shows to other machines.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Dashboard {
+    /// Its addresses for browsers, the best first; none: it is on the socket alone.
+    pub urls: Vec<String>,
+    /// SHA-256 of its certificate, as browsers and openssl show it; `null`: only this machine reaches it.
+    pub fingerprint: Option<String>,
+    /// Until when the certificate holds: RFC 3339 in UTC.
+    pub until: Option<String>,
+    /// Whether the agent made the certificate itself; `null`: there is none.
+    pub is_self_made: Option<bool>,
 }
 
 /// What goes through the agent now.

@@ -1,6 +1,7 @@
 //! Shapes that cross a border. Conversions live here, so that the types of `core` are never serialisable.
 
 pub mod api;
+pub mod certificate;
 pub mod control;
 pub mod edge;
 pub mod exposition;

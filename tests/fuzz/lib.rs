@@ -45,6 +45,7 @@ pub fn door(line: &str) {
     let cookie = next();
     let request = Request {
         way,
+        is_encrypted: false,
         also_here: &[],
         method,
         path,
@@ -63,7 +64,7 @@ pub fn door(line: &str) {
                 assert!(door::is_here(host, &[]), "{line}");
                 assert!(route.whence == Whence::Anywhere, "{line}");
                 assert!(
-                    origin.is_none_or(|origin| door::is_same_origin(&origin, host)),
+                    origin.is_none_or(|origin| door::is_same_origin(&origin, host, false)),
                     "{line}"
                 );
             }

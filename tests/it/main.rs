@@ -39,6 +39,8 @@ mod matrix;
 #[cfg(test)]
 mod mux;
 #[cfg(test)]
+mod network;
+#[cfg(test)]
 mod openapi;
 #[cfg(test)]
 mod policy;

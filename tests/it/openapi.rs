@@ -74,6 +74,7 @@ fn each_shape_is_described_field_by_field() {
         api::Cluster,
         api::Host,
         api::Access,
+        api::Dashboard,
         api::Load,
         api::HostReport,
         api::Figure,
@@ -115,7 +116,7 @@ fn each_shape_is_described_field_by_field() {
         api::PasswordReport,
         keeper::Done,
     );
-    assert_eq!(count, 50);
+    assert_eq!(count, 51);
 }
 
 /// Where tests/setup puts it.

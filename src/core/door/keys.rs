@@ -28,6 +28,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(900);
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The name under which all addresses are counted together.
 const ALL: &str = "";
+/// This machine as the address of somebody who guesses. It is counted by itself: whoever guesses elsewhere locks nobody out here.
+pub const LOOPBACK: &str = "loopback";
 
 /// SHA-256 of a secret.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -96,6 +98,11 @@ pub struct Guesses {
 }
 
 impl Guesses {
+    /// Whether these make somebody at that address wait.
+    fn are_about(&self, source: &str) -> bool {
+        self.source == source || (self.source == ALL && source != LOOPBACK)
+    }
+
     fn wait(&self) -> Duration {
         let free = if self.source == ALL {
             FREE_TRIES_OF_ALL
@@ -125,13 +132,13 @@ pub struct Keys {
 impl Keys {
     /// What holds where it cannot be read what was kept: nothing opens, and whoever guesses waits as long as anybody can.
     pub fn unreadable(now: Mono) -> Self {
-        let all = Guesses {
-            source: ALL.to_owned(),
+        let all = [ALL, LOOPBACK].map(|source| Guesses {
+            source: source.to_owned(),
             count: u32::MAX,
             last: now,
-        };
+        });
         Self {
-            guesses: vec![all],
+            guesses: all.into(),
             ..Self::default()
         }
     }
@@ -142,7 +149,7 @@ impl Keys {
         let of_both = self
             .guesses
             .iter()
-            .filter(|guesses| guesses.source == source || guesses.source == ALL);
+            .filter(|guesses| guesses.are_about(source));
         match of_both.map(wait).max() {
             Some(wait) if !wait.is_zero() => Err(wait),
             Some(_) | None => Ok(()),
@@ -153,7 +160,8 @@ impl Keys {
     pub fn guess(&mut self, source: &str, now: Mono) {
         self.guesses
             .retain(|guesses| now.since(guesses.last) < FORGET_AFTER);
-        for source in [source, ALL] {
+        let of_all = (source != LOOPBACK).then_some(ALL);
+        for source in [Some(source), of_all].into_iter().flatten() {
             match self.guesses.iter_mut().find(|known| known.source == source) {
                 Some(known) => {
                     known.count = known.count.saturating_add(1);
@@ -168,7 +176,8 @@ impl Keys {
         }
         if self.guesses.len() > SOURCES_MAX {
             let others = self.guesses.iter().enumerate();
-            let others = others.filter(|(_, guesses)| guesses.source != ALL);
+            let others =
+                others.filter(|(_, guesses)| guesses.source != ALL && guesses.source != LOOPBACK);
             if let Some((mildest, _)) =
                 others.min_by_key(|(_, guesses)| (guesses.count, guesses.last))
             {
@@ -179,8 +188,7 @@ impl Keys {
 
     /// Forgets the wrong guesses from an address where somebody then knew.
     pub fn knew(&mut self, source: &str) {
-        self.guesses
-            .retain(|guesses| guesses.source != source && guesses.source != ALL);
+        self.guesses.retain(|guesses| !guesses.are_about(source));
     }
 
     /// Takes a new token up.
@@ -373,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn guesses_from_elsewhere_make_nobody_wait_on_this_machine() {
+        let mut keys = Keys::default();
+        for n in 0..100 {
+            keys.guess(&format!("192.0.2.{n}"), at(0));
+        }
+        assert!(keys.may_guess("198.51.100.1", at(0)).is_err());
+        assert_eq!(keys.may_guess(LOOPBACK, at(0)), Ok(()));
+        // Here it is as slow for whoever guesses here, and who knew here has said nothing about the others.
+        for _ in 0..5 {
+            keys.guess(LOOPBACK, at(0));
+        }
+        assert!(keys.may_guess(LOOPBACK, at(0)).is_err());
+        keys.knew(LOOPBACK);
+        assert_eq!(keys.may_guess(LOOPBACK, at(0)), Ok(()));
+        assert!(keys.may_guess("198.51.100.1", at(0)).is_err());
+    }
+
+    #[test]
     fn a_restart_makes_no_wait_shorter_and_no_life_longer() {
         let before = Now {
             mono: at(0),
@@ -398,5 +424,6 @@ mod tests {
         let keys = Keys::unreadable(at(0));
         assert_eq!(keys.may_guess("a", at(0)), Err(WAIT_MAX));
         assert_eq!(keys.may_guess("a", at(900)), Ok(()));
+        assert_eq!(keys.may_guess(LOOPBACK, at(0)), Err(WAIT_MAX));
     }
 }

@@ -6,7 +6,7 @@ pub mod keys;
 mod names;
 mod routes;
 
-pub use names::{cookie, is_here, is_same_origin};
+pub use names::{cookie, is_here, is_same_origin, name_of};
 pub use routes::{Method, Own, ROUTES, Route, View, What, Whence};
 
 /// What somebody who asks may do, from nothing to everything.
@@ -47,8 +47,10 @@ impl Role {
 pub enum Way {
     /// The Unix socket, where the kernel says who asks.
     Socket,
-    /// A port, where anybody may ask, and pages of strangers in a browser too.
+    /// A port, asked from this machine: anybody on it may, and pages of strangers in its browsers too.
     Port,
+    /// A port, asked from elsewhere.
+    Network,
 }
 
 /// What of a request decides whether it is answered.
@@ -56,6 +58,8 @@ pub enum Way {
 pub struct Request<'a> {
     /// The way it came.
     pub way: Way,
+    /// Whether it came by TLS.
+    pub is_encrypted: bool,
     /// The names of this machine that are known beside `localhost` and the addresses of the loopback interface.
     pub also_here: &'a [String],
     /// The method, as it was sent.
@@ -104,7 +108,8 @@ pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fau
     // A page of a stranger in a browser here can give this machine a name of its own, and then read what it answers under it (DNS
     // rebinding): no name but those that mean this machine is answered.
     let is_meant = |host: &&str| is_here(host, request.also_here);
-    if request.way == Way::Port && (request.hosts.is_empty() || !request.hosts.iter().all(is_meant))
+    if request.way != Way::Socket
+        && (request.hosts.is_empty() || !request.hosts.iter().all(is_meant))
     {
         return Err(Fault::OtherMachine);
     }
@@ -112,7 +117,7 @@ pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fau
     if request.has_body && !route.method.brings_body() {
         return Err(Fault::Body);
     }
-    if request.way == Way::Port {
+    if request.way != Way::Socket {
         from_here(request, route)?;
     }
     may(request, route)?;
@@ -169,7 +174,7 @@ fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
         request
             .hosts
             .iter()
-            .all(|host| is_same_origin(origin, host))
+            .all(|host| is_same_origin(origin, host, request.is_encrypted))
     });
     if is_ours && origin_is_ours {
         Ok(())
@@ -182,7 +187,7 @@ fn may(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
     if route.whence == Whence::SocketOnly && request.way != Way::Socket {
         return Err(Fault::SocketOnly);
     }
-    if request.role >= route.role {
+    if request.role >= route.least(request.way) {
         return Ok(());
     }
     match request.role {

@@ -10,7 +10,7 @@ pub fn is_here(host: &str, also_here: &[String]) -> bool {
 }
 
 /// The name in `name`, `name:port` and `[name]:port`.
-fn name_of(host: &str) -> Option<&str> {
+pub fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, "")) => (name, "0"),
         Some((name, rest)) => (name, rest.strip_prefix(':')?),
@@ -19,11 +19,11 @@ fn name_of(host: &str) -> Option<&str> {
     (!name.is_empty() && port.parse::<u16>().is_ok()).then_some(name)
 }
 
-/// Whether an `Origin` is the page that this machine serves under that `Host`.
-pub fn is_same_origin(origin: &str, host: &str) -> bool {
-    let own = ["http://", "https://"]
-        .into_iter()
-        .find_map(|scheme| origin.strip_prefix(scheme));
+/// Whether an `Origin` is the page that this machine serves under that `Host`. Whoever sits between can write a page of the plain
+/// scheme, so that one is none of ours where ours come encrypted. (Not the other way round: there may be a proxy in front.)
+pub fn is_same_origin(origin: &str, host: &str, is_encrypted: bool) -> bool {
+    let plain = origin.strip_prefix("http://").filter(|_| !is_encrypted);
+    let own = origin.strip_prefix("https://").or(plain);
     own.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }
 

@@ -1,6 +1,6 @@
 //! The routes of the local API, one a line: what is routed, allowed, refused and described is read from here.
 
-use super::Role;
+use super::{Role, Way};
 
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -111,8 +111,10 @@ pub struct Route {
     pub method: Method,
     /// Its path; `{id}` is one part of it that may be anything plain.
     pub path: &'static str,
-    /// Who may at least.
+    /// Who may at least, on this machine.
     pub role: Role,
+    /// Who may at least that asks from elsewhere.
+    pub role_elsewhere: Role,
     /// From where.
     pub whence: Whence,
     /// What it is.
@@ -124,8 +126,19 @@ const fn route(method: Method, path: &'static str, role: Role, what: What) -> Ro
         method,
         path,
         role,
+        role_elsewhere: role,
         whence: Whence::Anywhere,
         what,
+    }
+}
+
+impl Route {
+    /// Who may at least that came this way.
+    pub const fn least(&self, way: Way) -> Role {
+        match way {
+            Way::Socket | Way::Port => self.role,
+            Way::Network => self.role_elsewhere,
+        }
     }
 }
 
@@ -154,14 +167,20 @@ const fn on_socket(mut route: Route) -> Route {
     route
 }
 
+/// What programs on this machine are told without a login is not told to the network.
+const fn told_here(mut route: Route) -> Route {
+    route.role_elsewhere = Role::Viewer;
+    route
+}
+
 /// Every route. [`Role::Nobody`] is everybody.
 pub const ROUTES: &[Route] = &[
     own("/", Role::Nobody, Own::Page),
     own("/assets/{id}", Role::Nobody, Own::Asset),
     own("/healthz", Role::Nobody, Own::Health),
     own("/livez", Role::Nobody, Own::Health),
-    get("/readyz", Role::Nobody, View::Ready),
-    get("/metrics", Role::Nobody, View::Metrics),
+    told_here(get("/readyz", Role::Nobody, View::Ready)),
+    told_here(get("/metrics", Role::Nobody, View::Metrics)),
     get("/api/v1/status", Role::Anonymous, View::Status),
     get("/api/v1/host", Role::Anonymous, View::Host),
     get("/api/v1/diagnosis", Role::Anonymous, View::Diagnosis),

@@ -11,6 +11,7 @@ const JSON: Option<&str> = Some("application/json; charset=utf-8");
 fn asked<'a>(method: &'a str, path: &'a str) -> Request<'a> {
     Request {
         way: Way::Socket,
+        is_encrypted: false,
         also_here: &[],
         method,
         path,
@@ -252,6 +253,60 @@ fn pages_of_others_are_refused() {
             ..asked(method, path)
         };
         assert_eq!(view(&request), *wanted, "{line} {origin:?} {fetch_site:?}");
+    }
+}
+
+#[test]
+fn over_tls_a_page_of_the_plain_scheme_is_somebody_elses() {
+    let view = |origin| {
+        view(&Request {
+            way: Way::Network,
+            is_encrypted: true,
+            role: Role::Operator,
+            content_type: JSON,
+            origin: Some(origin),
+            ..asked("POST", "/api/v1/access")
+        })
+    };
+    assert_eq!(view("https://localhost:7480"), Ok(SET_ACCESS));
+    assert_eq!(view("http://localhost:7480"), FOREIGN);
+    assert_eq!(view("https://localhost"), FOREIGN);
+}
+
+#[test]
+fn whoever_comes_over_the_network_without_a_login_is_told_that_the_process_works_and_no_more() {
+    let open = |way| {
+        let routes = ROUTES.iter().filter(move |route| {
+            route.least(way) == Role::Nobody && route.whence == Whence::Anywhere
+        });
+        routes
+            .map(|route| (route.method.words(), route.path))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        open(Way::Network),
+        [
+            ("GET, HEAD", "/"),
+            ("GET, HEAD", "/assets/{id}"),
+            ("GET, HEAD", "/healthz"),
+            ("GET, HEAD", "/livez"),
+            ("GET, HEAD", "/api/v1/session"),
+            ("POST", "/api/v1/session"),
+            ("DELETE", "/api/v1/session"),
+            ("GET, HEAD", "/api/v1/openapi.json"),
+        ]
+    );
+    for what in ["/metrics", "/readyz"] {
+        let asked = |way, role| {
+            view(&Request {
+                way,
+                role,
+                ..asked("GET", what)
+            })
+        };
+        assert_eq!(asked(Way::Network, Role::Nobody), Err(Fault::Unknown));
+        assert!(asked(Way::Network, Role::Viewer).is_ok());
+        assert!(asked(Way::Port, Role::Nobody).is_ok());
     }
 }
 

@@ -59,6 +59,8 @@ pub struct NewToken {
     pub token: String,
     /// The address that logs in with it; empty where the dashboard is on no port.
     pub url: String,
+    /// SHA-256 of the certificate that is shown there; `null` where it is not encrypted.
+    pub fingerprint: Option<String>,
     /// What it opens.
     pub role: String,
     /// Until when: RFC 3339 in UTC.

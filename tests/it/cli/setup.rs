@@ -141,6 +141,68 @@ fn a_machine_is_set_up_once_the_control_plane_takes_its_token_and_taken_down_aga
 }
 
 #[test]
+fn the_page_is_opened_to_other_machines_and_closed_again_beside_the_settings_of_the_user() {
+    let plane = plane();
+    let token = plane.token().to_owned();
+    let machine = Machine::new(&plane).with("PIPEOPS_API_URL", plane.api_url());
+    let token = machine.write("right", &token, 0o600);
+    std::fs::create_dir(machine.folder.path().join("etc")).unwrap();
+    let mine = format!(
+        "# Mine.\n[pipeops]\ntoken_file = {token:?}\n[dashboard]\nlisten = \"127.0.0.1:7999\" # Here.\n"
+    );
+    machine.write("etc/config.toml", &mine, 0o600);
+    let listen = || {
+        let shown = answer(&machine.run(&["config", "show", "--json"]));
+        let settings = shown["settings"].as_array().unwrap();
+        let found = settings.iter().find(|it| it["key"] == "dashboard.listen");
+        found.unwrap()["value"].clone()
+    };
+    for (words, wanted) in [
+        (&["dashboard", "expose"][..], "0.0.0.0:7999"),
+        (&["dashboard", "expose", "--off"], "127.0.0.1:7999"),
+        (
+            &["dashboard", "expose", "--listen", "[::]:7480"],
+            "[::]:7480",
+        ),
+        (&["dashboard", "expose"], "[::]:7480"),
+        (
+            &["dashboard", "expose", "--off", "--no-start"],
+            "127.0.0.1:7480",
+        ),
+    ] {
+        let output = machine.run(words);
+        let told = text(&output.stdout);
+        assert_eq!(code(&output), 0, "{words:?}: {}", text(&output.stderr));
+        assert!(told.contains("config.d/up.toml"), "{told}");
+        // It is no service of this machine.
+        let is_told = told.contains("Run it anew: pipeops-agent run --config");
+        assert_eq!(is_told, !words.contains(&"--no-start"), "{told}");
+        assert_eq!(listen(), wanted, "{words:?}");
+    }
+    assert_eq!(read(&machine.path("config.toml")), mine);
+    for (address, why) in [
+        ("127.0.0.1:7480", "no other machine reaches"),
+        ("box:7480", "is no address with a port"),
+    ] {
+        let output = machine.run(&["dashboard", "expose", "--listen", address]);
+        assert_eq!(code(&output), 2);
+        let told = text(&output.stderr);
+        assert!(told.contains(why) && told.contains("fix: "), "{told}");
+    }
+    assert_eq!(listen(), "127.0.0.1:7480");
+    // What is read later wins, and is named.
+    machine.write(
+        "etc/config.d/zz.toml",
+        "dashboard.listen = \"127.0.0.1:1\"\n",
+        0o600,
+    );
+    let output = machine.run(&["dashboard", "expose"]);
+    assert_eq!(code(&output), 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("zz.toml:1 says otherwise"), "{told}");
+}
+
+#[test]
 fn a_folder_that_is_not_the_agents_is_not_removed() {
     let plane = plane();
     let machine = Machine::new(&plane);

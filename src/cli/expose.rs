@@ -1,0 +1,268 @@
+//! `dashboard expose`: the page for other machines, and back.
+
+use std::{net::SocketAddr, time::Duration};
+
+use nix::unistd::geteuid;
+use serde_json::{Value, json};
+use smol::{Timer, block_on};
+
+use super::{
+    given::Given,
+    install::{self, Plan},
+    load,
+    output::{Output, printable},
+    said::Said,
+    socket::{self, Ask},
+    status,
+    table::{Command, Opt, Takes},
+};
+use crate::{
+    error::{Error, Exit, Result},
+    host::clock,
+    wire::api::STATUS_PATH,
+};
+
+/// The setting.
+const KEY: &str = "dashboard.listen";
+/// The port where the settings name none.
+const USUAL_PORT: u16 = 7480;
+/// How long a started agent may take to open the page: a slow card takes long to open its databases.
+const OPENS_WITHIN: Duration = Duration::from_secs(45);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// `dashboard expose`.
+pub(super) static COMMAND: Command = Command {
+    name: "expose",
+    about: "Let other machines open the page, encrypted and with a login; or take that back",
+    options: &[
+        Opt::value(
+            "listen",
+            Takes::Text,
+            "ADDRESS:PORT",
+            "Where; without it every address of this machine, at the port that it has",
+        )
+        .against("off"),
+        Opt::flag("off", "From now on only this machine opens it"),
+        Opt::flag("no-start", "Write the setting, start nothing"),
+    ],
+    notes: "It writes dashboard.listen beside the file of settings and starts the agent anew.\n\
+            Without dashboard.cert_file the agent makes a certificate: a browser warns of it once, and you compare its fingerprint.\n\
+            Nobody sees anything there without a login: pipeops-agent dashboard token, or dashboard password.",
+    examples: &[
+        "sudo pipeops-agent dashboard expose",
+        "sudo pipeops-agent dashboard expose --listen 192.0.2.7:7480",
+        "sudo pipeops-agent dashboard expose --off",
+    ],
+    exit: "0 when it is done, 1 when the agent was started and does not open the page, 2 when it cannot be done.",
+    run: Some(expose),
+    ..Command::BARE
+};
+
+fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
+    let (file, _) = install::now(given);
+    let listen = wanted(given)?;
+    let plan = Plan::new(file, vec![(KEY, listen.to_string())], output)?;
+    let written = plan.write_keys().map_err(as_root)?;
+    check_that_it_holds(given, &listen.to_string())?;
+    let line = if given.has("no-start") {
+        None
+    } else {
+        install::start(&plan)?
+    };
+    let is_started = !given.has("no-start") && line.is_none();
+    let dashboard = if is_started {
+        opened(given, output, listen)?
+    } else {
+        None
+    };
+    if given.has("json") {
+        output.json(&json!({
+            "settings": written, "listen": listen.to_string(), "started": is_started, "run": line, "dashboard": dashboard,
+        }));
+    } else {
+        if let Some(written) = written {
+            output.line(&format!("The setting is in {}.", written.display()));
+        }
+        if let Some(line) = line {
+            output.line(&format!(
+                "The agent is no service of this machine. Run it anew: {line}"
+            ));
+        }
+        match &dashboard {
+            Some(dashboard) => {
+                for line in told(Said::new(dashboard), listen) {
+                    output.line(&printable(&line));
+                }
+            }
+            None if listen.ip().is_loopback() => {}
+            None => output.line("Then: pipeops-agent status; sudo pipeops-agent dashboard token"),
+        }
+    }
+    Ok(if is_started && dashboard.is_none() {
+        Exit::Problem
+    } else {
+        Exit::Fine
+    })
+}
+
+/// The address that is to be set.
+fn wanted(given: &Given) -> Result<SocketAddr> {
+    let (_, before) = install::now(given);
+    let shown = before.shown();
+    let now = shown.iter().find(|shown| shown.key.path == KEY);
+    let now: Option<SocketAddr> = now.and_then(|now| now.value.as_deref()?.parse().ok());
+    let port = now.map_or(USUAL_PORT, |now| now.port());
+    if given.has("off") {
+        return Ok(([127, 0, 0, 1], port).into());
+    }
+    let Some(text) = given.text("listen") else {
+        return Ok(now
+            .filter(|now| !now.ip().is_loopback())
+            .unwrap_or_else(|| ([0, 0, 0, 0], port).into()));
+    };
+    let fix = "write it like 0.0.0.0:7480, [::]:7480 or 192.0.2.7:7480";
+    let listen: SocketAddr = text.parse().map_err(|_no_address| {
+        Error::new(format!("{text:?} is no address with a port")).fix(fix)
+    })?;
+    if listen.ip().is_loopback() {
+        return Err(Error::new(format!("no other machine reaches {listen}"))
+            .fix(format!("{fix}; to take it back: --off")));
+    }
+    Ok(listen)
+}
+
+/// Only root writes settings.
+fn as_root(error: Error) -> Error {
+    if geteuid().is_root() {
+        error
+    } else {
+        error.fix("sudo pipeops-agent dashboard expose")
+    }
+}
+
+/// A file that is read later, or the environment, may say otherwise.
+fn check_that_it_holds(given: &Given, listen: &str) -> Result<()> {
+    let (_, after) = install::now(given);
+    let shown = after.shown();
+    match shown.iter().find(|shown| shown.key.path == KEY) {
+        Some(now) if now.value.as_deref() != Some(listen) => {
+            Err(Error::new(format!("{KEY} is not {listen}"))
+                .why(format!("{} says otherwise, and is read later", now.origin))
+                .fix("remove it there, then try again"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What the agent says of the page, once it is where it was wanted. `None`, and told why, where it does not come to that.
+fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Option<Value>> {
+    let is_for_others = !listen.ip().is_loopback();
+    let sockets = socket::candidates(given, &load(given));
+    let until = clock::now().mono.after(OPENS_WITHIN);
+    loop {
+        let is_late = until.since(clock::now().mono).is_zero();
+        let asked = socket::ask(&sockets, &Ask::Get(STATUS_PATH)).map_err(|silence| silence.error);
+        match asked.and_then(|answer| answer.fine("the agent does not say how it is")) {
+            Ok(value) => {
+                let said = Said::new(&value);
+                let dashboard = said.at("dashboard");
+                let is_there = dashboard.list("urls").next().is_some();
+                if is_there && dashboard.maybe("fingerprint").is_some() == is_for_others {
+                    return Ok(Some(dashboard.json().clone()));
+                }
+                let wrong = said.list("conditions");
+                let mut wrong = wrong.filter(|it| it.text("id").starts_with("dashboard."));
+                if let Some(condition) = wrong.next() {
+                    let now = clock::now().wall;
+                    for line in status::told_condition(condition, now, output) {
+                        output.line(&line);
+                    }
+                    return Ok(None);
+                }
+                if is_late {
+                    return Err(Error::new("the agent was started and the page is not open")
+                        .fix("pipeops-agent status; journalctl -u pipeops-agent -n 50"));
+                }
+            }
+            Err(error) if is_late => {
+                return Err(error
+                    .within("the agent was started and does not answer")
+                    .fix("journalctl -u pipeops-agent -n 50"));
+            }
+            Err(_) => {}
+        }
+        block_on(Timer::after(LOOK_EVERY));
+    }
+}
+
+/// What a person has to know: where it is, what to compare, how to log in, the way back.
+fn told(dashboard: Said<'_>, listen: SocketAddr) -> Vec<String> {
+    let urls = dashboard.list("urls");
+    let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
+    let Some(fingerprint) = dashboard.maybe("fingerprint") else {
+        return vec![format!(
+            "Only this machine opens the page now: {}",
+            urls.join(", ")
+        )];
+    };
+    let mut lines = vec!["Other machines open the page at".to_owned()];
+    lines.extend(urls.iter().map(|url| format!("  {url}")));
+    let certificate = if dashboard.flag("is_self_made") == Some(false) {
+        "with your certificate, whose SHA-256 fingerprint is"
+    } else {
+        "with a certificate that the agent made. A browser warns of it once; go on where the SHA-256 fingerprint is"
+    };
+    lines.extend([
+        certificate.to_owned(),
+        format!("  {fingerprint}"),
+        "Nobody sees anything there without a login:".to_owned(),
+        "  sudo pipeops-agent dashboard token       a token, which logs in once".to_owned(),
+        "  sudo pipeops-agent dashboard password    a password, which stays".to_owned(),
+        format!(
+            "A firewall has to let TCP {} in. To take it back: sudo pipeops-agent dashboard expose --off",
+            listen.port()
+        ),
+    ]);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::api::Dashboard;
+
+    #[test]
+    fn what_is_told_has_the_address_the_fingerprint_a_login_and_the_way_back() {
+        let listen = "0.0.0.0:7480".parse().unwrap();
+        let lines = |dashboard: &Dashboard| {
+            let said = serde_json::to_value(dashboard).unwrap();
+            told(Said::new(&said), listen).join("\n")
+        };
+        let mut dashboard = Dashboard {
+            urls: vec!["https://192.0.2.7:7480".to_owned()],
+            fingerprint: Some("AB:CD".to_owned()),
+            until: None,
+            is_self_made: Some(true),
+        };
+        let own = lines(&dashboard);
+        for part in [
+            "  https://192.0.2.7:7480\n",
+            "that the agent made",
+            "  AB:CD\n",
+            "dashboard token",
+            "dashboard password",
+            "TCP 7480",
+            "expose --off",
+        ] {
+            assert!(own.contains(part), "{part}: {own}");
+        }
+        dashboard.is_self_made = Some(false);
+        assert!(lines(&dashboard).contains("with your certificate"));
+        dashboard.fingerprint = None;
+        dashboard.urls = vec!["http://127.0.0.1:7480".to_owned()];
+        assert_eq!(
+            lines(&dashboard),
+            "Only this machine opens the page now: http://127.0.0.1:7480"
+        );
+    }
+}

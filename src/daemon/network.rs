@@ -1,0 +1,235 @@
+//! The dashboard for other machines: the port, its certificate while it lives, and the names of this machine.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::{Timer, future::FutureExt as _};
+
+use super::Agent;
+use crate::{
+    core::health::Severity,
+    dashboard::{Loaded, Origin, Server, Shown, Site, Time},
+    error::{Error, Result},
+    host::{facts::hostname, network::addresses},
+    tasks::board::{CertificateView, DashboardView},
+};
+
+/// How often the certificate is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// What is wrong with the certificate, and what happened to it.
+const CERTIFICATE: &str = "dashboard.certificate";
+/// Where the one that is made here is kept, below the state folder.
+const OWN_FILE: &str = "dashboard.pem";
+/// Addresses of the page that are told.
+const URLS_MAX: usize = 4;
+
+impl Agent {
+    /// Serves whoever reaches that address, by TLS alone. While there is no certificate it serves this machine, as it does unless it is
+    /// told otherwise.
+    pub(super) async fn serve_network(&self, wanted: SocketAddr, site: Rc<Site>) {
+        let origin = self.origin(wanted.ip());
+        let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wanted.port());
+        let loaded = match self.look_at(&origin).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.cannot_show(error);
+                let in_the_meantime = async {
+                    self.serve_here(here, Rc::clone(&site)).await;
+                    std::future::pending().await
+                };
+                self.certificate(&origin).or(in_the_meantime).await
+            }
+        };
+        let shown = Shown::new(loaded.served.clone());
+        let bind = async || Server::on_network(wanted, shown.clone()).await;
+        let server = self.open("dashboard.listen", bind).await;
+        let Some(address) = server.address() else {
+            return;
+        };
+        site.open_to_network(self.names(), shown.clone());
+        self.show(&loaded, address);
+        let certificate = &loaded.served;
+        let url = self.board.dashboard.borrow().urls.join(" ");
+        ::log::warn!(
+            "the dashboard is open to other machines at {url} certificate_sha256={}",
+            certificate.fingerprint()
+        );
+        let renewed = self.renew(&origin, &shown, address);
+        let answering = async {
+            server.serve(Rc::clone(&self.executor), site).await;
+        };
+        answering.or(renewed).await;
+    }
+
+    /// Where the certificate comes from. The names of the machine, and an address that is asked for, are part of it.
+    fn origin(&self, listen: IpAddr) -> Origin {
+        let settings = &self.settings.dashboard;
+        if let Some(files) = &settings.certificate {
+            return Origin::Files {
+                certificate: files.cert_file.clone(),
+                key: files.key_file.clone(),
+            };
+        }
+        let mut names = self.names();
+        names.extend([
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            "::1".to_owned(),
+        ]);
+        if !listen.is_unspecified() {
+            names.push(listen.to_string());
+        }
+        Origin::Own {
+            file: self.settings.agent.state_dir.join(OWN_FILE),
+            names,
+            addresses: addresses(),
+        }
+    }
+
+    /// The names under which this machine is known: its own, as it is and as mDNS tells it, and those of the settings.
+    fn names(&self) -> Vec<String> {
+        let own = hostname(Path::new("/")).unwrap_or_default();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+        // What a machine is called before it has a name is none.
+        let is_name = !own.is_empty()
+            && own.bytes().all(is_plain)
+            && own.split('.').all(|label| !label.is_empty())
+            && !own.starts_with("localhost");
+        let mut names = Vec::new();
+        if is_name {
+            let short = own.split('.').next().unwrap_or(&own);
+            names.push(format!("{short}.local"));
+            if short != own {
+                names.insert(0, short.to_owned());
+            }
+            names.insert(0, own);
+        }
+        names.extend(self.settings.dashboard.names.iter().cloned());
+        names.dedup();
+        names
+    }
+
+    async fn look_at(&self, origin: &Origin) -> Result<Loaded> {
+        let origin = origin.clone();
+        let time = Time {
+            now: self.network.time(),
+            is_believed: self.network.clock_is_set(),
+        };
+        smol::unblock(move || origin.load(time)).await
+    }
+
+    /// The certificate, once there is one.
+    async fn certificate(&self, origin: &Origin) -> Loaded {
+        loop {
+            Timer::after(LOOK_EVERY).await;
+            match self.look_at(origin).await {
+                Ok(loaded) => return loaded,
+                Err(error) => self.cannot_show(error),
+            }
+        }
+    }
+
+    fn cannot_show(&self, error: Error) {
+        let what = "other machines do not reach the dashboard, for it has no certificate";
+        let told = format!("{what}: {}", error.sentence());
+        self.board
+            .report(CERTIFICATE, Severity::Warning, told, error.fix);
+    }
+
+    /// Takes up a certificate that was renewed, and makes a new one in time.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    async fn renew(&self, origin: &Origin, shown: &Shown, address: SocketAddr) {
+        let mut failures = 0_u32;
+        loop {
+            Timer::after(LOOK_EVERY).await;
+            match self.look_at(origin).await {
+                Ok(loaded) => {
+                    failures = 0;
+                    let before = shown.now();
+                    if before.fingerprint() != loaded.served.fingerprint() {
+                        self.tell_change(before.fingerprint(), loaded.served.fingerprint());
+                        shown.replace(loaded.served.clone());
+                    }
+                    self.show(
+                        &Loaded {
+                            replaces: None,
+                            ..loaded
+                        },
+                        address,
+                    );
+                }
+                Err(error) => {
+                    // Whoever renews writes one file after the other.
+                    failures = failures.saturating_add(1);
+                    if failures > 1 {
+                        let told = format!(
+                            "the dashboard goes on with the certificate that it has: {}",
+                            error.sentence()
+                        );
+                        self.board
+                            .report(CERTIFICATE, Severity::Warning, told, error.fix);
+                    }
+                }
+            }
+        }
+    }
+
+    fn show(&self, loaded: &Loaded, address: SocketAddr) {
+        if let Some(before) = &loaded.replaces {
+            self.tell_change(before, loaded.served.fingerprint());
+        }
+        match &loaded.doubt {
+            Some(doubt) => {
+                let (told, fix) = (doubt.sentence(), doubt.fix.clone());
+                self.board.report(CERTIFICATE, Severity::Warning, told, fix);
+            }
+            None => self.board.clear(CERTIFICATE),
+        }
+        self.board.dashboard.replace(DashboardView {
+            urls: self.urls(loaded, address),
+            certificate: Some(CertificateView {
+                fingerprint: loaded.served.fingerprint().to_owned(),
+                until: loaded.until,
+                is_self_made: self.settings.dashboard.certificate.is_none(),
+            }),
+        });
+    }
+
+    /// Whoever has compared the fingerprint has to do it again, and is to know that it was not an attacker.
+    fn tell_change(&self, before: &str, now: &str) {
+        let told = format!(
+            "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, and was {before}"
+        );
+        ::log::warn!("{told}");
+        self.board.happened(CERTIFICATE, Severity::Note, told);
+    }
+
+    /// Where other machines find the page: first by what the certificate is for.
+    fn urls(&self, loaded: &Loaded, address: SocketAddr) -> Vec<String> {
+        let all = match address.ip() {
+            ip if ip.is_unspecified() => addresses(),
+            ip => vec![ip],
+        };
+        let usual = self.board.link.borrow().local_ip;
+        let (first, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| Some(*it) == usual);
+        let addresses = first.into_iter().chain(others).map(|ip| ip.to_string());
+        let own = hostname(Path::new("/")).map(|own| format!("{own}.local"));
+        let settings = self.settings.dashboard.names.iter().cloned();
+        let names = settings.chain(addresses).chain(own);
+        let (certain, doubtful): (Vec<_>, Vec<_>) =
+            names.partition(|name| loaded.served.is_for(name));
+        let port = address.port();
+        let urls = certain.into_iter().chain(doubtful).map(|name| {
+            if name.contains(':') {
+                format!("https://[{name}]:{port}")
+            } else {
+                format!("https://{name}:{port}")
+            }
+        });
+        urls.take(URLS_MAX).collect()
+    }
+}

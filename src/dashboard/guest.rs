@@ -1,0 +1,121 @@
+//! Somebody who was accepted, from the first byte to where HTTP begins.
+
+use std::{net::IpAddr, time::Duration};
+
+use smol::{Timer, future::FutureExt as _, net::TcpStream};
+
+use super::{answers::From, connections::Stream};
+use crate::net::served::Served;
+
+/// How long the handshake of TLS may take, from the connection on.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// The first byte of a handshake: a record of that type.
+const HANDSHAKE: u8 = 0x16;
+
+/// Where somebody came from, as far as places are shared out by it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Source {
+    /// This machine.
+    Here,
+    /// Elsewhere: an address, or the network that one household has of the newer kind.
+    Elsewhere(IpAddr),
+}
+
+impl Source {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address {
+            address if address.is_loopback() => Self::Here,
+            IpAddr::V4(_) => Self::Elsewhere(address),
+            IpAddr::V6(address) => {
+                let household = address.to_bits() >> 64 << 64;
+                Self::Elsewhere(IpAddr::V6(household.into()))
+            }
+        }
+    }
+}
+
+/// Somebody who was accepted.
+pub(super) enum Guest {
+    /// Speaks HTTP at once. `None` where the kernel does not say who it is.
+    Plain(Stream, Option<From>),
+    /// Has to come by TLS, from this address.
+    Tls(TcpStream, IpAddr, Served),
+}
+
+/// How somebody came.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Manner {
+    /// As it should.
+    Right(Option<From>),
+    /// Without TLS, where it is wanted.
+    InTheOpen,
+}
+
+impl Guest {
+    pub(super) fn source(&self) -> Source {
+        match self {
+            Self::Plain(_, Some(From::Port { address, .. })) | Self::Tls(_, address, _) => {
+                Source::of(*address)
+            }
+            Self::Plain(..) => Source::Here,
+        }
+    }
+
+    /// What HTTP is spoken over. `None`: it said nothing in time, or nothing that is TLS or HTTP.
+    pub(super) async fn arrive(self) -> Option<(Stream, Manner)> {
+        match self {
+            Self::Plain(stream, from) => Some((stream, Manner::Right(from))),
+            Self::Tls(stream, address, served) => {
+                let late = async {
+                    Timer::after(HANDSHAKE_DEADLINE).await;
+                    None
+                };
+                shake_hands(stream, address, served).or(late).await
+            }
+        }
+    }
+}
+
+async fn shake_hands(
+    stream: TcpStream,
+    address: IpAddr,
+    served: Served,
+) -> Option<(Stream, Manner)> {
+    let mut first = [0];
+    if stream.peek(&mut first).await.ok()? == 0 {
+        return None;
+    }
+    if first != [HANDSHAKE] {
+        // People type the address without its scheme, and browsers then try the plain one.
+        return Some((Box::new(stream), Manner::InTheOpen));
+    }
+    match served.accept(stream).await {
+        Ok(stream) => {
+            let from = From::Port {
+                address,
+                is_encrypted: true,
+            };
+            Some((Box::new(stream), Manner::Right(Some(from))))
+        }
+        Err(error) => {
+            // A browser that asks its user first breaks off, too.
+            log::debug!("dashboard: no TLS with {address}: {error}");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_household_is_one_source_and_this_machine_another() {
+        let of = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(of("127.0.0.1"), Source::Here);
+        assert_eq!(of("::1"), Source::Here);
+        assert_eq!(of("2001:db8:1:2::7"), of("2001:db8:1:2:ffff::1"));
+        assert_ne!(of("2001:db8:1:2::7"), of("2001:db8:1:3::7"));
+        assert_ne!(of("192.0.2.7"), of("192.0.2.8"));
+    }
+}
