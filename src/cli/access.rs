@@ -6,8 +6,7 @@ mod report;
 use std::path::PathBuf;
 
 pub(super) use decision::escaped;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     given::Given,
@@ -105,16 +104,11 @@ fn sockets(given: &Given) -> Vec<PathBuf> {
     socket::candidates(given, &load(given))
 }
 
-/// An answer as the agent said it, and as far as this program understands it.
-fn understood<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T> {
-    T::deserialize(value).map_err(|error| socket::odd(error.to_string()))
-}
-
 fn show(given: &Given, output: &mut Output) -> Result<Exit> {
     let asked = socket::ask(&sockets(given), &Ask::Get(ACCESS_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
     let value = answer.fine("the agent refuses to tell how strict it is")?;
-    let report: AccessReport = understood(&value)?;
+    let report: AccessReport = socket::understood(&value)?;
     if report.level.is_empty() {
         return Err(socket::odd("it has no level"));
     }
@@ -150,7 +144,7 @@ fn set(given: &Given, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Problem);
     }
     let value = answer.fine(&cannot)?;
-    let change: AccessChange = understood(&value)?;
+    let change: AccessChange = socket::understood(&value)?;
     if given.has("json") {
         output.json(&value);
     } else {

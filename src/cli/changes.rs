@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
-use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -187,7 +186,7 @@ fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
         }
     })?;
     match answer.code {
-        200 => Done::deserialize(answer.json()?).map_err(|error| socket::odd(error.to_string())),
+        200 => answer.understood(),
         404 => Err(unknown()),
         _ => Err(answer.refusal(&format!("cannot undo {id}"))),
     }
@@ -256,8 +255,6 @@ fn changes_of_agent(given: &Given, loaded: &Loaded) -> Result<Vec<ChangeReport>>
     if answer.code != 200 {
         return Err(answer.refusal("the agent does not tell its changes"));
     }
-    let list = ChangeList::deserialize(answer.json()?);
-    Ok(list
-        .map_err(|error| socket::odd(error.to_string()))?
-        .changes)
+    let list: ChangeList = answer.understood()?;
+    Ok(list.changes)
 }

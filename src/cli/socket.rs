@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -19,6 +20,7 @@ use crate::{
     core::time::Mono,
     error::{Error, Result, Retry},
     host::clock,
+    wire::json,
 };
 
 /// Where the agent of a service has its socket.
@@ -56,6 +58,11 @@ impl Answer {
         }
     }
 
+    /// The same as far as this program understands it.
+    pub(super) fn understood<T: DeserializeOwned>(&self) -> Result<T> {
+        understood(&self.json()?)
+    }
+
     /// The same where it did what it was asked for; else why it does not do `what`.
     pub(super) fn fine(&self, what: &str) -> Result<Value> {
         if self.code == 200 {
@@ -77,6 +84,11 @@ impl Answer {
             ..Error::new(what).why(said.text("error"))
         }
     }
+}
+
+/// An answer as far as this program understands it.
+pub(super) fn understood<T: DeserializeOwned>(value: &Value) -> Result<T> {
+    json::read(&value.to_string()).map_err(|error| odd(error.to_string()))
 }
 
 /// The error of an answer that makes no sense here.

@@ -17,6 +17,7 @@ use super::error::Error;
 use crate::core::backoff::Backoff;
 use crate::net::Body;
 use crate::net::{Elapsed, deadline};
+use crate::wire::json;
 use crate::wire::kube::{HeadOnly, Object, Status};
 
 /// The time for the head of a watch.
@@ -236,12 +237,12 @@ fn decoded<T: Object>(line: &[u8]) -> Result<Said<T>, String> {
     let text = line.object.get();
     match line.kind {
         "BOOKMARK" => {
-            let head: HeadOnly = serde_json::from_str(text).map_err(wrong)?;
+            let head: HeadOnly = json::read(text).map_err(wrong)?;
             Ok(Said::Bookmark(head.metadata.resource_version))
         }
-        "ERROR" => serde_json::from_str(text).map(Said::Error).map_err(wrong),
+        "ERROR" => json::read(text).map(Said::Error).map_err(wrong),
         kind => {
-            let object: T = serde_json::from_str(text).map_err(wrong)?;
+            let object: T = json::read(text).map_err(wrong)?;
             let version = object.metadata().resource_version.clone();
             if version.is_empty() {
                 return Err("an object without a resource version".to_owned());

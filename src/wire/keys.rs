@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::state::hex;
+use super::{json, state::hex};
 use crate::core::{
     door::{
         Role,
@@ -83,7 +83,7 @@ pub fn write(keys: &Keys, now: Now) -> String {
 
 /// What a note says. `None` where it is not what was written.
 pub fn read(note: &str, now: Now) -> Option<Keys> {
-    let shape: Shape = serde_json::from_str(note).ok()?;
+    let shape: Shape = json::read(note).ok()?;
     let mut keys = Keys::default();
     if let Some(password) = shape.password {
         keys.password = Some(Password {

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use super::json;
 use crate::core::{
     lease::{Change, Party, Record, Standby},
     time::Wall,
@@ -104,7 +105,7 @@ impl Lease {
 
     fn note<T: for<'a> Deserialize<'a> + Default>(&self, name: &str) -> T {
         let text = self.metadata.annotations.get(name);
-        text.and_then(|text| serde_json::from_str(text).ok())
+        text.and_then(|text| json::read(text).ok())
             .unwrap_or_default()
     }
 }

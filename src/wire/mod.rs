@@ -6,6 +6,7 @@ pub mod control;
 pub mod edge;
 pub mod exposition;
 pub mod handshake;
+pub mod json;
 pub mod keeper;
 pub mod keys;
 pub mod kube;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::json;
 use crate::core::{
     health::Severity,
     notify::{Message, Notice, Told, Turn},
@@ -184,7 +185,7 @@ pub fn kept(told: &BTreeMap<String, Told>) -> String {
 
 /// The reverse of [`kept`]; what is not understood was not told.
 pub fn read_kept(text: &str) -> BTreeMap<String, Told> {
-    let all: BTreeMap<String, Kept> = serde_json::from_str(text).unwrap_or_default();
+    let all: BTreeMap<String, Kept> = json::read(text).unwrap_or_default();
     let told = |kept: Kept| {
         let severities = [Severity::Note, Severity::Warning, Severity::Critical];
         let severity = severities

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::api::EventReport;
+use super::{api::EventReport, json};
 use crate::core::event::{Event, LogLine};
 
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ pub fn event(event: &Event) -> String {
 
 /// Reads what [`event`] wrote, without its times. `None` for what is no such record.
 pub fn read_event(record: &str) -> Option<EventReport> {
-    serde_json::from_str(record).ok()
+    json::read(record).ok()
 }
 
 #[derive(Serialize)]

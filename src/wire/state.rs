@@ -6,6 +6,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::json;
 use crate::core::identity::{Fingerprint, Identity, LeftBehind};
 
 /// The format that this program writes. A file of a higher one is not read.
@@ -73,7 +74,7 @@ pub fn read_identity(content: &[u8]) -> Result<Identity, Unreadable> {
     if sealed.format > FORMAT {
         return Err(Unreadable::Newer);
     }
-    let shape: Shape = serde_json::from_str(sealed.identity.get()).map_err(damaged)?;
+    let shape: Shape = json::read(sealed.identity.get()).map_err(damaged)?;
     let left_cluster_id = shape.left_cluster_id;
     Ok(Identity {
         generation: shape.generation,

@@ -9,7 +9,7 @@ use super::{
         output::{Output, Tone},
         socket::{self, Ask, Silence},
     },
-    table, understood,
+    table,
 };
 use crate::{
     config::Loaded,
@@ -50,7 +50,7 @@ pub(super) fn test(given: &Given, output: &mut Output) -> Result<Exit> {
         }
         Err(silence) => return Err(silence.error),
     };
-    let decision: Decision = understood(&value)?;
+    let decision: Decision = socket::understood(&value)?;
     let exit = match decision.verdict.as_str() {
         "permitted" => Exit::Fine,
         "refused" => Exit::Problem,

@@ -9,9 +9,12 @@ use super::{
     fields::{BASE64, Field, Fields, string},
     outbound::message,
 };
-use crate::core::{
-    outbox::{Acknowledgement, Loss, Range, Stream},
-    time::Wall,
+use crate::{
+    core::{
+        outbox::{Acknowledgement, Loss, Range, Stream},
+        time::Wall,
+    },
+    wire::json,
 };
 
 /// The largest message with records: on a link of 8 Mbit/s it delays what waits behind it by 33 ms.
@@ -61,7 +64,7 @@ fn streams(raw: Option<&RawValue>) -> Vec<Stream> {
     let Some(raw) = raw.filter(|raw| raw.get().len() <= STREAMS_BYTES_MAX) else {
         return Vec::new();
     };
-    let named: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
+    let named: Vec<&RawValue> = json::read(raw.get()).unwrap_or_default();
     let named: Vec<_> = named.into_iter().filter_map(string).collect();
     Stream::ALL
         .into_iter()

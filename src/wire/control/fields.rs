@@ -13,7 +13,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::core::proxy::HeaderList;
+use crate::{core::proxy::HeaderList, wire::json};
 
 /// Standard base64 with padding; bits behind the last byte are not looked at, as in Go.
 pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -163,7 +163,7 @@ pub(super) struct Unusable(pub(super) String);
 impl<'a> Fields<'a> {
     /// The members of an object; none where it is anything else.
     pub(super) fn of_object(raw: Option<&'a RawValue>) -> Self {
-        raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
+        raw.and_then(|raw| json::read(raw.get()).ok())
             .unwrap_or_default()
     }
 
@@ -215,7 +215,7 @@ impl<'a> Fields<'a> {
         if raw.starts_with('"') {
             return None;
         }
-        serde_json::from_str(raw).ok()
+        json::read(raw).ok()
     }
 
     /// A number, truncated towards zero; absent beyond 2^53, where doubles stop being exact.
@@ -234,7 +234,7 @@ impl<'a> Fields<'a> {
         if !raw.get().starts_with('{') {
             return Ok(HeaderList::default());
         }
-        let Headers { list, is_too_much } = serde_json::from_str(raw.get()).unwrap_or_default();
+        let Headers { list, is_too_much } = json::read(raw.get()).unwrap_or_default();
         if is_too_much {
             return Err(Unusable(format!(
                 "headers are more than {HEADER_VALUES_MAX} values or {HEADER_BYTES_MAX} bytes"
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
 pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     let inner = raw.get().strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') {
-        return serde_json::from_str(raw.get()).ok().map(Cow::Owned);
+        return json::read(raw.get()).ok().map(Cow::Owned);
     }
     Some(Cow::Borrowed(inner))
 }

@@ -14,9 +14,12 @@ use super::{
     fields::{Field, Fields, Key, is_shallow, string},
     proxied::{self, ProxyMessage},
 };
-use crate::core::{
-    outbox::{Acknowledgement, Stream},
-    time::Wall,
+use crate::{
+    core::{
+        outbox::{Acknowledgement, Stream},
+        time::Wall,
+    },
+    wire::json,
 };
 
 /// One control message.
@@ -111,7 +114,7 @@ pub fn decode(message: &[u8]) -> Result<Inbound, Undecodable> {
     if !is_shallow(text) {
         return Err(undecodable("nested too deeply"));
     }
-    let envelope: Envelope<'_> = serde_json::from_str(text)
+    let envelope: Envelope<'_> = json::read(text)
         .map_err(|error| undecodable(format!("no control message: {}", position(&error))))?;
     Ok(understand(&envelope))
 }
