@@ -11,7 +11,8 @@ const MADE: [&str; 12] = [
     "lxc",
 ];
 
-/// Addresses by which other machines in the network may reach this one, IPv4 first. None of containers, and none that is for one link only.
+/// Addresses by which other machines in the network may reach this one: IPv4 first, and in the order of their interfaces, of which those of
+/// the board come before what was made later. None of containers, and none that is for one link only.
 pub fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let others = interfaces.filter(|interface| {
@@ -30,7 +31,8 @@ pub fn addresses() -> Vec<IpAddr> {
             IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
         })
         .collect();
-    found.sort_unstable();
+    // A stable sort: what the kernel has in order stays so.
+    found.sort_by_key(IpAddr::is_ipv6);
     found.dedup();
     found
 }

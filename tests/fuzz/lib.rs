@@ -22,11 +22,12 @@ pub fn door(line: &str) {
     use core::door::{self, Fault, Request, Role, Way, Whence};
     let mut words = line.split(' ');
     let mut next = || words.next().unwrap_or_default();
-    let way = if next() == "socket" {
-        Way::Socket
-    } else {
-        Way::Port
+    let way = match next() {
+        "socket" => Way::Socket,
+        "network" => Way::Network,
+        _ => Way::Port,
     };
+    let is_encrypted = way == Way::Network;
     let role = match next() {
         "operator" => Role::Operator,
         "viewer" => Role::Viewer,
@@ -45,7 +46,7 @@ pub fn door(line: &str) {
     let cookie = next();
     let request = Request {
         way,
-        is_encrypted: false,
+        is_encrypted,
         also_here: &[],
         method,
         path,
@@ -58,13 +59,13 @@ pub fn door(line: &str) {
     };
     match door::judge(&request) {
         Ok((route, id)) => {
-            assert!(role >= route.role, "{line}");
+            assert!(role >= route.least(way), "{line}");
             assert!(!id.contains('/') && !id.contains(".."), "{line}");
-            if way == Way::Port {
+            if way != Way::Socket {
                 assert!(door::is_here(host, &[]), "{line}");
                 assert!(route.whence == Whence::Anywhere, "{line}");
                 assert!(
-                    origin.is_none_or(|origin| door::is_same_origin(&origin, host, false)),
+                    origin.is_none_or(|origin| door::is_same_origin(&origin, host, is_encrypted)),
                     "{line}"
                 );
             }
