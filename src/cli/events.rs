@@ -1,11 +1,11 @@
 //! `events`: the time line of the machine and its cluster, the newest at the end, where a terminal shows it.
 
-use std::time::Duration;
+use std::collections::VecDeque;
 
 use serde_json::{Value, json};
-use smol::{Timer, block_on};
 
 use super::{
+    follow::{Teller, follow, number},
     given::Given,
     output::{Output, Tone, printable},
     said::Said,
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{
     config::value::length,
-    core::time::Wall,
+    core::{health::Severity, time::Wall},
     error::{Exit, Result},
     host::clock,
     wire::api::EVENTS_PATH,
 };
 
-/// How often `--follow` asks. Events are written once a minute, the agent's own at once.
-const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+/// Events that are remembered so that none is told twice: more than one answer has.
+const TOLD_MAX: usize = 600;
 /// Events of one answer.
 const PAGE: usize = 500;
 /// Events of one command: a year of a busy cluster is for `metrics export` and other programs.
@@ -53,7 +53,7 @@ pub(super) static COMMAND: Command = Command {
             "severity",
             Takes::Word(&["note", "warning", "critical"]),
             "SEVERITY",
-            "Only those of this severity",
+            "Only those that matter at least so much",
         ),
         SOCKET,
         CONFIG,
@@ -65,7 +65,7 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent events --since 2h --severity critical",
         "pipeops-agent events --follow",
     ],
-    exit: "0 when it is told, 2 when no agent answers.",
+    exit: "0 when it is told, 2 when no agent answers. With --follow ctrl-C ends it (130).",
     run: Some(events),
     ..Command::BARE
 };
@@ -93,10 +93,10 @@ fn events(given: &Given, output: &mut Output) -> Result<Exit> {
         Some(_) => EVENTS_MAX,
         None => given.read("tail", lines)?.unwrap_or(PAGE).min(EVENTS_MAX),
     };
-    let found = pages(given, since, most)?;
     if given.has("follow") {
-        return Ok(follow(given, &found, output));
+        return follow_on(given, since, most, output);
     }
+    let found = pages(given, since, most)?;
     if given.has("json") {
         output.json(&json!({ "events": found }));
     } else {
@@ -150,41 +150,76 @@ fn page(given: &Given, query: &str) -> Result<Value> {
     )
 }
 
-/// Until somebody ends it, or nobody reads any more. An agent that is gone is waited for.
-fn follow(given: &Given, found: &[Value], output: &mut Output) -> Exit {
-    let mut last = 0;
-    let mut is_gone = false;
-    let mut tell = |events: &[Value], output: &mut Output| {
-        for event in events {
-            let said = Said::new(event);
-            let id = said.count("id").unwrap_or(0);
-            if id > last {
-                last = id;
-                let text = line(said, output);
-                output.line(&if given.has("json") {
-                    event.to_string()
-                } else {
-                    text
-                });
-            }
+/// Events that go on. They come by their numbers; one that happens again within its minute comes again, with its count.
+struct Happenings<'a> {
+    given: &'a Given,
+    /// What was told last, so that nothing is told twice.
+    told: VecDeque<Value>,
+    /// Nothing at and below this number is of interest.
+    floor: u64,
+}
+
+impl Happenings<'_> {
+    fn tell(&mut self, event: &Value, output: &mut Output) {
+        if self.told.contains(event) {
+            return;
         }
-    };
-    tell(found, output);
-    while !output.is_over() {
-        block_on(Timer::after(FOLLOW_EVERY));
-        match pages(given, None, PAGE) {
-            Ok(events) => {
-                is_gone = false;
-                tell(&events, output);
-            }
-            Err(error) if !is_gone => {
-                is_gone = true;
-                output.warning(&error);
-            }
-            Err(_) => {}
+        if self.given.has("json") {
+            output.json_line(event);
+        } else {
+            let line = line(Said::new(event), output);
+            output.line(&line);
+        }
+        self.told.push_back(event.clone());
+        if self.told.len() > TOLD_MAX {
+            self.told.pop_front();
         }
     }
-    Exit::Fine
+
+    /// Whether it is one of those that the options name.
+    fn is_wanted(&self, event: Said<'_>) -> bool {
+        let least = self.given.text("severity").and_then(Severity::of);
+        let severity = Severity::of(event.text("severity"));
+        self.given
+            .text("source")
+            .is_none_or(|source| source == event.text("source"))
+            && least.is_none_or(|least| severity.is_none_or(|severity| severity >= least))
+    }
+}
+
+impl Teller for Happenings<'_> {
+    fn read(&mut self, output: &mut Output) -> Result<()> {
+        for event in pages(self.given, None, PAGE)? {
+            if number(&event).is_none_or(|number| number > self.floor) {
+                self.tell(&event, output);
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: &Value, output: &mut Output) {
+        if self.is_wanted(Said::new(message)) {
+            self.tell(message, output);
+        }
+    }
+}
+
+fn follow_on(given: &Given, since: Option<Wall>, most: usize, output: &mut Output) -> Result<Exit> {
+    let found = pages(given, since, most)?;
+    let newest = found.last().and_then(number).unwrap_or(0);
+    let before = found
+        .first()
+        .and_then(number)
+        .map(|first| first.saturating_sub(1));
+    let mut happenings = Happenings {
+        given,
+        told: VecDeque::new(),
+        floor: before.unwrap_or(newest),
+    };
+    for event in &found {
+        happenings.tell(event, output);
+    }
+    follow(given, "events", &mut happenings, output)
 }
 
 /// An event in a line.

@@ -1,26 +1,27 @@
 //! `logs`: the newest lines of the agent itself, or of a container of the cluster.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use smol::{Timer, block_on};
 
 use super::{
     access::escaped,
     events::lines,
+    follow::{Teller, Waiting, follow, number},
     given::Given,
     output::{Output, Tone, printable},
     said::Said,
-    socket::{self, Ask},
+    socket::{self, Ask, Flow, Lost},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
 };
 use crate::{
-    error::{Error, Exit, Result},
+    core::time::Wall,
+    error::{Error, Exit, Result, Retry},
     wire::api::{LOGS_PATH, POD_LOGS_PATH},
 };
 
-/// How often `--follow` asks for the agent's own lines.
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How long an agent that is gone is left alone between two tries.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Lines that are asked for each time.
 const AT_ONCE: usize = 200;
 /// How long a container may say nothing before the answer that does not follow is given up.
@@ -63,7 +64,7 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent logs -f --pod shop/web-5d4f8",
         "pipeops-agent logs --pod kube-system/coredns-1 --previous",
     ],
-    exit: "0 when they are told, 2 when no agent answers or there is no such Pod.",
+    exit: "0 when they are told, 2 when no agent answers or there is no such Pod. With --follow ctrl-C ends it (130).",
     run: Some(logs),
     ..Command::BARE
 };
@@ -80,36 +81,75 @@ fn logs(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 fn of_agent(tail: usize, given: &Given, output: &mut Output) -> Result<Exit> {
-    let found = newest(given, tail)?;
+    let found = newest(given, tail.max(1))?;
     if !given.has("follow") {
         if given.has("json") {
             output.json(&found);
         } else {
-            for entry in Said::new(&found).list("lines") {
+            for entry in Said::new(&found).list("lines").take(tail) {
                 output.line(&line(entry, output));
             }
         }
         return Ok(Exit::Fine);
     }
-    let mut told: VecDeque<Value> = VecDeque::new();
-    let mut next = Ok(found);
-    let mut is_gone = false;
-    while !output.is_over() {
-        match next {
-            Ok(found) => {
-                is_gone = false;
-                tell_new(&found, &mut told, given, output);
-            }
-            Err(error) if !is_gone => {
-                is_gone = true;
-                output.warning(&error);
-            }
-            Err(_) => {}
-        }
-        block_on(Timer::after(FOLLOW_EVERY));
-        next = newest(given, AT_ONCE);
+    let last = Said::new(&found).list("lines").next_back();
+    let mut lines = OwnLines {
+        given,
+        last: last.map(|last| last.json().clone()),
+    };
+    let shown = Said::new(&found).list("lines").rev().take(tail);
+    for entry in shown.collect::<Vec<_>>().into_iter().rev() {
+        lines.tell(entry.json(), output);
     }
-    Ok(Exit::Fine)
+    follow(given, "logs", &mut lines, output)
+}
+
+/// The agent's own lines that go on. They are numbered for as long as an agent runs.
+struct OwnLines<'a> {
+    given: &'a Given,
+    last: Option<Value>,
+}
+
+impl OwnLines<'_> {
+    fn tell(&self, entry: &Value, output: &mut Output) {
+        if self.given.has("json") {
+            output.json_line(entry);
+        } else {
+            let line = line(Said::new(entry), output);
+            output.line(&line);
+        }
+    }
+}
+
+impl Teller for OwnLines<'_> {
+    fn read(&mut self, output: &mut Output) -> Result<()> {
+        let found = newest(self.given, AT_ONCE)?;
+        for entry in after(&found, self.last.as_ref()) {
+            self.tell(entry, output);
+        }
+        if let Some(last) = Said::new(&found).list("lines").next_back() {
+            self.last = Some(last.json().clone());
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: &Value, output: &mut Output) {
+        let last = self.last.as_ref().and_then(number);
+        if number(message).is_none_or(|number| last.is_none_or(|last| number > last)) {
+            self.tell(message, output);
+            self.last = Some(message.clone());
+        }
+    }
+}
+
+/// The lines behind the last one that was told. Where it is not among them, too much was written meanwhile or another agent runs: all are new.
+fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
+    let lines: Vec<&Value> = Said::new(found).list("lines").map(Said::json).collect();
+    let place = lines.iter().position(|line| Some(*line) == last);
+    lines
+        .into_iter()
+        .skip(place.map_or(0, |place| place + 1))
+        .collect()
 }
 
 fn newest(given: &Given, tail: usize) -> Result<Value> {
@@ -119,28 +159,6 @@ fn newest(given: &Given, tail: usize) -> Result<Value> {
         &Ask::Get(&path),
         "the agent refuses to show its log lines",
     )
-}
-
-/// Tells what follows the newest line that was told. Lines have no numbers: the last few that were told are looked for together.
-fn tell_new(found: &Value, told: &mut VecDeque<Value>, given: &Given, output: &mut Output) {
-    let found: Vec<&Value> = Said::new(found).list("lines").map(Said::json).collect();
-    let known = (0..=found.len()).rev().find(|end| {
-        let before = found.iter().take(*end).rev();
-        let pairs = before.zip(told.iter().rev());
-        *end == 0 || (!told.is_empty() && pairs.clone().all(|(new, old)| *new == old))
-    });
-    for entry in found.into_iter().skip(known.unwrap_or(0)) {
-        let text = line(Said::new(entry), output);
-        output.line(&if given.has("json") {
-            entry.to_string()
-        } else {
-            text
-        });
-        told.push_back(entry.clone());
-        if told.len() > 4 {
-            told.pop_front();
-        }
-    }
 }
 
 /// A log line of the agent.
@@ -174,63 +192,126 @@ fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<
             path.push_str(word);
         }
     }
-    // A container that is followed may say nothing for days.
-    let silence = (!given.has("follow")).then_some(SILENCE);
     let cannot = format!("cannot show the log of {pod}");
-    let mut flow = socket::flow(given, &path, silence, &cannot)?;
+    if given.has("follow") {
+        return follow_pod(given, &path, &cannot, output);
+    }
+    let mut flow = socket::flow(given, &path, (Some(SILENCE), None), &cannot)?;
     let mut all = Vec::new();
-    while let Some(text) = flow.line() {
-        let is_json = given.has("json");
-        match given.has("follow") {
-            true if is_json => output.line(&json!({ "text": text }).to_string()),
-            false if is_json => all.push(text),
-            _ => output.line(&printable(&text)),
+    loop {
+        match flow.line() {
+            Ok(Some(text)) if given.has("json") => all.push(text),
+            Ok(Some(text)) => output.line(&printable(&text)),
+            Ok(None) => break,
+            Err(Lost::Reader) => return Ok(Exit::Fine),
+            // The part that came is worth more than nothing.
+            Err(Lost::Agent(error)) => {
+                output.warning(&error.within("this is not all of it"));
+                break;
+            }
         }
         if output.is_over() {
             return Ok(Exit::Fine);
         }
     }
-    if given.has("json") && !given.has("follow") {
+    if given.has("json") {
         output.json(&json!({ "lines": all }));
     }
     Ok(Exit::Fine)
+}
+
+/// Until the container ends, or nobody reads any more. What is written while the agent is away is asked for when it is back.
+fn follow_pod(given: &Given, path: &str, cannot: &str, output: &mut Output) -> Result<Exit> {
+    let mut waiting = Waiting::default();
+    let mut last: Option<String> = None;
+    let mut has_begun = false;
+    loop {
+        let path = match last.as_deref().and_then(second) {
+            Some(second) => format!("{path}&since={second}"),
+            None => path.to_owned(),
+        };
+        // A container that is followed may say nothing for days.
+        let opened = socket::flow(given, &path, (None, None), cannot);
+        let error = match opened {
+            Ok(mut flow) => {
+                has_begun = true;
+                waiting.over();
+                match tell_pod(&mut flow, &mut last, given, output) {
+                    Err(Lost::Agent(error)) => error,
+                    Ok(()) | Err(Lost::Reader) => return Ok(Exit::Fine),
+                }
+            }
+            // Without `retry` it is an answer: there is no such Pod any more.
+            Err(error) if !has_begun || error.retry != Retry::Soon => {
+                return Err(error);
+            }
+            Err(error) => error,
+        };
+        waiting.say(&error, output);
+        if !output.rest(AGAIN) {
+            return Ok(Exit::Fine);
+        }
+    }
+}
+
+/// Tells lines of a container, those after the last one that was told.
+fn tell_pod(
+    flow: &mut Flow,
+    last: &mut Option<String>,
+    given: &Given,
+    output: &mut Output,
+) -> std::result::Result<(), Lost> {
+    let seen = last.clone();
+    while let Some(text) = flow.line()? {
+        let stamp = text.split(' ').next().unwrap_or_default();
+        // The API counts from whole seconds: what was told of the last one comes again. Its stamps are of one length.
+        if Wall::parse_rfc3339(stamp).is_some() {
+            if seen.as_deref().is_some_and(|seen| stamp <= seen) {
+                continue;
+            }
+            *last = Some(stamp.to_owned());
+        }
+        if given.has("json") {
+            output.json_line(&json!({ "text": text }));
+        } else {
+            output.line(&printable(&text));
+        }
+        if output.is_over() {
+            return Err(Lost::Reader);
+        }
+    }
+    Ok(())
+}
+
+/// The whole second of a stamp, as the API is asked for it.
+fn second(stamp: &str) -> Option<String> {
+    let (second, _) = stamp.split_once(['.', 'Z'])?;
+    Some(format!("{second}Z"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(told: &mut VecDeque<Value>, lines: &[&str]) -> usize {
-        let given =
-            match super::super::given::parse(&super::super::PROGRAM, ["logs".into()].into_iter()) {
-                Ok(super::super::given::Asked::Run(given)) => given,
-                other => panic!("{other:?}"),
-            };
-        let lines: Vec<Value> = lines.iter().map(|text| json!({ "text": text })).collect();
-        let before = told.back().cloned();
-        tell_new(
-            &json!({ "lines": lines }),
-            told,
-            &given,
-            &mut Output::plain(),
-        );
-        let at = lines.iter().rposition(|line| Some(line) == before.as_ref());
-        lines.len() - at.map_or(0, |at| at + 1)
+    #[test]
+    fn only_what_is_behind_the_last_line_is_told() {
+        let line = |id: u64, text: &str| json!({ "id": id, "text": text });
+        let found = json!({ "lines": [line(1, "a"), line(2, "a"), line(3, "b")] });
+        let told = |last: Option<&Value>| {
+            let lines = after(&found, last);
+            lines.into_iter().filter_map(number).collect::<Vec<_>>()
+        };
+        assert_eq!(told(None), [1, 2, 3]);
+        assert_eq!(told(Some(&line(2, "a"))), [3]);
+        assert_eq!(told(Some(&line(3, "b"))), [0; 0]);
+        // Of an agent that ran before.
+        assert_eq!(told(Some(&line(2, "z"))), [1, 2, 3]);
     }
 
     #[test]
-    fn only_what_is_new_is_told_and_a_line_may_come_twice() {
-        let mut last = VecDeque::new();
-        assert_eq!(told(&mut last, &["a", "b"]), 2);
-        assert_eq!(told(&mut last, &["a", "b"]), 0);
-        assert_eq!(last, [json!({ "text": "a" }), json!({ "text": "b" })]);
-        told(&mut last, &["a", "b", "b"]);
-        assert_eq!(last.len(), 3);
-        told(&mut last, &["b", "b", "c"]);
-        assert_eq!(last.back(), Some(&json!({ "text": "c" })));
-        assert_eq!(last.len(), 4);
-        // Too much was written meanwhile: all of it is new.
-        told(&mut last, &["x", "y"]);
-        assert_eq!(last.back(), Some(&json!({ "text": "y" })));
+    fn a_stamp_is_asked_for_by_its_whole_second() {
+        let stamp = "2026-06-16T05:00:01.123456789Z";
+        assert_eq!(second(stamp).as_deref(), Some("2026-06-16T05:00:01Z"));
+        assert_eq!(second("no stamp"), None);
     }
 }

@@ -17,6 +17,7 @@ mod dashboard;
 mod doctor;
 mod events;
 mod expose;
+mod follow;
 mod given;
 mod help;
 mod install;

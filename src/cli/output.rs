@@ -4,12 +4,18 @@
 
 use std::{
     io::{IsTerminal, Write},
+    os::fd::AsFd as _,
     time::Duration,
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 pub(super) use crate::core::words::size;
 use crate::{
-    core::time::{Wall, in_words},
+    core::{
+        time::{Wall, in_words},
+        words::is_command,
+    },
     error::Error,
 };
 
@@ -20,6 +26,7 @@ pub(super) struct Output {
     err: std::io::Stderr,
     colours_out: Colours,
     colours_err: Colours,
+    is_dumb: bool,
     is_over: bool,
 }
 
@@ -78,6 +85,7 @@ impl Output {
             colours_err: colours(err.is_terminal()),
             out,
             err,
+            is_dumb,
             is_over: false,
         }
     }
@@ -90,6 +98,7 @@ impl Output {
             err: std::io::stderr(),
             colours_out: Colours::Off,
             colours_err: Colours::Off,
+            is_dumb: true,
             is_over: false,
         }
     }
@@ -108,6 +117,21 @@ impl Output {
     /// Whether somebody looks at standard output.
     pub(super) fn is_terminal(&self) -> bool {
         self.out.is_terminal()
+    }
+
+    /// Whether it is a terminal that can be drawn on.
+    pub(super) fn is_drawn(&self) -> bool {
+        self.is_terminal() && !self.is_dumb
+    }
+
+    /// Waits, and says whether somebody reads standard output still.
+    pub(super) fn rest(&mut self, time: Duration) -> bool {
+        let mut reader = [PollFd::new(self.out.as_fd(), PollFlags::empty())];
+        let wait = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        // Nothing is asked for, so anything that is said is the end of whoever reads.
+        let is_over = matches!(poll(&mut reader, wait), Ok(1..));
+        self.is_over |= is_over;
+        !self.is_over
     }
 
     /// Whether nobody reads standard output any more.
@@ -140,7 +164,12 @@ impl Output {
 
     /// A value as JSON on standard output.
     pub(super) fn json(&mut self, value: &serde_json::Value) {
-        self.line(&format!("{value:#}"));
+        self.line(&tamed(&format!("{value:#}")));
+    }
+
+    /// A value as JSON in a line of its own.
+    pub(super) fn json_line(&mut self, value: &serde_json::Value) {
+        self.line(&tamed(&value.to_string()));
     }
 
     /// An error with its fix on standard error.
@@ -185,21 +214,40 @@ fn write(stream: &mut dyn Write, text: &str) {
     );
 }
 
+/// JSON in which no letter commands a terminal: such letters stand in texts only, where an escape means the same.
+fn tamed(json: &str) -> String {
+    if !json.chars().any(is_harmful) {
+        return json.to_owned();
+    }
+    let letters = json.chars().map(|letter| {
+        if is_harmful(letter) {
+            format!("\\u{:04x}", u32::from(letter))
+        } else {
+            letter.to_string()
+        }
+    });
+    letters.collect()
+}
+
 /// Texts from outside (file names, answers) may hold control sequences for the terminal: they are shown, not obeyed.
 pub(super) fn printable(text: &str) -> String {
-    let is_unsafe = |c: char| c.is_control() && c != '\n';
-    if !text.chars().any(is_unsafe) {
+    if !text.chars().any(is_harmful) {
         return text.to_owned();
     }
     text.chars()
         .map(|c| {
-            if is_unsafe(c) {
+            if is_harmful(c) {
                 c.escape_default().to_string()
             } else {
                 c.to_string()
             }
         })
         .collect()
+}
+
+/// A line end is what a program prints itself.
+fn is_harmful(letter: char) -> bool {
+    is_command(letter) && letter != '\n'
 }
 
 /// Columns of equal width, two spaces apart; the last one as long as it is.
@@ -238,6 +286,12 @@ mod tests {
     #[test]
     fn control_sequences_are_shown_not_obeyed() {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
+        assert_eq!(printable("a\u{202e}b\u{9b}2J"), "a\\u{202e}b\\u{9b}2J");
+        let value = serde_json::json!({ "a": "\u{1b}]0;x\u{7}\u{9b}\u{202e}é" });
+        let text = tamed(&value.to_string());
+        assert!(!text.chars().any(is_command), "{text}");
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, value);
     }
 
     #[test]

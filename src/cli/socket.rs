@@ -5,11 +5,18 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -37,6 +44,8 @@ const TEST_DEADLINE: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const HEAD_LINE_BYTES_MAX: u64 = 16 << 10;
 const HEAD_LINES_MAX: usize = 100;
+// A line of a stream: a status with all its conditions is 20 KB.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// An answer that came back.
 #[derive(Debug)]
@@ -123,6 +132,8 @@ pub(super) enum Ask<'a> {
     Get(&'a str),
     /// The same where the answer takes tests of the network or of the machine.
     Test(&'a str),
+    /// The same where the answer goes on, behind the message of this number where there is one.
+    Flow(&'a str, Option<u64>),
     /// This path with this JSON.
     Post(&'a str, Value),
     /// The same, in the place of what was there.
@@ -157,13 +168,14 @@ pub(super) fn say(given: &Given, what: &Ask<'_>, cannot: &str) -> Result<Value> 
 /// Asks the first of `sockets` behind which an agent listens.
 pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
     let within = match ask {
-        Ask::Test(_) => TEST_DEADLINE,
+        Ask::Test(_) | Ask::Flow(..) => TEST_DEADLINE,
         Ask::Get(_) | Ask::Post(..) | Ask::Put(..) | Ask::Delete(_) => DEADLINE,
     };
     let (stream, socket) = connect(sockets)?;
     let wire = Wire {
         stream,
         until: Some(clock::now().mono.after(within)),
+        is_flow: false,
     };
     let answer = converse(wire, ask).and_then(|(code, mut body)| {
         let mut all = Vec::new();
@@ -183,48 +195,75 @@ pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Ans
 #[derive(Debug)]
 pub(super) struct Flow {
     body: BufReader<Body>,
+    silence: Option<Duration>,
+    socket: PathBuf,
 }
 
-/// Opens a stream at `path`, or says why the agent does not do `cannot`. `silence` is how long it may say nothing.
+/// Why a stream is over before its end.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// Nobody reads any more what this program says.
+    Reader,
+    /// The agent is gone, or hangs.
+    Agent(Error),
+}
+
+/// Opens a stream at `path`, or says why the agent does not do `cannot`. `silence` is how long it may say nothing; with `last_id` it goes on
+/// behind that message.
 pub(super) fn flow(
     given: &Given,
     path: &str,
-    silence: Option<Duration>,
+    (silence, last_id): (Option<Duration>, Option<u64>),
     cannot: &str,
 ) -> Result<Flow> {
     let sockets = candidates(given, &load(given));
-    let (stream, socket) = connect(&sockets).map_err(|silence| silence.error)?;
+    let (stream, socket) = connect(&sockets).map_err(|silence| silence.error.retry(Retry::Soon))?;
     let wire = Wire {
         stream,
         until: Some(clock::now().mono.after(TEST_DEADLINE)),
+        is_flow: false,
     };
-    let (code, mut body) =
-        converse(wire, &Ask::Get(path)).map_err(|error| broken(&error, socket, TEST_DEADLINE))?;
+    let (code, mut body) = converse(wire, &Ask::Flow(path, last_id))
+        .map_err(|error| broken(&error, socket, TEST_DEADLINE))?;
     if code != 200 {
         let mut answer = Vec::new();
         drop(body.by_ref().take(64 << 10).read_to_end(&mut answer));
         let answer = Answer { code, body: answer };
-        return Err(answer.refusal(cannot));
+        let refusal = answer.refusal(cannot);
+        return Err(match code {
+            503 => refusal.retry(Retry::Soon),
+            _ => refusal,
+        });
     }
-    let wire = body.reader.get_mut();
-    wire.until = None;
-    drop(wire.stream.set_read_timeout(silence));
+    // From here on it may be long until something comes.
+    body.reader.get_mut().is_flow = true;
     Ok(Flow {
         body: BufReader::new(body),
+        silence,
+        socket: socket.clone(),
     })
 }
 
 impl Flow {
-    /// The next line without its end, at most 64 KiB of it; `None` where there are no more.
-    pub(super) fn line(&mut self) -> Option<String> {
+    /// The next line without its end, at most [`LINE_BYTES_MAX`] of it; `None` where there are no more.
+    pub(super) fn line(&mut self) -> std::result::Result<Option<String>, Lost> {
+        let until = self.silence.map(|silence| clock::now().mono.after(silence));
+        self.body.get_mut().reader.get_mut().until = until;
         let mut line = Vec::new();
-        let mut part = self.body.by_ref().take(64 << 10);
-        let read = part.read_until(b'\n', &mut line).ok()?;
+        let mut part = self.body.by_ref().take(LINE_BYTES_MAX);
+        let read = part.read_until(b'\n', &mut line);
+        let read = read.map_err(|error| {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return Lost::Reader;
+            }
+            let within = self.silence.unwrap_or(DEADLINE);
+            Lost::Agent(broken(&error, &self.socket, within))
+        })?;
         if read == 0 {
-            return None;
+            return Ok(None);
         }
         let text = String::from_utf8_lossy(&line);
-        Some(text.trim_end_matches(['\r', '\n']).to_owned())
+        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
     }
 }
 
@@ -312,19 +351,53 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silen
 struct Wire {
     stream: UnixStream,
     until: Option<Mono>,
+    /// Whether a wait ends when nobody reads any more what this program says, too.
+    is_flow: bool,
 }
 
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let Some(until) = self.until {
-            let left = until.since(clock::now().mono);
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.stream.set_read_timeout(Some(left))?;
+        let left = self.until.map(|until| until.since(clock::now().mono));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if self.is_flow {
+            wait(&self.stream, left)?;
+        } else {
+            self.stream.set_read_timeout(left)?;
         }
         self.stream.read(into)
     }
+}
+
+/// Waits until there is something to read, or nobody who reads standard output.
+fn wait(stream: &UnixStream, time: Option<Duration>) -> io::Result<()> {
+    let output = io::stdout();
+    let mut ends = [
+        PollFd::new(stream.as_fd(), PollFlags::POLLIN),
+        // Nothing is asked for, so anything that is said is its end.
+        PollFd::new(output.as_fd(), PollFlags::empty()),
+    ];
+    let time = match time {
+        None => PollTimeout::NONE,
+        Some(time) => PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX),
+    };
+    let ready = loop {
+        match poll(&mut ends, time) {
+            // A program that was stopped and goes on.
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(ready) => break ready,
+        }
+    };
+    let [_, reader] = &ends;
+    if reader.any().unwrap_or(true) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    if ready == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(())
 }
 
 /// The rest of an answer.
@@ -400,7 +473,7 @@ fn line(reader: &mut BufReader<Wire>) -> io::Result<String> {
 /// Sends the request and reads the head of the answer.
 fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
     let (method, path, body) = match ask {
-        Ask::Get(path) | Ask::Test(path) => ("GET", path, None),
+        Ask::Get(path) | Ask::Test(path) | Ask::Flow(path, _) => ("GET", path, None),
         Ask::Post(path, body) => ("POST", path, Some(body)),
         Ask::Put(path, body) => ("PUT", path, Some(body)),
         Ask::Delete(path) => ("DELETE", path, None),
@@ -410,8 +483,13 @@ fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
         0 if method != "POST" => String::new(),
         length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
     };
+    let resume = match ask {
+        Ask::Flow(_, Some(last_id)) => format!("last-event-id: {last_id}\r\n"),
+        Ask::Flow(_, None) | Ask::Get(_) | Ask::Test(_) => String::new(),
+        Ask::Post(..) | Ask::Put(..) | Ask::Delete(_) => String::new(),
+    };
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{length}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{resume}{length}\r\n{body}"
     );
     wire.stream.set_write_timeout(Some(DEADLINE))?;
     wire.stream.write_all(request.as_bytes())?;

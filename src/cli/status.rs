@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use smol::{Timer, block_on};
 
 use super::{
     given::Given,
@@ -45,7 +44,7 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent status --json",
     ],
     notes: "What stands behind each sentence: pipeops-agent why.",
-    exit: "0 when everything works, 1 when something does not, 2 when no agent answers.",
+    exit: "0 when everything works, 1 when something does not, 2 when no agent answers. With --watch ctrl-C ends it (130).",
     run: Some(status),
     ..Command::BARE
 };
@@ -85,7 +84,7 @@ pub(super) fn fetch(given: &Given) -> Result<Value> {
 
 /// Until somebody ends it, or nobody reads any more.
 fn watch(given: &Given, output: &mut Output) -> Exit {
-    let is_drawn = output.is_terminal() && !given.has("json");
+    let is_drawn = output.is_drawn() && !given.has("json");
     let mut last = String::new();
     while !output.is_over() {
         let asked = fetch(given);
@@ -103,16 +102,17 @@ fn watch(given: &Given, output: &mut Output) -> Exit {
             let hint = format!("{}; ends with ctrl-C", now.rfc3339());
             output.draw(&format!("{shown}\n\n{}", output.toned(Tone::Faint, &hint)));
         } else if shown != last {
-            let line = match &asked {
+            match &asked {
                 // The whole of it: what decided that it is told is only a part.
-                Ok(status) if given.has("json") => status.to_string(),
-                Ok(_) | Err(_) if given.has("json") => shown.clone(),
-                Ok(_) | Err(_) => format!("{} {shown}", now.rfc3339()),
-            };
-            output.line(&line);
+                Ok(status) if given.has("json") => output.json_line(status),
+                Err(error) if given.has("json") => {
+                    output.json_line(&serde_json::json!({ "error": super::error_json(error) }));
+                }
+                Ok(_) | Err(_) => output.line(&format!("{} {shown}", now.rfc3339())),
+            }
             last = shown;
         }
-        block_on(Timer::after(WATCH_EVERY));
+        output.rest(WATCH_EVERY);
     }
     Exit::Fine
 }

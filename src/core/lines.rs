@@ -2,6 +2,8 @@
 //!
 //! What comes in may break off anywhere: in the middle of a line, of a letter or of an escape sequence.
 
+use super::words::is_command;
+
 /// The longest line that is shown; the rest of it is left out, and that is said.
 const LINE_BYTES_MAX: usize = 4096;
 /// What stands at the end of a line that was longer.
@@ -65,7 +67,7 @@ impl Lines {
         } else {
             String::from_utf8_lossy(&self.line).into_owned()
         };
-        let is_shown = |letter: &char| !letter.is_control() || *letter == '\t';
+        let is_shown = |letter: &char| !is_command(*letter) || *letter == '\t';
         out.extend(text.chars().filter(is_shown));
         if self.is_cut {
             out.push_str(CUT);
@@ -126,6 +128,12 @@ mod tests {
     fn a_sequence_without_an_end_costs_one_line() {
         assert_eq!(shown(&[b"a\x1b]never ends\nb\n"]), "a\nb\n");
         assert_eq!(shown(&[b"a\x1b[\nb\n"]), "a\nb\n");
+    }
+
+    #[test]
+    fn what_turns_the_direction_of_a_text_is_left_out() {
+        let line = "abc\u{202e}txt\u{2066}.exe\u{200f}\u{2028}\n";
+        assert_eq!(shown(&[line.as_bytes()]), "abctxt.exe\n");
     }
 
     #[test]

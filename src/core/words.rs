@@ -16,6 +16,16 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// Whether a letter commands whoever shows it: control characters, and those that change the direction of what stands around them or end a
+/// line in some programs and not in others.
+pub fn is_command(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

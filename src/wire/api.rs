@@ -26,8 +26,8 @@ pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Ru
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
-    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, SettingReport,
-    SettingsReport, Undo,
+    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, STREAM_PATH,
+    SettingReport, SettingsReport, Undo,
 };
 pub use series::{Column, Mark, SERIES_PATH, SeriesHead, SeriesList, VALUES_PATH, Values};
 pub use session::{

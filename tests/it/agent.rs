@@ -282,6 +282,34 @@ impl Agent {
         self.cli_of(program, arguments)
     }
 
+    /// A command of the same program with the same environment, not started yet.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut program = command(self.program());
+        self.prepare(&mut program);
+        program.args(words);
+        program
+    }
+
+    /// A command of it at a terminal of its own. What is written to its input is typed there.
+    pub(crate) fn at_terminal(&self, words: &[&str]) -> Command {
+        let line = format!("{} {}", self.program().display(), words.join(" "));
+        let mut terminal = command("script");
+        self.prepare(&mut terminal);
+        terminal
+            .args(["-qefc", &line, "/dev/null"])
+            .env("PATH", "/usr/bin:/bin")
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped());
+        terminal
+    }
+
+    fn prepare(&self, program: &mut Command) {
+        let environment = self.environment.iter();
+        program
+            .env_clear()
+            .envs(environment.map(|(name, value)| (name, value)));
+    }
+
     fn cli_of(&self, mut program: Command, arguments: &[&str]) -> (i32, String) {
         let output = program
             .args(arguments)

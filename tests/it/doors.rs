@@ -1,7 +1,7 @@
 //! The dashboard of the running agent, by whoever comes: with a key, without one, and with bad intentions.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, TcpStream},
     os::unix::net::UnixStream,
     time::Duration,
@@ -70,7 +70,7 @@ impl House {
         talk(stream, bytes)
     }
 
-    fn ask(&self, line: &str, headers: &str, body: &str) -> Heard {
+    pub(crate) fn ask(&self, line: &str, headers: &str, body: &str) -> Heard {
         let request = request(
             line,
             &format!("host: localhost:{}\r\n{headers}", self.port),
@@ -454,6 +454,9 @@ fn no_path_leads_out_of_the_page() {
         "/assets/%2e%2e/%2e%2e/etc/passwd",
         "/assets/....//etc/passwd",
         "/assets/..\\..\\etc\\passwd",
+        "/assets/%252e%252e/%252e%252e/etc/passwd",
+        "/assets/..%255c..%255cetc%255cpasswd",
+        "/assets/%c0%ae%c0%ae/etc/passwd",
         "/assets//etc/passwd",
         "/../../etc/passwd",
         "//etc/passwd",
@@ -501,6 +504,28 @@ fn a_thousand_that_say_nothing_keep_nobody_else_out() {
     }
     assert!(silent.len() > 900, "{}", silent.len());
     assert_eq!(here.get("/api/v1/status", "").code, 200);
+    assert_eq!(here.on_socket("GET /api/v1/status", "").code, 200);
+}
+
+#[test]
+fn a_head_that_dribbles_is_cut_and_holds_up_nobody() {
+    let here = House::new(&[]);
+    let mut slow = TcpStream::connect((Ipv4Addr::LOCALHOST, here.port)).unwrap();
+    slow.set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ")
+        .unwrap();
+    // A byte now and then is no progress: the deadline is for the whole head.
+    until("it is cut", Duration::from_secs(60), || {
+        assert_eq!(here.get("/healthz", "").code, 200);
+        let is_cut = slow.write_all(b"a").is_err();
+        let mut answer = [0; 512];
+        let read = slow.read(&mut answer);
+        (is_cut
+            || matches!(read, Ok(0))
+            || read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
+        .then_some(())
+    });
     assert_eq!(here.on_socket("GET /api/v1/status", "").code, 200);
 }
 

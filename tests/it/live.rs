@@ -117,11 +117,31 @@ fn a_change_is_told_when_it_begins_and_when_it_ends_as_the_list_has_it() {
             .starts_with("uid 0, pid ")
     );
 
+    // It is taken back by its id, by root alone.
+    let undo = format!(
+        "POST /api/v1/changes/{}/undo",
+        done.data["id"].as_str().unwrap()
+    );
+    let operator = here.session("operator");
+    let refused = here.ask(&undo, &operator, "{}");
+    assert_eq!(refused.code, 403, "{}", refused.body);
+    let undone = here.on_socket(&undo, "{}");
+    assert_eq!(
+        (undone.code, undone.json()["outcome"].clone()),
+        (200, json!("undone"))
+    );
+    watching.until_data("change", |data| {
+        data["what"] == "access off -> full" && data["outcome"] == "done"
+    });
+    // It is not the one that holds any more.
+    assert_eq!(here.on_socket(&undo, "{}").code, 503);
+
     // What cannot be done begins, too, and ends so: there is no root helper here.
     let fix = here.on_socket("POST /api/v1/problems/limits.inotify/fix", "{}");
     assert_eq!(fix.code, 503, "{}", fix.body);
-    let failed = watching.until_data("change", |data| data["outcome"] == "failed");
-    assert_eq!(failed.data["what"], "fix limits.inotify");
+    watching.until_data("change", |data| {
+        data["what"] == "fix limits.inotify" && data["outcome"] == "failed"
+    });
     // A login from elsewhere says where that is.
     here.session("viewer");
     let login = watching.until_data("change", |data| {

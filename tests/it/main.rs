@@ -23,6 +23,8 @@ mod doctor;
 #[cfg(test)]
 mod doors;
 #[cfg(test)]
+mod follow;
+#[cfg(test)]
 mod keeper;
 #[cfg(test)]
 mod kube;

@@ -190,7 +190,9 @@ function ownLog(lines) {
   ], lines.toReversed());
 }
 
-const matches = (event) => (!wanted.source || event.source === wanted.source) && (!wanted.severity || event.severity === wanted.severity);
+// As the agent chooses: what matters at least so much.
+const rank = (severity) => ['note', 'warning', 'critical'].indexOf(severity);
+const matches = (event) => (!wanted.source || event.source === wanted.source) && rank(event.severity) >= rank(wanted.severity);
 
 function readEvents(view) {
   if (isLog()) {

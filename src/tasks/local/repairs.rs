@@ -6,6 +6,7 @@ use super::Local;
 use crate::{
     core::{
         audit::{Effect, Entry, Verdict},
+        policy::Level,
         time::Now,
     },
     dashboard::{Asked, Reply},
@@ -91,10 +92,36 @@ impl Local {
         self.repair(asked, "fix", keeper.fix(&asked.id)).await
     }
 
-    /// Has it take a change back.
+    /// Takes a change back: a switch of access here, all others by the root helper.
     pub(super) async fn undo(&self, asked: &Asked) -> Reply {
+        if let Some(level) = self.level_before(&asked.id).await {
+            return self.set_back(level, asked).await;
+        }
         let keeper = self.sources.repairs.keeper();
         self.repair(asked, "undo", keeper.undo(&asked.id)).await
+    }
+
+    /// How strict this box was before the change of that id, where that is the one that holds.
+    async fn level_before(&self, id: &str) -> Option<Level> {
+        let changes = happenings::changes(self.book.store()).await.ok()?;
+        let mut found = changes.into_iter();
+        let change = found.find(|change| change.id == id && change.undo.possible)?;
+        let (before, _) = change.what.strip_prefix("access ")?.split_once(" -> ")?;
+        Level::from_word(before)
+    }
+
+    async fn set_back(&self, level: Level, asked: &Asked) -> Reply {
+        let change = match self.access.set(level, &asked.caller).await {
+            Ok(change) => change,
+            Err(refused) => return refused.into(),
+        };
+        Reply::json(&Done {
+            change: Some(asked.id.clone()),
+            outcome: "undone".to_owned(),
+            sentence: format!("access is {}", change.level),
+            undo: Some(format!("sudo pipeops-agent access {}", change.before)),
+            remains: change.trouble,
+        })
     }
 
     async fn repair(

@@ -171,7 +171,12 @@ impl Local {
         };
         let tail = u32::try_from(tail).unwrap_or_default();
         let place = (namespace.as_str(), pod.as_str(), container.as_str());
-        let path = match cluster::log_path(place, tail, (follow, is_wanted("previous"))) {
+        let since = asked.value("since");
+        let since = since.map(|text| Wall::parse_rfc3339(&text).ok_or(()));
+        let Ok(since) = since.transpose() else {
+            return odd("that is no moment", "?since=2026-06-16T05:00:00Z");
+        };
+        let path = match cluster::log_path(place, (tail, since), (follow, is_wanted("previous"))) {
             Ok(path) => path,
             Err(why) => return odd(&why, "?namespace=shop&pod=web-0&container=app"),
         };

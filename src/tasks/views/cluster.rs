@@ -206,7 +206,7 @@ pub fn named(name: &str) -> Answer<()> {
 /// The path of the log of a container.
 pub fn log_path(
     (namespace, pod, container): (&str, &str, &str),
-    tail: u32,
+    (tail, since): (u32, Option<Wall>),
     (follow, previous): (bool, bool),
 ) -> Answer<String> {
     named(namespace)?;
@@ -216,6 +216,10 @@ pub fn log_path(
     if !container.is_empty() {
         path.push_str("&container=");
         path.push_str(&query_escaped(container));
+    }
+    if let Some(since) = since {
+        path.push_str("&sinceTime=");
+        path.push_str(&query_escaped(&since.rfc3339()));
     }
     if follow {
         path.push_str("&follow=true");
@@ -254,7 +258,12 @@ mod tests {
         for name in ["a", "web-0", "kube-system", "web-7d4b.x", "0"] {
             assert!(named(name).is_ok(), "{name}");
         }
-        let path = log_path(("shop", "web-0", "a&follow=true"), 10, (false, true)).unwrap();
+        let path = log_path(
+            ("shop", "web-0", "a&follow=true"),
+            (10, None),
+            (false, true),
+        )
+        .unwrap();
         assert_eq!(
             path,
             "/api/v1/namespaces/shop/pods/web-0/log?tailLines=10&timestamps=true&container=a%26follow%3Dtrue&previous=true"

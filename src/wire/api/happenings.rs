@@ -8,6 +8,8 @@ use super::Link;
 pub const EVENTS_PATH: &str = "/api/v1/events";
 /// Where the agent's own log lines are found: `?tail=`.
 pub const LOGS_PATH: &str = "/api/v1/logs";
+/// Where what changes is told as it happens: `?topics=status,ticks,events,logs,changes`.
+pub const STREAM_PATH: &str = "/api/v1/stream";
 /// Where the history of the link is found.
 pub const LINK_PATH: &str = "/api/v1/link";
 /// Where the settings are found.
