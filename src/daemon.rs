@@ -65,8 +65,10 @@ const GOOD_BYE: Duration = Duration::from_secs(6);
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// How often samples are written.
 const FLUSH_EVERY: Duration = Duration::from_secs(60);
-/// How often the disk is looked after and the service manager told what is new.
+/// How often the disk is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(30);
+/// How often it is looked whether the service manager has to be told something: from memory.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
 const COMMANDS_MAX: usize = 8;
 /// The version of this program.
@@ -132,6 +134,7 @@ async fn live(
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
+        agent.spawn(Rc::clone(&agent).tell_manager()),
         agent.spawn(Rc::clone(&agent).keep_samples(flushed)),
         agent.spawn(Rc::clone(&agent).write_remotely(news)),
         agent.spawn(Rc::clone(&agent).tell_people(told)),
@@ -412,10 +415,9 @@ impl Agent {
         self.delivery.look();
     }
 
-    /// Looks after the disk and tells the service manager what is new.
+    /// Looks after the disk.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn tend(self: Rc<Self>) {
-        let mut said = String::new();
         loop {
             self.access.tend().await;
             match self.store.tend(self.board.now().wall).await {
@@ -428,12 +430,20 @@ impl Agent {
                 Ok(conditions) => self.board.show_all(&telemetry::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
             }
+            Timer::after(TEND_EVERY).await;
+        }
+    }
+
+    /// Tells the service manager how everything is, when that is another word than before.
+    async fn tell_manager(self: Rc<Self>) {
+        let mut said = String::new();
+        while self.notifier.is_heard() {
             let sentence = status::sentence(&self.board);
             if said != sentence {
                 self.notifier.status(&sentence);
                 said = sentence;
             }
-            Timer::after(TEND_EVERY).await;
+            Timer::after(TELL_EVERY).await;
         }
     }
 }

@@ -57,6 +57,8 @@ mod rights;
 #[cfg(test)]
 mod scrape;
 #[cfg(test)]
+mod sentence;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod store_faults;
