@@ -173,6 +173,8 @@ fn page(binary: &Path, folder: &Path) -> Result<Vec<Measured>, String> {
     let folder = folder.join("year");
     // Of an earlier run: its year ended then.
     drop(std::fs::remove_dir_all(&folder));
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     os::progress("dashboard: writing a year of samples");
     block_on(year(folder.join("state")))?;
     let dashboard = Dashboard::new(&folder)?;
