@@ -28,6 +28,9 @@ use crate::{
 const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 /// How often a program that says nothing is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a program whose file is being written is tried, and how many milliseconds it is left alone between two tries.
+const BUSY_TRIES: u32 = 50;
+const BUSY_REST: u8 = 20;
 
 /// What a program may take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,8 +108,7 @@ pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
         .stderr(Stdio::piped())
         // A group of its own, so that a deadline ends what it started too.
         .process_group(0);
-    let mut child = command
-        .spawn()
+    let mut child = start(&mut command)
         .map_err(|error| Error::new(what()).because(&error).retry(Retry::Soon))?;
     let mut streams = [
         Heard::new(child.stdout.take(), limits.output_bytes_max),
@@ -130,6 +132,19 @@ pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
         output,
         complaints,
     })
+}
+
+/// Starts it; where somebody is just writing its file, as a package that is updated does, a moment later.
+fn start(command: &mut Command) -> std::io::Result<Child> {
+    for _ in 0..BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                poll(&mut [], BUSY_REST).map_err(std::io::Error::from)?;
+            }
+            started => return started,
+        }
+    }
+    command.spawn()
 }
 
 /// Listens until the program has ended. `None` where it has not by the deadline.
@@ -274,9 +289,16 @@ mod tests {
         let error = run(Path::new(ROOT), &argv, limits(1500, 1000)).unwrap_err();
         assert!(error.sentence().contains("did not end within"), "{error}");
         let pid = std::fs::read_to_string(pid).unwrap();
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-        // Gone, or dead and not yet taken off by init.
-        assert!(stat.is_err() || stat.unwrap().contains(") Z"));
+        let stat = format!("/proc/{}/stat", pid.trim());
+        // Gone, or dead and not yet taken off by init: the kernel takes a moment for it.
+        let is_over = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z"));
+        for _ in 0..1_000 {
+            if is_over() {
+                return;
+            }
+            poll(&mut [], 10_u8).unwrap();
+        }
+        panic!("what it started goes on");
     }
 
     #[test]
@@ -286,6 +308,25 @@ mod tests {
         let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
         assert_eq!(ended.output, "done\n");
         assert!(clock::now().mono.since(before) < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn a_program_that_is_just_being_written_is_started_when_it_is_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let program = root.path().join("usr/bin/thing");
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        crate::files::replace(&program, b"#!/bin/sh\necho whole\n", 0o755).unwrap();
+        let writer = std::fs::File::options()
+            .append(true)
+            .open(&program)
+            .unwrap();
+        let written = smol::unblock(move || {
+            poll(&mut [], 200_u8).unwrap();
+            drop(writer);
+        });
+        let ended = run(root.path(), &["thing"], Limits::SHORT).unwrap();
+        assert_eq!(ended.output, "whole\n");
+        smol::block_on(written);
     }
 
     #[test]
