@@ -55,6 +55,16 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }
 
+/// The program in another place, for every user. Another process writes it: one that another test is just starting would hold a file that
+/// is written here, and what is held for writing cannot be started.
+pub(crate) fn copy_program(place: &Path) {
+    let copied = command("install")
+        .args(["-m", "755", env!("CARGO_BIN_EXE_pipeops-agent")])
+        .arg(place)
+        .status();
+    assert!(copied.unwrap().success(), "{}", place.display());
+}
+
 /// Whether a program that the agent is held against is here; where not, says so.
 pub(crate) fn has(tool: &str) -> bool {
     let answers = command(tool)
@@ -152,8 +162,7 @@ impl Agent {
         }
         let reachable = self.folder().join("pipeops-agent");
         if !reachable.exists() {
-            std::fs::copy(built, &reachable).unwrap();
-            open_to_all(&reachable);
+            copy_program(&reachable);
         }
         reachable
     }

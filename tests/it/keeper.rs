@@ -21,7 +21,7 @@ use nix::{
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{command, put, until},
+    agent::{command, copy_program, put, until},
     store::can_trace,
 };
 
@@ -69,9 +69,7 @@ fn helper() -> Option<Helper> {
     );
     let config = helper.folder.path().join("config.toml");
     std::fs::set_permissions(config, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let program = helper.folder.path().join("pipeops-agent");
-    std::fs::copy(env!("CARGO_BIN_EXE_pipeops-agent"), &program).unwrap();
-    std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&helper.path("pipeops-agent"));
     Some(helper)
 }
 

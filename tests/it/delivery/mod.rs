@@ -208,7 +208,14 @@ fn a_receiver_that_lies_is_told_of_and_loses_nothing() {
         until_cut(&plane);
         until_more(&plane, &source);
     }
-    let session = plane.sessions();
+    let numbers = |plane: &Plane| -> Vec<_> {
+        plane
+            .sessions()
+            .iter()
+            .map(|session| session.number)
+            .collect()
+    };
+    let session = numbers(&plane);
     for payload in [
         json!(null),
         json!([]),
@@ -227,7 +234,7 @@ fn a_receiver_that_lies_is_told_of_and_loses_nothing() {
             frame.is_from_agent("pong") && frame.id == "still-there"
         })
         .expect("a pong");
-    assert_eq!(plane.sessions(), session, "nothing of it ends a session");
+    assert_eq!(numbers(&plane), session, "nothing of it ends a session");
     plane.set(|behaviour| behaviour.acknowledging = Acknowledging::Prompt);
     plane.cut(Sessions::All, Cut::Fin);
     until("all of it arrives", LIMIT, || {
