@@ -109,9 +109,11 @@ fn lines_go_on_through_a_killed_agent_each_of_them_once() {
     agent.until_linked();
     let follow = |words: &[&str]| Running::start(agent.command(words));
     let mut lines = follow(&["logs", "-f", "--json", "--tail", "3"]);
-    let plain = follow(&["logs", "-f", "--tail", "0"]);
+    let plain = follow(&["logs", "-f", "--tail", "1"]);
     let events = follow(&["events", "-f", "--json"]);
+    // Both go on from here.
     lines.until_out("\"text\":");
+    plain.until_out("\n");
     switch(&agent, "off");
     for running in [&lines, &plain] {
         running.until_out("access full -> off");
