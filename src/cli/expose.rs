@@ -17,6 +17,7 @@ use super::{
     table::{Command, Opt, Takes},
 };
 use crate::{
+    config::Loaded,
     error::{Error, Exit, Result},
     host::clock,
     wire::api::STATUS_PATH,
@@ -59,8 +60,8 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, _) = install::now(given);
-    let listen = wanted(given)?;
+    let (file, before) = install::now(given);
+    let listen = wanted(given, &before)?;
     let plan = Plan::new(file, vec![(KEY, listen.to_string())], output)?;
     let written = plan.write_keys().map_err(as_root)?;
     check_that_it_holds(given, &listen.to_string())?;
@@ -106,8 +107,7 @@ fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 /// The address that is to be set.
-fn wanted(given: &Given) -> Result<SocketAddr> {
-    let (_, before) = install::now(given);
+fn wanted(given: &Given, before: &Loaded) -> Result<SocketAddr> {
     let shown = before.shown();
     let now = shown.iter().find(|shown| shown.key.path == KEY);
     let now: Option<SocketAddr> = now.and_then(|now| now.value.as_deref()?.parse().ok());

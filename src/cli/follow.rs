@@ -18,7 +18,7 @@ use crate::{
 /// The agent says every 2 s that it is there. Longer silence than this is an agent that hangs, or one that is gone.
 const SILENCE: Duration = Duration::from_secs(15);
 /// How long an agent that is gone is left alone between two tries.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells what it hears, each thing once.
 pub(super) trait Teller {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     access::escaped,
     events::lines,
-    follow::{Teller, Waiting, follow, number},
+    follow::{AGAIN, Teller, Waiting, follow, number},
     given::Given,
     output::{Output, Tone, printable},
     said::Said,
@@ -20,8 +20,6 @@ use crate::{
     wire::api::{LOGS_PATH, POD_LOGS_PATH},
 };
 
-/// How long an agent that is gone is left alone between two tries.
-const AGAIN: Duration = Duration::from_secs(1);
 /// Lines that are asked for each time.
 const AT_ONCE: usize = 200;
 /// How long a container may say nothing before the answer that does not follow is given up.

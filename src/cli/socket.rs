@@ -483,10 +483,10 @@ fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
         0 if method != "POST" => String::new(),
         length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
     };
-    let resume = match ask {
-        Ask::Flow(_, Some(last_id)) => format!("last-event-id: {last_id}\r\n"),
-        Ask::Flow(_, None) | Ask::Get(_) | Ask::Test(_) => String::new(),
-        Ask::Post(..) | Ask::Put(..) | Ask::Delete(_) => String::new(),
+    let resume = if let Ask::Flow(_, Some(last_id)) = ask {
+        format!("last-event-id: {last_id}\r\n")
+    } else {
+        String::new()
     };
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{resume}{length}\r\n{body}"

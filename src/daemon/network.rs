@@ -51,6 +51,9 @@ impl Agent {
             return;
         };
         site.open_to_network(self.names(), shown.clone());
+        if let Some(before) = &loaded.replaces {
+            self.tell_change(before, loaded.served.fingerprint());
+        }
         self.show(&loaded, address);
         let certificate = &loaded.served;
         let url = self.board.dashboard.borrow().urls.join(" ");
@@ -90,24 +93,9 @@ impl Agent {
         }
     }
 
-    /// The names under which this machine is known: its own, as it is and as mDNS tells it, and those of the settings.
+    /// The names under which this machine is known: its own, and those of the settings.
     fn names(&self) -> Vec<String> {
-        let own = hostname(Path::new("/")).unwrap_or_default();
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-        // What a machine is called before it has a name is none.
-        let is_name = !own.is_empty()
-            && own.bytes().all(is_plain)
-            && own.split('.').all(|label| !label.is_empty())
-            && !own.starts_with("localhost");
-        let mut names = Vec::new();
-        if is_name {
-            let short = own.split('.').next().unwrap_or(&own);
-            names.push(format!("{short}.local"));
-            if short != own {
-                names.insert(0, short.to_owned());
-            }
-            names.insert(0, own);
-        }
+        let mut names = own_names();
         names.extend(self.settings.dashboard.names.iter().cloned());
         names.dedup();
         names
@@ -154,13 +142,7 @@ impl Agent {
                         self.tell_change(before.fingerprint(), loaded.served.fingerprint());
                         shown.replace(loaded.served.clone());
                     }
-                    self.show(
-                        &Loaded {
-                            replaces: None,
-                            ..loaded
-                        },
-                        address,
-                    );
+                    self.show(&loaded, address);
                 }
                 Err(error) => {
                     // Whoever renews writes one file after the other.
@@ -179,9 +161,6 @@ impl Agent {
     }
 
     fn show(&self, loaded: &Loaded, address: SocketAddr) {
-        if let Some(before) = &loaded.replaces {
-            self.tell_change(before, loaded.served.fingerprint());
-        }
         match &loaded.doubt {
             Some(doubt) => {
                 let (told, fix) = (doubt.sentence(), doubt.fix.clone());
@@ -217,9 +196,8 @@ impl Agent {
         let usual = self.board.link.borrow().local_ip;
         let (first, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| Some(*it) == usual);
         let addresses = first.into_iter().chain(others).map(|ip| ip.to_string());
-        let own = hostname(Path::new("/")).map(|own| format!("{own}.local"));
         let settings = self.settings.dashboard.names.iter().cloned();
-        let names = settings.chain(addresses).chain(own);
+        let names = settings.chain(addresses).chain(own_names().pop());
         let (certain, doubtful): (Vec<_>, Vec<_>) =
             names.partition(|name| loaded.served.is_for(name));
         let port = address.port();
@@ -232,4 +210,22 @@ impl Agent {
         });
         urls.take(URLS_MAX).collect()
     }
+}
+
+/// What this machine calls itself: its name, the first part of it, and last the name that mDNS tells.
+fn own_names() -> Vec<String> {
+    let own = hostname(Path::new("/")).unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    // What a machine is called before it has a name is none.
+    let is_name = own.bytes().all(is_plain)
+        && own.split('.').all(|label| !label.is_empty())
+        && !own.starts_with("localhost");
+    if !is_name {
+        return Vec::new();
+    }
+    let short = own.split('.').next().unwrap_or(&own).to_owned();
+    let mdns = format!("{short}.local");
+    let mut names = vec![own, short, mdns];
+    names.dedup();
+    names
 }

@@ -220,15 +220,16 @@ fn make(
     random
         .fill(&mut serial)
         .map_err(|ring::error::Unspecified| cannot())?;
-    // One that has to be for an address has it as a name.
     // An address that it has to be for is among the names.
-    let parsed = names.iter().filter_map(|name| name.parse().ok());
-    let mut all: Vec<IpAddr> = parsed.chain(addresses.iter().copied()).collect();
+    let (mut plain, mut all) = (Vec::new(), addresses.to_vec());
+    for name in names {
+        match name.parse() {
+            Ok(address) => all.push(address),
+            Err(_no_address) => plain.push(name.clone()),
+        }
+    }
     all.sort_unstable();
     all.dedup();
-    let is_address = |name: &&String| name.parse::<IpAddr>().is_ok();
-    let plain = names.iter().filter(|name| !is_address(name));
-    let plain: Vec<String> = plain.cloned().collect();
     let from = Wall::from_millis(now.millis().saturating_sub(millis(BEFORE)));
     let body = to_be_signed(&Told {
         serial,

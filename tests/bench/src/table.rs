@@ -64,6 +64,18 @@ pub(crate) struct Figure {
     pub(crate) published: Option<f64>,
 }
 
+impl Figure {
+    /// One that was not measured of the existing agent before.
+    pub(crate) const fn new(name: &'static str, unit: &'static str, goal: Goal) -> Self {
+        Self {
+            name,
+            unit,
+            goal,
+            published: None,
+        }
+    }
+}
+
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {

@@ -26,18 +26,8 @@ pub(crate) const DOWNLOAD: Group = Group {
             goal: Goal::AtLeast(70.0),
             published: Some(28.0),
         },
-        Figure {
-            name: "streamed download",
-            unit: "MB/s",
-            goal: Goal::Compare,
-            published: None,
-        },
-        Figure {
-            name: "processor for a streamed GB",
-            unit: "s",
-            goal: Goal::Compare,
-            published: None,
-        },
+        Figure::new("streamed download", "MB/s", Goal::Compare),
+        Figure::new("processor for a streamed GB", "s", Goal::Compare),
     ],
     measure: download,
 };
@@ -46,18 +36,8 @@ pub(crate) const LOAD: Group = Group {
     name: "load",
     about: "memory while eight clients and two downloads are served",
     figures: &[
-        Figure {
-            name: "PSS under proxy load, largest",
-            unit: "MB",
-            goal: Goal::AtMost(6.0),
-            published: None,
-        },
-        Figure {
-            name: "small GETs under proxy load",
-            unit: "1/s",
-            goal: Goal::Compare,
-            published: None,
-        },
+        Figure::new("PSS under proxy load, largest", "MB", Goal::AtMost(6.0)),
+        Figure::new("small GETs under proxy load", "1/s", Goal::Compare),
     ],
     measure: load,
 };
@@ -66,12 +46,11 @@ pub(crate) const BUFFERED: Group = Group {
     name: "buffered",
     about: "eight answers at once, each in one message",
     figures: &[
-        Figure {
-            name: "8 buffered answers of 7 MB, peak memory",
-            unit: "MB",
-            goal: Goal::AtMost(10.0),
-            published: None,
-        },
+        Figure::new(
+            "8 buffered answers of 7 MB, peak memory",
+            "MB",
+            Goal::AtMost(10.0),
+        ),
         Figure {
             name: "8 buffered answers of 48 MB, peak memory",
             unit: "MB",

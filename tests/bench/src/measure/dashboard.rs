@@ -21,32 +21,23 @@ use crate::process;
 use crate::stats::Samples;
 use crate::table::{Figure, Goal, Measured};
 
-const fn figure(name: &'static str, unit: &'static str, goal: Goal) -> Figure {
-    Figure {
-        name,
-        unit,
-        goal,
-        published: None,
-    }
-}
-
 pub(crate) const DASHBOARD: Group = Group {
     name: "dashboard",
     about: "the page in a browser before a year of samples, five viewers, status and doctor (takes two minutes)",
     figures: &[
-        figure(
+        Figure::new(
             "PSS with five viewers of the stream",
             "MB",
             Goal::AtMost(7.0),
         ),
-        figure("a viewer at rest", "KB/s", Goal::AtMost(4.0)),
-        figure("pipeops-agent status", "ms", Goal::AtMost(30.0)),
-        figure("pipeops-agent doctor --json", "ms", Goal::AtMost(2_000.0)),
-        figure("the whole page over the wire", "KB", Goal::AtMost(50.0)),
-        figure("files of the page", "", Goal::Compare),
-        figure("page usable after", "ms", Goal::AtMost(150.0)),
-        figure("first chart of 24 h after", "ms", Goal::Compare),
-        figure("chart of 1 y after a click", "ms", Goal::Compare),
+        Figure::new("a viewer at rest", "KB/s", Goal::AtMost(4.0)),
+        Figure::new("pipeops-agent status", "ms", Goal::AtMost(30.0)),
+        Figure::new("pipeops-agent doctor --json", "ms", Goal::AtMost(2_000.0)),
+        Figure::new("the whole page over the wire", "KB", Goal::AtMost(50.0)),
+        Figure::new("files of the page", "", Goal::Compare),
+        Figure::new("page usable after", "ms", Goal::AtMost(150.0)),
+        Figure::new("first chart of 24 h after", "ms", Goal::Compare),
+        Figure::new("chart of 1 y after a click", "ms", Goal::Compare),
     ],
     measure,
 };

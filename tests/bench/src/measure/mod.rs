@@ -149,12 +149,7 @@ mod tests {
     use crate::table::Goal;
 
     const FIGURES: [Figure; 2] = [
-        Figure {
-            name: "one",
-            unit: "MB",
-            goal: Goal::AtMost(1.0),
-            published: None,
-        },
+        Figure::new("one", "MB", Goal::AtMost(1.0)),
         Figure {
             name: "two",
             unit: "MB",

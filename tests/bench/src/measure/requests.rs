@@ -37,18 +37,8 @@ pub(crate) const SLOW_READER: Group = Group {
     name: "slow-reader",
     about: "small requests and memory while 1 GB goes to a reader of 1 MB/s",
     figures: &[
-        Figure {
-            name: "small GETs beside a slow reader, p99",
-            unit: "ms",
-            goal: Goal::Compare,
-            published: None,
-        },
-        Figure {
-            name: "peak memory beside a slow reader",
-            unit: "MB",
-            goal: Goal::AtMost(10.0),
-            published: None,
-        },
+        Figure::new("small GETs beside a slow reader, p99", "ms", Goal::Compare),
+        Figure::new("peak memory beside a slow reader", "MB", Goal::AtMost(10.0)),
     ],
     measure: slow_reader,
 };

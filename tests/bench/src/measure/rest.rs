@@ -37,12 +37,11 @@ pub(crate) const REST: Group = Group {
 pub(crate) const PEAK: Group = Group {
     name: "peak",
     about: "the largest resident memory of all groups that ran",
-    figures: &[Figure {
-        name: "VmHWM after everything",
-        unit: "MB",
-        goal: Goal::AtMost(10.0),
-        published: None,
-    }],
+    figures: &[Figure::new(
+        "VmHWM after everything",
+        "MB",
+        Goal::AtMost(10.0),
+    )],
     measure: peak,
 };
 

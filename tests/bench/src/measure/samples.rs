@@ -15,35 +15,26 @@ use crate::agent::Kind;
 use crate::os;
 use crate::table::{Figure, Goal, Measured};
 
-const fn figure(name: &'static str, unit: &'static str, goal: Goal) -> Figure {
-    Figure {
-        name,
-        unit,
-        goal,
-        published: None,
-    }
-}
-
 pub(crate) const SAMPLES: Group = Group {
     name: "samples",
     about: "three simulated days of 100 series at 15 s, and a year of four at a minute (takes two minutes)",
     figures: &[
-        figure(
+        Figure::new(
             "written to the disk a day, 100 series",
             "MB",
             Goal::AtMost(10.0),
         ),
-        figure("the same with a row a sample", "MB", Goal::Compare),
-        figure("a sample at rest", "bytes", Goal::AtMost(1.0)),
-        figure(
+        Figure::new("the same with a row a sample", "MB", Goal::Compare),
+        Figure::new("a sample at rest", "bytes", Goal::AtMost(1.0)),
+        Figure::new(
             "the same with a row a sample, at rest",
             "bytes",
             Goal::Compare,
         ),
-        figure("a series of 24 h", "ms", Goal::AtMost(20.0)),
-        figure("a series of 30 d", "ms", Goal::AtMost(20.0)),
-        figure("a series of 1 y", "ms", Goal::AtMost(20.0)),
-        figure(
+        Figure::new("a series of 24 h", "ms", Goal::AtMost(20.0)),
+        Figure::new("a series of 30 d", "ms", Goal::AtMost(20.0)),
+        Figure::new("a series of 1 y", "ms", Goal::AtMost(20.0)),
+        Figure::new(
             "read for delivery, times real time",
             "x",
             Goal::AtLeast(5_000.0),

@@ -26,18 +26,8 @@ pub(crate) const START: Group = Group {
     name: "start",
     about: "from exec to ready and to linked",
     figures: &[
-        Figure {
-            name: "exec to ready",
-            unit: "ms",
-            goal: Goal::AtMost(30.0),
-            published: None,
-        },
-        Figure {
-            name: "exec to linked",
-            unit: "ms",
-            goal: Goal::Compare,
-            published: None,
-        },
+        Figure::new("exec to ready", "ms", Goal::AtMost(30.0)),
+        Figure::new("exec to linked", "ms", Goal::Compare),
     ],
     measure: start,
 };
@@ -45,12 +35,11 @@ pub(crate) const START: Group = Group {
 pub(crate) const RECONNECT: Group = Group {
     name: "reconnect",
     about: "TCP reset by the control plane until linked again",
-    figures: &[Figure {
-        name: "linked again after a reset",
-        unit: "ms",
-        goal: Goal::Compare,
-        published: None,
-    }],
+    figures: &[Figure::new(
+        "linked again after a reset",
+        "ms",
+        Goal::Compare,
+    )],
     measure: reconnect,
 };
 
