@@ -17,7 +17,6 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -27,7 +26,7 @@ use crate::{
     core::time::Mono,
     error::{Error, Result, Retry},
     host::clock,
-    wire::json,
+    wire::json::{self, Shape},
 };
 
 /// Where the agent of a service has its socket.
@@ -68,7 +67,7 @@ impl Answer {
     }
 
     /// The same as far as this program understands it.
-    pub(super) fn understood<T: DeserializeOwned>(&self) -> Result<T> {
+    pub(super) fn understood<T: Shape + Default>(&self) -> Result<T> {
         understood(&self.json()?)
     }
 
@@ -96,8 +95,8 @@ impl Answer {
 }
 
 /// An answer as far as this program understands it.
-pub(super) fn understood<T: DeserializeOwned>(value: &Value) -> Result<T> {
-    json::read(&value.to_string()).map_err(|error| odd(error.to_string()))
+pub(super) fn understood<T: Shape + Default>(value: &Value) -> Result<T> {
+    json::shape(value.to_string().as_bytes()).map_err(|error| odd(error.to_string()))
 }
 
 /// The error of an answer that makes no sense here.

@@ -34,6 +34,7 @@ use crate::{
     files,
     wire::{
         api::{ChangeList, Refusal},
+        json,
         keeper::{Ask, LINE_BYTES_MAX},
     },
 };
@@ -220,7 +221,7 @@ async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 
 /// Does what is asked.
 fn act(keeper: &Keeper, asked: &[u8], who: &str) -> Result<String> {
-    let ask: Ask = serde_json::from_slice(asked).map_err(|error| {
+    let ask: Ask = json::shape(asked).map_err(|error| {
         Error::new("the root helper does not understand what it is asked").because(&error)
     })?;
     let named = |value: &Option<String>, what: &str| {

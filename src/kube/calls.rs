@@ -6,12 +6,12 @@ use http_body_util::BodyExt;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::client::{Client, Identity};
 use super::error::Error;
 use crate::net::Body;
 use crate::net::{Elapsed, deadline};
+use crate::wire::json::{self, Shape};
 use crate::wire::kube::{List, Status, Version};
 
 /// The time of one call, head and body. The API server gives up a list after 60 s; what takes half of that on a loaded board is
@@ -81,7 +81,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`], or what the API says.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    pub async fn get<T: Shape + Default>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::GET, path, JSON, None).await
     }
 
@@ -106,7 +106,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn create<T: Serialize, R: DeserializeOwned>(
+    pub async fn create<T: Serialize, R: Shape + Default>(
         &self,
         path: &str,
         object: &T,
@@ -118,7 +118,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn create_as<T: Serialize, R: DeserializeOwned>(
+    pub async fn create_as<T: Serialize, R: Shape + Default>(
         &self,
         identity: &Identity,
         path: &str,
@@ -133,7 +133,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn replace<T: Serialize, R: DeserializeOwned>(
+    pub async fn replace<T: Serialize, R: Shape + Default>(
         &self,
         path: &str,
         object: &T,
@@ -146,7 +146,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn patch<T: Serialize, R: DeserializeOwned>(
+    pub async fn patch<T: Serialize, R: Shape + Default>(
         &self,
         path: &str,
         meant: Patch,
@@ -171,7 +171,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn delete(&self, path: &str) -> Result<(), Error> {
-        let _answer: serde::de::IgnoredAny = self.call(Method::DELETE, path, JSON, None).await?;
+        let () = self.call(Method::DELETE, path, JSON, None).await?;
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`]; 410 where the list took so long that its next page is gone.
-    pub async fn list<T: DeserializeOwned>(
+    pub async fn list<T: Shape + Default>(
         &self,
         path: &str,
         detail: Detail,
@@ -214,7 +214,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`]; 410 where the page is gone.
-    pub async fn page_of<T: DeserializeOwned>(
+    pub async fn page_of<T: Shape + Default>(
         &self,
         path: &str,
         detail: Detail,
@@ -229,7 +229,7 @@ impl Client {
         self.call(Method::GET, &page, detail.of_list(), None).await
     }
 
-    async fn call<T: DeserializeOwned>(
+    async fn call<T: Shape + Default>(
         &self,
         method: Method,
         path: &str,
@@ -240,7 +240,7 @@ impl Client {
             .await
     }
 
-    async fn call_as<T: DeserializeOwned>(
+    async fn call_as<T: Shape + Default>(
         &self,
         identity: &Identity,
         method: Method,
@@ -248,20 +248,36 @@ impl Client {
         accept: HeaderValue,
         content: Option<(HeaderValue, Vec<u8>)>,
     ) -> Result<T, Error> {
-        let name = format!("{method} {}", without_query(path));
+        let call = format!("{method} {}", without_query(path));
         let request = request(method, path, accept, content)?;
+        let answer = Box::pin(self.answer(&call, request, identity)).await?;
+        json::shape(&answer).map_err(|error| undecodable(call, &error))
+    }
+
+    async fn answer(
+        &self,
+        call: &str,
+        request: Request<Body>,
+        identity: &Identity,
+    ) -> Result<Vec<u8>, Error> {
         let work = async {
             let response = self.send(request, identity, CALL_WITHIN).await?;
-            let bytes = accepted(&name, response).await?;
-            serde_json::from_slice(&bytes).map_err(|error| Error::Undecodable {
-                call: name.clone(),
-                why: error.to_string(),
-            })
+            accepted(call, response).await
         };
-        match deadline(CALL_WITHIN, Box::pin(work)).await {
+        match deadline(CALL_WITHIN, work).await {
             Ok(done) => done,
-            Err(Elapsed(limit)) => Err(Error::NoAnswer { call: name, limit }),
+            Err(Elapsed(limit)) => Err(Error::NoAnswer {
+                call: call.to_owned(),
+                limit,
+            }),
         }
+    }
+}
+
+fn undecodable(call: String, error: &serde_json::Error) -> Error {
+    Error::Undecodable {
+        call,
+        why: error.to_string(),
     }
 }
 
@@ -313,7 +329,7 @@ async fn accepted(call: &str, response: Response<Body>) -> Result<Vec<u8>, Error
 
 /// The answer of an API server, or of a proxy before it, that is not 2xx.
 pub(super) fn refused(call: &str, status: u16, body: &[u8]) -> Error {
-    let said: Status = serde_json::from_slice(body).unwrap_or_else(|_not_json| Status {
+    let said: Status = json::shape(body).unwrap_or_else(|_not_json| Status {
         message: String::from_utf8_lossy(body).into_owned(),
         ..Status::default()
     });

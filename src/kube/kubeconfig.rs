@@ -7,12 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
-use serde::Deserialize;
 
 use super::yaml;
 use crate::core::secret::Secret;
 use crate::error::{Error, Result, Retry};
 use crate::net::tls::{ClientIdentity, Roots, Settings as TlsSettings, Verification};
+use crate::wire::json::{self, fields};
 
 /// The file that k3s writes at each start of its server.
 pub const K3S_KUBECONFIG: &str = "/etc/rancher/k3s/k3s.yaml";
@@ -123,67 +123,91 @@ fn load_service_account(host: &str, port: u16, directory: &Path) -> Result<Clust
     })
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Debug, Default)]
 struct Kubeconfig {
     current_context: Option<String>,
     clusters: Option<Vec<NamedCluster>>,
     contexts: Option<Vec<NamedContext>>,
     users: Option<Vec<NamedUser>>,
 }
+fields!(Kubeconfig {
+    current_context: "current-context",
+    clusters,
+    contexts,
+    users
+});
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct NamedCluster {
     name: String,
     cluster: Option<ClusterEntry>,
 }
+fields!(NamedCluster { name, cluster });
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct NamedContext {
     name: String,
     context: Option<ContextEntry>,
 }
+fields!(NamedContext { name, context });
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct NamedUser {
     name: String,
     user: Option<UserEntry>,
 }
+fields!(NamedUser { name, user });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Debug, Default)]
 struct ClusterEntry {
     server: Option<String>,
-    certificate_authority: Option<PathBuf>,
+    certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
     insecure_skip_tls_verify: Option<bool>,
     tls_server_name: Option<String>,
     proxy_url: Option<String>,
 }
+fields!(ClusterEntry {
+    server,
+    certificate_authority: "certificate-authority",
+    certificate_authority_data: "certificate-authority-data",
+    insecure_skip_tls_verify: "insecure-skip-tls-verify",
+    tls_server_name: "tls-server-name",
+    proxy_url: "proxy-url",
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct ContextEntry {
     cluster: Option<String>,
     user: Option<String>,
 }
+fields!(ContextEntry { cluster, user });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Debug, Default)]
 struct UserEntry {
-    client_certificate: Option<PathBuf>,
+    client_certificate: Option<String>,
     client_certificate_data: Option<String>,
-    client_key: Option<PathBuf>,
+    client_key: Option<String>,
     client_key_data: Option<String>,
     token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<PathBuf>,
+    token_file: Option<String>,
     username: Option<String>,
-    exec: Option<serde::de::IgnoredAny>,
-    auth_provider: Option<serde::de::IgnoredAny>,
-    #[serde(rename = "as")]
+    exec: Option<()>,
+    auth_provider: Option<()>,
     impersonated: Option<String>,
 }
+fields!(UserEntry {
+    client_certificate: "client-certificate",
+    client_certificate_data: "client-certificate-data",
+    client_key: "client-key",
+    client_key_data: "client-key-data",
+    token,
+    token_file: "tokenFile",
+    username,
+    exec,
+    auth_provider: "auth-provider",
+    impersonated: "as",
+});
 
 /// A named entry and the file it is from: relative paths are relative to that file.
 struct Found<T> {
@@ -270,7 +294,7 @@ fn assemble(
         .ok_or_else(|| Error::new(format!("{path}: the cluster has no server")))?;
     let ca = material(
         entry.certificate_authority_data,
-        entry.certificate_authority,
+        entry.certificate_authority.map(PathBuf::from),
         &cluster.directory,
         &path,
         &mut files,
@@ -336,14 +360,14 @@ fn credentials(
     }
     let certificate = material(
         entry.client_certificate_data,
-        entry.client_certificate,
+        entry.client_certificate.map(PathBuf::from),
         &user.directory,
         &path,
         files,
     )?;
     let key = material(
         entry.client_key_data,
-        entry.client_key,
+        entry.client_key.map(PathBuf::from),
         &user.directory,
         &path,
         files,
@@ -367,7 +391,7 @@ fn credentials(
     };
     // As kubectl does: the file wins over the text, because it is the one that is renewed.
     let token = match entry.token_file {
-        Some(file) if !file.as_os_str().is_empty() => {
+        Some(file) if !file.is_empty() => {
             let file = user.directory.join(file);
             let token = read_token(&file)?;
             files.push(file);
@@ -433,7 +457,9 @@ fn parse(text: &str) -> std::result::Result<Kubeconfig, String> {
         return Ok(Kubeconfig::default());
     }
     // The values of a kubeconfig are secrets, so serde's text, which may quote them, is cut at the first quote.
-    serde_json::from_value(value).map_err(|error| {
+    let text = value.to_string();
+    drop(value);
+    json::shape(text.as_bytes()).map_err(|error| {
         let text = error.to_string();
         text.split(['"', ':']).next().unwrap_or_default().to_owned()
     })

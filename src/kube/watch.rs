@@ -234,15 +234,15 @@ fn decoded<T: Object>(line: &[u8]) -> Result<Said<T>, String> {
     }
     let wrong = |error: serde_json::Error| error.to_string();
     let line: Line<'_> = serde_json::from_slice(line).map_err(wrong)?;
-    let text = line.object.get();
+    let text = line.object.get().as_bytes();
     match line.kind {
         "BOOKMARK" => {
-            let head: HeadOnly = json::read(text).map_err(wrong)?;
+            let head: HeadOnly = json::shape(text).map_err(wrong)?;
             Ok(Said::Bookmark(head.metadata.resource_version))
         }
-        "ERROR" => json::read(text).map(Said::Error).map_err(wrong),
+        "ERROR" => json::shape(text).map(Said::Error).map_err(wrong),
         kind => {
-            let object: T = json::read(text).map_err(wrong)?;
+            let object: T = json::shape(text).map_err(wrong)?;
             let version = object.metadata().resource_version.clone();
             if version.is_empty() {
                 return Err("an object without a resource version".to_owned());

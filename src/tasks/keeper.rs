@@ -2,7 +2,6 @@
 
 use std::{io, path::Path, time::Duration};
 
-use serde::de::DeserializeOwned;
 use smol::{
     Timer,
     future::FutureExt as _,
@@ -14,6 +13,7 @@ use crate::{
     error::{Error, Result, Retry},
     wire::{
         api::{ChangeList, ChangeReport, Refusal},
+        json::{self, Shape},
         keeper::{Ask, Done, Inspection, LINE_BYTES_MAX, Plan},
     },
 };
@@ -73,7 +73,7 @@ impl<'a> Keeper<'a> {
         Ok(list.changes)
     }
 
-    async fn ask<T: DeserializeOwned>(self, ask: &Ask, within: Duration) -> Result<T> {
+    async fn ask<T: Shape + Default>(self, ask: &Ask, within: Duration) -> Result<T> {
         let talk = async { self.talk(ask).await.map_err(|error| self.silent(&error)) };
         let late = async {
             Timer::after(within).await;
@@ -131,15 +131,15 @@ fn ask(verb: &str) -> Ask {
     }
 }
 
-fn understood<T: DeserializeOwned>(answer: &[u8]) -> Result<T> {
+fn understood<T: Shape + Default>(answer: &[u8]) -> Result<T> {
     let odd = |error: &serde_json::Error| {
         Error::new("the root helper gave an answer that this program does not understand")
             .because(error)
             .fix("restart it after an update: sudo systemctl restart pipeops-keeper")
     };
-    let refusal: Refusal = serde_json::from_slice(answer).map_err(|error| odd(&error))?;
+    let refusal: Refusal = json::shape(answer).map_err(|error| odd(&error))?;
     if refusal.error.is_empty() {
-        return serde_json::from_slice(answer).map_err(|error| odd(&error));
+        return json::shape(answer).map_err(|error| odd(&error));
     }
     Err(Error {
         fix: refusal.fix,

@@ -35,6 +35,7 @@ pub use session::{
     SessionReport, SessionsEnded, TOKENS_PATH, TokenWish,
 };
 
+use super::json::fields;
 use crate::core::{health, time::Wall};
 
 /// Where the answer to "how is it?" is found.
@@ -307,14 +308,14 @@ impl Default for Health {
 }
 
 /// What the server answers where it does not answer what was asked: the body of every 4xx and 5xx.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Refusal {
     /// What is wrong with the request, or with the agent.
     pub error: String,
     /// What the caller can do.
     pub fix: Option<String>,
 }
+fields!(Refusal { error, fix });
 
 #[cfg(test)]
 mod tests {

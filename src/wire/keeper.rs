@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::json::fields;
 use crate::core::preflight::facts::Fact;
 
 /// Where the keeper listens unless a setting says otherwise.
@@ -14,8 +15,7 @@ pub const SOCKET: &str = "/run/pipeops-keeper/keeper.sock";
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// A request.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Ask {
     /// `inspect`, `plan`, `fix`, `undo` or `changes`.
     pub verb: String,
@@ -26,14 +26,19 @@ pub struct Ask {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }
+fields!(Ask {
+    verb,
+    check,
+    change
+});
 
 /// The answer to `inspect`: what was found, under the names that the doctor has for it. Never a key, a token or a password.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Inspection {
     /// A text for each name; `null`: there is no such thing. What could not be read is absent.
     pub facts: BTreeMap<String, Option<String>>,
 }
+fields!(Inspection { facts });
 
 impl Inspection {
     /// The same as the doctor reads it.
@@ -45,8 +50,7 @@ impl Inspection {
 }
 
 /// The answer to `plan`: what a fix would do on this machine, now.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Plan {
     /// The check.
     pub check: String,
@@ -61,10 +65,17 @@ pub struct Plan {
     /// What is left to a person after it.
     pub remains: Option<String>,
 }
+fields!(Plan {
+    check,
+    is_needed,
+    does,
+    leaves,
+    undo,
+    remains
+});
 
 /// The answer to `fix` and `undo`.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Done {
     /// The change; `None` where there was nothing to do.
     pub change: Option<String>,
@@ -77,6 +88,13 @@ pub struct Done {
     /// What is left to a person: a reboot.
     pub remains: Option<String>,
 }
+fields!(Done {
+    change,
+    outcome,
+    sentence,
+    undo,
+    remains
+});
 
 /// A change as the keeper keeps it: one file each, written before the first effect and after every step.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

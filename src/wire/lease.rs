@@ -5,9 +5,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::json;
+use super::json::{self, fields};
 use crate::core::{
     lease::{Change, Party, Record, Standby},
     time::Wall,
@@ -23,30 +23,36 @@ const STANDBY: &str = "pipeops.io/link-standby";
 const NAME_CHARS_MAX: usize = 100;
 
 /// The object, as far as it is read.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lease {
     metadata: Head,
     spec: Spec,
 }
+fields!(Lease { metadata, spec });
 
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Head {
     resource_version: String,
     annotations: BTreeMap<String, String>,
 }
+fields!(Head {
+    resource_version: "resourceVersion",
+    annotations
+});
 
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Spec {
     holder_identity: Option<String>,
     lease_duration_seconds: Option<u32>,
     lease_transitions: Option<u32>,
 }
+fields!(Spec {
+    holder_identity: "holderIdentity",
+    lease_duration_seconds: "leaseDurationSeconds",
+    lease_transitions: "leaseTransitions",
+});
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
+#[derive(Debug, Default, Serialize)]
 struct HolderNote {
     agent: String,
     host: String,
@@ -56,15 +62,27 @@ struct HolderNote {
     #[serde(skip_serializing_if = "Option::is_none")]
     registered: Option<String>,
 }
+fields!(HolderNote {
+    agent,
+    host,
+    beat,
+    cluster_id,
+    registered
+});
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
+#[derive(Debug, Default, Serialize)]
 struct StandbyNote {
     id: String,
     agent: String,
     host: String,
     beat: u64,
 }
+fields!(StandbyNote {
+    id,
+    agent,
+    host,
+    beat
+});
 
 impl Lease {
     /// What the API calls this state of it.
@@ -103,9 +121,9 @@ impl Lease {
         }
     }
 
-    fn note<T: for<'a> Deserialize<'a> + Default>(&self, name: &str) -> T {
+    fn note<T: json::Shape + Default>(&self, name: &str) -> T {
         let text = self.metadata.annotations.get(name);
-        text.and_then(|text| json::read(text).ok())
+        text.and_then(|text| json::shape(text.as_bytes()).ok())
             .unwrap_or_default()
     }
 }

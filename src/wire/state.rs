@@ -6,7 +6,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::json;
+use super::json::{self, fields};
 use crate::core::identity::{Fingerprint, Identity, LeftBehind};
 
 /// The format that this program writes. A file of a higher one is not read.
@@ -28,8 +28,7 @@ struct Sealed {
     sha256: String,
 }
 
-#[derive(Default, Deserialize, Serialize)]
-#[serde(default)]
+#[derive(Default, Serialize)]
 struct Shape {
     generation: u64,
     agent_id: String,
@@ -41,6 +40,17 @@ struct Shape {
     left_agent_id: Option<String>,
     left_cluster_id: Option<String>,
 }
+fields!(Shape {
+    generation,
+    agent_id,
+    cluster_id,
+    cluster_uuid,
+    gateway_ws_url,
+    machine,
+    board,
+    left_agent_id,
+    left_cluster_id,
+});
 
 /// The content of the file.
 pub fn write_identity(identity: &Identity) -> serde_json::Result<Vec<u8>> {
@@ -74,7 +84,7 @@ pub fn read_identity(content: &[u8]) -> Result<Identity, Unreadable> {
     if sealed.format > FORMAT {
         return Err(Unreadable::Newer);
     }
-    let shape: Shape = json::read(sealed.identity.get()).map_err(damaged)?;
+    let shape: Shape = json::shape(sealed.identity.get().as_bytes()).map_err(damaged)?;
     let left_cluster_id = shape.left_cluster_id;
     Ok(Identity {
         generation: shape.generation,

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{ACCOUNT, Manifest, Reach};
 use crate::{
     core::secret::Secret,
     kube::{Client, Error, Identity, yaml},
-    wire::kube::rights::{AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview},
+    wire::{
+        json::{self, fields},
+        kube::rights::{AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview},
+    },
 };
 
 /// An object that is not as the manifest has it.
@@ -50,8 +52,7 @@ pub enum State {
 }
 
 /// An object of the manifest, or the same in the cluster, as far as it is compared.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Compared {
     kind: String,
     metadata: Head,
@@ -60,24 +61,37 @@ struct Compared {
     subjects: Value,
     spec: Value,
 }
+fields!(Compared {
+    kind,
+    metadata,
+    rules,
+    role_ref: "roleRef",
+    subjects,
+    spec
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct Head {
     name: String,
     namespace: String,
 }
+fields!(Head { name, namespace });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Rule {
     api_groups: Vec<String>,
     resources: Vec<String>,
     resource_names: Vec<String>,
     verbs: Vec<String>,
-    #[serde(rename = "nonResourceURLs")]
     paths: Vec<String>,
 }
+fields!(Rule {
+    api_groups: "apiGroups",
+    resources,
+    resource_names: "resourceNames",
+    verbs,
+    paths: "nonResourceURLs",
+});
 
 /// Group, resource, name and verb.
 type Right<'a> = (&'a str, &'a str, &'a str, &'a str);
@@ -151,7 +165,7 @@ fn objects(text: &str) -> Vec<Compared> {
     let documents = text.split("\n---\n");
     let parsed = documents.filter_map(|document| yaml::parse(document).ok());
     parsed
-        .filter_map(|object| serde_json::from_value(object).ok())
+        .filter_map(|object| json::shape(object.to_string().as_bytes()).ok())
         .collect()
 }
 

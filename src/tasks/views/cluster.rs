@@ -15,6 +15,7 @@ use crate::{
             ClusterReport, NamespaceReport, NodeReport, PodPage, PodReport, WorkloadPage,
             WorkloadReport,
         },
+        json::Shape,
         kube::{List, shown},
     },
 };
@@ -174,11 +175,7 @@ impl View<'_> {
         })
     }
 
-    async fn page<T: serde::de::DeserializeOwned>(
-        &self,
-        path: &str,
-        next: &str,
-    ) -> Answer<List<T>> {
+    async fn page<T: Shape + Default>(&self, path: &str, next: &str) -> Answer<List<T>> {
         let client = self.client.ok_or("no cluster is configured")?;
         let page = client.page_of(path, Detail::Whole, next).await;
         page.map_err(|error| crate::error::Error::from(&error).sentence())

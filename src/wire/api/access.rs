@@ -9,6 +9,7 @@ use crate::core::{
     policy::Attributes,
     proxy::Target,
 };
+use crate::wire::json::fields;
 
 /// Where access is shown, and set by POST.
 pub const ACCESS_PATH: &str = "/api/v1/access";
@@ -16,8 +17,7 @@ pub const ACCESS_PATH: &str = "/api/v1/access";
 pub const DECISION_PATH: &str = "/api/v1/access/decision";
 
 /// How strict this box is, why, and what came of it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccessReport {
     /// The level that holds: `full`, `managed`, `read-only` or `off`.
     pub level: String,
@@ -32,20 +32,27 @@ pub struct AccessReport {
     /// What runs now.
     pub running: Running,
 }
+fields!(AccessReport {
+    level,
+    configured,
+    by_hand,
+    last_day,
+    last_day_why,
+    running
+});
 
 /// The level of the configuration.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Configured {
     /// The level.
     pub level: String,
     /// Where it stands: `FILE:LINE`, the name of a variable, `--set`, or `default`.
     pub from: String,
 }
+fields!(Configured { level, from });
 
 /// A level that was set here by hand.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ByHand {
     /// The level; `null`: it is not known, so that nothing passes.
     pub level: Option<String>,
@@ -56,10 +63,15 @@ pub struct ByHand {
     /// Who set it, as in the audit.
     pub by: Option<String>,
 }
+fields!(ByHand {
+    level,
+    is_in_force,
+    since,
+    by
+});
 
 /// What was asked in the last 24 hours.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LastDay {
     /// All of it.
     pub total: Asked,
@@ -74,10 +86,17 @@ pub struct LastDay {
     /// The newest refusals, the newest first.
     pub refusals: Vec<RefusedCall>,
 }
+fields!(LastDay {
+    total,
+    reads,
+    changes,
+    entries,
+    others,
+    refusals
+});
 
 /// Requests of one kind.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Asked {
     /// How many there were.
     pub count: u64,
@@ -90,10 +109,16 @@ pub struct Asked {
     /// Bytes that went out with their answers.
     pub sent_bytes: u64,
 }
+fields!(Asked {
+    count,
+    permitted,
+    refused,
+    received_bytes,
+    sent_bytes
+});
 
 /// What was refused, once or often, for one reason.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RefusedCall {
     /// Method and path.
     pub what: String,
@@ -106,10 +131,16 @@ pub struct RefusedCall {
     /// How often it was asked.
     pub count: u64,
 }
+fields!(RefusedCall {
+    what,
+    why,
+    fix,
+    last,
+    count
+});
 
 /// What runs now, by class.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Running {
     /// Short requests.
     pub short: u64,
@@ -118,6 +149,11 @@ pub struct Running {
     /// Watches, followed logs, exec and other upgrades.
     pub long: u64,
 }
+fields!(Running {
+    short,
+    waiting,
+    long
+});
 
 /// What is sent to set a level.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -128,8 +164,7 @@ pub struct AccessWish {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccessChange {
     /// The level that holds now.
     pub level: String,
@@ -142,10 +177,16 @@ pub struct AccessChange {
     /// What is not as it should be: the disk.
     pub trouble: Option<String>,
 }
+fields!(AccessChange {
+    level,
+    before,
+    cut,
+    is_kept,
+    trouble
+});
 
 /// What becomes of a request, and why.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
     /// `permitted`, `refused`, or `depends` where the cluster does not say what it knows of a namespace.
     pub verdict: String,
@@ -168,10 +209,21 @@ pub struct Decision {
     /// The account that it would run under; `null`: none of the agent's.
     pub identity: Option<String>,
 }
+fields!(Decision {
+    verdict,
+    why,
+    fix,
+    level,
+    method,
+    path,
+    request,
+    service,
+    namespace,
+    identity
+});
 
 /// What the API server takes a request for. What is not there is empty.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Request {
     /// The API server's word for what is done.
     pub verb: String,
@@ -186,10 +238,17 @@ pub struct Request {
     /// The object's name.
     pub name: String,
 }
+fields!(Request {
+    verb,
+    group,
+    resource,
+    subresource,
+    namespace,
+    name
+});
 
 /// A service in the cluster.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Service {
     /// Its namespace.
     pub namespace: String,
@@ -198,10 +257,14 @@ pub struct Service {
     /// Its port.
     pub port: u16,
 }
+fields!(Service {
+    namespace,
+    name,
+    port
+});
 
 /// What the cluster says of a namespace now.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Namespace {
     /// Its name.
     pub name: String,
@@ -212,6 +275,12 @@ pub struct Namespace {
     /// The Pod Security level that it enforces; `null`: none, or not known.
     pub enforces: Option<String>,
 }
+fields!(Namespace {
+    name,
+    exists,
+    is_managed,
+    enforces
+});
 
 impl From<&Summary> for LastDay {
     fn from(summary: &Summary) -> Self {

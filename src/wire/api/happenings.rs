@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Link;
+use crate::wire::json::fields;
 
 /// Where the time line is found: `?before=&limit=&source=&severity=`.
 pub const EVENTS_PATH: &str = "/api/v1/events";
@@ -28,8 +29,7 @@ pub struct EventPage {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EventReport {
     /// Its number; grows with time.
     pub id: u64,
@@ -48,6 +48,16 @@ pub struct EventReport {
     /// How often within its minute.
     pub count: u32,
 }
+fields!(EventReport {
+    id,
+    at,
+    source,
+    severity,
+    subject,
+    reason,
+    message,
+    count
+});
 
 /// The agent's own newest log lines, the oldest first.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -140,16 +150,15 @@ pub struct SettingReport {
 }
 
 /// What was done here, the newest first.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChangeList {
     /// At most 200.
     pub changes: Vec<ChangeReport>,
 }
+fields!(ChangeList { changes });
 
 /// Something that was done, or refused.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChangeReport {
     /// Its id, for `pipeops-agent undo`.
     pub id: String,
@@ -168,10 +177,19 @@ pub struct ChangeReport {
     /// Whether and how it can be taken back.
     pub undo: Undo,
 }
+fields!(ChangeReport {
+    id,
+    at,
+    who,
+    from,
+    what,
+    outcome,
+    why,
+    undo
+});
 
 /// Whether and how something can be taken back.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Undo {
     /// Whether it can.
     pub possible: bool,
@@ -180,3 +198,8 @@ pub struct Undo {
     /// Why it cannot.
     pub why_not: Option<String>,
 }
+fields!(Undo {
+    possible,
+    command,
+    why_not
+});

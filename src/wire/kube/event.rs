@@ -1,17 +1,15 @@
 //! Event objects as `core/v1` shows them. What was written by way of `events.k8s.io/v1` is there too, under these names.
 
-use serde::Deserialize;
-
 use super::{Metadata, Object, TargetRef};
 use crate::core::{
     event::{Happening, Sighting, Source},
     health::Severity,
     time::Wall,
 };
+use crate::wire::json::fields;
 
 /// That something happened to an object, once or more often.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Event {
     /// The head.
     pub metadata: Metadata,
@@ -22,7 +20,6 @@ pub struct Event {
     /// A sentence.
     pub message: String,
     /// `Normal` or `Warning`.
-    #[serde(rename = "type")]
     pub kind: String,
     /// How often; absent where `series` says it, or it happened once.
     pub count: i64,
@@ -35,16 +32,31 @@ pub struct Event {
     /// How often, by the newer API.
     pub series: Option<Series>,
 }
+fields!(Event {
+    metadata,
+    involved_object: "involvedObject",
+    reason,
+    message,
+    kind: "type",
+    count,
+    first_timestamp: "firstTimestamp",
+    last_timestamp: "lastTimestamp",
+    event_time: "eventTime",
+    series,
+});
 
 /// That it goes on.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Series {
     /// How often so far.
     pub count: i64,
     /// When last.
     pub last_observed_time: Option<String>,
 }
+fields!(Series {
+    count,
+    last_observed_time: "lastObservedTime"
+});
 
 impl Object for Event {
     fn metadata(&self) -> &Metadata {

@@ -1,15 +1,16 @@
 //! Who may do what: bindings, and the question whether one may.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Metadata, null_is_empty};
+use super::Metadata;
+use crate::wire::json::fields;
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Gives a role to somebody in one namespace.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RoleBinding {
     /// Needed when it is written.
     pub api_version: String,
@@ -20,13 +21,19 @@ pub struct RoleBinding {
     /// What is given.
     pub role_ref: RoleRef,
     /// To whom.
-    #[serde(deserialize_with = "null_is_empty")]
     pub subjects: Vec<Subject>,
 }
+fields!(RoleBinding {
+    api_version: "apiVersion",
+    kind,
+    metadata,
+    role_ref: "roleRef",
+    subjects
+});
 
 /// A role that is given.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RoleRef {
     /// The group of roles.
     pub api_group: String,
@@ -35,10 +42,14 @@ pub struct RoleRef {
     /// Its name.
     pub name: String,
 }
+fields!(RoleRef {
+    api_group: "apiGroup",
+    kind,
+    name
+});
 
 /// Somebody to whom a role is given.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Subject {
     /// `ServiceAccount`, `User` or `Group`.
     pub kind: String,
@@ -48,10 +59,14 @@ pub struct Subject {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
 }
+fields!(Subject {
+    kind,
+    name,
+    namespace
+});
 
 /// Asks whether the asker may do something.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct SelfSubjectAccessReview {
     /// What.
     pub spec: AccessReviewSpec,
@@ -59,18 +74,21 @@ pub struct SelfSubjectAccessReview {
     #[serde(skip_serializing)]
     pub status: AccessReviewStatus,
 }
+fields!(SelfSubjectAccessReview { spec, status });
 
 /// What is asked.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AccessReviewSpec {
     /// About objects.
     pub resource_attributes: ResourceAttributes,
 }
+fields!(AccessReviewSpec {
+    resource_attributes: "resourceAttributes"
+});
 
 /// What would be done to which objects.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ResourceAttributes {
     /// Where.
     pub namespace: String,
@@ -79,11 +97,16 @@ pub struct ResourceAttributes {
     /// To what; of the core's group.
     pub resource: String,
 }
+fields!(ResourceAttributes {
+    namespace,
+    verb,
+    resource
+});
 
 /// The answer.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AccessReviewStatus {
     /// Whether one may.
     pub allowed: bool,
 }
+fields!(AccessReviewStatus { allowed });

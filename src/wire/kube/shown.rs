@@ -1,19 +1,19 @@
 //! Objects as people are shown them: a few more fields than what is watched, read when somebody looks and kept by nobody.
 
-use serde::Deserialize;
-
-use super::{Allocatable, null_is_empty, quantity};
+use super::{Allocatable, quantity};
 use crate::{
     core::time::Wall,
-    wire::api::{NodeCondition, NodeReport, PodReport, WorkloadReport},
+    wire::{
+        api::{NodeCondition, NodeReport, PodReport, WorkloadReport},
+        json::fields,
+    },
 };
 
 /// The longest reason that is shown: its end is cut.
 const REASON_CHARS_MAX: usize = 300;
 
 /// The head of an object, with its dates.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Head {
     name: String,
     namespace: String,
@@ -21,6 +21,13 @@ struct Head {
     deletion_timestamp: Option<String>,
     labels: std::collections::BTreeMap<String, String>,
 }
+fields!(Head {
+    name,
+    namespace,
+    creation_timestamp: "creationTimestamp",
+    deletion_timestamp: "deletionTimestamp",
+    labels,
+});
 
 impl Head {
     fn age_s(&self, now: Wall) -> Option<u64> {
@@ -30,55 +37,67 @@ impl Head {
 }
 
 /// A Pod.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 pub struct Pod {
     metadata: Head,
     spec: PodSpec,
     status: PodStatus,
 }
+fields!(Pod {
+    metadata,
+    spec,
+    status
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct PodSpec {
     node_name: Option<String>,
-    #[serde(deserialize_with = "null_is_empty")]
     containers: Vec<Named>,
-    #[serde(deserialize_with = "null_is_empty")]
     init_containers: Vec<Named>,
 }
+fields!(PodSpec {
+    node_name: "nodeName",
+    containers,
+    init_containers: "initContainers"
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct Named {
     name: String,
 }
+fields!(Named { name });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct PodStatus {
     phase: String,
     reason: Option<String>,
     message: Option<String>,
-    #[serde(deserialize_with = "null_is_empty")]
     conditions: Vec<Condition>,
-    #[serde(deserialize_with = "null_is_empty")]
     container_statuses: Vec<Container>,
-    #[serde(deserialize_with = "null_is_empty")]
     init_container_statuses: Vec<Container>,
 }
+fields!(PodStatus {
+    phase,
+    reason,
+    message,
+    conditions,
+    container_statuses: "containerStatuses",
+    init_container_statuses: "initContainerStatuses",
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Condition {
-    #[serde(rename = "type")]
     kind: String,
     status: String,
     message: String,
 }
+fields!(Condition {
+    kind: "type",
+    status,
+    message
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Container {
     name: String,
     ready: bool,
@@ -86,29 +105,44 @@ struct Container {
     state: State,
     last_state: State,
 }
+fields!(Container {
+    name,
+    ready,
+    restart_count: "restartCount",
+    state,
+    last_state: "lastState"
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct State {
     waiting: Option<Waiting>,
     terminated: Option<Terminated>,
 }
+fields!(State {
+    waiting,
+    terminated
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct Waiting {
     reason: String,
     message: String,
 }
+fields!(Waiting { reason, message });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct Terminated {
     reason: String,
     message: String,
     exit_code: i64,
     signal: i64,
 }
+fields!(Terminated {
+    reason,
+    message,
+    exit_code: "exitCode",
+    signal
+});
 
 impl Pod {
     /// Whether its name or its namespace has this in it.
@@ -222,31 +256,36 @@ fn cut(text: &str) -> String {
 }
 
 /// A node.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 pub struct Node {
     metadata: Head,
     status: NodeStatus,
 }
+fields!(Node { metadata, status });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct NodeStatus {
-    #[serde(deserialize_with = "null_is_empty")]
     conditions: Vec<Condition>,
-    #[serde(deserialize_with = "null_is_empty")]
     addresses: Vec<Address>,
     node_info: super::NodeVersions,
     allocatable: Allocatable,
 }
+fields!(NodeStatus {
+    conditions,
+    addresses,
+    node_info: "nodeInfo",
+    allocatable
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct Address {
-    #[serde(rename = "type")]
     kind: String,
     address: String,
 }
+fields!(Address {
+    kind: "type",
+    address
+});
 
 impl Node {
     /// What is shown of it, without what is measured.
@@ -297,27 +336,35 @@ fn roles(labels: &std::collections::BTreeMap<String, String>) -> String {
 }
 
 /// A Deployment, a StatefulSet or a DaemonSet.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 pub struct Workload {
     metadata: Head,
     spec: WorkloadSpec,
     status: WorkloadStatus,
 }
+fields!(Workload {
+    metadata,
+    spec,
+    status
+});
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 struct WorkloadSpec {
     replicas: Option<u64>,
 }
+fields!(WorkloadSpec { replicas });
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Default)]
 struct WorkloadStatus {
     ready_replicas: Option<u64>,
     desired_number_scheduled: Option<u64>,
     number_ready: Option<u64>,
 }
+fields!(WorkloadStatus {
+    ready_replicas: "readyReplicas",
+    desired_number_scheduled: "desiredNumberScheduled",
+    number_ready: "numberReady",
+});
 
 impl Workload {
     /// What is shown of it.

@@ -1,83 +1,112 @@
 //! What a kubelet says of its node and its Pods: `/stats/summary`. A handful of fields; containers and volumes are skipped.
 
-use std::{borrow::Cow, fmt};
-
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, SeqAccess, Visitor},
-};
-
-use crate::core::{
-    cluster::{self, Network, Usage},
-    time::Wall,
+use crate::{
+    core::{
+        cluster::{self, Network, Usage},
+        time::Wall,
+    },
+    wire::json::{self, List, Place, Shape, fields},
 };
 
 /// Pods of one node that are read: four times what Kubernetes recommends. Where a kubelet says more, the others are left out.
 const PODS_MAX: usize = 500;
 
 /// The answer.
-#[derive(Deserialize)]
-struct Summary<'a> {
-    #[serde(borrow, default)]
-    node: Stats<'a>,
-    #[serde(borrow, default, deserialize_with = "first_pods")]
-    pods: Vec<Stats<'a>>,
+#[derive(Default)]
+struct Summary {
+    node: Stats,
+    pods: FirstPods,
 }
+fields!(Summary { node, pods });
 
 /// Of a node, or of a Pod.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Stats<'a> {
-    #[serde(borrow)]
-    pod_ref: Reference<'a>,
+#[derive(Default)]
+struct Stats {
+    pod_ref: Reference,
     cpu: Option<Cpu>,
     memory: Option<Memory>,
-    #[serde(borrow)]
-    network: Option<Interface<'a>>,
+    network: Option<Interface>,
     fs: Option<Space>,
-    #[serde(rename = "ephemeral-storage")]
     ephemeral_storage: Option<Space>,
 }
+fields!(Stats {
+    pod_ref: "podRef",
+    cpu,
+    memory,
+    network,
+    fs,
+    ephemeral_storage: "ephemeral-storage",
+});
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reference<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
-    #[serde(borrow)]
-    namespace: Cow<'a, str>,
+#[derive(Default)]
+struct Reference {
+    name: String,
+    namespace: String,
 }
+fields!(Reference { name, namespace });
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default)]
 struct Cpu {
     usage_nano_cores: Option<u64>,
 }
+fields!(Cpu {
+    usage_nano_cores: "usageNanoCores",
+});
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default)]
 struct Memory {
     working_set_bytes: Option<u64>,
 }
+fields!(Memory {
+    working_set_bytes: "workingSetBytes",
+});
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Interface<'a> {
-    #[serde(borrow, default)]
-    time: Cow<'a, str>,
+#[derive(Default)]
+struct Interface {
+    time: String,
     rx_bytes: Option<u64>,
     tx_bytes: Option<u64>,
 }
+fields!(Interface {
+    time,
+    rx_bytes: "rxBytes",
+    tx_bytes: "txBytes",
+});
 
 /// Bytes of a file system.
-#[derive(Deserialize)]
+#[derive(Default)]
 struct Space {
-    #[serde(rename = "capacityBytes")]
     capacity: Option<u64>,
-    #[serde(rename = "availableBytes")]
     available: Option<u64>,
-    #[serde(rename = "usedBytes")]
     used: Option<u64>,
+}
+fields!(Space {
+    capacity: "capacityBytes",
+    available: "availableBytes",
+    used: "usedBytes",
+});
+
+/// The first of a list: what is beyond them is read over, so that a kubelet that lies takes no memory.
+#[derive(Default)]
+struct FirstPods(Vec<Stats>);
+
+impl Shape for FirstPods {
+    fn place(&mut self) -> Place<'_> {
+        Place::List(self)
+    }
+}
+
+impl List for FirstPods {
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn add(&mut self) -> Place<'_> {
+        match self.0.len() {
+            0..PODS_MAX => self.0.add(),
+            _ => Place::Nowhere,
+        }
+    }
 }
 
 /// Reads an answer.
@@ -85,15 +114,13 @@ struct Space {
 /// # Errors
 /// What is wrong with its JSON.
 pub fn read(answer: &[u8]) -> Result<cluster::Summary, serde_json::Error> {
-    let summary: Summary<'_> = serde_json::from_slice(answer)?;
-    let named = summary
-        .pods
-        .iter()
-        .filter(|pod| !pod.pod_ref.name.is_empty());
+    let summary: Summary = json::shape(answer)?;
+    let pods = summary.pods.0.into_iter();
+    let named = pods.filter(|pod| !pod.pod_ref.name.is_empty());
     let pods = named.map(|pod| cluster::Pod {
-        namespace: pod.pod_ref.namespace.to_string(),
-        name: pod.pod_ref.name.to_string(),
         usage: pod.usage(),
+        namespace: pod.pod_ref.namespace,
+        name: pod.pod_ref.name,
     });
     Ok(cluster::Summary {
         pods: pods.collect(),
@@ -101,7 +128,7 @@ pub fn read(answer: &[u8]) -> Result<cluster::Summary, serde_json::Error> {
     })
 }
 
-impl Stats<'_> {
+impl Stats {
     fn usage(&self) -> Usage {
         let network = self.network.as_ref().and_then(|network| {
             Some(Network {
@@ -122,37 +149,6 @@ impl Stats<'_> {
             disk: disk.and_then(|space| space.used),
         }
     }
-}
-
-/// The first of a list: what is beyond them is read over, so that a kubelet that lies takes no memory.
-fn first_pods<'de: 'a, 'a, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<Stats<'a>>, D::Error> {
-    struct First;
-    impl<'de> Visitor<'de> for First {
-        type Value = Vec<Stats<'de>>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of Pods")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Vec::new())
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut pods = Vec::new();
-            while pods.len() < PODS_MAX {
-                let Some(pod) = list.next_element()? else {
-                    return Ok(pods);
-                };
-                pods.push(pod);
-            }
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(pods)
-        }
-    }
-    deserializer.deserialize_any(First)
 }
 
 #[cfg(test)]
