@@ -1,7 +1,7 @@
 //! One request on the Unix socket of the running agent, or one stream of what happens there.
 //!
-//! A client of forty lines, because the server at the other end is our own: one request a connection, answers with a length, in chunks
-//! or until the end. It blocks: a command has nothing else to do.
+//! The server at the other end is our own, so this is the part of HTTP/1.1 that it speaks: one request a connection, answers with a length,
+//! in chunks or until the end. It blocks, for a command has nothing else to do, and costs a start no executor.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
