@@ -1,21 +1,33 @@
-//! The test cluster: one real Kubernetes for all tests of this process, brought up by the first that needs it.
+//! The test clusters: one real Kubernetes for all tests of this process that leave it as it is, another one for those that break theirs,
+//! each brought up by the first test that needs it.
 //!
 //! Where none can be had, a test says why and ends; whoever runs the tests decides whether that is a failure.
 
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     process::Output,
-    sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::OnceLock,
 };
 
-/// One cluster for the process; it goes down with it.
-pub(crate) fn cluster() -> Option<&'static Path> {
-    static CLUSTER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    CLUSTER.get_or_init(start).as_deref()
+use smol::lock::{Mutex, MutexGuard};
+
+thread_local! {
+    /// Whether the test of this thread has a cluster for itself.
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calm tests share the cluster, the others have it for themselves.
-static CALM: RwLock<()> = RwLock::new(());
+/// The cluster of the test that runs in this thread; it goes down with the process.
+pub(crate) fn cluster() -> Option<&'static Path> {
+    static OF_ALL: OnceLock<Option<PathBuf>> = OnceLock::new();
+    static OF_ONE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let (cluster, name) = if IS_ALONE.get() {
+        (&OF_ONE, "cluster-alone")
+    } else {
+        (&OF_ALL, "cluster")
+    };
+    cluster.get_or_init(|| start(name)).as_deref()
+}
 
 #[expect(
     clippy::disallowed_methods,
@@ -33,7 +45,11 @@ pub(crate) fn command(verb: &str, directory: &Path, more: &[&str]) -> Output {
 
 /// A command of the cluster's script that must succeed.
 pub(crate) fn must(verb: &str, more: &[&str]) {
-    let directory = cluster().expect("a cluster");
+    must_in(cluster().expect("a cluster"), verb, more);
+}
+
+/// The same from a thread that runs no test.
+pub(crate) fn must_in(directory: &Path, verb: &str, more: &[&str]) {
     let output = command(verb, directory, more);
     assert!(
         output.status.success(),
@@ -101,8 +117,8 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn start() -> Option<PathBuf> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
+fn start(name: &str) -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let owner = std::process::id().to_string();
     let up = command("up", &directory, &["--owner", &owner]);
     if up.status.code() == Some(75) {
@@ -124,28 +140,29 @@ fn start() -> Option<PathBuf> {
     Some(directory)
 }
 
-pub(crate) struct Shared<'a>(#[expect(dead_code, reason = "held")] Lock<'a>);
+/// A cluster that a test may use for as long as it holds this.
+pub(crate) struct Held(Option<MutexGuard<'static, ()>>);
 
-#[expect(dead_code, reason = "held")]
-enum Lock<'a> {
-    Calm(RwLockReadGuard<'a, ()>),
-    Alone(RwLockWriteGuard<'a, ()>),
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            IS_ALONE.set(false);
+        }
+    }
 }
 
 /// The cluster beside others that leave it as it is; `None` where there is none.
-pub(crate) fn calm() -> Option<Shared<'static>> {
+pub(crate) fn calm() -> Option<Held> {
     cluster()?;
-    let guard = CALM
-        .read()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    Some(Shared(Lock::Calm(guard)))
+    Some(Held(None))
 }
 
-/// The cluster for one test that breaks it; `None` where there is none.
-pub(crate) fn alone() -> Option<Shared<'static>> {
+/// The cluster for one test that breaks it, or counts what goes on there; `None` where there is none.
+pub(crate) fn alone() -> Option<Held> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock_blocking();
+    IS_ALONE.set(true);
+    let held = Held(Some(guard));
     cluster()?;
-    let guard = CALM
-        .write()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    Some(Shared(Lock::Alone(guard)))
+    Some(held)
 }

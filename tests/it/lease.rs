@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     accounts::{Accounts, Reach, said},
     agent::{Agent, clock, command, put, until},
-    cluster::{Shared, admin, calm, kubectl, variable},
+    cluster::{Held, admin, calm, kubectl, variable},
     kube::certificates::{Authority, Valid},
 };
 
@@ -58,7 +58,7 @@ struct Bench {
     plane: Plane,
     agents: Vec<Agent>,
     accounts: Accounts,
-    _cluster: Shared<'static>,
+    _cluster: Held,
 }
 
 impl Bench {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{
     accounts::{Accounts, Reach, said},
     agent::{Agent, SOON, command, put, until},
-    cluster::{Shared, admin, calm, kubectl, leave, variable},
+    cluster::{Held, admin, calm, kubectl, leave, variable},
 };
 
 /// Longer than the pause between two looks at the cluster.
@@ -26,7 +26,7 @@ pub(crate) struct Bench {
     pub(crate) managed: String,
     through: PathBuf,
     accounts: Accounts,
-    _cluster: Shared<'static>,
+    _cluster: Held,
 }
 
 /// An agent that has nothing in the cluster but its account.
@@ -50,7 +50,7 @@ impl Bench {
         calm().map(|held| Self::linked(held, level))
     }
 
-    fn linked(held: Shared<'static>, level: &str) -> Self {
+    fn linked(held: Held, level: &str) -> Self {
         let reach = match level {
             "full" => Reach::Full,
             _ => Reach::Managed,

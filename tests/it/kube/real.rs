@@ -1,6 +1,6 @@
 //! The same client against a real API server, its Pods and its faults: the test cluster of `tests/cluster`.
 //!
-//! One cluster serves all tests here. Those that break it wait until the others are done.
+//! One cluster serves all tests here but those that break it.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use smol::stream::StreamExt;
 
 use super::{Executor, now_clock};
 use crate::accounts::{Accounts, Reach};
-use crate::cluster::{alone, calm, cluster, must};
+use crate::cluster::{alone, calm, cluster, must_in};
 
 /// A restart of the API server takes 10 s on two quiet cores.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -394,12 +394,16 @@ fn a_watch_outlives_the_api_server_and_new_certificates_are_believed() {
             }
         };
         let has = |name: &str| seen.borrow().iter().any(|known| known == name);
+        let cluster = cluster().expect("a cluster");
+        let must = |verb: &'static str, more: &'static [&'static str]| {
+            smol::unblock(move || must_in(cluster, verb, more))
+        };
         add("before").await;
         until("the first is seen", || has("before")).await;
-        smol::unblock(|| must("restart-apiserver", &["--kill"])).await;
+        must("restart-apiserver", &["--kill"]).await;
         add("after-restart").await;
         until("the watch has gone on", || has("after-restart")).await;
-        smol::unblock(|| must("rotate-serving-cert", &["--new-ca"])).await;
+        must("rotate-serving-cert", &["--new-ca"]).await;
         let unknown = async {
             loop {
                 match client
@@ -419,7 +423,7 @@ fn a_watch_outlives_the_api_server_and_new_certificates_are_believed() {
         add("after-new-ca").await;
         until("the watch has gone on again", || has("after-new-ca")).await;
         drop(task);
-        smol::unblock(|| must("rotate-serving-cert", &[])).await;
+        must("rotate-serving-cert", &[]).await;
         tidy_up(
             &client_of(&executor, &kubeconfig()),
             &["before", "after-restart", "after-new-ca"],

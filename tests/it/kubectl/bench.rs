@@ -11,7 +11,7 @@ use plane::{Options, Plane, Service, Streams};
 use crate::{
     accounts::{Accounts, Reach},
     agent::{Agent, SOON, command, put},
-    cluster::{Shared, admin, alone, calm, variable},
+    cluster::{Held, admin, alone, calm, variable},
 };
 
 /// How the control plane sends requests to the agent.
@@ -65,7 +65,7 @@ pub(super) struct Bench {
     kubeconfig: PathBuf,
     cluster_id: String,
     _accounts: Accounts,
-    _cluster: Shared<'static>,
+    _cluster: Held,
 }
 
 impl Bench {
@@ -79,7 +79,7 @@ impl Bench {
         alone().map(Self::linked)
     }
 
-    fn linked(held: Shared<'static>) -> Self {
+    fn linked(held: Held) -> Self {
         let plane = Plane::start(Options::default()).unwrap();
         let accounts = Accounts::new(Reach::Full);
         let mut agent = Agent::new(&plane)

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     accounts::{Accounts, Reach, said},
     agent::{SOON, until},
-    cluster::{Shared, calm, kubectl, leave, variable},
+    cluster::{Held, calm, kubectl, leave, variable},
 };
 
 /// Who refuses.
@@ -23,7 +23,7 @@ pub(super) struct Bench {
     pub(super) managed: String,
     pub(super) plain: String,
     pub(super) accounts: Accounts,
-    _cluster: Shared<'static>,
+    _cluster: Held,
 }
 
 impl Bench {

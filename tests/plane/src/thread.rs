@@ -1,8 +1,10 @@
 //! The plane's thread: its listeners, its executor, and the end of both.
 
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smol::LocalExecutor;
 use smol::channel::Receiver;
@@ -27,12 +29,20 @@ pub(crate) struct Parts {
     pub(crate) listeners: Vec<Listener>,
 }
 
+/// While a plane was away, any connection of this machine may have been given its port.
+const TRIES_AGAIN: u32 = 400;
+
 /// Binds every listener; addresses that were bound before are kept.
 pub(crate) fn bind(options: &Options, addresses: &mut Addresses) -> Result<Vec<Listener>, Failure> {
     let mut listeners = Vec::new();
+    let tries = if addresses.tls.is_empty() {
+        1
+    } else {
+        TRIES_AGAIN
+    };
     let mut add = |address: SocketAddr, security, endpoints| -> Result<SocketAddr, Failure> {
         let failed = |error| Failure::new(format!("cannot listen at {address}: {error}"));
-        let socket = smol::block_on(TcpListener::bind(address)).map_err(failed)?;
+        let socket = smol::block_on(bound(address, tries)).map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
         listeners.push(Listener {
             socket,
@@ -59,6 +69,19 @@ pub(crate) fn bind(options: &Options, addresses: &mut Addresses) -> Result<Vec<L
         addresses.plaintext = Some(add(address, Security::Plaintext, Endpoints::All)?);
     }
     Ok(listeners)
+}
+
+/// Tries so often while somebody else has the port, a twentieth of a second apart.
+async fn bound(address: SocketAddr, tries: u32) -> io::Result<TcpListener> {
+    for _ in 1..tries {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                smol::Timer::after(Duration::from_millis(50)).await;
+            }
+            bound => return bound,
+        }
+    }
+    TcpListener::bind(address).await
 }
 
 /// The plane's thread; gives back what outlives it.
