@@ -10,7 +10,7 @@ use super::{
     cursors::Cursors,
     gaps, journal,
     journal::{Pending, Waiting},
-    query::{self, Answered},
+    query::{self, Answered, Fresh},
     read, recent,
     rows::{self, Rows},
     series::{self, LIVE_MAX, Numbers},
@@ -115,6 +115,8 @@ impl Archive {
             .collect();
         self.pending.take(Waiting {
             mono_ms: millis(tick.mono()),
+            wall_ms: tick.at.wall.millis(),
+            clock_is_set: tick.clock_is_set,
             values,
         });
     }
@@ -314,15 +316,26 @@ impl Archive {
 
     pub(super) fn query(&mut self, query: &Query) -> Result<Vec<Line>, Failure> {
         let boots = &self.contents.boots;
-        let answered = self
-            .database
-            .read(|connection| query::answer(connection, boots, query))?;
+        let boot = self.contents.boot.unwrap_or_else(|| boots.next());
+        let (numbers, pending) = (&self.numbers, &self.pending);
+        let answered = self.database.read(|connection| {
+            let mut query = query.clone();
+            let (numbers, series) = numbers.meant(connection, &mut query.select)?;
+            let mut block = pending.block((boot, 0), pending.clock(), &numbers);
+            boots.set_clock(&mut block);
+            query::answer(connection, boots, &query, Fresh { series, block })
+        })?;
         lines(answered)
     }
 
     pub(super) fn series(&mut self, select: &Select) -> Result<Vec<Known>, Failure> {
-        self.database
-            .read(|connection| series::select(connection, select))
+        let numbers = &self.numbers;
+        self.database.read(|connection| {
+            let mut known = series::select(connection, select)?;
+            let (_, new) = numbers.meant(connection, &mut select.clone())?;
+            known.extend(new);
+            Ok(known)
+        })
     }
 
     pub(super) fn recent(

@@ -18,6 +18,9 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) mono_ms: u64,
+    /// What the wall clock was, and whether it could be believed.
+    pub(super) wall_ms: i64,
+    pub(super) clock_is_set: bool,
     pub(super) values: Vec<(u32, i64)>,
 }
 
@@ -41,6 +44,15 @@ impl Pending {
 
     pub(super) fn is_empty(&self) -> bool {
         self.ticks.is_empty()
+    }
+
+    /// The wall clock minus the clock since boot, by the newest tick, and whether it can be believed.
+    pub(super) fn clock(&self) -> (i64, bool) {
+        let newest = self.ticks.back();
+        newest.map_or((0, false), |tick| {
+            let offset = tick.wall_ms.saturating_sub(signed(tick.mono_ms));
+            (offset, tick.clock_is_set)
+        })
     }
 
     /// They are on disk.

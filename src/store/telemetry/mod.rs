@@ -141,12 +141,13 @@ impl Handle {
         self.post.call(move |archive| Ok(archive.tend(now))).await
     }
 
-    /// Values over a time. What was not flushed yet is not among them.
+    /// Values over a time. What was not flushed yet is among them.
     pub async fn query(&self, query: Query) -> Answer<Vec<Line>> {
         self.post.call(move |archive| archive.query(&query)).await
     }
 
-    /// All series that there ever were.
+    /// All series that there ever were, those of the minute that was not flushed yet, too. Their number is good for a question until the
+    /// flush after the next.
     pub async fn series(&self) -> Answer<Vec<Known>> {
         self.post.call(|archive| archive.series(&Select::All)).await
     }

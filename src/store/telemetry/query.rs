@@ -12,7 +12,7 @@ use super::{
 use crate::core::{
     retention::Level,
     series::{
-        Line, Query, Spot,
+        Known, Line, Query, Spot,
         block::Block,
         steps::{Cell, Steps},
     },
@@ -30,13 +30,24 @@ pub(super) enum Answered {
     TooMany,
 }
 
-/// Answers a question.
+/// What is not on disk yet.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    /// Series that are meant and have no number there yet.
+    pub(super) series: Vec<Known>,
+    /// The newest ticks.
+    pub(super) block: Block,
+}
+
+/// Answers a question by what is on disk and what comes there with the next flush.
 pub(super) fn answer(
     connection: &Connection,
     boots: &Boots,
     query: &Query,
+    fresh: Fresh,
 ) -> rusqlite::Result<Answered> {
-    let wanted = series::select(connection, &query.select)?;
+    let mut wanted = series::select(connection, &query.select)?;
+    wanted.extend(fresh.series);
     let level = Level::for_step(query.step);
     let span = (query.from.millis(), query.to.millis());
     let mut found: BTreeMap<u32, Found> = wanted
@@ -60,7 +71,8 @@ pub(super) fn answer(
         }
     }
     let journal = journal::all(connection, boots)?;
-    for block in journal.into_iter().filter_map(|minute| minute.block) {
+    let written = journal.into_iter().filter_map(|minute| minute.block);
+    for block in written.chain([fresh.block]) {
         for (number, column) in &block.columns {
             let Some(found) = found.get_mut(number) else {
                 continue;

@@ -15,7 +15,8 @@ use super::{
     contents::{Contents, backlog},
     cursors::Cursors,
     journal::{self, Minute},
-    query, series,
+    query::{self, Fresh},
+    series,
 };
 use crate::{
     core::{
@@ -87,7 +88,8 @@ impl Reader {
 
     /// Values over a time.
     pub fn query(&self, query: &Query) -> Result<Vec<Line>> {
-        let answered = query::answer(&self.connection, &self.contents.boots, query)
+        let boots = &self.contents.boots;
+        let answered = query::answer(&self.connection, boots, query, Fresh::default())
             .map_err(|error| self.explain(&error))?;
         Ok(lines(answered)?)
     }

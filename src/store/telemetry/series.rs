@@ -66,6 +66,37 @@ impl Numbers {
         Ok(numbers)
     }
 
+    /// The numbers of those that are meant by the ones until the flush, and those of them that are not on disk yet: their number is one that
+    /// none on disk has. Where such a number is asked for and its series is on disk by now, the question is put right.
+    pub(super) fn meant(
+        &self,
+        connection: &Connection,
+        select: &mut Select,
+    ) -> rusqlite::Result<(BTreeMap<u32, u32>, Vec<Known>)> {
+        let (mut numbers, mut new) = (BTreeMap::new(), Vec::new());
+        for (series, entry) in &self.live {
+            let on_disk = match entry.on_disk {
+                Some(number) => Some(number),
+                None => find(connection, series)?,
+            };
+            let waiting = NUMBER_MAX.wrapping_add(entry.local);
+            let number = on_disk.unwrap_or(waiting);
+            if let Select::Numbers(wanted) = select {
+                let early = wanted.iter_mut().filter(|wanted| **wanted == waiting);
+                early.for_each(|wanted| *wanted = number);
+            }
+            if !is_meant(select, number, series) {
+                continue;
+            }
+            numbers.insert(entry.local, number);
+            if on_disk.is_none() {
+                let series = series.clone();
+                new.push(Known { number, series });
+            }
+        }
+        Ok((numbers, new))
+    }
+
     /// These numbers are on disk now, and nothing waits that needs the others: those that were not measured since are forgotten.
     pub(super) fn written(&mut self, numbers: &BTreeMap<u32, u32>) {
         self.live.retain(|_, entry| {
@@ -124,7 +155,7 @@ pub(super) fn of_numbers(
     Ok(found)
 }
 
-/// The series that are meant, by number.
+/// The series on disk that are meant, by number.
 pub(super) fn select(connection: &Connection, select: &Select) -> rusqlite::Result<Vec<Known>> {
     let mut statement =
         connection.prepare_cached("SELECT number, key, digits FROM series ORDER BY number")?;
@@ -134,21 +165,24 @@ pub(super) fn select(connection: &Connection, select: &Select) -> rusqlite::Resu
         let Some((number, series)) = read(row)? else {
             continue;
         };
-        let is_meant = match select {
-            Select::All => true,
-            Select::Numbers(numbers) => numbers.contains(&number),
-            Select::Matching(name, labels) => {
-                series.key.name() == name
-                    && labels
-                        .iter()
-                        .all(|(label, value)| series.key.label(label) == Some(value.as_str()))
-            }
-        };
-        if is_meant {
+        if is_meant(select, number, &series) {
             found.push(Known { number, series });
         }
     }
     Ok(found)
+}
+
+/// Whether a series is among those that are meant.
+fn is_meant(select: &Select, number: u32, series: &Series) -> bool {
+    match select {
+        Select::All => true,
+        Select::Numbers(numbers) => numbers.contains(&number),
+        Select::Matching(name, labels) => {
+            let has =
+                |(label, value): &(String, String)| series.key.label(label) == Some(value.as_str());
+            series.key.name() == name && labels.iter().all(has)
+        }
+    }
 }
 
 /// A row; `None` where it is not what this program writes.

@@ -582,6 +582,57 @@ fn a_file_that_cannot_be_read_is_a_condition_until_it_can() {
 }
 
 #[test]
+fn a_value_of_a_second_ago_is_in_the_answer_and_once_after_the_flush() {
+    let mut place = Machine::new();
+    place.tick();
+    let early = block_on(place.handle().series()).unwrap();
+    assert_eq!(early.len(), 2, "both are known before anything is written");
+    let by_number = |place: &Machine| {
+        let numbers = early.iter().map(|known| known.number).collect();
+        let query = Query {
+            select: Select::Numbers(numbers),
+            from: Wall::from_millis(i64::MIN),
+            to: Wall::from_millis(i64::MAX),
+            step: None,
+        };
+        let lines = block_on(place.handle().query(query)).unwrap();
+        lines
+            .iter()
+            .map(|line| line.spots.len())
+            .collect::<Vec<_>>()
+    };
+    let values = |place: &Machine| {
+        let spots = place.query(None).into_iter();
+        spots
+            .map(|spot| (spot.at.millis(), spot.mean, spot.count))
+            .collect::<Vec<_>>()
+    };
+    let (at, value) = place.unflushed[0];
+    assert_eq!(values(&place), [(at, value, 1)]);
+    assert_eq!(by_number(&place), [1, 1]);
+
+    place.flush();
+    assert_eq!(values(&place), [(at, value, 1)], "once, not twice");
+    assert_eq!(by_number(&place), [1, 1], "asked by the number from before");
+
+    place.tick();
+    let (next, other) = place.unflushed[0];
+    assert_eq!(values(&place), [(at, value, 1), (next, other, 1)]);
+    // A step that lies in both is one.
+    let whole = place.query(Some(Duration::from_secs(86_400)));
+    assert_eq!(whole.iter().map(|spot| spot.count).sum::<u32>(), 2);
+    place.flush();
+    assert_eq!(values(&place), [(at, value, 1), (next, other, 1)]);
+
+    // A start anew finds its series on disk again, before its first flush.
+    place.close();
+    place.open();
+    place.tick();
+    assert_eq!(values(&place).len(), 3);
+    assert_eq!(block_on(place.handle().series()).unwrap().len(), 2);
+}
+
+#[test]
 fn more_series_than_there_is_room_for_are_counted() {
     let place = Machine::new();
     let points = (0..2_100)
