@@ -10,7 +10,7 @@ use crate::{
         door::{Role, View, Way},
         proxy::{query_value, query_values},
     },
-    wire::api::Status,
+    wire::api::{SessionReport, Status},
 };
 
 /// An answer that is being made.
@@ -23,6 +23,9 @@ pub trait Answers: 'static {
 
     /// Who has logged in with the cookie of this value.
     fn session(&self, cookie: &str) -> Option<Session>;
+
+    /// Who asks, as that viewer is told it.
+    fn report(&self, asked: &Asked) -> SessionReport;
 
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it after [`super::ANSWER_WITHIN`].
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;

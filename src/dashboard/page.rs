@@ -4,24 +4,41 @@ use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
 use hyper::header;
+use serde::Serialize;
 
 use super::reply::Reply;
-use crate::wire::api::{Condition, Status};
+use crate::wire::api::{Condition, SessionReport, Status};
 
 /// The frame, with [`MARK`] where the status belongs.
 const INDEX: &str = include_str!("assets/index.html");
-/// What is replaced by the status.
+/// What is replaced by the status, for people.
 const MARK: &str = "<!--status-->";
+/// What is replaced by what the script of the page begins with.
+const TOLD: &str = "<!--told-->";
 
-/// The page. `None` for somebody who may not see how the box is. It counts in what the page weighs, so it is packed for who reads gzip.
-pub(super) fn page(status: Option<&Status>, takes_gzip: bool) -> Reply {
+/// What the script of the page begins with, so that it can be used before it has asked anything. An attribute: nothing of it can run.
+#[derive(Serialize)]
+struct Told<'a> {
+    session: &'a SessionReport,
+    status: Option<&'a Status>,
+}
+
+/// The page for this viewer. No status for somebody who may not see how the box is. It counts in what the page weighs, so it is packed for
+/// who reads gzip.
+pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip: bool) -> Reply {
+    let mut begins_with = String::new();
+    // The shapes have text keys and finite numbers only, so this does not fail.
+    let json = serde_json::to_string(&Told { session, status }).unwrap_or_default();
+    escape(&mut begins_with, &json);
     let told = match status {
         Some(status) => overview(status),
         None => "<h1>This dashboard shows nothing without a login</h1>\
                  <p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
             .to_owned(),
     };
-    let html = INDEX.replacen(MARK, &told, 1);
+    let html = INDEX
+        .replacen(MARK, &told, 1)
+        .replacen(TOLD, &begins_with, 1);
     let kind = "text/html; charset=utf-8";
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let packed = match encoder.write_all(html.as_bytes()) {
@@ -221,7 +238,9 @@ mod tests {
     use super::*;
 
     fn html(status: Option<&Status>) -> String {
-        String::from_utf8(page(status, false).bytes().to_vec()).unwrap()
+        let session = SessionReport::default();
+        let page = page(&session, status, false);
+        String::from_utf8(page.bytes().to_vec()).unwrap()
     }
 
     #[test]
@@ -251,6 +270,13 @@ mod tests {
         }
         assert!(!html.contains("Memory in use"), "{html}");
         assert!(!html.contains(MARK), "{html}");
+        assert!(!html.contains(TOLD), "{html}");
+        // What the script begins with, as a browser reads the attribute.
+        let (_, told) = html.split_once("data-told=\"").unwrap();
+        let (told, _) = told.split_once('"').unwrap();
+        let told: serde_json::Value = serde_json::from_str(&told.replace("&quot;", "\"")).unwrap();
+        assert_eq!(told["status"]["summary"], "the token is refused");
+        assert_eq!(told["session"]["via"], "");
     }
 
     #[test]
@@ -258,6 +284,7 @@ mod tests {
         let html = html(None);
         assert!(html.contains("pipeops-agent dashboard open"), "{html}");
         assert!(!html.contains("<dl>"), "{html}");
+        assert!(html.contains("&quot;status&quot;:null}"), "{html}");
     }
 
     #[test]
@@ -285,6 +312,7 @@ mod tests {
         assert!(!html.contains("alert('"), "{html}");
         assert!(!html.contains(['\u{202e}', '\u{1b}']), "{html}");
         let escaped = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;lt;";
-        assert_eq!(html.matches(escaped).count(), 11, "{html}");
+        // The words, and what the script begins with, where a quote has a backslash before it.
+        assert_eq!(html.matches(escaped).count(), 11 + 11, "{html}");
     }
 }

@@ -318,10 +318,9 @@ impl Site {
         match own {
             Own::Page => {
                 let sees = asked.caller.role >= Role::Anonymous;
-                page::page(
-                    sees.then(|| self.answers.status()).as_ref(),
-                    asked.cache.takes_gzip,
-                )
+                let status = sees.then(|| self.answers.status());
+                let session = self.answers.report(asked);
+                page::page(&session, status.as_ref(), asked.cache.takes_gzip)
             }
             Own::Stream => self.stream(asked),
             Own::Asset => assets::reply(&asked.id, &asked.cache),

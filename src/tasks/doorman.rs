@@ -83,9 +83,9 @@ impl Doorman {
     }
 
     /// Who asks.
-    pub fn report(&self, asked: &Asked) -> Reply {
+    pub fn report(&self, asked: &Asked) -> SessionReport {
         let cookie = asked.cookie.as_deref();
-        Reply::json(&self.shape(&asked.caller, asked.caller.role, cookie))
+        self.shape(&asked.caller, asked.caller.role, cookie)
     }
 
     fn shape(&self, caller: &Caller, role: Role, cookie: Option<&str>) -> SessionReport {

@@ -16,7 +16,7 @@ use crate::{
     dashboard::{Answering, Answers, Asked, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     wire::{
-        api::{AccessWish, Load, Status},
+        api::{AccessWish, Load, SessionReport, Status},
         exposition,
     },
 };
@@ -79,6 +79,10 @@ impl Answers for Local {
         self.doorman.session(cookie)
     }
 
+    fn report(&self, asked: &Asked) -> SessionReport {
+        self.doorman.report(asked)
+    }
+
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
         Box::pin(async move {
             match view {
@@ -104,7 +108,7 @@ impl Answers for Local {
                 View::Access => Reply::json(&self.access.report().await),
                 View::Decision => self.decision(&asked).await,
                 View::SetAccess => self.set_access(&asked).await,
-                View::Session => self.doorman.report(&asked),
+                View::Session => Reply::json(&self.report(&asked)),
                 View::LogIn => self.doorman.log_in(&asked).await,
                 View::LogOut => self.doorman.log_out(&asked).await,
                 View::LogOutEverywhere => self.doorman.log_out_everywhere(&asked).await,

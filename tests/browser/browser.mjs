@@ -84,17 +84,23 @@ export async function picture(window, folder, name, { isWhole = true } = {}) {
   await window.page.screenshot({ path: file, fullPage: isWhole });
 }
 
-// The local API out of fixtures, the page itself from the agent. `override(url)` may answer first: null, undefined or what to fulfil.
+// The local API out of fixtures, the page itself from the agent. `override(url)` may answer first: null, undefined or what to fulfil. In the
+// page `tell(name, what)` is a message of the stream, and `box.step_s` what the clock of the machine was put forward by.
 export async function pretend(window, state, { role = 'operator', override } = {}) {
   await window.context.addInitScript(() => {
     const real = globalThis.fetch;
     const encoder = new TextEncoder();
+    const { now } = Date;
+    const box = { step_s: 0 };
+    globalThis.box = box;
     globalThis.fetch = (path, options) => {
       if (!String(path).startsWith('/api/v1/stream')) return real(path, options);
       let timer;
       const body = new ReadableStream({
         start(control) {
-          const beat = () => control.enqueue(encoder.encode(`event: beat\ndata: {"time":${Date.now() / 1000}}\n\n`));
+          const tell = (name, what) => control.enqueue(encoder.encode(`event: ${name}\ndata: ${JSON.stringify(what)}\n\n`));
+          const beat = () => tell('beat', { time: now() / 1000 + box.step_s });
+          globalThis.tell = tell;
           beat();
           timer = setInterval(beat, 1000);
           options?.signal?.addEventListener('abort', () => {
@@ -106,6 +112,13 @@ export async function pretend(window, state, { role = 'operator', override } = {
       });
       return Promise.resolve(new Response(body, { headers: { 'content-type': 'text/event-stream' } }));
     };
+  });
+  const told = (path) => answer(state, new URL(path, window.base), role);
+  const begin = JSON.stringify({ session: told('/api/v1/session'), status: role === 'none' ? null : told('/api/v1/status') });
+  await window.context.route((url) => url.pathname === '/', async (route) => {
+    const page = await route.fetch();
+    const body = (await page.text()).replace(/data-told="[^"]*"/, () => `data-told="${begin.replaceAll('&', '&amp;').replaceAll('"', '&quot;')}"`);
+    await route.fulfill({ response: page, body });
   });
   await window.context.route('**/api/**', async (route) => {
     const url = new URL(route.request().url());

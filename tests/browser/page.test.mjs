@@ -6,6 +6,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { LOOKS, PAGES, SCREENSHOTS, drawn, judge, launch, logIn, open, picture, pretend, show } from './browser.mjs';
+import { readsOnce, staysSmall, survivesSteps } from './week.mjs';
 import { World, until } from './world.mjs';
 
 const WEIGHT_BYTES_MAX = 50_000;
@@ -397,4 +398,34 @@ test('ages are told by the clock of the machine, whatever the clock of the brows
   });
   assert.ok(ages.every((age) => !/ h | d |ahead/.test(age)), ages.join(', '));
   await window.close();
+});
+
+test('a page that stays open holds no more after thousands of messages and switches', LONG, () => staysSmall(browser, world.base, figures));
+
+test('a clock that steps, here or on the machine, is no nonsense on the page', LONG, () => survivesSteps(browser, world.base));
+
+test('a flood of changes is read once a second', LONG, () => readsOnce(browser, world.base));
+
+test('from another machine it is the same page, encrypted, for who has logged in', LONG, async (t) => {
+  const exposed = await world.exposed();
+  if (!exposed) return t.skip('this machine has no address but its own');
+  try {
+    const window = await open(browser, exposed.base, { ignoreHTTPSErrors: true });
+    const { page } = window;
+    await show(window, '');
+    assert.match(await page.textContent('main'), /needs a login/);
+    await logIn(window, exposed.token);
+    await page.waitForSelector('.card');
+    assert.match(await page.textContent('.truth'), /The agent runs/);
+    await page.waitForFunction(() => document.documentElement.dataset.live === 'live');
+    const [cookie] = await window.context.cookies();
+    assert.deepEqual([cookie.name, cookie.secure, cookie.httpOnly, cookie.sameSite], ['__Host-pipeops-session', true, true, 'Strict']);
+    await page.reload();
+    await page.waitForFunction(() => document.getElementById('who').textContent.includes('operator'));
+    await judge(window, 'encrypted');
+    assert.deepEqual(window.wrong, []);
+    await window.close();
+  } finally {
+    await exposed.end();
+  }
 });

@@ -27,8 +27,8 @@ export async function until(what, level, deadline_ms = DEADLINE_MS) {
   }
 }
 
-async function freePort() {
-  const server = net.createServer().listen(0, '127.0.0.1');
+async function freePort(address = '127.0.0.1') {
+  const server = net.createServer().listen(0, address);
   await new Promise((listening) => server.once('listening', listening));
   const { port } = server.address();
   server.close();
@@ -91,7 +91,6 @@ export class World {
     this.agent.start();
     await this.status('the link is ready', (status) => status.link.state === 'ready');
     if (this.kubeconfig) await this.status('the cluster is ready', (status) => status.cluster.state === 'ready');
-    // What is measured is written once a minute, and there is nothing to draw before.
     await until('something was measured', () => this.ask('GET', '/api/v1/series').then(({ series }) => series.length > 10, () => false), 180_000);
   }
 
@@ -121,9 +120,9 @@ export class World {
   }
 
   // What the agent says on its socket, as its operator.
-  ask(method, asked, body) {
+  ask(method, asked, body, socketPath = this.socket) {
     return new Promise((found, failed) => {
-      const request = http.request({ socketPath: this.socket, method, path: asked, headers: { host: 'localhost', ...(body && { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }) } }, (answer) => {
+      const request = http.request({ socketPath, method, path: asked, headers: { host: 'localhost', ...(body && { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }) } }, (answer) => {
         let text = '';
         answer.setEncoding('utf8').on('data', (part) => { text += part; }).on('end', () => (answer.statusCode < 300 ? found(JSON.parse(text)) : failed(new Error(`${asked}: ${answer.statusCode} ${text}`)))).on('error', failed);
       });
@@ -141,6 +140,23 @@ export class World {
   async token(role = 'operator') {
     const { token } = await this.ask('POST', '/api/v1/tokens', JSON.stringify({ role }));
     return token;
+  }
+
+  // An agent that nobody but viewers knows, at an address that other machines reach: there the page is encrypted. Null where this machine
+  // has no such address.
+  async exposed() {
+    const { address } = Object.values(os.networkInterfaces()).flat().find(({ family, internal }) => family === 'IPv4' && !internal) ?? {};
+    if (!address) return null;
+    const socket = this.in('exposed.sock');
+    const listen = `${address}:${await freePort(address)}`;
+    const agent = new Program('pipeops-agent', ['run'], {
+      ...this.agent.environment, PIPEOPS_STATE_DIR: this.in('exposed'), PIPEOPS_DASHBOARD_SOCKET: socket, PIPEOPS_DASHBOARD_LISTEN: listen, KUBECONFIG: '',
+    }, this.in('exposed.log'));
+    agent.start();
+    const ask = (method, asked, body) => this.ask(method, asked, body, socket);
+    await until('the exposed agent answers', () => ask('GET', '/api/v1/status').then(({ dashboard }) => dashboard.fingerprint, () => false));
+    const { token } = await ask('POST', '/api/v1/tokens', JSON.stringify({ role: 'operator' }));
+    return { base: `https://${listen}`, token, end: () => agent.end() };
   }
 
   async end() {

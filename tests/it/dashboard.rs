@@ -14,7 +14,7 @@ use pipeops_agent::{
     },
     host::clock,
     wire::{
-        api::{AccessChange, AccessReport, AccessWish, Refusal, Status},
+        api::{AccessChange, AccessReport, AccessWish, Refusal, SessionReport, Status},
         exposition,
     },
 };
@@ -47,6 +47,13 @@ impl Answers for Agent {
 
     fn session(&self, _cookie: &str) -> Option<Session> {
         None
+    }
+
+    fn report(&self, asked: &Asked) -> SessionReport {
+        SessionReport {
+            role: asked.caller.role.word().to_owned(),
+            ..SessionReport::default()
+        }
     }
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {

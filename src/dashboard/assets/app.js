@@ -1,11 +1,13 @@
 // The page: which part of it is shown, what it knows, and what is on top of it: who is asking, and whether the agent is there.
 
 import {
-  ask, askSession, confirm, countAges, draw, h, hour, hurry, length, listen, listenTo, locked, logIn, login, logOut, may, now, openLogin, sentence, session, stream, title, trouble, watchSilence, zone,
+  ask, askSession, confirm, countAges, draw, h, hour, hurry, length, listen, listenTo, locked, logIn, login, logOut, may, now, openLogin, seconds, sentence, session, setBoxTime, stream, title, trouble, watchSilence, zone,
 } from './base.js';
+import { access, changes, events, link, overview, problems, settings } from './pages.js';
 
-const PAGES = ['overview', 'host', 'cluster', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
-const OWN_FILE = ['host', 'cluster'];
+// Those without a page here have a file of their own, which is read when they are looked at.
+const PAGES = { overview, host: null, cluster: null, events, problems, link, access, settings, changes };
+const NAMES = Object.keys(PAGES);
 
 const element = (id) => document.getElementById(id);
 const main = element('main');
@@ -43,8 +45,13 @@ class View {
     let it = this.resources.get(name);
     if (it?.path === path) return it;
     it?.cancel?.abort();
-    it = { path, every_s, data: undefined, error: null, at: null, read: 0 };
+    it = { path, every_s, data: undefined, error: null, at: null, read: 0, isOld: false };
     it.again = () => this.read(it);
+    // For what is told many times in a row: it is read at once, then at most once a second, and not before the answer is there.
+    it.soon = () => {
+      it.isOld = true;
+      this.refresh();
+    };
     this.resources.set(name, it);
     this.read(it);
     return it;
@@ -55,6 +62,7 @@ class View {
     const cancel = new AbortController();
     it.cancel = cancel;
     it.read = performance.now();
+    it.isOld = false;
     try {
       const data = await ask(path, { signal: AbortSignal.any([this.signal, cancel.signal]) });
       Object.assign(it, { data, error: null, at: now() });
@@ -69,13 +77,14 @@ class View {
   // Called every second.
   refresh(isAll = false) {
     for (const it of this.resources.values()) {
-      const isOld = it.every_s && performance.now() - it.read > it.every_s * 1000;
-      if ((isOld || isAll) && !it.cancel) this.read(it);
+      const every_s = it.isOld ? 1 : it.every_s;
+      const isDue = every_s && performance.now() - it.read > every_s * 1000;
+      if ((isDue || isAll) && !it.cancel) this.read(it);
     }
   }
 }
 
-const known = { status: null, error: null, readAt: 0, wasLost: false };
+const known = { status: null, readAt: 0, wasLost: false };
 
 function due() {
   if (isDue) return;
@@ -89,10 +98,6 @@ function due() {
 
 function show() {
   if (!view) return;
-  if (!session.isKnown) {
-    if (known.error) draw(main, title('pipeops-agent', 'pipeops-agent status'), trouble(known.error, start));
-    return;
-  }
   if (view.page.role && !may(view.page.role)) {
     draw(main, title(view.page.name, ...view.page.commands(view)), locked(session.role === 'none' ? 'this page needs a login' : `${view.page.name.toLowerCase()} needs a login with the role ${view.page.role}`));
   } else {
@@ -106,17 +111,19 @@ function show() {
 
 async function route() {
   if (takeToken()) return;
-  const words = location.hash.replace(/^#\/?/, '').split('/').map(decode);
-  const path = PAGES.includes(words[0]) ? words[0] : PAGES[0];
+  const { hash } = location;
+  const words = hash.replace(/^#\/?/, '').split('/').map(decode);
+  const path = NAMES.includes(words[0]) ? words[0] : NAMES[0];
   const name = nameOf(path);
   element('menu').setAttribute('aria-expanded', 'false');
   const isFirst = view === null;
   let page;
   try {
-    page = (await import(OWN_FILE.includes(path) ? `./${path}.js` : './pages.js'))[path];
+    page = PAGES[path] ?? (await import(`./${path}.js`))[path];
+    // Meanwhile somebody went on.
+    if (hash !== location.hash) return;
   } catch {
     // The agent is away, or another version of it is there.
-    known.error = null;
     draw(main, title(name), trouble(Object.assign(new Error('this part of the page cannot be had'), { fix: 'it is read from the agent: wait until it answers, then try again' }), () => location.reload()));
     return;
   }
@@ -126,7 +133,7 @@ async function route() {
   view = new View(page, words);
   document.title = `${name} · ${known.status?.host?.hostname ?? 'pipeops-agent'}`;
   drawFrame();
-  if (session.isKnown && (!page.role || may(page.role))) page.start?.(view);
+  if (!page.role || may(page.role)) page.start?.(view);
   hearTopics();
   show();
   if (!isFirst) {
@@ -195,16 +202,15 @@ async function readStatus() {
   known.readAt = performance.now();
   try {
     known.status = await ask('/api/v1/status');
-    known.error = null;
-  } catch (error) {
-    known.error = error;
+  } catch {
+    // The banner says it.
   }
   drawFrame();
   due();
 }
 
 function hearTopics() {
-  if (!session.isKnown || !may('anonymous')) return listenTo('');
+  if (!may('anonymous')) return listenTo('');
   const topics = ['status', ...(view?.page.topics ?? []).filter((topic) => topic === 'ticks' || may('viewer'))];
   if (may('viewer')) topics.push('changes');
   listenTo(topics.join(','));
@@ -261,12 +267,12 @@ function drawFrame() {
   const [state, word] = stream.state === 'stale' && stream.why ? ['warning', 'not live'] : LIVE[stream.state];
   draw(element('host'), status?.host?.hostname);
   draw(element('live'), may('anonymous') && [h('span', { class: `dot ${state}`, 'aria-hidden': 'true' }), word]);
-  draw(element('who'), session.isKnown && (may('viewer')
+  draw(element('who'), may('viewer')
     ? [h('span', { class: 'role' }, session.role), h('button', { type: 'button', onclick: leave }, 'Log out')]
-    : h('button', { type: 'button', onclick: openLogin }, 'Log in')));
+    : h('button', { type: 'button', onclick: openLogin }, 'Log in'));
   const wrong = (status?.conditions ?? []).filter(({ severity }) => severity !== 'note').length;
-  draw(element('nav'), h('ul', {}, PAGES.map((path) => h('li', {}, h('a', { href: path === PAGES[0] ? '#/' : `#/${path}`, 'aria-current': view?.page.path === path ? 'page' : null }, nameOf(path),
-    path === PAGES[0] && wrong > 0 && h('span', { class: 'badge' }, wrong, h('span', { class: 'unseen' }, wrong === 1 ? ' thing is wrong' : ' things are wrong')))))));
+  draw(element('nav'), h('ul', {}, NAMES.map((path) => h('li', {}, h('a', { href: path === NAMES[0] ? '#/' : `#/${path}`, 'aria-current': view?.page.path === path ? 'page' : null }, nameOf(path),
+    path === NAMES[0] && wrong > 0 && h('span', { class: 'badge' }, wrong, h('span', { class: 'unseen' }, wrong === 1 ? ' thing is wrong' : ' things are wrong')))))));
   draw(element('foot'), h('p', {}, status ? `pipeops-agent ${status.version} · ` : '', `times of this browser, ${zone()} · `, h('a', { href: '/api/v1/openapi.json' }, 'API'), ' · ', h('a', { href: '/metrics' }, 'metrics')));
   drawBanner();
 }
@@ -283,14 +289,14 @@ setInterval(() => {
 
 // ---- start -----------------------------------------------------------------------------------------------------------------
 
-async function start() {
-  try {
-    await askSession();
-  } catch (error) {
-    known.error = error;
-    due();
-    setTimeout(start, 3000);
-  }
+// Beside the words that the server wrote into the page it says who asks and how it is: the page can be used before anything is asked.
+function begin() {
+  const { session: who, status } = JSON.parse(main.dataset.told);
+  main.removeAttribute('data-told');
+  Object.assign(session, who);
+  known.status = status;
+  if (status) setBoxTime(seconds(status.started) + status.uptime_s, false);
+  route();
 }
 
 listen(document);
@@ -311,5 +317,4 @@ document.addEventListener('visibilitychange', () => {
   hurry();
   due();
 });
-start();
-await route();
+begin();

@@ -80,8 +80,9 @@ function patch(old, next) {
 
 // ---- words -----------------------------------------------------------------------------------------------------------------
 
-const thousands = new Intl.NumberFormat('en');
-export const count = (number) => (number == null ? 'not known' : thousands.format(number));
+// Not by Intl: what it needs is read from the disk first, while somebody waits for the page.
+const thousands = (number) => String(Math.round(number)).replace(/\B(?=(\d{3})+$)/g, ',');
+export const count = (number) => (number == null ? 'not known' : thousands(number));
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 // A sentence that stands alone. Names such as k3s and eth0 stay as they are.
 export const sentence = (text) => (text ? `${/^[a-z]+([\s,;]|$)/.test(text) ? text[0].toUpperCase() : text[0]}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}` : '');
@@ -121,9 +122,14 @@ export const zone = () => {
 // The time of the box: its last word, and what has passed since by a clock that does not jump. Ages are told by it alone, so that
 // neither a wrong clock of the browser nor a step of the box's clock makes them wrong for longer than two seconds.
 const box = { time: Date.now() / 1000, at: performance.now(), isKnown: false };
-export function setBoxTime(time) {
-  Object.assign(box, { time, at: performance.now(), isKnown: true });
+export function setBoxTime(time, isKnown = true) {
+  const isStep = box.isKnown && Math.abs(time - now()) > STEP_S;
+  Object.assign(box, { time, at: performance.now(), isKnown });
+  // What was read before is of another time.
+  if (isStep) stream.hear('reset');
 }
+// A beat may be late by this much before it is taken for a step of the clock.
+const STEP_S = 4;
 export const now = () => box.time + (performance.now() - box.at) / 1000;
 
 // How long ago something was; what lies ahead of the box's clock is told as such, not as an age.
@@ -168,7 +174,7 @@ export function measured(metric, value) {
   if (metric.endsWith('_rpm')) return `${round(value)} rpm`;
   if (metric.endsWith('_seconds')) return Math.abs(value) >= 60 ? length(value) : Math.abs(value) >= 1 || !value ? `${round(value)} s` : `${round(value * 1000)} ms`;
   if (metric.endsWith('_per_second')) return `${round(value)}/s`;
-  if (Math.abs(value) >= 10000) return thousands.format(Math.round(value));
+  if (Math.abs(value) >= 10000) return thousands(value);
   return round(value);
 }
 
@@ -226,12 +232,12 @@ export async function ask(path, { method = 'GET', body, signal } = {}) {
 const SESSION = '/api/v1/session';
 const RANK = { none: 0, anonymous: 1, viewer: 2, operator: 3 };
 
-export const session = { role: 'none', has_password: false, until: null, via: null, isKnown: false, changed() {} };
+export const session = { role: 'none', has_password: false, until: null, via: null, changed() {} };
 export const may = (role) => (RANK[session.role] ?? 0) >= RANK[role];
 
 function take(told) {
   const before = session.role;
-  Object.assign(session, told, { isKnown: true });
+  Object.assign(session, told);
   session.changed(before !== session.role);
 }
 

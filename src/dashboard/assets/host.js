@@ -38,6 +38,7 @@ export const host = {
     view.on.tick = (tick) => {
       for (const chart of view.charts.values()) figures(chart, tick);
     };
+    view.on.reset = () => redrawCharts(view);
     view.timer = setInterval(() => {
       if (range.from || document.hidden || stream.state === 'stale') return;
       // As often as there can be something new to see.

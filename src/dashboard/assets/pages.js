@@ -64,7 +64,7 @@ export const problems = {
   commands: () => ['pipeops-agent doctor', 'pipeops-agent doctor --fix'],
   start(view) {
     const problems = view.use('problems', PATH, 30);
-    view.on.change = problems.again;
+    view.on.change = problems.soon;
   },
   draw(view) {
     const problems = view.resources.get('problems');
@@ -289,8 +289,7 @@ export const access = {
   role: 'viewer',
   commands: () => ['pipeops-agent access', 'pipeops-agent access off'],
   start(view) {
-    view.use('access', '/api/v1/access', 10);
-    view.on.change = () => view.resources.get('access').again();
+    view.on.change = view.use('access', '/api/v1/access', 10).soon;
   },
   draw(view) {
     const access = view.resources.get('access');
@@ -397,8 +396,7 @@ export const changes = {
   role: 'viewer',
   commands: () => ['pipeops-agent changes'],
   start(view) {
-    const changes = view.use('changes', '/api/v1/changes', 30);
-    view.on.change = changes.again;
+    view.on.change = view.use('changes', '/api/v1/changes', 30).soon;
   },
   draw(view) {
     const changes = view.resources.get('changes');
