@@ -270,7 +270,7 @@ function show(view) {
 
 function says(log, found, shown) {
   const state = { reading: 'Reading', following: 'Following', ended: 'The end', broken: 'Broken off' }[log.state];
-  return [`${state}: ${plural(log.received, 'line')}`, choice.filter && `, ${count(found)} of the newest ${count(log.lines.length)} match`, found > shown && `; the newest ${count(shown)} are shown, the download has all`, '.'];
+  return [`${state}: ${plural(log.received, 'line')}`, choice.filter && `, ${count(found)} of the newest ${count(log.lines.length)} match`, found > shown && `; the newest ${count(shown)} are shown, the download has the newest ${count(LINES_MAX)}`, '.'];
 }
 
 function drawLog(view) {
@@ -284,7 +284,7 @@ function drawLog(view) {
       h('label', {}, 'Lines ', h('select', { onchange() { choice.tail = Number(this.value); again(); } }, [200, 1000, 5000].map((lines) => h('option', { value: lines, selected: lines === choice.tail }, count(lines))))),
       option('follow', 'follow'), option('previous', 'of the container before'), option('wrap', 'wrap'),
       h('label', { class: 'grow' }, 'Filter ', h('input', { type: 'search', value: choice.filter, oninput() { choice.filter = this.value; show(view); } })),
-      h('a', { class: 'button', href: path(log, { follow: 0, tail: 5000 }), download: `${log.namespace}_${log.pod}_${log.container ?? ''}.log` }, 'Download')),
+      h('a', { class: 'button', href: path(log, { follow: 0, tail: LINES_MAX }), download: `${log.namespace}_${log.pod}_${log.container ?? ''}.log` }, 'Download')),
     log.error && trouble(log.error, again),
     h('pre', { id: 'log', class: choice.wrap ? 'log wrap' : 'log', 'data-own': '', tabindex: 0, role: 'region', 'aria-label': `Log of ${log.pod}` }, 'Reading …'),
     h('p', { id: 'log-count', class: 'foot', 'data-own': '' }),

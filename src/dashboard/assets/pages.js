@@ -260,8 +260,8 @@ function waiting(destinations) {
     ['Destination', (it) => it.name],
     ['Stream', (it) => it.stream],
     ['Waiting', (it) => count(it.records), 'number short'],
-    ['Oldest', (it) => (it.oldest ? age(it.oldest) : '–'), 'number'],
     ['Lost', (it) => (it.lost ? h('b', { class: 'critical-text' }, count(it.lost)) : count(it.lost ?? 0)), 'number short'],
+    ['Oldest', (it) => (it.oldest ? age(it.oldest) : '–'), 'number'],
   ], destinations, { key: (it) => `${it.name} ${it.stream}` });
 }
 
@@ -404,7 +404,7 @@ export const changes = {
       ? section('What was done', table('Changes, the newest first', [
         ['When', (it) => moment(it.at), 'when'],
         ['What', (it) => [h('b', {}, it.what), it.why && h('span', { class: 'detail' }, it.why)], 'wide'],
-        ['Who', (it) => [it.who, it.from && h('span', { class: 'detail' }, `from ${it.from}`)]],
+        ['Who', (it) => [it.who, it.from && !it.who?.includes(it.from) && h('span', { class: 'detail' }, `from ${it.from}`)]],
         ['Outcome', (it) => [mark(OUTCOME[it.outcome] ?? grade(it.outcome), ''), it.outcome]],
         ['Undo', (it) => undo(it, changes), 'wide'],
       ], list, { key: (it) => it.id }))

@@ -165,9 +165,13 @@ impl View<'_> {
                 "warning",
             )
         };
+        // To the second: a person compares it with the clock on the wall.
+        let stamp = self.now.rfc3339();
+        let now = stamp.split_once('.').map(|(second, _)| second);
+        let now = now.map(|second| format!("{} UTC", second.replace('T', " ")));
         Figure {
             value: value.to_owned(),
-            detail: joined([Some(self.now.rfc3339()), detail]),
+            detail: joined([now, detail]),
             age_s: Some(0),
             state: state.to_owned(),
             ..card(
