@@ -3,7 +3,9 @@
 //! A lane is the outgoing queue of one exchange. It starts as *small* and becomes *bulk* once it has sent more than a small
 //! answer, or is *background* from the beginning to the end; within a class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+
+use litemap::LiteMap;
 
 /// Frames that wait in one lane at most. With frames of 32 KiB: 256 KiB of bulk wait in the agent, the rest in the API server.
 pub const LANE_FRAMES_MAX: usize = 8;
@@ -70,7 +72,7 @@ impl<F> Lane<F> {
 #[derive(Debug)]
 pub struct Lanes<F> {
     control: VecDeque<F>,
-    open: BTreeMap<LaneId, Lane<F>>,
+    open: LiteMap<LaneId, Lane<F>>,
     small: VecDeque<LaneId>,
     bulk: VecDeque<LaneId>,
     background: VecDeque<LaneId>,
@@ -90,7 +92,7 @@ impl<F: Weight> Lanes<F> {
     pub const fn new() -> Self {
         Self {
             control: VecDeque::new(),
-            open: BTreeMap::new(),
+            open: LiteMap::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             background: VecDeque::new(),

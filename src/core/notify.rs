@@ -4,7 +4,9 @@
 //! what is true when it arrives. A condition that comes and goes is told less and less often, and there is a budget for an hour.
 //! It sends nothing and knows no receiver.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::{
     backoff::Backoff,
@@ -124,7 +126,7 @@ pub struct Message {
     /// What changed, the worst first.
     pub notices: Vec<Notice>,
     /// Conditions that came and went while nothing could be told, and how often.
-    pub missed: BTreeMap<String, u32>,
+    pub missed: LiteMap<String, u32>,
     /// For how long nothing could be told.
     pub late: Option<Duration>,
 }
@@ -165,12 +167,12 @@ struct Held {
 pub struct Notifier {
     wanted: Wanted,
     started: Mono,
-    seen: BTreeMap<String, Held>,
-    told: BTreeMap<String, Told>,
+    seen: LiteMap<String, Held>,
+    told: LiteMap<String, Told>,
     /// Tellings of each condition in the last hour, to find those that come and go.
-    turns: BTreeMap<String, Vec<Mono>>,
+    turns: LiteMap<String, Vec<Mono>>,
     sent: Vec<Mono>,
-    missed: BTreeMap<String, u32>,
+    missed: LiteMap<String, u32>,
     backoff: Backoff,
     failing: Option<Mono>,
     not_before: Option<Mono>,
@@ -178,15 +180,15 @@ pub struct Notifier {
 
 impl Notifier {
     /// One that has told `told` before it was started.
-    pub fn new(wanted: Wanted, told: BTreeMap<String, Told>, now: Mono) -> Self {
+    pub fn new(wanted: Wanted, told: LiteMap<String, Told>, now: Mono) -> Self {
         Self {
             wanted,
             started: now,
-            seen: BTreeMap::new(),
+            seen: LiteMap::new(),
             told,
-            turns: BTreeMap::new(),
+            turns: LiteMap::new(),
             sent: Vec::new(),
-            missed: BTreeMap::new(),
+            missed: LiteMap::new(),
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             failing: None,
             not_before: None,
@@ -273,7 +275,7 @@ impl Notifier {
     }
 
     /// The message arrived. What was told until now is to be kept on disk.
-    pub fn sent(&mut self, message: &Message, now: Mono) -> &BTreeMap<String, Told> {
+    pub fn sent(&mut self, message: &Message, now: Mono) -> &LiteMap<String, Told> {
         self.sent.push(now);
         self.backoff.reset();
         self.failing = None;
@@ -362,7 +364,7 @@ impl Notifier {
     fn forget(&mut self, now: Mono) {
         let is_recent = |at: &Mono| now.since(*at) < HOUR;
         self.sent.retain(is_recent);
-        for turns in self.turns.values_mut() {
+        for (_, turns) in self.turns.iter_mut() {
             turns.retain(is_recent);
         }
         self.turns.retain(|_, turns| !turns.is_empty());

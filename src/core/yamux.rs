@@ -15,9 +15,11 @@
 //!   answers only if more data comes, or if data lies here that nobody will read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     ops::Range,
 };
+
+use litemap::LiteMap;
 
 use crate::core::lanes::LANE_FRAMES_MAX;
 
@@ -104,7 +106,7 @@ impl Reading {
 pub struct Yamux {
     settings: Settings,
     reading: Reading,
-    streams: BTreeMap<u32, Stream>,
+    streams: LiteMap<u32, Stream>,
     slots: usize,
     buffered: usize,
     /// Counts everything that needs an order: streams and consumptions.
@@ -130,7 +132,7 @@ impl Yamux {
         Self {
             settings,
             reading: Reading::START,
-            streams: BTreeMap::new(),
+            streams: LiteMap::new(),
             slots: 0,
             buffered: 0,
             serial: 0,
@@ -569,7 +571,7 @@ impl Yamux {
     }
 }
 
-fn alive(streams: &mut BTreeMap<u32, Stream>, key: StreamKey) -> Option<&mut Stream> {
+fn alive(streams: &mut LiteMap<u32, Stream>, key: StreamKey) -> Option<&mut Stream> {
     streams
         .get_mut(&key.id)
         .filter(|stream| stream.serial == key.serial)

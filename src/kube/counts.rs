@@ -1,6 +1,6 @@
 //! The numbers of the heartbeat, kept from watches: nodes, how many of them are ready, Pods.
 
-use std::collections::BTreeMap;
+use litemap::LiteMap;
 
 use super::watch::Event;
 use crate::wire::kube::Node;
@@ -8,7 +8,7 @@ use crate::wire::kube::Node;
 /// How many nodes there are. A cluster has few nodes, so each is remembered.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Nodes {
-    ready: BTreeMap<String, bool>,
+    ready: LiteMap<String, bool>,
     is_synced: bool,
 }
 

@@ -9,7 +9,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     fmt,
     future::poll_fn,
     io,
@@ -19,6 +19,7 @@ use std::{
 };
 
 use hyper::body::Bytes;
+use litemap::LiteMap;
 
 use crate::core::yamux::{
     Event, GoAway, Load, Received, ResetReason, Settings, Side, StreamKey, Yamux,
@@ -150,7 +151,7 @@ fn remember(slot: &mut Option<Waker>, context: &Context<'_>) {
 #[derive(Debug)]
 struct State {
     machine: Yamux,
-    ports: BTreeMap<StreamKey, Port>,
+    ports: LiteMap<StreamKey, Port>,
     /// Opened and not accepted yet; at most as many as there are slots.
     waiting: VecDeque<StreamKey>,
     /// Ports with a held frame.
@@ -336,7 +337,7 @@ impl Mux {
     pub fn new(settings: Settings, outlet: Outlet) -> Self {
         let state = State {
             machine: Yamux::new(settings, Side::Client),
-            ports: BTreeMap::new(),
+            ports: LiteMap::new(),
             waiting: VecDeque::new(),
             stuck: BTreeSet::new(),
             acceptor: None,

@@ -5,7 +5,6 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     fmt,
     future::poll_fn,
     rc::Rc,
@@ -13,6 +12,7 @@ use std::{
 };
 
 use hyper::body::Bytes;
+use litemap::LiteMap;
 
 use crate::core::lanes::{LaneId, Lanes, Purpose, Refused, Weight};
 
@@ -77,7 +77,7 @@ pub struct Lost;
 struct Shared {
     lanes: Lanes<Frame>,
     pump: Option<Waker>,
-    waiting: BTreeMap<LaneId, Waker>,
+    waiting: LiteMap<LaneId, Waker>,
     is_lost: bool,
     carries_streams: bool,
 }

@@ -3,7 +3,9 @@
 //! Kubelets are asked one after the other through the API server, each with a deadline, all of them with one. An agent that leaves the
 //! cluster to another one asks nobody.
 
-use std::{cell::RefCell, collections::BTreeMap, fmt, rc::Rc, time::Duration};
+use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+
+use litemap::LiteMap;
 
 use super::{board::Board, lease, sample::following};
 use crate::{
@@ -35,7 +37,7 @@ const PARTLY: &str = "cluster.sampled-in-part";
 #[derive(Debug, Default)]
 pub struct Known {
     /// The nodes.
-    pub nodes: RefCell<BTreeMap<String, Node>>,
+    pub nodes: RefCell<LiteMap<String, Node>>,
     /// The Pods.
     pub phases: RefCell<Phases>,
 }
@@ -103,7 +105,7 @@ impl Parts {
     async fn ask(
         &self,
         cluster: &Cluster,
-        nodes: &BTreeMap<String, Node>,
+        nodes: &LiteMap<String, Node>,
         round: &mut Round,
     ) -> bool {
         let until = self.board.now().mono.after(ROUND_WITHIN);

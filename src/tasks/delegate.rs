@@ -4,11 +4,11 @@ mod bindings;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     rc::Rc,
     time::Duration,
 };
 
+use litemap::LiteMap;
 use smol::{
     channel::{Receiver, Sender, bounded},
     lock::Mutex,
@@ -53,7 +53,7 @@ pub struct Delegate {
     failure: RefCell<Option<(String, Mono)>>,
     /// One request for a token at a time; the others wait for its answer.
     asking: Mutex<()>,
-    namespaces: RefCell<BTreeMap<String, (Option<Namespace>, Mono)>>,
+    namespaces: RefCell<LiteMap<String, (Option<Namespace>, Mono)>>,
     bindings: Bindings,
     was_refused: Cell<bool>,
     news: (Sender<()>, Receiver<()>),

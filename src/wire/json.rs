@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use litemap::LiteMap;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor},
@@ -198,6 +199,18 @@ impl<T: Shape + Default> Shape for BTreeMap<String, T> {
 }
 
 impl<T: Shape + Default> Fields for BTreeMap<String, T> {
+    fn field(&mut self, name: &str) -> Place<'_> {
+        self.entry(name.to_owned()).or_default().place()
+    }
+}
+
+impl<T: Shape + Default> Shape for LiteMap<String, T> {
+    fn place(&mut self) -> Place<'_> {
+        Place::Object(self)
+    }
+}
+
+impl<T: Shape + Default> Fields for LiteMap<String, T> {
     fn field(&mut self, name: &str) -> Place<'_> {
         self.entry(name.to_owned()).or_default().place()
     }

@@ -1,11 +1,12 @@
 //! How people elsewhere are told of conditions: JSON for a program, text for ntfy, and what Slack and its kin take.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use litemap::LiteMap;
+use serde::Serialize;
 use serde_json::json;
 
-use super::json;
+use super::json::{self, fields};
 use crate::core::{
     health::Severity,
     notify::{Message, Notice, Told, Turn},
@@ -161,21 +162,26 @@ fn plain(text: &str) -> String {
     signs.take(SENTENCE_MAX).collect()
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Default, Serialize)]
 struct Kept {
     severity: String,
     sentence: String,
     since_ms: i64,
 }
+fields!(Kept {
+    severity,
+    sentence,
+    since_ms
+});
 
 /// What was told, for the disk.
-pub fn kept(told: &BTreeMap<String, Told>) -> String {
+pub fn kept(told: &LiteMap<String, Told>) -> String {
     let kept = |told: &Told| Kept {
         severity: told.severity.word().to_owned(),
         sentence: plain(&told.sentence),
         since_ms: told.since.millis(),
     };
-    let all: BTreeMap<_, _> = told
+    let all: LiteMap<_, _> = told
         .iter()
         .take(TOLD_MAX)
         .map(|(id, told)| (id, kept(told)))
@@ -184,8 +190,8 @@ pub fn kept(told: &BTreeMap<String, Told>) -> String {
 }
 
 /// The reverse of [`kept`]; what is not understood was not told.
-pub fn read_kept(text: &str) -> BTreeMap<String, Told> {
-    let all: BTreeMap<String, Kept> = json::read(text).unwrap_or_default();
+pub fn read_kept(text: &str) -> LiteMap<String, Told> {
+    let all: LiteMap<String, Kept> = json::shape(text.as_bytes()).unwrap_or_default();
     let told = |kept: Kept| {
         let severities = [Severity::Note, Severity::Warning, Severity::Critical];
         let severity = severities
@@ -288,7 +294,7 @@ mod tests {
             sentence: "the disk is full".to_owned(),
             since: Wall::from_millis(7),
         };
-        let told = BTreeMap::from([("disk.full".to_owned(), told)]);
+        let told = LiteMap::from_iter([("disk.full".to_owned(), told)]);
         assert_eq!(read_kept(&kept(&told)), told);
         for text in [
             "",

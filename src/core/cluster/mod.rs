@@ -7,10 +7,9 @@ mod phases;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
+
+use litemap::LiteMap;
 
 pub use phases::{Counts, PHASES, Phases};
 
@@ -109,7 +108,7 @@ struct Rest {
 pub struct Cluster {
     /// When the last round was, and the counters of it: of nodes by name, of Pods by namespace and name.
     at: Mono,
-    networks: BTreeMap<(String, String), Network>,
+    networks: LiteMap<(String, String), Network>,
     /// The Pods that had series of their own.
     chosen: BTreeSet<(String, String)>,
 }
@@ -126,7 +125,7 @@ impl Cluster {
     pub fn points(
         &mut self,
         mut round: Round,
-        nodes: &BTreeMap<String, Node>,
+        nodes: &LiteMap<String, Node>,
         counts: &[Counts],
         now: Mono,
     ) -> (Vec<Point>, usize) {
@@ -194,7 +193,7 @@ impl Cluster {
     fn network(
         &mut self,
         prefix: &str,
-        (before, apart): (&BTreeMap<(String, String), Network>, Duration),
+        (before, apart): (&LiteMap<(String, String), Network>, Duration),
         key: (String, String),
         usage: &Usage,
         points: &mut Points,

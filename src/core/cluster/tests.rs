@@ -43,7 +43,7 @@ fn a_network_has_a_rate_by_the_kubelets_time_and_never_a_spike() {
     let mut cluster = Cluster::default();
     let mut next = |second, read_at, received| {
         let round = round(&cluster, vec![pod("web", 1, read_at, received)]);
-        let (points, _) = cluster.points(round, &BTreeMap::new(), &[], at(second));
+        let (points, _) = cluster.points(round, &LiteMap::new(), &[], at(second));
         value(&points, RECEIVED)
     };
     // The first reading, and one 50 s later by the kubelet although 60 s have passed.
@@ -74,7 +74,7 @@ fn the_largest_pods_have_series_and_the_rest_is_one_sum() {
         cluster.add(&mut big, &format!("n{node}"), summary);
         assert!(big.pods.len() <= 2 * PODS_MAX);
     }
-    let (points, left) = cluster.points(big, &BTreeMap::new(), &[], at(60));
+    let (points, left) = cluster.points(big, &LiteMap::new(), &[], at(60));
     assert_eq!(left, 10_000 - PODS_MAX);
     assert!(points.len() < 1000, "{}", points.len());
     let memory = value(&points, "cluster_other_pods_memory_working_set_bytes");
@@ -89,15 +89,15 @@ fn two_pods_of_a_size_do_not_change_places_each_time() {
         .map(|index| pod(&index.to_string(), 1000, 1, 0))
         .collect();
     let first = round(&cluster, pods.clone());
-    cluster.points(first, &BTreeMap::new(), &[], at(60));
+    cluster.points(first, &LiteMap::new(), &[], at(60));
     pods.insert(0, pod("new", 1100, 1, 0));
     let second = round(&cluster, pods.clone());
-    let (points, left) = cluster.points(second, &BTreeMap::new(), &[], at(120));
+    let (points, left) = cluster.points(second, &LiteMap::new(), &[], at(120));
     let key = "cluster_pod_cpu_cores{namespace=\"shop\",pod=\"new\"}";
     assert_eq!((left, value(&points, key)), (1, None));
     pods[0].usage.cpu_nano = Some(3_000_000);
     let third = round(&cluster, pods);
-    let (points, _) = cluster.points(third, &BTreeMap::new(), &[], at(180));
+    let (points, _) = cluster.points(third, &LiteMap::new(), &[], at(180));
     assert_eq!(value(&points, key), Some(30));
 }
 

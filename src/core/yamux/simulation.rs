@@ -2,7 +2,7 @@
 //! anywhere. After each step the invariants of [`World::check`] hold; a failure prints its seed.
 
 use super::*;
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 const SETTINGS: Settings = Settings {
     streams_max: 12,

@@ -1,7 +1,8 @@
 //! What each destination has, and so what may not be deleted yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use litemap::LiteMap;
 use rusqlite::{Connection, Transaction, params};
 
 use super::{signed, unsigned};
@@ -13,7 +14,7 @@ const CURSORS_MAX: usize = 64;
 /// Cursors of all destinations. They are written with the next flush: an acknowledgement that a power cut takes is asked for again.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
-    known: BTreeMap<(String, Stream), (u64, Cursor)>,
+    known: LiteMap<(String, Stream), (u64, Cursor)>,
     /// Destinations that may still be on disk and are none any more.
     forgotten: BTreeSet<String>,
     is_dirty: bool,
@@ -25,7 +26,7 @@ impl Cursors {
         let mut statement =
             connection.prepare_cached("SELECT destination, stream, epoch, ranges FROM cursor")?;
         let mut rows = statement.query([])?;
-        let mut known = BTreeMap::new();
+        let mut known = LiteMap::new();
         while let Some(row) = rows.next()? {
             let (stream, ranges): (String, String) = (row.get(1)?, row.get(3)?);
             if let Some(stream) = Stream::of(&stream)

@@ -5,6 +5,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
+use litemap::LiteMap;
 use smol::{Timer, lock::Mutex};
 
 use crate::{
@@ -39,7 +40,7 @@ const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "pipeops-agent");
 pub(super) struct Bindings {
     client: Client,
     manifest: Manifest,
-    known: RefCell<BTreeMap<String, Mono>>,
+    known: RefCell<LiteMap<String, Mono>>,
     /// One at a time: calls that need the same one come together.
     making: Mutex<()>,
 }

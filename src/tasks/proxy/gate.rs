@@ -2,12 +2,12 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll},
 };
 
+use litemap::LiteMap;
 use smol::{
     channel::{Receiver, Sender, bounded},
     stream::Stream as _,
@@ -34,7 +34,7 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     slots: Slots,
-    guests: BTreeMap<u64, Guest>,
+    guests: LiteMap<u64, Guest>,
     numbers: u64,
 }
 

@@ -1,7 +1,8 @@
 //! Which exchanges there are, by the id that the control plane gave them.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::rc::Rc;
 
+use litemap::LiteMap;
 use smol::Task;
 
 use super::{Shared, body::Pipe, frames::Frames, socket::Kind};
@@ -9,7 +10,7 @@ use super::{Shared, body::Pipe, frames::Frames, socket::Kind};
 /// The exchanges of a session.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) entries: BTreeMap<String, Running>,
+    pub(super) entries: LiteMap<String, Running>,
     /// The request whose body is the next binary message.
     pub(super) awaited: Option<String>,
     pub(super) dropped_messages: u64,
@@ -65,7 +66,7 @@ impl Table {
     }
 
     /// Takes everything out, to be dropped when the table is not borrowed.
-    pub(super) fn take_all(&mut self) -> BTreeMap<String, Running> {
+    pub(super) fn take_all(&mut self) -> LiteMap<String, Running> {
         self.awaited = None;
         std::mem::take(&mut self.entries)
     }
