@@ -419,6 +419,7 @@ impl Agent {
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn tend(self: Rc<Self>) {
         loop {
+            self.network.tell_clock(&self.board);
             self.access.tend().await;
             match self.store.tend(self.board.now().wall).await {
                 Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),

@@ -15,6 +15,7 @@ use crate::{
         identity::Identity,
         link::Membership,
         policy::{self, Level},
+        preflight::is_behind,
         time::Wall,
     },
     error::{Error, Result},
@@ -52,6 +53,9 @@ use crate::{
 /// How often keeping an identity is tried again while the disk is busy.
 const KEEP_TRIES: u32 = 5;
 const KEEP_AGAIN: Duration = Duration::from_secs(2);
+
+/// The condition of a clock that is certainly wrong; the doctor's check of it has the same name.
+const CLOCK: &str = "clock.wrong";
 
 /// What lies below all conversations over the network.
 pub(super) struct Network {
@@ -104,6 +108,22 @@ impl Network {
     /// What time it is: never before one that has certainly been.
     pub(super) fn time(&self) -> Wall {
         self.clock.now()
+    }
+
+    /// Says whether the wall clock shows a time that cannot be. The sentence has no time of now in it, so that it stays the same.
+    pub(super) fn tell_clock(&self, board: &Board) {
+        let passed = self.clock.floor();
+        if !is_behind(wall(), passed) {
+            board.clear(CLOCK);
+            return;
+        }
+        let told = format!(
+            "the clock of this machine is wrong: it shows a time before {}, which has passed",
+            passed.rfc3339()
+        );
+        let fix = "let a time server set it, or set it by hand, in UTC: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; \
+            pipeops-agent doctor says which time service this machine has";
+        board.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
     }
 
     pub(super) fn new(settings: &Settings, board: &Board, believed: Wall) -> Self {

@@ -53,6 +53,11 @@ impl Clock {
         (self.wall)().max(self.floor)
     }
 
+    /// A time that has certainly been.
+    pub const fn floor(&self) -> Wall {
+        self.floor
+    }
+
     /// Whether the wall clock shows a time before one that has certainly been: it has not been set since boot.
     pub fn is_behind(&self) -> bool {
         !self.believes((self.wall)())

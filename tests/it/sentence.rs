@@ -279,3 +279,55 @@ fn samples_that_cannot_be_written_are_said_with_one_sentence() {
     });
     agreed(&agent, &mut manager, "");
 }
+
+#[test]
+fn a_clock_that_shows_what_is_past_is_said_with_one_sentence() {
+    let plane = Plane::start(plane::Options::default()).unwrap();
+    let (mut agent, mut manager) = managed(&plane, &[]);
+    agent.start();
+    agent.until_linked();
+    agreed(&agent, &mut manager, "");
+    agent.stop();
+    // It was registered in forty days, so that is past.
+    let identity = agent.state("identity.json");
+    let stamp = |time| File::open(&identity).unwrap().set_modified(time).unwrap();
+    let written = identity.metadata().unwrap().modified().unwrap();
+    stamp(written + Duration::from_secs(40 * 24 * 3600));
+    agent.start();
+    says(&agent, &mut manager, "clock.wrong");
+    let (code, told) = agent.cli(&["why", "clock"]);
+    assert!(code == 1 && told.contains("date -u -s"), "{told}");
+    agent.stop();
+    stamp(written);
+    agent.start();
+    agent.until_linked();
+    agreed(&agent, &mut manager, "");
+    assert_eq!(agent.get("/readyz").unwrap().0, 200);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_said_with_one_sentence() {
+    const USER: u32 = 54_323;
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: running the agent as another user takes root");
+        return;
+    }
+    let plane = Plane::start(plane::Options::default()).unwrap();
+    let (agent, mut manager) = managed(&plane, &[]);
+    let mut agent = agent.owned_by(USER);
+    agent.start();
+    agent.until_linked();
+    agent.stop();
+    let folder = agent.state("");
+    let own = |user| chown(&folder, Some(user), Some(user)).unwrap();
+    // Somebody put it back from a backup, as root.
+    own(0);
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    agent.start();
+    says(&agent, &mut manager, "store.unwritable");
+    own(USER);
+    until("it is writable, and that is said", LONG, || {
+        (agent.get("/readyz")?.0 == 200).then_some(())
+    });
+    agreed(&agent, &mut manager, "");
+}

@@ -14,11 +14,15 @@ use crate::core::{
 
 const DAY_MS: i64 = 86_400_000;
 /// Files whose time of change cannot be later than now: what keeps the time on boards without a battery, and our own.
-const STAMPS: [&str; 3] = [
+const STAMPS: [&str; 4] = [
     "stat /var/lib/systemd/timesync/clock",
     "stat /etc/fake-hwclock.data",
     "stat /var/lib/pipeops-agent/state.db",
+    "stat /var/lib/pipeops-agent/identity.json",
 ];
+/// The stamp of a file that is written this very moment may be a little ahead, and so may one from before a time server set the clock
+/// back by seconds.
+const SLACK_MS: i64 = 60_000;
 
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
@@ -90,6 +94,11 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
+/// Whether a clock that shows `now` is certainly wrong, where it was `passed` before.
+pub fn is_behind(now: Wall, passed: Wall) -> bool {
+    now.millis() < passed.millis().saturating_sub(SLACK_MS)
+}
+
 fn clock(facts: &Facts, _: &Environment) -> Judgement {
     let stamp = |name: &'static str| {
         let seconds: i64 = facts.word(name)?.rsplit(' ').next()?.parse().ok()?;
@@ -116,8 +125,7 @@ fn clock(facts: &Facts, _: &Environment) -> Judgement {
             "sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"",
         ],
     };
-    // A minute: the stamp of a file that is written this very moment may be a little ahead.
-    if facts.now.millis() >= at.millis() - 60_000 {
+    if !is_behind(facts.now, at) {
         let day = facts.now.rfc3339();
         return ok(day);
     }

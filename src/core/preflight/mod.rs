@@ -17,6 +17,7 @@ mod resolver;
 
 use std::collections::BTreeMap;
 
+pub use self::clock::is_behind;
 use self::facts::{Fact, Facts};
 use super::{environment::Environment, health::Severity};
 
