@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::parts::{self, Network, wall};
+use super::{
+    network::origin,
+    parts::{self, Network, wall},
+};
 use crate::{
     config::{Settings, Surroundings, url::Security},
     core::time::Wall,
@@ -31,8 +34,13 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
     let mut proxies = Proxies::default();
     let mut named = None;
     let mut around = Surroundings::default();
+    let mut certificate = None;
     match settings {
         Ok(settings) => {
+            let listen = settings.dashboard.listen.map(|listen| listen.ip());
+            certificate = listen
+                .filter(|listen| !listen.is_loopback())
+                .map(|listen| origin(settings, listen));
             state_dir.clone_from(&settings.agent.state_dir);
             named.clone_from(&settings.agent.kubeconfig);
             around.clone_from(&settings.surroundings);
@@ -59,6 +67,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             state_dir,
         },
         settings: told,
+        certificate,
         network: Some(doctor::Network {
             dialer: Dialer::default(),
             control_plane,

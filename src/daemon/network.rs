@@ -11,6 +11,7 @@ use smol::{Timer, future::FutureExt as _};
 
 use super::Agent;
 use crate::{
+    config::Settings,
     core::health::Severity,
     dashboard::{Loaded, Origin, Server, Shown, Site, Time},
     error::{Error, Result},
@@ -20,7 +21,7 @@ use crate::{
 
 /// How often the certificate is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
-/// What is wrong with the certificate, and what happened to it.
+/// What is wrong with the certificate, and what happened to it; the doctor's check of it has the same name.
 const CERTIFICATE: &str = "dashboard.certificate";
 /// Where the one that is made here is kept, below the state folder.
 const OWN_FILE: &str = "dashboard.pem";
@@ -31,7 +32,7 @@ impl Agent {
     /// Serves whoever reaches that address, by TLS alone. While there is no certificate it serves this machine, as it does unless it is
     /// told otherwise.
     pub(super) async fn serve_network(&self, wanted: SocketAddr, site: Rc<Site>) {
-        let origin = self.origin(wanted.ip());
+        let origin = origin(&self.settings, wanted.ip());
         let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wanted.port());
         let loaded = match self.look_at(&origin).await {
             Ok(loaded) => loaded,
@@ -50,7 +51,7 @@ impl Agent {
         let Some(address) = server.address() else {
             return;
         };
-        site.open_to_network(self.names(), shown.clone());
+        site.open_to_network(names(&self.settings), shown.clone());
         if let Some(before) = &loaded.replaces {
             self.tell_change(before, loaded.served.fingerprint());
         }
@@ -66,39 +67,6 @@ impl Agent {
             server.serve(Rc::clone(&self.executor), site).await;
         };
         answering.or(renewed).await;
-    }
-
-    /// Where the certificate comes from. The names of the machine, and an address that is asked for, are part of it.
-    fn origin(&self, listen: IpAddr) -> Origin {
-        let settings = &self.settings.dashboard;
-        if let Some(files) = &settings.certificate {
-            return Origin::Files {
-                certificate: files.cert_file.clone(),
-                key: files.key_file.clone(),
-            };
-        }
-        let mut names = self.names();
-        names.extend([
-            "localhost".to_owned(),
-            "127.0.0.1".to_owned(),
-            "::1".to_owned(),
-        ]);
-        if !listen.is_unspecified() {
-            names.push(listen.to_string());
-        }
-        Origin::Own {
-            file: self.settings.agent.state_dir.join(OWN_FILE),
-            names,
-            addresses: addresses(),
-        }
-    }
-
-    /// The names under which this machine is known: its own, and those of the settings.
-    fn names(&self) -> Vec<String> {
-        let mut names = own_names();
-        names.extend(self.settings.dashboard.names.iter().cloned());
-        names.dedup();
-        names
     }
 
     async fn look_at(&self, origin: &Origin) -> Result<Loaded> {
@@ -122,8 +90,7 @@ impl Agent {
     }
 
     fn cannot_show(&self, error: Error) {
-        let what = "other machines do not reach the dashboard, for it has no certificate";
-        let told = format!("{what}: {}", error.sentence());
+        let told = error.sentence();
         self.board
             .report(CERTIFICATE, Severity::Warning, told, error.fix);
     }
@@ -148,12 +115,7 @@ impl Agent {
                     // Whoever renews writes one file after the other.
                     failures = failures.saturating_add(1);
                     if failures > 1 {
-                        let told = format!(
-                            "the dashboard goes on with the certificate that it has: {}",
-                            error.sentence()
-                        );
-                        self.board
-                            .report(CERTIFICATE, Severity::Warning, told, error.fix);
+                        self.cannot_show(error);
                     }
                 }
             }
@@ -210,6 +172,39 @@ impl Agent {
         });
         urls.take(URLS_MAX).collect()
     }
+}
+
+/// Where the certificate comes from. The names of the machine, and an address that is asked for, are part of it.
+pub(super) fn origin(settings: &Settings, listen: IpAddr) -> Origin {
+    if let Some(files) = &settings.dashboard.certificate {
+        return Origin::Files {
+            certificate: files.cert_file.clone(),
+            key: files.key_file.clone(),
+            names: settings.dashboard.names.clone(),
+        };
+    }
+    let mut names = names(settings);
+    names.extend([
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ]);
+    if !listen.is_unspecified() {
+        names.push(listen.to_string());
+    }
+    Origin::Own {
+        file: settings.agent.state_dir.join(OWN_FILE),
+        names,
+        addresses: addresses(),
+    }
+}
+
+/// The names under which this machine is known: its own, and those of the settings.
+fn names(settings: &Settings) -> Vec<String> {
+    let mut names = own_names();
+    names.extend(settings.dashboard.names.iter().cloned());
+    names.dedup();
+    names
 }
 
 /// What this machine calls itself: its name, the first part of it, and last the name that mDNS tells.

@@ -65,6 +65,8 @@ pub enum Origin {
         certificate: PathBuf,
         /// PEM.
         key: PathBuf,
+        /// What it has to be for: names that somebody has said.
+        names: Vec<String>,
     },
     /// It is made here.
     Own {
@@ -100,21 +102,66 @@ pub struct Loaded {
     pub replaces: Option<String>,
 }
 
+/// How what is wrong with it begins, wherever it is told.
+const UNUSABLE: &str = "the dashboard cannot show its certificate";
+
 impl Origin {
     /// Reads the certificate, or makes it. Blocking, and some milliseconds of arithmetic: call it in the pool.
     pub fn load(&self, time: Time) -> Result<Loaded> {
-        match self {
-            Self::Files { certificate, key } => of_user(certificate, key, time),
+        let loaded = match self {
+            Self::Files {
+                certificate,
+                key,
+                names,
+            } => of_user(certificate, key, names, time),
             Self::Own {
                 file,
                 names,
                 addresses,
             } => own(file, names, addresses, time),
-        }
+        };
+        loaded.map_err(|error| error.within(UNUSABLE))
+    }
+
+    /// What it is, or what is wrong with it, in the words of [`Self::load`]; nothing is made or changed. Blocking.
+    pub fn inspect(&self, time: Time) -> Result<String> {
+        let until = match self {
+            Self::Files { .. } => {
+                let loaded = self.load(time)?;
+                match loaded.doubt {
+                    Some(doubt) => return Err(doubt),
+                    None => loaded.until,
+                }
+            }
+            Self::Own { file, names, .. } => {
+                let kept = files::read_if_there(file, FILE_BYTES_MAX);
+                let Some(kept) = kept.map_err(|error| error.within(UNUSABLE))? else {
+                    return Ok("the agent makes it at its next start".to_owned());
+                };
+                let served = Served::from_pem(&kept, &kept)
+                    .map_err(|error| Error::from(&error).within(UNUSABLE));
+                let stale = |error: Error| error.fix(MADE_ANEW);
+                let served = served.map_err(stale)?;
+                let held = validity(served.certificate());
+                let ended = held.and_then(|held| term(held, time, Duration::ZERO));
+                if let Some(doubt) = ended.or_else(|| stranger(&served, names)) {
+                    return Err(stale(doubt));
+                }
+                held.map(|(_, to)| to)
+            }
+        };
+        Ok(until.map_or_else(
+            || "it does not say how long it holds".to_owned(),
+            |until| format!("it holds until {}", until.rfc3339()),
+        ))
     }
 }
 
-fn of_user(certificate: &Path, key: &Path, time: Time) -> Result<Loaded> {
+/// What becomes of one that the agent made for itself: it looks at it when it starts, and while it runs.
+const MADE_ANEW: &str =
+    "start the agent, or restart it: it makes another one, with the same key where it can be read";
+
+fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Result<Loaded> {
     let read = |setting: &str, path: &Path| {
         files::read(path, FILE_BYTES_MAX).map_err(|error| {
             let fix = format!(
@@ -127,38 +174,54 @@ fn of_user(certificate: &Path, key: &Path, time: Time) -> Result<Loaded> {
     let certificate_pem = read("dashboard.cert_file", certificate)?;
     let key_pem = read("dashboard.key_file", key)?;
     let served = Served::from_pem(&certificate_pem, &key_pem).map_err(|error| {
-        let what = format!(
-            "{} and {} cannot be shown by the dashboard",
-            certificate.display(),
-            key.display()
-        );
+        let what = format!("{} with {}", certificate.display(), key.display());
         Error::new(what).because(&error).fix(
             "name by dashboard.cert_file the certificate of this machine with its chain after it, and by dashboard.key_file the key of it",
         )
     })?;
     let held = validity(served.certificate());
+    let ends = held.and_then(|held| term(held, time, SOON));
+    let ends = ends.map(|doubt| {
+        doubt.fix(format!(
+            "renew {}: the dashboard takes a new one up within a minute",
+            certificate.display()
+        ))
+    });
+    let is_strange = || {
+        let fix = format!(
+            "put one into {} that is for it too, or take it out of dashboard.names",
+            certificate.display()
+        );
+        stranger(&served, names).map(|doubt| doubt.fix(fix))
+    };
     Ok(Loaded {
-        doubt: held.and_then(|held| doubt(certificate, held, time)),
+        doubt: ends.or_else(is_strange),
         until: held.map(|(_, to)| to),
         served,
         replaces: None,
     })
 }
 
-fn doubt(file: &Path, (from, to): (Wall, Wall), time: Time) -> Option<Error> {
+/// What is wrong with the time that it holds; `soon` is how long before its end that is told.
+fn term((from, to): (Wall, Wall), time: Time, soon: Duration) -> Option<Error> {
     let verb = match () {
         () if !time.is_believed => return None,
         () if from > time.now => format!("holds from {} on only", from.rfc3339()),
         () if to <= time.now => format!("ended {}", to.rfc3339()),
-        () if to <= later(time.now, SOON) => format!("ends {}", to.rfc3339()),
+        () if to <= later(time.now, soon) => format!("ends {}", to.rfc3339()),
         () => return None,
     };
-    Some(
-        Error::new(format!("the certificate of the dashboard {verb}")).fix(format!(
-            "renew {}: the dashboard takes a new one up within a minute",
-            file.display()
-        )),
-    )
+    Some(Error::new(format!(
+        "the certificate of the dashboard {verb}"
+    )))
+}
+
+/// The first of these names that it is not for.
+fn stranger(served: &Served, names: &[String]) -> Option<Error> {
+    let name = names.iter().find(|name| !served.is_for(name))?;
+    Some(Error::new(format!(
+        "the certificate of the dashboard is not for {name}"
+    )))
 }
 
 /// The certificate in this file with its key; made where there is none, where it does not hold (much longer), or lacks one of the names.
@@ -387,8 +450,17 @@ mod tests {
             let origin = Origin::Files {
                 certificate: path("cert.pem"),
                 key: path("key.pem"),
+                names: vec!["box.example".to_owned()],
             };
-            origin.load(time)
+            let loaded = origin.load(time);
+            // Whoever only looks says the same.
+            let seen = origin.inspect(time).map_err(|error| error.to_string());
+            let told = match &loaded {
+                Ok(loaded) => loaded.doubt.as_ref().map(Error::to_string),
+                Err(error) => Some(error.to_string()),
+            };
+            assert_eq!(seen.err(), told);
+            loaded
         };
         let refused = |why: &str| {
             let error = load(NOW).unwrap_err();
@@ -396,8 +468,8 @@ mod tests {
             assert!(error.fix.is_some(), "{error}");
         };
         refused("cert.pem");
-        let (first, other) = (make(None, &[], &[], NOW.now), make(None, &[], &[], NOW.now));
-        let (first, other) = (first.unwrap(), other.unwrap());
+        let one = |name: &str| make(None, &[name.to_owned()], &[], NOW.now).unwrap();
+        let (first, other) = (one("box.example"), one("other.example"));
         put("cert.pem", &first);
         refused("key.pem");
         put("key.pem", &other);
@@ -424,7 +496,38 @@ mod tests {
             ..before
         };
         assert_eq!(doubt(unset), None);
+        put("cert.pem", &other);
+        put("key.pem", &other);
+        says(NOW, "is not for box.example");
         put("cert.pem", "nothing");
         refused("there is none in its file");
+    }
+
+    #[test]
+    fn whoever_only_looks_at_the_own_one_makes_none_and_says_what_is_wrong_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = |names: &[&str]| origin(folder.path(), names, &[]);
+        let says = |names: &[&str], time, what: &str| {
+            let told = match here(names).inspect(time) {
+                Ok(seen) => seen,
+                Err(error) => {
+                    assert_eq!(error.fix.as_deref(), Some(MADE_ANEW));
+                    format!("wrong: {}", error.sentence())
+                }
+            };
+            assert!(told.starts_with(what), "{told}");
+        };
+        says(&["edge-7"], NOW, "the agent makes it at its next start");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        here(&["edge-7"]).load(NOW).unwrap();
+        says(&["edge-7"], NOW, "it holds until 20");
+        // It is made anew in time, and until then nothing is wrong.
+        says(&["edge-7"], after(815), "it holds until 20");
+        let wrong = "wrong: the certificate of the dashboard";
+        says(&["edge-7"], after(821), &format!("{wrong} ended 20"));
+        says(&["edge-8"], NOW, &format!("{wrong} is not for edge-8"));
+        let file = folder.path().join("dashboard.pem");
+        files::replace(&file, b"damaged", files::PRIVATE).unwrap();
+        says(&["edge-7"], NOW, &format!("wrong: {UNUSABLE}: "));
     }
 }

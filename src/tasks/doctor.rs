@@ -25,6 +25,7 @@ use crate::{
         rates::Reading,
         time::Wall,
     },
+    dashboard::{Origin, Time},
     error::Error,
     host::{clock, doctor, sample},
     kube::{
@@ -74,6 +75,8 @@ pub struct Subject {
     pub place: Place,
     /// Whether the settings can be used: what they are, or what is wrong.
     pub settings: Result<String, Error>,
+    /// What the dashboard shows to other machines; `None`: they do not reach it.
+    pub certificate: Option<Origin>,
     /// Whom to ask over the network; `None` asks nobody.
     pub network: Option<Network>,
     /// Where the root helper listens, which sees what only root can.
@@ -126,8 +129,11 @@ impl Report {
 /// Looks at everything.
 pub async fn look(subject: &Subject) -> Report {
     let started = clock::now();
-    let (mut facts, by_root) = zip(read(&subject.place), seen_by_root(&subject.keeper)).await;
+    let found = zip(read(&subject.place), seen_by_root(&subject.keeper));
+    let ((mut facts, by_root), certificate) = zip(found, certificate(subject)).await;
     facts.complete(by_root);
+    let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
+    facts.found.extend(certificate);
     settings(subject, &mut facts);
     if let Some(network) = &subject.network {
         let spent = clock::now().mono.since(started.mono);
@@ -201,11 +207,33 @@ async fn seen_by_root(socket: &Path) -> BTreeMap<String, Fact> {
     inspection.by_root()
 }
 
+/// What the dashboard would show to other machines. Where it is not for the eyes of this user it may well be for those of the agent's.
+async fn certificate(subject: &Subject) -> Option<Fact> {
+    let origin = subject.certificate.clone()?;
+    let state_dir = subject.place.state_dir.clone();
+    let now = clock::now().wall;
+    let time = Time {
+        now,
+        is_believed: !preflight::is_behind(now, build_date()),
+    };
+    let look = smol::unblock(move || match origin.inspect(time) {
+        Ok(seen) => Fact::Text(seen),
+        Err(error) if doctor::is_mine(&state_dir) => wrong(&error),
+        Err(error) => failed(&error),
+    });
+    let late = |Elapsed(limit)| Fact::Failed(format!("it could not be read within {limit:?}\n"));
+    Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
+}
+
 /// An error as checks read it: the sentence, and the fix in a second line.
 fn failed(error: &Error) -> Fact {
     if error.why.iter().any(|why| why.contains("ermission denied")) {
         return Fact::Forbidden;
     }
+    wrong(error)
+}
+
+fn wrong(error: &Error) -> Fact {
     let fix = error.fix.as_deref().unwrap_or(
         "try again; where it stays so, pipeops-agent bundle collects what helps to find the cause",
     );

@@ -403,10 +403,33 @@ fn a_certificate_of_the_user_is_shown_and_renewed_and_one_that_is_wrong_harms_no
     std::fs::copy(&certificate_file, &trusted).unwrap();
     std::fs::remove_file(&key_file).unwrap();
     let wrong = agent.until_condition("dashboard.certificate", RENEWED);
+    assert_eq!(ask(&trusted).code, 200);
     let sentence = wrong["sentence"].as_str().unwrap();
     assert!(
-        sentence.contains("goes on with the certificate"),
+        sentence.starts_with("the dashboard cannot show its certificate: "),
         "{sentence}"
     );
-    assert_eq!(ask(&trusted).code, 200);
+    // The doctor says the same, with or without the agent.
+    for is_running in [true, false] {
+        if !is_running {
+            agent.stop();
+        }
+        let (code, told) = agent.cli(&["doctor", "--json"]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let checks = told["checks"].as_array().unwrap();
+        let check = checks
+            .iter()
+            .find(|check| check["id"] == wrong["id"])
+            .unwrap();
+        assert_eq!(
+            (code, &check["outcome"]),
+            (1, &"problem".into()),
+            "{check:#}"
+        );
+        assert_eq!(check["seen"], sentence);
+        assert_eq!(check["fix"], wrong["fix"]);
+    }
+    agent.start();
+    let again = agent.until_condition("dashboard.certificate", RENEWED);
+    assert_eq!(again["sentence"], sentence);
 }

@@ -7,6 +7,8 @@ use crate::core::{
 };
 
 const STATE: &str = "write {state}";
+/// The fact of what the dashboard shows to other machines.
+pub const CERTIFICATE: &str = "certificate of the dashboard";
 
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
@@ -83,6 +85,17 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the agent talks to nobody who cannot prove who they are",
         judge: tls,
+        automatic: None,
+    },
+    Check {
+        id: "dashboard.certificate",
+        title: "Certificate of the dashboard",
+        severity: Warning,
+        after: &["clock.wrong", "agent.settings"],
+        reads: &[],
+        why: "other machines reach the dashboard by it alone: browsers refuse one that has ended or is for others, and without one an agent \
+            that starts serves this machine only",
+        judge: certificate,
         automatic: None,
     },
 ];
@@ -166,6 +179,11 @@ fn control_plane(facts: &Facts, _: &Environment) -> Judgement {
 
 fn tls(facts: &Facts, _: &Environment) -> Judgement {
     asked(facts, "control plane tls")
+}
+
+fn certificate(facts: &Facts, _: &Environment) -> Judgement {
+    const NOT_OPEN: &str = "the dashboard is open to this machine alone";
+    answered(facts, CERTIFICATE, NOT_OPEN, &AS_TOLD)
 }
 
 /// What came of the connection, where there was one.

@@ -17,8 +17,8 @@ mod resolver;
 
 use std::collections::BTreeMap;
 
-pub use self::clock::is_behind;
 use self::facts::{Fact, Facts};
+pub use self::{agent::CERTIFICATE, clock::is_behind};
 use super::{environment::Environment, health::Severity};
 
 /// One thing that can be wrong.

@@ -89,6 +89,11 @@ pub fn state(root: &Path, state_dir: &Path) -> (String, Fact) {
     (name, writable(&below(root, state_dir)))
 }
 
+/// Whether a folder belongs to the user of this process.
+pub fn is_mine(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| about.uid() == geteuid().as_raw())
+}
+
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

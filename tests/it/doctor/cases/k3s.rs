@@ -153,5 +153,10 @@ pub(super) fn agent() -> Vec<Case> {
             ubuntu().failing("control plane tls", "expired\nset the clock"),
             &["set the clock"],
         ),
+        case(
+            "dashboard.certificate",
+            ubuntu().failing("certificate of the dashboard", "it ended\nrenew it"),
+            &["it ended", "renew it"],
+        ),
     ]
 }
