@@ -144,6 +144,13 @@ fn undo(given: &Given, output: &mut Output) -> Result<Exit> {
     let id = given.text("CHANGE").unwrap_or_default();
     let done = match hands.changes() {
         Ok(changes) if changes.iter().any(|change| change.id == id) => hands.undo(id)?,
+        // All of root's are known, and the agent has none of that name either.
+        Ok(_)
+            if changes_of_agent(given, &loaded)
+                .is_ok_and(|changes| changes.iter().all(|change| change.id != id)) =>
+        {
+            return Err(unknown(id));
+        }
         // One of the agent, then; or nobody's.
         known => match ask_agent(given, &loaded, id) {
             Ok(done) => done,
@@ -162,10 +169,12 @@ fn undo(given: &Given, output: &mut Output) -> Result<Exit> {
     })
 }
 
+fn unknown(id: &str) -> Error {
+    Error::new(format!("there is no change {id:?}")).fix("sudo pipeops-agent changes shows all")
+}
+
 fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
-    let unknown = || {
-        Error::new(format!("there is no change {id:?}")).fix("sudo pipeops-agent changes shows all")
-    };
+    let unknown = || unknown(id);
     if id.is_empty()
         || !id
             .bytes()

@@ -302,7 +302,10 @@ impl Reader {
         }
         let missing = command.arguments.get(self.arguments);
         if let Some(argument) = missing.filter(|argument| argument.need == Need::One) {
-            let what = format!("{} is missing: {}", argument.name, argument.help);
+            let mut help = argument.help.chars();
+            let first = help.next().map(|letter| letter.to_ascii_lowercase());
+            let help: String = first.into_iter().chain(help).collect();
+            let what = format!("{} is missing: {help}", argument.name);
             return Err(Error::new(what).fix(self.usage()));
         }
         let is_there = |name: &str| self.values.iter().any(|(known, _)| *known == name);
@@ -322,7 +325,12 @@ impl Reader {
         let known: Vec<String> = options(&self.path)
             .map(|option| format!("--{}", option.long))
             .collect();
-        let meant = nearest(name, known.iter().map(String::as_str));
+        // Half of a name is meant for it as often as one with a letter wrong.
+        let begun = known
+            .iter()
+            .find(|option| name.len() > 3 && option.starts_with(name));
+        let meant =
+            nearest(name, known.iter().map(String::as_str)).or_else(|| begun.map(String::as_str));
         let error = Error::new(format!("{} knows no option {name:?}", called(&self.path)));
         error.fix(self.suggestion(meant))
     }

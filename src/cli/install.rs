@@ -66,10 +66,8 @@ pub(super) fn now(given: &Given) -> (PathBuf, Loaded) {
 
 /// The files and the environment, but for tokens in it: those are here to be written into a file.
 fn sources(file: &Path, assignments: Vec<String>) -> Sources {
-    let is_there = !matches!(file.try_exists(), Ok(false));
-    let nothing = PathBuf::from("/dev/null");
-    let named = if is_there { file.to_owned() } else { nothing };
-    let mut sources = Sources::of_process(Some(named), assignments);
+    let mut sources = Sources::of_process(Some(file.to_owned()), assignments);
+    sources.is_new = true;
     for name in ["PIPEOPS_TOKEN", "PIPEOPS_TOKEN_FILE"] {
         sources.environment.remove(&OsString::from(name));
     }
@@ -231,8 +229,13 @@ pub(super) fn new_token(given: &Given, question: Option<&str>) -> Result<Option<
         return Ok(None);
     };
     let token = Secret::new(token.reveal().trim());
+    if token.reveal().is_empty() {
+        return Err(Error::new("no token was given").fix(
+            "name a file that has it: --token-file FILE; or put it into PIPEOPS_TOKEN, or type it on a terminal",
+        ));
+    }
     // It becomes a header, and a line of a file.
-    if token.reveal().is_empty() || !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::new("that is no token")
             .why("a token is one word of letters, digits and signs")
             .fix("copy the token of this cluster again, without quotes or line ends"));

@@ -51,6 +51,10 @@ pub(super) static COMMAND: Command = Command {
         JSON,
     ],
     below: &[&QUERY, &EXPORT, &STREAMS, &OUTBOX],
+    examples: &[
+        "pipeops-agent metrics query host_load1 --last 7d",
+        "pipeops-agent metrics outbox",
+    ],
     ..Command::BARE
 };
 
@@ -245,7 +249,9 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
         return Ok(Exit::Fine);
     }
     if rows.is_empty() {
-        return Err(none("nothing was measured in that time"));
+        return Err(Error::new("nothing was measured in that time").fix(
+            "look further back: --last 30d; an agent that was just started writes what it measures once a minute",
+        ));
     }
     rows.sort();
     for line in columns(&rows) {

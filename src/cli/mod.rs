@@ -107,6 +107,7 @@ static SHOW_VERSION: Command = Command {
     name: "version",
     about: "Print the version",
     options: &[JSON],
+    examples: &["pipeops-agent version --json"],
     run: Some(|given, output| Ok(version(given, output))),
     ..Command::BARE
 };

@@ -39,6 +39,24 @@ pub(super) fn manager(root: &Path) -> Option<Manager> {
     }
 }
 
+/// How the agent of this machine is started.
+pub(super) fn start_line() -> &'static str {
+    match manager(Path::new("/")) {
+        Some(Manager::Systemd) => "start it: sudo systemctl start pipeops-agent",
+        Some(Manager::OpenRc) => "start it: sudo rc-service pipeops-agent start",
+        None => "start it: pipeops-agent run; a new machine is set up by sudo pipeops-agent up",
+    }
+}
+
+/// Where the agent of this machine writes what it does.
+pub(super) fn log_line() -> &'static str {
+    match manager(Path::new("/")) {
+        Some(Manager::Systemd) => "look at its log: journalctl -u pipeops-agent -n 50",
+        Some(Manager::OpenRc) => "look at its log: tail -n 50 /var/log/pipeops-agent.log",
+        None => "look at what it wrote where it was started",
+    }
+}
+
 impl Manager {
     /// Lets the agent run now, with the settings as they are now, and after every boot.
     pub(super) fn start(self, root: &Path) -> Result<()> {
@@ -83,7 +101,7 @@ fn run(root: &Path, argv: &[&str]) -> Result<()> {
         .unwrap_or("it does not say why");
     Err(Error::new(format!("{:?} failed", argv.join(" ")))
         .why(why)
-        .fix("as root: sudo pipeops-agent …; the reasons of a service are in: journalctl -u pipeops-agent -n 50"))
+        .fix(format!("run it with sudo; {}", log_line())))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use nix::{
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{given::Given, load, said::Said};
+use super::{given::Given, load, said::Said, service};
 use crate::{
     config::Loaded,
     core::time::Mono,
@@ -31,9 +31,6 @@ use crate::{
 
 /// Where the agent of a service has its socket.
 const SERVICE_SOCKET: &str = "/run/pipeops-agent/agent.sock";
-
-const START: &str = "start it: systemctl start pipeops-agent, or pipeops-agent run";
-const LOOK: &str = "look at its log: journalctl -u pipeops-agent -n 50";
 
 // The agent answers from memory in a millisecond; a board that swaps may take seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -273,14 +270,14 @@ fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
     );
     if is_late {
         let what = format!("the agent has not answered for {} s", within.as_secs());
-        return Error::new(what).fix(LOOK).retry(Retry::Soon);
+        return Error::new(what).fix(service::log_line()).retry(Retry::Soon);
     }
     Error::new(format!(
         "the agent behind {} does not answer as it should",
         socket.display()
     ))
     .because(error)
-    .fix(LOOK)
+    .fix(service::log_line())
     .retry(Retry::Soon)
 }
 
@@ -328,20 +325,21 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silen
         let error = Error::new("the agent is not running")
             .why(format!("there is no socket at {}", paths.join(" nor at ")))
             .fix(format!(
-                "{START}; if it runs with other settings, name its socket with --socket"
+                "{}; if it runs with other settings, name its socket with --socket",
+                service::start_line()
             ));
         return is_down(error);
     }
     if kind == io::ErrorKind::ConnectionRefused {
         let error = Error::new("the agent is not running")
             .why(format!("nobody listens at {name}, which it left behind"));
-        return is_down(error.fix(START));
+        return is_down(error.fix(service::start_line()));
     }
     let error = Error::new(format!("cannot speak to the agent at {name}")).because(error);
     Silence::of(error.fix(if kind == io::ErrorKind::PermissionDenied {
         "run as root, or join its group: usermod -aG pipeops-agent USER, then log in again"
     } else {
-        START
+        service::start_line()
     }))
 }
 

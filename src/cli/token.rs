@@ -15,6 +15,7 @@ pub(super) static COMMAND: Command = Command {
     name: "token",
     about: "Change the token that the control plane knows this cluster by",
     below: &[&ROTATE],
+    examples: &["sudo pipeops-agent token rotate --token-file /root/new-token"],
     ..Command::BARE
 };
 

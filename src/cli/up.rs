@@ -101,7 +101,12 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
     let shown = match &token {
         Some(token) => token.clone(),
         None => plan.settings.pipeops.token.read().map_err(|error| {
-            error.fix("give one: --token-file FILE, or PIPEOPS_TOKEN in the environment")
+            let is_forbidden = error.why.iter().any(|why| why.contains("ermission denied"));
+            error.fix(if is_forbidden {
+                "sudo pipeops-agent up"
+            } else {
+                "give one: --token-file FILE, or PIPEOPS_TOKEN in the environment"
+            })
         })?,
     };
     plan.check(&shown, given, output)?;
@@ -192,7 +197,7 @@ fn first_words(given: &Given, output: &mut Output) -> Result<Exit> {
             Err(error) if until.since(clock::now().mono).is_zero() => {
                 return Err(error
                     .within("the agent was started and does not answer")
-                    .fix("journalctl -u pipeops-agent -n 50"));
+                    .fix(service::log_line()));
             }
             Err(_) => block_on(Timer::after(LOOK_EVERY)),
         };
@@ -230,10 +235,15 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
         manager.stop(Path::new("/"))?;
     }
     let sockets = socket::candidates_of(&loaded);
-    if socket::ask(&sockets, &Ask::Get(STATUS_PATH)).is_ok() {
-        return Err(Error::new("an agent still runs")
-            .why("it is no service of this machine")
-            .fix("end it where it was started, by ctrl-C or kill; then again"));
+    match socket::ask(&sockets, &Ask::Get(STATUS_PATH)) {
+        Ok(_) => {
+            return Err(Error::new("an agent still runs")
+                .why("it is no service of this machine")
+                .fix("end it where it was started, by ctrl-C or kill; then again"));
+        }
+        Err(silence) if silence.is_down => {}
+        // It is not known to be stopped.
+        Err(silence) => return Err(silence.error.fix("sudo pipeops-agent down")),
     }
     for path in &purged {
         remove(path)?;

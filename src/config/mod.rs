@@ -44,6 +44,8 @@ pub const FILE_VARIABLE: &str = "PIPEOPS_CONFIG";
 pub struct Sources {
     /// The file that was named; it must be there. `None` is [`DEFAULT_FILE`], which may be missing.
     pub file: Option<PathBuf>,
+    /// Whether the file that was named is only going to be written, so that it need not be there.
+    pub is_new: bool,
     /// The environment.
     pub environment: BTreeMap<OsString, OsString>,
     /// `section.key=value` from the command line.
@@ -62,6 +64,7 @@ impl Sources {
         let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {
             file: file.or(named),
+            is_new: false,
             environment,
             assignments,
             // Without a current folder (it was removed) relative paths fail where they are used, with their name.
@@ -110,7 +113,8 @@ pub fn load(sources: &Sources) -> Loaded {
     merged.add_defaults();
     let named = sources.file.as_deref();
     let main = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
-    if named.is_some() || !matches!(main.try_exists(), Ok(false)) {
+    let must_be_there = named.is_some() && !sources.is_new;
+    if must_be_there || !matches!(main.try_exists(), Ok(false)) {
         merged.add_file(main);
     }
     merged.add_drop_ins(main);

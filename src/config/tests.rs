@@ -77,6 +77,17 @@ fn shown(loaded: &Loaded, path: &str) -> (Option<String>, String) {
 }
 
 #[test]
+fn what_stands_beside_a_file_that_is_yet_to_be_written_holds() {
+    let mut made = Box::new();
+    made.file("config.d/10.toml", "[pipeops]\nregion = \"beside\"\n");
+    made.sources.file = Some(made.folder.path().join("new.toml"));
+    assert!(made.load().settings().is_err());
+    made.sources.is_new = true;
+    let loaded = made.load();
+    assert_eq!(loaded.settings().unwrap().pipeops.region, "beside");
+}
+
+#[test]
 fn the_later_layer_wins_and_its_place_is_told() {
     let mut made = Box::new();
     let at = |name: &str| made.folder.path().join(name).display().to_string();

@@ -4,14 +4,7 @@
 //! (octal mode, user, group, bytes, time of the last change), `dates` (the first and the last moment of a certificate, in milliseconds). No key,
 //! token or password leaves this room: of what may hold one, only what is known to hold none.
 
-use std::{
-    collections::BTreeMap,
-    fs::OpenOptions,
-    io::{ErrorKind, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-};
-
-use nix::{errno::Errno, fcntl::OFlag};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 
 use super::place::Place;
 use crate::{
@@ -22,8 +15,10 @@ use crate::{
     },
 };
 
+const KERNEL_LOG: &str = "/dev/kmsg";
 /// Files that are for root alone: their owner, mode and length, what is in a folder, until when a certificate is good.
 const NAMES: [&str; 27] = [
+    KERNEL_LOG,
     "stat /etc/rancher/k3s/config.yaml",
     "stat /etc/rancher/k3s/k3s.yaml",
     "stat /etc/rancher/k3s/registries.yaml",
@@ -46,7 +41,6 @@ const NAMES: [&str; 27] = [
     "/var/lib/rancher/k3s/server/db/",
     "/var/lib/rancher/k3s/agent/",
     "/var/lib/rancher/k3s/agent/images/",
-    "/etc/NetworkManager/system-connections/",
     "dates /var/lib/rancher/k3s/server/tls/*.crt",
     "dates /var/lib/rancher/k3s/server/tls/etcd/*.crt",
     "dates /var/lib/rancher/k3s/agent/*.crt",
@@ -88,21 +82,19 @@ const OPEN_KEYS: [&str; 30] = [
 /// Facts of a kind that a pattern stands for.
 const FACTS_MAX: usize = 400;
 /// All of an answer must fit into a line of the socket, with what JSON adds.
-const KERNEL_LOG_BYTES_MAX: usize = 16 * 1024;
 const NAMES_BYTES_MAX: usize = 4096;
-/// The kernel's log has a few thousand records.
-const KERNEL_RECORDS_MAX: usize = 20_000;
 
 type Found = BTreeMap<String, Option<String>>;
 
 pub(super) fn facts(place: &Place) -> Found {
     let mut found = Found::new();
-    if let Some(log) = kernel_log(place) {
-        found.insert("/dev/kmsg".to_owned(), Some(log));
-    }
     doctor::read(place.root(), NAMES, |name, fact| {
         match fact {
-            Fact::Text(text) => drop(found.insert(name, Some(cut(&text)))),
+            Fact::Text(text) => {
+                // The kernel's log is as short as it may be, and its end is what counts.
+                let kept = if name == KERNEL_LOG { text } else { cut(&text) };
+                found.insert(name, Some(kept));
+            }
             Fact::Missing => drop(found.insert(name, None)),
             Fact::Forbidden | Fact::Failed(_) => {}
         }
@@ -118,63 +110,6 @@ pub(super) fn facts(place: &Place) -> Found {
         );
     }
     found
-}
-
-/// The lines of the kernel that tell of trouble, the newest of them.
-fn kernel_log(place: &Place) -> Option<String> {
-    const TROUBLES: [&str; 12] = [
-        "Out of memory",
-        "oom-kill",
-        "I/O error",
-        "EXT4-fs error",
-        "BTRFS error",
-        "Corruption",
-        "emounting filesystem read-only",
-        "nder-voltage",
-        "ndervoltage",
-        "blocked for more than",
-        "temperature above threshold",
-        "mmc0:",
-    ];
-    let options = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(place.path("/dev/kmsg"));
-    let mut log = options.ok()?;
-    let mut lines = Vec::new();
-    let mut buffer = vec![0; 8192];
-    // One read is one record; of a tree it is a piece of a file.
-    for _ in 0..KERNEL_RECORDS_MAX {
-        let length = match log.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => length,
-            // Overwritten while it was read: the next one is there.
-            Err(error) if error.raw_os_error().map(Errno::from_raw) == Some(Errno::EPIPE) => {
-                continue;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => break,
-        };
-        let text = String::from_utf8_lossy(buffer.get(..length)?);
-        let told = text.lines().filter(|line| {
-            // `6,1234,98765,-;text`. Priorities from 8 on are not the kernel's: anybody's word, in containers.
-            let priority = line
-                .split(',')
-                .next()
-                .and_then(|number| number.parse::<u32>().ok());
-            priority.is_some_and(|priority| priority < 8)
-                && TROUBLES.iter().any(|trouble| line.contains(trouble))
-        });
-        lines.extend(told.map(|line| line.chars().take(300).collect::<String>()));
-    }
-    let mut bytes = 0;
-    let kept = lines.iter().rev().take_while(|line| {
-        bytes += line.len() + 1;
-        bytes <= KERNEL_LOG_BYTES_MAX
-    });
-    let mut kept: Vec<_> = kept.map(String::as_str).collect();
-    kept.reverse();
-    Some(kept.join("\n"))
 }
 
 /// A list of names that is longer than anybody needs.

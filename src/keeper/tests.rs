@@ -568,7 +568,7 @@ fn facts_of_a_machine_hold_no_secret() {
         .with("var/lib/rancher/k3s/server/token", "K10verysecret\n")
         .with("var/lib/rancher/k3s/server/tls/client-admin.key", "verysecret\n")
         .with("var/lib/rancher/k3s/server/tls/broken.crt", "")
-        .with("dev/kmsg", "4,1,1000,-;Out of memory: Killed process 7 (k3s)\n6,2,2000,-;usb 1-1: new\n12,3,1,-;Out of memory: said by anybody\n")
+        .with("dev/kmsg", "4,1,1000,-;EXT4-fs error (device sda2)\n6,2,2000,-;usb 1-1: new\n12,3,1,-;EXT4-fs error: said by anybody\n")
         .program("iptables-save", "printf '*filter\\n-A A -j B\\n-A A -j B\\n'");
     let facts = tree.keeper().inspect().facts;
     let text = format!("{facts:?}");
@@ -580,7 +580,7 @@ fn facts_of_a_machine_hold_no_secret() {
     );
     assert_eq!(
         told("/dev/kmsg").as_deref(),
-        Some("4,1,1000,-;Out of memory: Killed process 7 (k3s)")
+        Some("4,1,1000,-;EXT4-fs error (device sda2)")
     );
     assert_eq!(told("iptables duplicates").as_deref(), Some("1"));
     assert!(

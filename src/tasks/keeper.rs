@@ -113,7 +113,7 @@ impl<'a> Keeper<'a> {
         if is_down {
             return Error::new("the root helper does not run")
                 .why(format!("nobody listens at {}", self.socket.display()))
-                .fix("sudo systemctl start pipeops-keeper, or run: sudo pipeops-agent doctor --fix")
+                .fix("do it as root (sudo), which needs no helper; or start that: sudo systemctl start pipeops-keeper, with OpenRC sudo rc-service pipeops-keeper start")
                 .retry(Retry::Later);
         }
         let told = Error::new(format!(

@@ -43,9 +43,20 @@ pub(super) fn read(path: &Path) -> Fact {
             Err(error) => return super::failed(&error),
         };
         let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-        let told = text.lines().filter(|line| is_of_interest(line));
+        let told = text
+            .lines()
+            .filter(|line| is_of_the_kernel(line) && is_of_interest(line));
         lines.extend(told.map(|line| line.chars().take(LINE_LENGTH_MAX).collect()));
     }
     let newest = lines.len().saturating_sub(LINES_MAX);
     Fact::Text(lines.split_off(newest).join("\n"))
+}
+
+/// Priorities from 8 on are not the kernel's: what any program writes there, a container's too.
+fn is_of_the_kernel(line: &str) -> bool {
+    let priority = line
+        .split(',')
+        .next()
+        .and_then(|number| number.parse().ok());
+    priority.is_some_and(|priority: u32| priority < 8)
 }
