@@ -12,6 +12,7 @@ use super::{
     load,
     output::{Output, printable},
     said::Said,
+    service,
     socket::{self, Ask},
     status,
     table::{Command, Opt, Takes},
@@ -181,13 +182,13 @@ fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Opti
                 }
                 if is_late {
                     return Err(Error::new("the agent was started and the page is not open")
-                        .fix("pipeops-agent status; journalctl -u pipeops-agent -n 50"));
+                        .fix(format!("pipeops-agent status; {}", service::log_line())));
                 }
             }
             Err(error) if is_late => {
                 return Err(error
                     .within("the agent was started and does not answer")
-                    .fix("journalctl -u pipeops-agent -n 50"));
+                    .fix(service::log_line()));
             }
             Err(_) => {}
         }
@@ -243,6 +244,7 @@ mod tests {
             fingerprint: Some("AB:CD".to_owned()),
             until: None,
             is_self_made: Some(true),
+            ..Dashboard::default()
         };
         let own = lines(&dashboard);
         for part in [

@@ -27,8 +27,22 @@ pub trait Answers: 'static {
     /// Who asks, as that viewer is told it.
     fn report(&self, asked: &Asked) -> SessionReport;
 
+    /// Somebody was turned away before there was a request.
+    fn turned_away(&self, why: Away);
+
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it after [`super::ANSWER_WITHIN`].
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
+}
+
+/// Why somebody was turned away before there was a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Away {
+    /// All places were taken, or this one was by somebody who said nothing and had to give it up.
+    Full,
+    /// A head, or what comes before it on an encrypted connection, was begun and did not end in time.
+    Slow,
+    /// It is no HTTP, or more of it than is read.
+    Unreadable,
 }
 
 /// Somebody who has logged in.

@@ -20,6 +20,7 @@ use smol::{
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
+    answers::Away,
     guest::{Guest, Manner, Source},
     reply::{Reply, Sending},
     site::{Place, Site},
@@ -53,6 +54,8 @@ pub(super) type Stream = Box<dyn Duplex>;
 enum Doing {
     /// It has no request yet, or no further one; the number says since when, in the order of such moments.
     Waits(u64),
+    /// It has begun one since.
+    Begins(u64),
     /// Its request is being answered.
     IsAnswered,
     /// Its answer flows: it has a place of its own, see `site`.
@@ -106,10 +109,11 @@ impl Connections {
             }
             Ok(guest) if self.has_room(guest.source()) => self.serve(guest),
             Ok(Guest::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
+                self.site.answers.turned_away(Away::Full);
                 self.refused.push(self.executor.spawn(refuse(stream)));
             }
             // A flood, or one that would have to agree on keys to be told: closed without a word.
-            Ok(_) => {}
+            Ok(_) => self.site.answers.turned_away(Away::Full),
         }
         // Who was accepted gets a turn before the next one is: a thousand that say nothing must not push out one that does.
         smol::future::yield_now().await;
@@ -134,13 +138,16 @@ impl Connections {
             .filter(|(_, rival)| rival.is_rival_of(source))
             .filter(|(_, rival)| !is_greedy || rival.source == source)
             .filter_map(|(n, rival)| match rival.doing.get() {
-                Doing::Waits(since) => Some((Reverse(of(rival.source)), since, n)),
+                Doing::Waits(since) | Doing::Begins(since) => {
+                    Some((Reverse(of(rival.source)), since, n))
+                }
                 Doing::IsAnswered | Doing::Flows => None,
             });
         let Some((_, _, longest)) = silent.min() else {
             return false;
         };
         drop(self.served.swap_remove(longest));
+        self.site.answers.turned_away(Away::Full);
         true
     }
 
@@ -216,9 +223,15 @@ async fn refuse(mut stream: Stream) {
 }
 
 async fn converse(site: Rc<Site>, guest: Guest, mark: Mark) {
-    let Some((stream, manner)) = guest.arrive().await else {
-        return;
+    let (stream, manner) = match guest.arrive().await {
+        Ok(arrived) => arrived,
+        Err(away) => {
+            return away
+                .into_iter()
+                .for_each(|why| site.answers.turned_away(why));
+        }
     };
+    let doing = Rc::clone(&mark.doing);
     let service = service_fn(|request| {
         let mut mark = mark.of_request();
         let site = Rc::clone(&site);
@@ -236,6 +249,7 @@ async fn converse(site: Rc<Site>, guest: Guest, mark: Mark) {
     });
     let stream = Watched {
         stream,
+        doing: Rc::clone(&doing),
         overdue: None,
     };
     let connection = http1::Builder::new()
@@ -244,12 +258,22 @@ async fn converse(site: Rc<Site>, guest: Guest, mark: Mark) {
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(FuturesIo::new(stream), service);
     // A viewer that breaks off or sends nonsense is none of the agent's troubles; hyper has answered what it could.
-    drop(connection.await);
+    let Err(error) = connection.await else {
+        return;
+    };
+    // Whoever keeps a connection for later, and lets it be, is not slow.
+    let is_slow = error.is_timeout() && matches!(doing.get(), Doing::Begins(_));
+    if is_slow {
+        site.answers.turned_away(Away::Slow);
+    } else if error.is_parse() {
+        site.answers.turned_away(Away::Unreadable);
+    }
 }
 
-/// A connection that ends when its viewer does not read for [`READ_DEADLINE`].
+/// A connection that ends when its viewer does not read for [`READ_DEADLINE`], and that knows whether a request has begun.
 struct Watched {
     stream: Stream,
+    doing: Rc<Cell<Doing>>,
     overdue: Option<Timer>,
 }
 
@@ -279,7 +303,11 @@ impl AsyncRead for Watched {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let (Poll::Ready(Ok(1..)), Doing::Waits(since)) = (&read, self.doing.get()) {
+            self.doing.set(Doing::Begins(since));
+        }
+        read
     }
 }
 

@@ -4,7 +4,10 @@ use std::{net::IpAddr, time::Duration};
 
 use smol::{Timer, future::FutureExt as _, net::TcpStream};
 
-use super::{answers::From, connections::Stream};
+use super::{
+    answers::{Away, From},
+    connections::Stream,
+};
 use crate::net::served::Served;
 
 /// How long the handshake of TLS may take, from the connection on.
@@ -61,17 +64,11 @@ impl Guest {
         }
     }
 
-    /// What HTTP is spoken over. `None`: it said nothing in time, or nothing that is TLS or HTTP.
-    pub(super) async fn arrive(self) -> Option<(Stream, Manner)> {
+    /// What HTTP is spoken over. Nothing is where it went away, or never said anything: browsers open connections in advance.
+    pub(super) async fn arrive(self) -> Result<(Stream, Manner), Option<Away>> {
         match self {
-            Self::Plain(stream, from) => Some((stream, Manner::Right(from))),
-            Self::Tls(stream, address, served) => {
-                let late = async {
-                    Timer::after(HANDSHAKE_DEADLINE).await;
-                    None
-                };
-                shake_hands(stream, address, served).or(late).await
-            }
+            Self::Plain(stream, from) => Ok((stream, Manner::Right(from))),
+            Self::Tls(stream, address, served) => shake_hands(stream, address, served).await,
         }
     }
 }
@@ -80,29 +77,38 @@ async fn shake_hands(
     stream: TcpStream,
     address: IpAddr,
     served: Served,
-) -> Option<(Stream, Manner)> {
+) -> Result<(Stream, Manner), Option<Away>> {
+    // One deadline for all of it.
+    let mut deadline = Timer::after(HANDSHAKE_DEADLINE);
     let mut first = [0];
-    if stream.peek(&mut first).await.ok()? == 0 {
-        return None;
+    let late = async {
+        (&mut deadline).await;
+        Ok(0)
+    };
+    if !matches!(stream.peek(&mut first).or(late).await, Ok(1)) {
+        return Err(None);
     }
     if first != [HANDSHAKE] {
         // People type the address without its scheme, and browsers then try the plain one.
-        return Some((Box::new(stream), Manner::InTheOpen));
+        return Ok((Box::new(stream), Manner::InTheOpen));
     }
-    match served.accept(stream).await {
-        Ok(stream) => {
-            let from = From::Port {
-                address,
-                is_encrypted: true,
-            };
-            Some((Box::new(stream), Manner::Right(Some(from))))
-        }
-        Err(error) => {
+    let late = async {
+        deadline.await;
+        Err(Some(Away::Slow))
+    };
+    let shaken = async {
+        served.accept(stream).await.map_err(|error| {
             // A browser that asks its user first breaks off, too.
             log::debug!("dashboard: no TLS with {address}: {error}");
             None
-        }
-    }
+        })
+    };
+    let stream = shaken.or(late).await?;
+    let from = From::Port {
+        address,
+        is_encrypted: true,
+    };
+    Ok((Box::new(stream), Manner::Right(Some(from))))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod server;
 mod site;
 mod socket;
 
-pub use answers::{Answering, Answers, Asked, Caller, From, Session};
+pub use answers::{Answering, Answers, Asked, Away, Caller, From, Session};
 pub use certificate::{Loaded, Origin, Shown, Time};
 pub use connections::CONNECTIONS_MAX;
 pub use hub::{Hub, NoTopics, Topic, Topics, Watch};

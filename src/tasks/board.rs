@@ -85,6 +85,17 @@ pub struct CertificateView {
     pub is_self_made: bool,
 }
 
+/// How many were turned away by the dashboard since the start, before there was a request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TurnedAway {
+    /// Because all places were taken.
+    pub full: u64,
+    /// Because what they had begun did not end in time.
+    pub slow: u64,
+    /// Because it was no request.
+    pub unreadable: u64,
+}
+
 /// The host's changing numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostView {
@@ -107,6 +118,8 @@ pub struct Board {
     pub cluster: RefCell<ClusterView>,
     /// Written by whoever serves it.
     pub dashboard: RefCell<DashboardView>,
+    /// Counted by whoever serves it.
+    pub turned_away: Cell<TurnedAway>,
     /// Written by whoever reads the host.
     pub host: Cell<HostView>,
 }
@@ -122,6 +135,7 @@ impl Board {
             link: RefCell::default(),
             cluster: RefCell::default(),
             dashboard: RefCell::default(),
+            turned_away: Cell::default(),
             host: Cell::default(),
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
-    dashboard::{Answering, Answers, Asked, Reply, Session, StatusCode},
+    dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     wire::{
         api::{AccessWish, Load, SessionReport, Status},
@@ -81,6 +81,16 @@ impl Answers for Local {
 
     fn report(&self, asked: &Asked) -> SessionReport {
         self.doorman.report(asked)
+    }
+
+    fn turned_away(&self, why: Away) {
+        let mut counts = self.board.turned_away.get();
+        match why {
+            Away::Full => counts.full += 1,
+            Away::Slow => counts.slow += 1,
+            Away::Unreadable => counts.unreadable += 1,
+        }
+        self.board.turned_away.set(counts);
     }
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {

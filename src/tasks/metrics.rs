@@ -17,6 +17,7 @@ pub fn page(
     backlog: Vec<Backlog>,
 ) -> String {
     let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let away = board.turned_away.get();
     let state = link.standing.as_ref().map_or("starting", |now| now.state);
     let agent = Agent {
         version,
@@ -43,6 +44,11 @@ pub fn page(
         conditions: conditions(board),
         exchanges: count(load.exchanges),
         waiting: count(load.short_waiting),
+        turned_away: [
+            ("full", away.full),
+            ("slow", away.slow),
+            ("unreadable", away.unreadable),
+        ],
         backlog,
     };
     exposition::page(&agent, reading)

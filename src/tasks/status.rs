@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    board::{Board, ClusterView, DashboardView, HostView, LinkView},
+    board::{Board, ClusterView, DashboardView, HostView, LinkView, TurnedAway},
     facts::Facts,
 };
 use crate::{
@@ -34,7 +34,7 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
         cluster: shape_of_cluster(&cluster),
         host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
         access,
-        dashboard: shape_of_dashboard(&board.dashboard.borrow()),
+        dashboard: shape_of_dashboard(&board.dashboard.borrow(), board.turned_away.get()),
         load: Load {
             lanes: count(link.lanes),
             queued_bytes: count(link.queued_bytes),
@@ -149,13 +149,18 @@ fn shape_of_link(view: &LinkView) -> Link {
     shape
 }
 
-fn shape_of_dashboard(view: &DashboardView) -> Dashboard {
+fn shape_of_dashboard(view: &DashboardView, away: TurnedAway) -> Dashboard {
     let certificate = view.certificate.as_ref();
     Dashboard {
         urls: view.urls.clone(),
         fingerprint: certificate.map(|shown| shown.fingerprint.clone()),
         until: certificate.and_then(|shown| shown.until).map(api::stamp),
         is_self_made: certificate.map(|shown| shown.is_self_made),
+        turned_away: api::TurnedAway {
+            full: away.full,
+            slow: away.slow,
+            unreadable: away.unreadable,
+        },
     }
 }
 

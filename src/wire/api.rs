@@ -208,6 +208,20 @@ pub struct Dashboard {
     pub until: Option<String>,
     /// Whether the agent made the certificate itself; `null`: there is none.
     pub is_self_made: Option<bool>,
+    /// Who was turned away since the start, before there was a request.
+    pub turned_away: TurnedAway,
+}
+
+/// Connections that ended before there was a request, by why.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct TurnedAway {
+    /// All places were taken.
+    pub full: u64,
+    /// What was begun did not end in time.
+    pub slow: u64,
+    /// It was no request.
+    pub unreadable: u64,
 }
 
 /// What goes through the agent now.

@@ -10,7 +10,7 @@ use pipeops_agent::{
         policy::Level,
     },
     dashboard::{
-        Answering, Answers, Asked, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
+        Answering, Answers, Asked, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
     },
     host::clock,
     wire::{
@@ -55,6 +55,8 @@ impl Answers for Agent {
             ..SessionReport::default()
         }
     }
+
+    fn turned_away(&self, _why: Away) {}
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
         Box::pin(async move {

@@ -526,7 +526,25 @@ fn a_head_that_dribbles_is_cut_and_holds_up_nobody() {
             || read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
         .then_some(())
     });
-    assert_eq!(here.on_socket("GET /api/v1/status", "").code, 200);
+    // It is counted, and a connection that is kept and let be is not.
+    let mut quiet = TcpStream::connect((Ipv4Addr::LOCALHOST, here.port)).unwrap();
+    quiet
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
+    let mut heard = String::new();
+    quiet.read_to_string(&mut heard).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
+    let mut nonsense = TcpStream::connect((Ipv4Addr::LOCALHOST, here.port)).unwrap();
+    nonsense.write_all(b"\x16\x03\x01 what?\r\n\r\n").unwrap();
+    nonsense.read_to_string(&mut heard).unwrap();
+    let status = here.on_socket("GET /api/v1/status", "");
+    let counts = r#""turned_away":{"full":0,"slow":1,"unreadable":1}"#;
+    assert!(status.body.contains(counts), "{}", status.body);
+    let metrics = here.get("/metrics", "").body;
+    for line in ["slow\"} 1", "unreadable\"} 1", "full\"} 0"] {
+        let line = format!("pipeops_agent_dashboard_turned_away_total{{why=\"{line}");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Agent<'a> {
     pub exchanges: u64,
     /// Proxied requests that wait for their turn.
     pub waiting: u64,
+    /// Connections that the dashboard turned away before there was a request, by why.
+    pub turned_away: [(&'static str, u64); 3],
     /// What waits for delivery.
     pub backlog: Vec<Backlog>,
 }
@@ -86,6 +88,15 @@ pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
         of_conditions,
     );
     program(agent, own, page);
+    let turned_away = agent.turned_away.iter().filter(|(why, _)| !why.is_empty());
+    page.family(
+        (
+            "pipeops_agent_dashboard_turned_away_total",
+            Counter,
+            "Connections to the dashboard that ended before there was a request, by why.",
+        ),
+        turned_away.map(|(why, count)| ([("why", *why)], whole(Some(*count)))),
+    );
     link(&agent.link, page);
     if let Some(known) = agent.cluster {
         cluster(known, page);

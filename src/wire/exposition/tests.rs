@@ -89,6 +89,7 @@ fn agent() -> Agent<'static> {
             ..Cluster::default()
         }),
         conditions: vec![("warning", 0)],
+        turned_away: [("full", 0), ("slow", 2), ("unreadable", 1)],
         backlog: vec![waiting],
         ..Agent::default()
     }
@@ -122,6 +123,7 @@ fn counters_are_told_in_the_units_of_node_exporter() {
         "pipeops_agent_link_round_trip_seconds 0.01234",
         "pipeops_agent_backlog_records{destination=\"control-plane\",stream=\"metrics\"} 42",
         "pipeops_agent_backlog_oldest_timestamp_seconds{destination=\"control-plane\",stream=\"metrics\"} 1781500000",
+        "pipeops_agent_dashboard_turned_away_total{why=\"slow\"} 2",
         "pipeops_cluster_nodes 3",
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
