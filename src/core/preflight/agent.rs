@@ -115,8 +115,11 @@ fn settings(facts: &Facts, _: &Environment) -> Judgement {
 
 fn state(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "give the agent's user its folder: {about}",
-        commands: &["sudo install -d -m 700 -o pipeops-agent -g pipeops-agent {about}"],
+        fix: "give {about} to the agent's user, with all that is in it, and restart the agent",
+        commands: &[
+            "sudo chown -R pipeops-agent:pipeops-agent {about}",
+            "{restart pipeops-agent}",
+        ],
     };
     const ATTRIBUTES: Advice = Advice {
         fix: "find out what forbids writing to {about}: its attributes (lsattr), its mount, its owner",

@@ -99,7 +99,7 @@ pub fn is_behind(now: Wall, passed: Wall) -> bool {
     now.millis() < passed.millis().saturating_sub(SLACK_MS)
 }
 
-fn clock(facts: &Facts, _: &Environment) -> Judgement {
+fn clock(facts: &Facts, environment: &Environment) -> Judgement {
     let stamp = |name: &'static str| {
         let seconds: i64 = facts.word(name)?.rsplit(' ').next()?.parse().ok()?;
         Some((
@@ -135,7 +135,13 @@ fn clock(facts: &Facts, _: &Environment) -> Judgement {
         facts.now.rfc3339(),
         at.rfc3339()
     );
-    let advice = if facts.has("/run/openrc/") {
+    const OF_HOST: Advice = Advice {
+        fix: "the clock is that of the host of this container: let a time server set it there, or set it there by hand, in UTC",
+        commands: &[],
+    };
+    let advice = if environment.virtualisation.is_container() {
+        &OF_HOST
+    } else if facts.has("/run/openrc/") {
         &BY_HAND
     } else {
         &ADVICE

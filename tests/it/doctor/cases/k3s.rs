@@ -124,7 +124,7 @@ pub(super) fn agent() -> Vec<Case> {
         case(
             "agent.state",
             ubuntu().with("etc/passwd", "pipeops-agent:x:998:998::/:/bin/false\n"),
-            &["belongs to user 0", "install -d"],
+            &["belongs to user 0", "chown -R", "systemctl restart"],
         ),
         case(
             "agent.state",
