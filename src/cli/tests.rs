@@ -178,7 +178,7 @@ fn a_mistake_is_told_with_what_was_probably_meant() {
         ),
         (
             "access test GET",
-            "PATH is missing: A path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH\nfix: see pipeops-agent access test --help",
+            "PATH is missing: a path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH\nfix: see pipeops-agent access test --help",
         ),
         (
             "rbac --full --node-stats",
