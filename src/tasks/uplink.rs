@@ -577,7 +577,7 @@ impl Uplink {
             );
         }
         if is_back {
-            board.happened(LINK_LOST, Severity::Note, "there is a session".to_owned());
+            board.happened(LINK_LOST, Severity::Note, "over: the control plane is reached".to_owned());
         }
         if is_news {
             self.judge(&standing);

@@ -205,10 +205,7 @@ pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
                 (None, false) if entry.who() == CONTROL_PLANE => {
                     Some("it was done in the cluster: take it back there, with kubectl".to_owned())
                 }
-                (None, false) => Some(
-                    "there is nothing to take back; a repair is listed once more, with its way back"
-                        .to_owned(),
-                ),
+                (None, false) => Some("there is nothing to take back".to_owned()),
             },
         },
     }
