@@ -577,7 +577,11 @@ impl Uplink {
             );
         }
         if is_back {
-            board.happened(LINK_LOST, Severity::Note, "over: the control plane is reached".to_owned());
+            board.happened(
+                LINK_LOST,
+                Severity::Note,
+                "over: the control plane is reached".to_owned(),
+            );
         }
         if is_news {
             self.judge(&standing);

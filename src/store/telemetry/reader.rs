@@ -1,6 +1,8 @@
 //! The files of an agent that need not run: the same questions, for the command line. Nothing is written.
 
 use std::{
+    fs::File,
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -29,6 +31,8 @@ use crate::{
     store::{schema, trouble},
 };
 
+const AS_ROOT: &str = "run it as root or as the agent's user: sudo pipeops-agent metrics …";
+
 /// What can be read of `telemetry.db`. Calls wait for the disk.
 #[derive(Debug)]
 pub struct Reader {
@@ -55,14 +59,18 @@ impl Reader {
     /// Opens the database in `directory`, whether an agent uses it or not.
     pub fn open(directory: &Path) -> Result<Self> {
         let path = directory.join(DATABASE);
-        if !path.exists() {
-            return Err(Error::new(format!("{} is not there", path.display()))
-                .fix("name the agent's state directory: PIPEOPS_STATE_DIR, or --config with its file; the first samples are written a minute after the first start"));
+        match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(Error::new(format!("{} is not there", path.display()))
+                    .fix("name the agent's state directory: PIPEOPS_STATE_DIR, or --config with its file; the first samples are written a minute after the first start"));
+            }
+            Err(error) => {
+                let error = Error::new(format!("cannot read {}", path.display())).because(&error);
+                return Err(error.fix(AS_ROOT));
+            }
+            Ok(_) => {}
         }
-        let cannot = |error: rusqlite::Error| {
-            trouble::explain(&path, &error)
-                .fix("run it as root or as the agent's user: sudo pipeops-agent metrics …")
-        };
+        let cannot = |error: rusqlite::Error| trouble::explain(&path, &error).fix(AS_ROOT);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(cannot)?;
         let version: i64 = connection

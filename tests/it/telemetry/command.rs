@@ -125,26 +125,24 @@ fn a_chart_a_list_and_what_waits_are_told_to_people_and_programs() {
 fn what_cannot_be_shown_says_why_and_what_helps() {
     let empty = tempfile::tempdir().unwrap();
     let directory = files();
+    let (nowhere, empty, here) = (Path::new("/dev/null"), empty.path(), directory.path());
     for (directory, words, complaint) in [
-        (&empty, &["outbox"][..], "telemetry.db is not there"),
+        (empty, &["outbox"][..], "telemetry.db is not there"),
+        (nowhere, &["outbox"], "cannot read /dev/null/telemetry.db: "),
         (
-            &directory,
+            here,
             &["query", "no_such_metric"],
             "nothing was measured of no_such_metric",
         ),
-        (&directory, &["query", "9{"], "is no series"),
+        (here, &["query", "9{"], "is no series"),
         (
-            &directory,
+            here,
             &["export", "--last", "soon"],
             "write a number and s, min, h or d",
         ),
-        (
-            &directory,
-            &["export", "nothing"],
-            "there is no such series",
-        ),
+        (here, &["export", "nothing"], "there is no such series"),
     ] {
-        let output = metrics(directory.path(), words);
+        let output = metrics(directory, words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(told.contains(complaint), "{words:?}: {told}");
