@@ -116,7 +116,8 @@ export async function pretend(window, state, { role = 'operator', override } = {
   const told = (path) => answer(state, new URL(path, window.base), role);
   const begin = JSON.stringify({ session: told('/api/v1/session'), status: role === 'none' ? null : told('/api/v1/status') });
   await window.context.route((url) => url.pathname === '/', async (route) => {
-    const page = await route.fetch();
+    // A connection that is kept may be closed the moment it is used again; a browser tries again by itself.
+    const page = await route.fetch({ maxRetries: 3 });
     const body = (await page.text()).replace(/data-told="[^"]*"/, () => `data-told="${begin.replaceAll('&', '&amp;').replaceAll('"', '&quot;')}"`);
     await route.fulfill({ response: page, body });
   });

@@ -477,7 +477,7 @@ export function ladder(diagnosis, again) {
   return [
     h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), sentence(diagnosis.sentence)),
     h('ol', { class: 'ladder' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
-      mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.outcome === 'skipped' ? `not tried${step.seen ? `: ${step.seen}` : ''}` : step.seen),
+      mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.seen || (step.outcome === 'skipped' && 'not tried')),
       h('span', { class: 'number faint' }, step.took_ms == null ? '' : `${count(Math.round(step.took_ms))} ms`),
       step.fix && h('span', { class: 'fix' }, h('b', {}, 'Fix: '), step.fix)))),
     h('p', { class: 'foot' }, 'Tried ', age(diagnosis.at), '. ', h('button', { type: 'button', onclick: again }, 'Try again')),
