@@ -251,19 +251,27 @@ fn a_disk_that_is_full_is_said_with_one_sentence_until_there_is_room() {
     agreed(&agent, &mut manager, "");
 }
 
-#[test]
-fn samples_that_cannot_be_written_are_said_with_one_sentence() {
-    const USER: u32 = 54_322;
+/// An agent of a user that is not root, which has linked and was stopped; `None` where only root is missing.
+fn of_user(plane: &Plane, user: u32) -> Option<(Agent, Manager)> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: running the agent as another user takes root");
-        return;
+        return None;
     }
-    let plane = Plane::start(plane::Options::default()).unwrap();
-    let (agent, mut manager) = managed(&plane, &[]);
-    let mut agent = agent.owned_by(USER);
+    let (agent, manager) = managed(plane, &[]);
+    let mut agent = agent.owned_by(user);
     agent.start();
     agent.until_linked();
     agent.stop();
+    Some((agent, manager))
+}
+
+#[test]
+fn samples_that_cannot_be_written_are_said_with_one_sentence() {
+    const USER: u32 = 54_322;
+    let plane = Plane::start(plane::Options::default()).unwrap();
+    let Some((mut agent, mut manager)) = of_user(&plane, USER) else {
+        return;
+    };
     let database = agent.state("telemetry.db");
     let own = |user| {
         chown(&database, Some(user), Some(user)).unwrap();
@@ -308,16 +316,10 @@ fn a_clock_that_shows_what_is_past_is_said_with_one_sentence() {
 #[test]
 fn a_folder_that_cannot_be_written_is_said_with_one_sentence() {
     const USER: u32 = 54_323;
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: running the agent as another user takes root");
-        return;
-    }
     let plane = Plane::start(plane::Options::default()).unwrap();
-    let (agent, mut manager) = managed(&plane, &[]);
-    let mut agent = agent.owned_by(USER);
-    agent.start();
-    agent.until_linked();
-    agent.stop();
+    let Some((mut agent, mut manager)) = of_user(&plane, USER) else {
+        return;
+    };
     let folder = agent.state("");
     let own = |user| chown(&folder, Some(user), Some(user)).unwrap();
     // Somebody put it back from a backup, as root.
