@@ -143,6 +143,7 @@ impl Merged {
     fn pipeops(&mut self) -> Option<Pipeops> {
         let api_url = self.api_url();
         let token = self.token();
+        let gateways = self.gateways();
         let proxy = self.proxy();
         let no_proxy = self.text(&keys::NO_PROXY).unwrap_or_default();
         let server_ip = match self.entry(&keys::SERVER_IP).map(|entry| &entry.value) {
@@ -155,6 +156,7 @@ impl Merged {
             cluster_name: self.text(&keys::CLUSTER_NAME),
             agent_id: self.text(&keys::AGENT_ID),
             allows_plaintext: self.is_on(&keys::ALLOW_PLAINTEXT),
+            gateways,
             proxy,
             no_proxy: no_proxy
                 .split([',', ' '])
@@ -197,6 +199,34 @@ impl Merged {
             );
         }
         Some(url)
+    }
+
+    fn gateways(&mut self) -> Vec<ApiUrl> {
+        let origin = self.origin(&keys::GATEWAYS);
+        let text = self.text(&keys::GATEWAYS).unwrap_or_default();
+        let mut gateways = Vec::new();
+        for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+            let fix = "write each like wss://gateway.example:8443, with a comma between them";
+            let cannot = || Error::new(format!("{origin}: pipeops.gateways cannot have {part:?}"));
+            match ApiUrl::parse(part) {
+                Err(why) => self.problems.push(cannot().why(why).fix(fix)),
+                Ok(url) if !url.path.is_empty() || url.query.is_some() => {
+                    let why = "it has more than scheme, host and port";
+                    self.problems.push(cannot().why(why).fix(fix));
+                }
+                Ok(url)
+                    if url.security == Security::Plain
+                        && !is_loopback(&url.host)
+                        && !self.is_on(&keys::ALLOW_PLAINTEXT) =>
+                {
+                    let why = "the token would cross the network in the open";
+                    let fix = "write wss://; or set pipeops.allow_plaintext = true where the network is yours alone";
+                    self.problems.push(cannot().why(why).fix(fix));
+                }
+                Ok(url) => gateways.push(url),
+            }
+        }
+        gateways
     }
 
     fn token(&mut self) -> Option<TokenSource> {

@@ -155,6 +155,10 @@ keys! {
         default: Some("false"),
         doc: "Accept an unencrypted control plane on another machine. Whoever can read the network then reads the token.",
     }
+    GATEWAYS = {
+        path: "pipeops.gateways",
+        doc: "Gateways in private networks that the control plane may name: wss://gateway.lan:8443, with commas between them. Without it a gateway is encrypted and has a public address, or is like api_url in both.",
+    }
     PROXY = {
         path: "pipeops.proxy",
         secrecy: Secrecy::Password,

@@ -92,6 +92,8 @@ pub struct Pipeops {
     pub agent_id: Option<String>,
     /// Whether an unencrypted control plane on another machine is accepted: for gateways that it names, too.
     pub allows_plaintext: bool,
+    /// Gateways that the control plane may name whatever their address.
+    pub gateways: Vec<ApiUrl>,
     /// The proxy on the way to the control plane.
     pub proxy: Option<Proxy>,
     /// Hosts that are reached without the proxy, as they were written: names, `.domains`, addresses, networks, `*`.

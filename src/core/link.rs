@@ -114,6 +114,8 @@ pub enum DialFailure {
     Status(u16, Option<Duration>),
     /// DNS, TCP, proxy, TLS or a broken answer.
     Network,
+    /// The rules of this machine do not admit the gateway's address. Nothing was sent.
+    NotAdmitted,
 }
 
 /// What can happen to a link.
@@ -289,6 +291,8 @@ pub struct Standing {
     pub is_refused: bool,
     /// Who holds the link, where somebody does.
     pub held_by: Option<Holder>,
+    /// Whether `why` tells of a gateway, whose address the control plane chose: it must not hear what is at that address.
+    pub is_about_gateway: bool,
 }
 
 /// The machine. See the module.
@@ -304,6 +308,8 @@ pub struct Link {
     refused: Backoff,
     failures: u32,
     why: String,
+    /// Whether `why` is the failed dial of a gateway.
+    why_is_gateway: bool,
     /// Empty in every state but [`State::Held`].
     holds: BTreeMap<Holder, String>,
     unknown_types: BTreeSet<String>,
@@ -342,6 +348,7 @@ impl Link {
             refused: Backoff::new(REFUSED_FIRST, REFUSED_LONGEST),
             failures: 0,
             why: outage.why.clone(),
+            why_is_gateway: false,
             holds: BTreeMap::new(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
@@ -415,6 +422,7 @@ impl Link {
             failures: self.failures,
             is_refused: self.refused.failures() > 0,
             held_by: self.holds.first_key_value().map(|(holder, _)| *holder),
+            is_about_gateway: self.why_is_gateway,
         }
     }
 
@@ -815,10 +823,17 @@ impl Link {
         let was_gateway = matches!(endpoint, Endpoint::Gateway(_));
         self.failures = self.failures.saturating_add(1);
         self.why = why;
+        self.why_is_gateway = was_gateway;
         if was_gateway {
             self.gateway_failures = self.gateway_failures.saturating_add(1);
         }
         match failure {
+            // The controller may name another gateway; the rules will not change their mind about this one.
+            DialFailure::NotAdmitted => {
+                self.prefers_gateway = false;
+                let wait = self.retry_wait();
+                self.wait(wait, now);
+            }
             DialFailure::Refused if was_gateway => {
                 // The gateway may only have lost sight of us: the controller decides whether the token is good.
                 self.prefers_gateway = false;
@@ -877,6 +892,7 @@ impl Link {
     /// Notes that the link is down, where it was up.
     fn down(&mut self, why: String, now: Now) {
         self.why = why;
+        self.why_is_gateway = false;
         if !self.is_ready() {
             self.failures = self.failures.saturating_add(1);
             return;

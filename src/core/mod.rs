@@ -8,6 +8,7 @@ pub mod diagnosis;
 pub mod door;
 pub mod environment;
 pub mod event;
+pub mod gateway;
 pub mod health;
 pub mod identity;
 pub mod journal;

@@ -11,6 +11,7 @@ use crate::{
         url::{ApiUrl, Security},
     },
     core::{
+        gateway,
         health::Severity,
         identity::Identity,
         link::Membership,
@@ -172,6 +173,15 @@ impl Network {
             dialer: self.dialer.clone(),
             tls: self.tls(settings, client)?,
             proxies: self.proxies.clone(),
+            gateways: gateway::Rules {
+                controller: gateway_origin(&settings.pipeops.api_url),
+                listed: settings
+                    .pipeops
+                    .gateways
+                    .iter()
+                    .map(gateway_origin)
+                    .collect(),
+            },
             user_agent: format!("pipeops-agent/{VERSION}"),
         })
     }
@@ -246,6 +256,14 @@ fn proxy_settings(settings: &Settings) -> proxy::Settings {
         https_proxy: url.clone(),
         http_proxy: url,
         no_proxy: Some(settings.pipeops.no_proxy.join(",")),
+    }
+}
+
+fn gateway_origin(url: &ApiUrl) -> gateway::Origin {
+    gateway::Origin {
+        is_encrypted: url.security == Security::Tls,
+        host: url.host.clone(),
+        port: url.port,
     }
 }
 

@@ -47,7 +47,9 @@ pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
         Ok(()) => Verdict::Taken,
         Err(crate::link::dial::Failure { kind, error }) => match kind {
             DialFailure::Refused => Verdict::Refused(error),
-            DialFailure::Status(..) | DialFailure::Network => Verdict::NotAsked(error),
+            DialFailure::Status(..) | DialFailure::Network | DialFailure::NotAdmitted => {
+                Verdict::NotAsked(error)
+            }
         },
     })
 }

@@ -14,7 +14,7 @@ use hyper::{
 
 use super::session::{Session, limits};
 use crate::{
-    core::link::DialFailure,
+    core::{gateway::Rules, link::DialFailure},
     error::{Error, Retry},
     net::{
         deadline,
@@ -39,6 +39,8 @@ pub struct Caller {
     pub tls: Tls,
     /// Proxies between.
     pub proxies: Proxies,
+    /// Rules for gateways that the control plane names.
+    pub gateways: Rules,
     /// What we call ourselves: `pipeops-agent/1.2.3`.
     pub user_agent: String,
 }
@@ -85,9 +87,12 @@ impl Caller {
             Security::Tls => (Use::Tls, Some(&self.tls)),
             Security::Plain => (Use::Plain, None),
         };
+        let proxy = self.proxies.between(&peer, used);
+        let addresses = self.admitted(target, proxy, limit).await?;
         let route = Route::direct(&peer)
             .with_tls(tls)
-            .through(self.proxies.between(&peer, used))
+            .through(proxy)
+            .at(addresses.as_deref())
             .with_options(SocketOptions {
                 unsent_bytes_max: Some(UNSENT_BYTES_MAX),
                 unacknowledged_max: Some(UNACKNOWLEDGED_MAX),

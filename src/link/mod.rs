@@ -1,6 +1,7 @@
 //! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session, outlet.
 
 pub mod dial;
+mod gateway;
 pub mod ladder;
 pub mod mux;
 pub mod outlet;

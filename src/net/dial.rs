@@ -83,6 +83,9 @@ pub struct Route<'a> {
     pub tls: Option<&'a Tls>,
     /// Options of the TCP socket.
     pub options: SocketOptions,
+    /// Addresses of the target that were looked up and checked: they are dialled, and nothing is looked up again. A proxy looks the
+    /// name up itself.
+    pub addresses: Option<&'a [SocketAddr]>,
 }
 
 impl<'a> Route<'a> {
@@ -93,7 +96,15 @@ impl<'a> Route<'a> {
             proxy: None,
             tls: None,
             options: SocketOptions::default(),
+            addresses: None,
         }
+    }
+
+    /// The same way, to these addresses of the target alone.
+    #[must_use]
+    pub fn at(mut self, addresses: Option<&'a [SocketAddr]>) -> Self {
+        self.addresses = addresses;
+        self
     }
 
     /// The same way with TLS to the target.
@@ -193,7 +204,10 @@ impl Dialer {
 
     async fn connect(&self, route: &Route<'_>, phase: &Cell<Phase>) -> Result<Stream, Error> {
         let nearest = route.proxy.map_or(route.target, |proxy| &proxy.target);
-        let addresses = self.resolve(nearest).await?;
+        let addresses = match (route.proxy, route.addresses) {
+            (None, Some(checked)) => checked.to_vec(),
+            (Some(_), _) | (None, None) => self.resolve(nearest).await?,
+        };
         phase.set(Phase::Tcp);
         let tcp = race(&addresses)
             .await

@@ -46,6 +46,9 @@ const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
 const QUIET_FAILURES: u32 = 1;
 
+/// Sentence of a gateway that cannot be used. It is delivered, so it has nothing of what was found at the address.
+const GATEWAY_FAILED: &str = "the gateway that the control plane names cannot be used (pipeops-agent link says why); local work goes on and the agent keeps trying";
+
 /// The version of the extension that this program speaks.
 const EDGE_VERSION: u32 = 1;
 
@@ -111,6 +114,8 @@ struct Uplink {
     pinged: Option<Mono>,
     counted: (u64, u64),
     decode_failures: u64,
+    /// Whether the last failed dial was of a gateway that the rules of this machine do not admit.
+    is_gateway_refused: bool,
 }
 
 /// What ended a wait.
@@ -133,6 +138,7 @@ pub async fn run(parts: Parts, link: Link) {
         pinged: None,
         counted: (0, 0),
         decode_failures: 0,
+        is_gateway_refused: false,
     };
     uplink.turn().await;
     for task in uplink.background {
@@ -279,6 +285,7 @@ impl Uplink {
     fn failed(&mut self, failure: Failure, now: Now) {
         let Failure { kind, error } = failure;
         self.parts.facts.link_fix(error.fix.clone());
+        self.is_gateway_refused = kind == DialFailure::NotAdmitted;
         self.link
             .handle(Input::DialFailed(kind, error.sentence()), now);
     }
@@ -620,6 +627,13 @@ impl Uplink {
                 standing.why
             );
             board.report("link.refused", Severity::Critical, sentence, fix);
+        } else if standing.is_about_gateway {
+            // Nothing of the failure itself: a condition becomes an event that is delivered, and the control plane chose the
+            // address. Status and log have it, and so has a fix, which is not part of an event.
+            if standing.failures > QUIET_FAILURES {
+                let fix = fix.filter(|_| self.is_gateway_refused);
+                board.report("link.down", Severity::Warning, GATEWAY_FAILED, fix);
+            }
         } else if standing.failures > QUIET_FAILURES {
             let sentence = format!(
                 "no control plane: {}; local work goes on and the agent keeps trying",

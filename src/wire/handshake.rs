@@ -15,6 +15,17 @@ pub struct Target {
     pub security: Security,
     /// Path and query of the upgrade request.
     pub path_and_query: String,
+    /// Source of the address.
+    pub chosen_by: ChosenBy,
+}
+
+/// Source of an address: whether it has to be checked before it is dialled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ChosenBy {
+    /// The settings of this machine.
+    Owner,
+    /// A registration's answer.
+    ControlPlane,
 }
 
 /// Whether a connection is encrypted.
@@ -33,7 +44,7 @@ impl Target {
     /// The controller's endpoint for an API URL. The error says what is wrong with the URL.
     pub fn controller(api_url: &str) -> Result<Self, String> {
         let uri = parse(api_url)?;
-        let mut target = Self::of(&uri)?;
+        let mut target = Self::of(&uri, ChosenBy::Owner)?;
         target.path_and_query = match uri.query() {
             Some(query) => format!("{CONTROLLER_PATH}?{query}"),
             None => CONTROLLER_PATH.to_owned(),
@@ -41,16 +52,18 @@ impl Target {
         Ok(target)
     }
 
-    /// The gateway's endpoint. The query that the URL already has is kept, same-named parameters are replaced, and all are sorted.
+    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane chose them, and gateways need none.
     pub fn gateway(url: &str, cluster_uuid: &str, agent_version: &str) -> Result<Self, String> {
         let uri = parse(url)?;
-        let mut target = Self::of(&uri)?;
+        let mut target = Self::of(&uri, ChosenBy::ControlPlane)?;
         // Only a URL without any path gets the usual one: `/` stays `/`.
         let has_path = url
-            .split_once("://")
+            .split(['?', '#'])
+            .next()
+            .and_then(|url| url.split_once("://"))
             .is_some_and(|(_, rest)| rest.contains('/'));
         let path = if has_path { uri.path() } else { "/ws" };
-        let ours = [
+        let query = [
             ("agent_version", agent_version),
             ("cluster_uuid", cluster_uuid),
             ("supports_binary", "true"),
@@ -60,30 +73,12 @@ impl Target {
             ("supports_websocket", "true"),
             ("supports_yamux", "true"),
         ];
-        let theirs = uri
-            .query()
-            .unwrap_or_default()
-            .split('&')
-            .filter(|pair| !pair.is_empty());
-        let mut pairs: Vec<(String, String)> = theirs
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-            .filter(|(name, _)| !ours.iter().any(|(our, _)| our == name))
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
-        pairs.extend(
-            ours.iter()
-                .map(|(name, value)| ((*name).to_owned(), encoded(value))),
-        );
-        pairs.sort();
-        let query: Vec<_> = pairs
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
+        let query = query.map(|(name, value)| format!("{name}={}", encoded(value)));
         target.path_and_query = format!("{path}?{}", query.join("&"));
         Ok(target)
     }
 
-    fn of(uri: &Uri) -> Result<Self, String> {
+    fn of(uri: &Uri, chosen_by: ChosenBy) -> Result<Self, String> {
         let (security, default_port) = match uri.scheme_str() {
             Some("https" | "wss") => (Security::Tls, 443),
             Some("http" | "ws") => (Security::Plain, 80),
@@ -105,6 +100,7 @@ impl Target {
             port: uri.port_u16().unwrap_or(default_port),
             security,
             path_and_query: String::new(),
+            chosen_by,
         })
     }
 
@@ -216,30 +212,31 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_query_has_all_parameters_sorted_and_its_own_kept() {
-        let target = Target::gateway(
+    fn the_gateway_query_has_all_parameters_sorted_and_nothing_of_the_urls_own() {
+        for url in [
+            "wss://gw.example.com",
             "wss://gw.example.com?b=2&supports_yamux=maybe",
-            "c 1",
-            "1.0",
-        )
-        .unwrap();
-        assert_eq!(
-            target.path_and_query,
-            "/ws?agent_version=1.0&b=2&cluster_uuid=c%201&supports_binary=true&supports_edge=true&supports_response_streaming=true\
-             &supports_streaming=true&supports_websocket=true&supports_yamux=true"
-        );
-        assert!(
-            Target::gateway("https://gw/", "c", "1")
-                .unwrap()
-                .path_and_query
-                .starts_with("/?agent_version")
-        );
-        assert!(
-            Target::gateway("https://gw/x/y", "c", "1")
-                .unwrap()
-                .path_and_query
-                .starts_with("/x/y?")
-        );
+            "wss://gw.example.com?b=/2",
+            "wss://gw.example.com#/x",
+        ] {
+            let target = Target::gateway(url, "c 1", "1.0").unwrap();
+            assert_eq!(
+                target.path_and_query,
+                "/ws?agent_version=1.0&cluster_uuid=c%201&supports_binary=true&supports_edge=true&supports_response_streaming=true\
+                 &supports_streaming=true&supports_websocket=true&supports_yamux=true",
+                "{url}"
+            );
+            assert_eq!(target.chosen_by, ChosenBy::ControlPlane);
+        }
+        for (url, path) in [
+            ("https://gw/", "/?agent_version"),
+            ("https://gw/x/y", "/x/y?agent_version"),
+            ("https://gw/x/y?really=yes#z", "/x/y?agent_version"),
+        ] {
+            let target = Target::gateway(url, "c", "1").unwrap();
+            assert!(target.path_and_query.starts_with(path), "{url}");
+            assert!(!target.path_and_query.contains("really"));
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ mod doors;
 #[cfg(test)]
 mod follow;
 #[cfg(test)]
+mod gateway;
+#[cfg(test)]
 mod keeper;
 #[cfg(test)]
 mod kube;
