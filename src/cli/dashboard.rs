@@ -1,15 +1,11 @@
 //! `dashboard`: how one gets at the page, from this machine, through SSH, or from the network.
 
-use std::{
-    ffi::OsString,
-    path::Path,
-    process::{Command as Program, Stdio},
-};
+use std::{ffi::OsString, path::Path};
 
 use serde_json::{Value, json};
 
 use super::{
-    ask, expose,
+    ask, browse, expose,
     given::Given,
     output::{Output, Tone, printable},
     said::Said,
@@ -19,6 +15,7 @@ use super::{
 use crate::{
     error::{Error, Exit, Result},
     host::facts::hostname,
+    wire::api::CHANGES_PATH,
 };
 
 const TOKENS_PATH: &str = "/api/v1/tokens";
@@ -53,8 +50,13 @@ static OPEN: Command = Command {
     options: &[
         ROLE,
         Opt::flag("print", "Only print the address, start no browser"),
+        Opt::flag(
+            browse::ON_INPUT,
+            "Open the address that standard input names, and ask no agent",
+        ),
     ],
-    notes: "The address has a token in it that logs in once.\n\
+    notes: "The address has a token in it that logs in once. A browser gets it by a file that only its user can read; the file is removed\n\
+            when it was used, and after a minute. With sudo it is the browser of whoever typed that.\n\
             On a machine without a screen it prints the line of ssh that brings the page to yours.",
     examples: &[
         "sudo pipeops-agent dashboard open",
@@ -147,6 +149,9 @@ fn token(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 fn open(given: &Given, output: &mut Output) -> Result<Exit> {
+    if given.has(browse::ON_INPUT) {
+        return browse::open_from_input().map(|()| Exit::Fine);
+    }
     let token = new_token(given)?;
     let said = Said::new(&token);
     let url = said.text("url");
@@ -168,9 +173,15 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
             "The SHA-256 fingerprint of its certificate: {fingerprint}"
         )));
     }
-    if way.has_screen && browse(url) {
-        output.line(&output.toned(Tone::Faint, "A browser was asked to open it."));
-    } else if let Some(line) = way.ssh(url) {
+    if browse::has_screen() {
+        output.line(&output.toned(Tone::Faint, "A browser is asked to open it."));
+        let before = logins(given);
+        match browse::open(url, || logins(given) != before) {
+            Ok(()) => return Ok(Exit::Fine),
+            Err(error) => output.warning(&error),
+        }
+    }
+    if let Some(line) = way.ssh(url) {
         output.line("");
         output.line("From your own machine, then open the address above there:");
         output.line(&format!("  {}", printable(&line)));
@@ -178,9 +189,20 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
+/// The newest login that the agent wrote down.
+fn logins(given: &Given) -> Option<String> {
+    let changes = socket::say(given, &Ask::Get(CHANGES_PATH), "").ok()?;
+    let said = Said::new(&changes);
+    let mut logins = said.list("changes").filter(|change| {
+        change
+            .text("what")
+            .starts_with("log in to the dashboard as")
+    });
+    logins.next().map(|login| login.text("id").to_owned())
+}
+
 /// Where the person is.
 struct Around {
-    has_screen: bool,
     user: String,
     address: String,
 }
@@ -196,8 +218,6 @@ fn around() -> Around {
     // Its third word is the address by which this machine was reached.
     let address = by_ssh.as_deref().and_then(|line| line.split(' ').nth(2));
     Around {
-        has_screen: by_ssh.is_none()
-            && (variable("DISPLAY").is_some() || variable("WAYLAND_DISPLAY").is_some()),
         user: variable("SUDO_USER")
             .or_else(|| variable("USER"))
             .unwrap_or_else(|| "root".to_owned()),
@@ -216,21 +236,6 @@ impl Around {
         let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]");
         is_here.then(|| format!("ssh -L {port}:{host}:{port} {}@{}", self.user, self.address))
     }
-}
-
-/// Asks the desktop for a browser. Whether one comes up is for the person to see.
-fn browse(url: &str) -> bool {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a browser lives in the session of its user, with that environment, and outlives this command"
-    )]
-    let started = Program::new("xdg-open")
-        .arg(url)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    started.is_ok()
 }
 
 fn password(given: &Given, output: &mut Output) -> Result<Exit> {
@@ -282,7 +287,6 @@ mod tests {
     #[test]
     fn the_line_of_ssh_brings_the_port_of_the_page() {
         let around = Around {
-            has_screen: false,
             user: "pi".to_owned(),
             address: "192.0.2.7".to_owned(),
         };

@@ -9,6 +9,7 @@
 
 mod access;
 mod ask;
+mod browse;
 mod bundle;
 mod changes;
 mod completions;
