@@ -49,6 +49,7 @@ pub(super) static COMMAND: Command = Command {
     ],
     notes: "It writes dashboard.listen beside the file of settings and starts the agent anew.\n\
             Without dashboard.cert_file the agent makes a certificate: a browser warns of it once, and you compare its fingerprint.\n\
+            The file of dashboard.key_file belongs to the agent's user and has mode 600: members of its group may look, and must not have the key.\n\
             Nobody sees anything there without a login: pipeops-agent dashboard token, or dashboard password.",
     examples: &[
         "sudo pipeops-agent dashboard expose",

@@ -143,17 +143,12 @@ impl Plan {
         }
     }
 
-    /// Writes the token: the agent and root may read it.
+    /// Writes the token, which only the agent's user and root may read: members of the agent's group may look at the agent, and no more.
     pub(super) fn write_token(&self, token: &Secret) -> Result<()> {
         let path = self.token_file()?;
         make_folder(path)?;
-        // The group of the agent reads it, so that the agent cannot change it.
-        let (mode, owner) = match self.owner {
-            Some((_, group)) => (0o640, Some((0, group))),
-            None => (files::PRIVATE, None),
-        };
         let content = format!("{}\n", token.reveal());
-        files::replace_as_it_was(path, content.as_bytes(), mode, owner)
+        files::replace_secret(path, content.as_bytes(), self.owner)
     }
 
     /// Writes the keys: the file itself where there is none, else one beside it that is read after it. Says which, where any.

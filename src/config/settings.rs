@@ -52,6 +52,24 @@ pub struct Settings {
     pub shown: Vec<Shown>,
 }
 
+impl Settings {
+    /// Files that hold tokens, passwords and keys.
+    pub fn secret_files(&self) -> Vec<PathBuf> {
+        let token = match &self.pipeops.token {
+            TokenSource::File(path) => Some(path.clone()),
+            TokenSource::Inline(_) => None,
+        };
+        let notify = self.notify.as_ref().and_then(|it| it.credentials.as_ref());
+        let samples = self.telemetry.remote_write.as_ref();
+        let samples = samples.and_then(|it| it.credentials.as_ref());
+        let credentials = [notify, samples].into_iter().flatten();
+        let keys = [&self.tls.client, &self.dashboard.certificate];
+        let keys = keys.into_iter().flatten().map(|it| it.key_file.clone());
+        let files = credentials.map(|it| it.file().to_owned());
+        token.into_iter().chain(files).chain(keys).collect()
+    }
+}
+
 /// What the service manager or Kubernetes say in the environment. Not settings: no file has them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Surroundings {

@@ -2,7 +2,6 @@
 
 use std::{
     io::Read,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,6 +11,7 @@ use super::settings::Credentials;
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
+    files,
 };
 
 /// Where the token comes from.
@@ -119,13 +119,7 @@ pub(super) fn doubts(path: &Path, waits: &str) -> Option<Error> {
                     "{waits}: write the token or password into the file"
                 )),
         ),
-        Ok(facts) if facts.permissions().mode() & 0o004 != 0 => Some(
-            Error::new(format!(
-                "every user of this machine can read the secret in {name}"
-            ))
-            .fix(format!("chmod 600 {name}")),
-        ),
-        Ok(_) => None,
+        Ok(_) => files::exposed(path),
     }
 }
 
@@ -164,12 +158,17 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_everybody_can_read_is_doubtful() {
+    fn a_token_that_others_can_read_is_doubtful() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         assert!(doubts(&path, "it waits").is_some());
         write(&path, "clt_1");
-        for (mode, is_doubtful) in [(0o600, false), (0o640, false), (0o644, true)] {
+        if nix::unistd::geteuid().is_root() {
+            chown(&path, None, Some(12_345)).unwrap();
+        }
+        let has_group = path.metadata().unwrap().gid() != 0;
+        for (mode, is_doubtful) in [(0o600, false), (0o640, has_group), (0o644, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(doubts(&path, "it waits").is_some(), is_doubtful, "{mode:o}");
         }

@@ -35,12 +35,14 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
     let mut named = None;
     let mut around = Surroundings::default();
     let mut certificate = None;
+    let mut secrets = Vec::new();
     match settings {
         Ok(settings) => {
             let listen = settings.dashboard.listen.map(|listen| listen.ip());
             certificate = listen
                 .filter(|listen| !listen.is_loopback())
                 .map(|listen| origin(settings, listen));
+            secrets = settings.secret_files();
             state_dir.clone_from(&settings.agent.state_dir);
             named.clone_from(&settings.agent.kubeconfig);
             around.clone_from(&settings.surroundings);
@@ -68,6 +70,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
         },
         settings: told,
         certificate,
+        secrets,
         network: Some(doctor::Network {
             dialer: Dialer::default(),
             control_plane,

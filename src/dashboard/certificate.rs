@@ -166,7 +166,7 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
         files::read(path, FILE_BYTES_MAX).map_err(|error| {
             let fix = format!(
                 "let the user of the agent read what {setting} names: a copy in /etc/pipeops-agent that a hook of the renewal makes \
-                 (install -m 640 -g pipeops-agent …); or remove dashboard.cert_file and dashboard.key_file, and it makes one for itself"
+                 (install -m 600 -o pipeops-agent …); or remove dashboard.cert_file and dashboard.key_file, and it makes one for itself"
             );
             error.fix(fix)
         })
@@ -195,7 +195,7 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
         stranger(&served, names).map(|doubt| doubt.fix(fix))
     };
     Ok(Loaded {
-        doubt: ends.or_else(is_strange),
+        doubt: ends.or_else(|| files::exposed(key)).or_else(is_strange),
         until: held.map(|(_, to)| to),
         served,
         replaces: None,

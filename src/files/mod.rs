@@ -4,13 +4,16 @@
 
 use std::{
     ffi::OsString,
-    fs::{DirBuilder, File, OpenOptions, Permissions},
+    fs::{DirBuilder, File, Metadata, OpenOptions, Permissions},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    unistd::{Gid, Group},
+};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::{Error, Result, Retry};
@@ -55,19 +58,41 @@ pub fn replace_as_it_was(
     let old = std::fs::metadata(&path).ok();
     let mode = old.as_ref().map_or(mode, |old| old.mode() & 0o7777);
     let owner = old.map(|old| (old.uid(), old.gid())).or(owner);
-    let mut name = path.clone().into_os_string();
+    put(&path, content, mode, owner)
+}
+
+/// Like [`replace`] for a secret: only its owner may read it afterwards, whatever the mode of the old file was. `owner` is its user and
+/// group; without one they are those of the old file. A symbolic link stays one.
+pub fn replace_secret(path: &Path, content: &[u8], owner: Option<(u32, u32)>) -> Result<()> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = std::fs::metadata(&path).ok();
+    // Root's file that a group reads, and no user is known who could own it in place of that: whoever reads it by that group is the
+    // agent.
+    let is_by_group = |old: &Metadata| {
+        owner.is_none() && old.uid() == 0 && old.gid() != 0 && old.mode() & 0o040 != 0
+    };
+    let mode = match &old {
+        Some(old) if is_by_group(old) => old.mode() & 0o640,
+        Some(_) | None => PRIVATE,
+    };
+    let owner = owner.or_else(|| old.map(|old| (old.uid(), old.gid())));
+    put(&path, content, mode, owner)
+}
+
+fn put(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
+    let mut name = path.to_owned().into_os_string();
     name.push(".new");
     let new = PathBuf::from(name);
     replace(&new, content, mode)?;
     let what = || format!("cannot write {}", path.display());
-    let put = || {
+    let moved = || {
         if let Some((user, group)) = owner {
             std::os::unix::fs::chown(&new, Some(user), Some(group))?;
         }
-        std::fs::rename(&new, &path)?;
+        std::fs::rename(&new, path)?;
         path.parent().map_or(Ok(()), sync_directory)
     };
-    put().map_err(|error| {
+    moved().map_err(|error| {
         // It may hold a secret; the first error is the one to tell.
         drop(std::fs::remove_file(&new));
         explain(what(), &error)
@@ -147,6 +172,26 @@ pub fn read_if_there(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Ok(_) | Err(_) => read(path, bytes_max).map(Some),
     }
+}
+
+/// A secret in `path` that others than its owner and root can read: the sentence and the fix. `None` where nobody else can, or where
+/// the file cannot be looked at.
+pub fn exposed(path: &Path) -> Option<Error> {
+    let found = std::fs::metadata(path).ok()?;
+    let name = path.display();
+    if found.mode() & 0o004 != 0 {
+        let what = format!("every user of this machine can read the secret in {name}");
+        return Some(Error::new(what).fix(format!("chmod 600 {name}")));
+    }
+    // The group of root has no members that are not root.
+    if found.mode() & 0o040 == 0 || found.gid() == 0 {
+        return None;
+    }
+    let group = Group::from_gid(Gid::from_raw(found.gid())).ok().flatten();
+    let group = group.map_or_else(|| found.gid().to_string(), |group| group.name);
+    let what = format!("members of the group {group} can read the secret in {name}");
+    let fix = format!("chown pipeops-agent {name}; chmod 600 {name}");
+    Some(Error::new(what).fix(fix))
 }
 
 /// Makes the names in a directory durable: what was created, renamed or removed in it.

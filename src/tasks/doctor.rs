@@ -27,6 +27,7 @@ use crate::{
     },
     dashboard::{Origin, Time},
     error::Error,
+    files,
     host::{clock, doctor, sample},
     kube::{
         self, Client,
@@ -77,6 +78,8 @@ pub struct Subject {
     pub settings: Result<String, Error>,
     /// What the dashboard shows to other machines; `None`: they do not reach it.
     pub certificate: Option<Origin>,
+    /// Files that hold tokens and passwords.
+    pub secrets: Vec<PathBuf>,
     /// Whom to ask over the network; `None` asks nobody.
     pub network: Option<Network>,
     /// Where the root helper listens, which sees what only root can.
@@ -134,6 +137,10 @@ pub async fn look(subject: &Subject) -> Report {
     facts.complete(by_root);
     let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
     facts.found.extend(certificate);
+    let secrets = secrets(subject).await;
+    facts
+        .found
+        .extend(secrets.map(|fact| (preflight::SECRETS.to_owned(), fact)));
     settings(subject, &mut facts);
     if let Some(network) = &subject.network {
         let spent = clock::now().mono.since(started.mono);
@@ -222,6 +229,24 @@ async fn certificate(subject: &Subject) -> Option<Fact> {
         Err(error) => failed(&error),
     });
     let late = |Elapsed(limit)| Fact::Failed(format!("it could not be read within {limit:?}\n"));
+    Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
+}
+
+/// Whether others than their owner can read the files with tokens and passwords. `None` where there are no such files.
+async fn secrets(subject: &Subject) -> Option<Fact> {
+    let secrets = subject.secrets.clone();
+    if secrets.is_empty() {
+        return None;
+    }
+    let look = smol::unblock(move || {
+        let exposed = secrets.iter().find_map(|path| files::exposed(path));
+        exposed.map_or_else(
+            || Fact::Text("nobody but their owner reads them".to_owned()),
+            |error| wrong(&error),
+        )
+    });
+    let late =
+        |Elapsed(limit)| Fact::Failed(format!("they could not be looked at within {limit:?}\n"));
     Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
 }
 

@@ -10,6 +10,9 @@ const STATE: &str = "write {state}";
 /// The fact of what the dashboard shows to other machines.
 pub const CERTIFICATE: &str = "certificate of the dashboard";
 
+/// The fact of who can read the files with tokens and passwords.
+pub const SECRETS: &str = "files with secrets";
+
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -30,6 +33,16 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[STATE, "/etc/passwd"],
         why: "who the agent is, and what waits to be sent, is kept there",
         judge: state,
+        automatic: None,
+    },
+    Check {
+        id: "agent.secrets",
+        title: "Files with tokens and passwords",
+        severity: Warning,
+        after: &["agent.settings"],
+        reads: &[],
+        why: "who reads the token can answer in the place of this agent; members of the agent's group may look at it, and no more",
+        judge: secrets,
         automatic: None,
     },
     Check {
@@ -151,6 +164,10 @@ fn state(facts: &Facts, _: &Environment) -> Judgement {
         .about(path)
         .into(),
     }
+}
+
+fn secrets(facts: &Facts, _: &Environment) -> Judgement {
+    answered(facts, SECRETS, "the settings name none", &AS_TOLD)
 }
 
 fn service(facts: &Facts, _: &Environment) -> Judgement {

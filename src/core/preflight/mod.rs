@@ -18,7 +18,10 @@ mod resolver;
 use std::collections::BTreeMap;
 
 use self::facts::{Fact, Facts};
-pub use self::{agent::CERTIFICATE, clock::is_behind};
+pub use self::{
+    agent::{CERTIFICATE, SECRETS},
+    clock::is_behind,
+};
 use super::{environment::Environment, health::Severity};
 
 /// One thing that can be wrong.

@@ -215,6 +215,36 @@ fn a_folder_that_is_not_the_agents_is_not_removed() {
 }
 
 #[test]
+fn a_token_becomes_the_agents_own_where_its_group_could_read_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: only root gives a file to another user");
+    }
+    let plane = plane();
+    let machine = Machine::new(&plane).with("PIPEOPS_API_URL", plane.api_url());
+    std::fs::create_dir(machine.folder.path().join("etc")).unwrap();
+    let file = PathBuf::from(machine.write("etc/token", "clt_old\n", 0o640));
+    let user = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    chown(&file, Some(0), Some(user.gid.as_raw())).unwrap();
+    machine.write(
+        "etc/config.toml",
+        &format!("[pipeops]\ntoken_file = {file:?}\n[keeper]\nuser = \"nobody\"\n"),
+        0o644,
+    );
+    let checked = machine.run(&["config", "check"]);
+    let told = text(&checked.stdout) + &text(&checked.stderr);
+    assert!(told.contains("can read the secret in"), "{told}");
+    let new = machine.write("new", plane.token(), 0o600);
+    let output = machine.run(&["token", "rotate", "--token-file", &new]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let after = file.metadata().unwrap();
+    let mode = after.permissions().mode() & 0o777;
+    assert_eq!((after.uid(), mode), (user.uid.as_raw(), 0o600));
+    let checked = machine.run(&["config", "check"]);
+    let told = text(&checked.stdout) + &text(&checked.stderr);
+    assert!(!told.contains("can read the secret in"), "{told}");
+}
+
+#[test]
 fn a_new_token_takes_the_place_of_the_old_one_only_where_the_control_plane_takes_it() {
     let plane = plane();
     let machine = Machine::new(&plane).with("PIPEOPS_API_URL", plane.api_url());
@@ -239,10 +269,9 @@ fn a_new_token_takes_the_place_of_the_old_one_only_where_the_control_plane_takes
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     assert_eq!(read(&file).trim(), plane.token());
     let after = file.metadata().unwrap();
-    assert_eq!(
-        (after.uid(), after.gid(), after.permissions().mode()),
-        (before.uid(), before.gid(), before.permissions().mode())
-    );
+    assert_eq!((after.uid(), after.gid()), (before.uid(), before.gid()));
+    let mode = after.permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "members of the group may look, and no more");
     let output = machine.run(&["token", "rotate", "--token-file", &right, "--json"]);
     assert_eq!(answer(&output)["changed"], false);
 

@@ -134,6 +134,11 @@ pub(super) fn agent() -> Vec<Case> {
             &["no folder", "lsattr"],
         ),
         case(
+            "agent.secrets",
+            ubuntu().failing("files with secrets", "others can read it\nchmod 600 it"),
+            &["others can read it", "chmod 600 it"],
+        ),
+        case(
             "agent.service",
             ubuntu().with("usr/lib/systemd/system/pipeops-agent.service", ""),
             &["journalctl -u pipeops-agent", "enable --now pipeops-agent"],
