@@ -299,12 +299,15 @@ fn assemble(
         &path,
         &mut files,
     )?;
-    let is_unchecked = entry.insecure_skip_tls_verify == Some(true);
-    if is_unchecked && ca.is_some() {
+    if entry.insecure_skip_tls_verify == Some(true) {
         return Err(Error::new(format!(
-            "{path}: insecure-skip-tls-verify and a certificate authority exclude each other"
+            "{path}: insecure-skip-tls-verify is not accepted"
         ))
-        .fix("remove insecure-skip-tls-verify"));
+        .why("whoever answers in place of the API server would get the agent's credentials")
+        .fix(format!(
+            "KUBECONFIG={path} kubectl config set-cluster NAME --insecure-skip-tls-verify=false \
+             --certificate-authority=CA.crt --embed-certs (NAME of the cluster and its CA: kubectl config view)"
+        )));
     }
     let tls = TlsSettings {
         roots: if ca.is_some() {
@@ -314,11 +317,7 @@ fn assemble(
         },
         extra_ca_pem: ca,
         client: None,
-        verification: if is_unchecked {
-            Verification::SwitchedOff
-        } else {
-            Verification::Full
-        },
+        verification: Verification::Full,
         server_name: entry.tls_server_name.filter(|name| !name.is_empty()),
         application_protocols: Vec::new(),
     };
@@ -505,7 +504,7 @@ fn permission_fix(path: &Path) -> String {
         return "run as root, or set in /etc/rancher/k3s/config.yaml: write-kubeconfig-mode: \"0640\" and write-kubeconfig-group: pipeops-agent, then restart k3s".to_owned();
     }
     format!(
-        "run as root, or: chgrp pipeops-agent {0} && chmod 640 {0}",
+        "run as root, or give the agent a copy of its own: install -m 600 -o pipeops-agent {0} /etc/pipeops-agent/kubeconfig, and name that by agent.kubeconfig",
         path.display()
     )
 }
@@ -617,6 +616,19 @@ mod tests {
             assert!(error.fix.is_some(), "{error}");
             assert!(error.what.contains("does not use"), "{error}");
         }
+    }
+
+    #[test]
+    fn verification_cannot_be_switched_off() {
+        for ca in ["", "    certificate-authority-data: Q0E=\n"] {
+            let cluster = format!("{ca}    insecure-skip-tls-verify: true\n");
+            let error = load_text(&kubeconfig(&cluster, "token: x")).unwrap_err();
+            assert!(error.what.contains("is not accepted"), "{error}");
+            let fix = error.fix.unwrap_or_default();
+            assert!(fix.contains("--insecure-skip-tls-verify=false"), "{fix}");
+        }
+        let checked = kubeconfig("    insecure-skip-tls-verify: false\n", "token: x");
+        assert!(load_text(&checked).is_ok());
     }
 
     #[test]

@@ -100,8 +100,6 @@ pub enum Verification {
     /// Chain, name and time are checked.
     #[default]
     Full,
-    /// Nothing is, because a person said so: whoever sits between reads and changes everything. Said loudly in the log.
-    SwitchedOff,
     /// Nothing is, because there is nothing to check with: services inside a cluster have certificates of nobody for any name.
     Opportunistic,
 }
@@ -165,16 +163,9 @@ impl Tls {
             .map_err(|error| Error::unusable("tls", error.to_string()))?;
         let builder = match settings.verification {
             Verification::Full => builder.with_root_certificates(authorities(settings)?),
-            unchecked @ (Verification::SwitchedOff | Verification::Opportunistic) => {
-                if unchecked == Verification::SwitchedOff {
-                    log::warn!(
-                        "tls: server certificates are NOT checked (insecure_skip_verify): whoever sits between reads and changes everything"
-                    );
-                }
-                builder
-                    .dangerous()
-                    .with_custom_certificate_verifier(Arc::new(BelievesAnyone(provider)))
-            }
+            Verification::Opportunistic => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(BelievesAnyone(provider))),
         };
         let mut config = match &settings.client {
             None => builder.with_no_client_auth(),
