@@ -53,6 +53,7 @@ pub fn redacted(text: &str, known: &[Secret]) -> String {
         text = text.replace(secret, HIDDEN);
     }
     let mut is_key = false;
+    let mut awaits_value = false;
     let mut lines = Vec::new();
     for line in text.lines() {
         let begins = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
@@ -62,7 +63,13 @@ pub fn redacted(text: &str, known: &[Secret]) -> String {
         } else if is_key {
             is_key = !line.contains("-----END ");
         } else {
-            lines.push(words(&addresses(&values(line))));
+            let hidden = if awaits_value {
+                first_value(line)
+            } else {
+                line.to_owned()
+            };
+            awaits_value = ends_with_option(line);
+            lines.push(words(&addresses(&values(&hidden))));
         }
     }
     let mut safe = lines.join("\n");
@@ -72,16 +79,24 @@ pub fn redacted(text: &str, known: &[Secret]) -> String {
     safe
 }
 
-/// Values that stand behind a name of a secret: `token = "x"`, `"password": "x"`, `PASSWORD=x`, `Authorization: Bearer x`.
+/// Values that stand behind a name of a secret: `token = "x"`, `"password": "x"`, `PASSWORD=x`, `Authorization: Bearer x`,
+/// `--token x`.
 fn values(line: &str) -> String {
     let mut safe = String::new();
     let mut rest = line;
     while let Some((before, name, after)) = next_name(rest) {
         safe.push_str(before);
         safe.push_str(name);
-        let (between, value, behind) = value_of(after);
+        let is_argument = is_option(name) && !after.trim_start().starts_with([':', '=']);
+        let (between, value, behind) = if is_argument {
+            argument(after)
+        } else {
+            value_of(after)
+        };
         safe.push_str(between);
-        safe.push_str(if value.len() >= VALUE_BYTES_MIN {
+        // Behind an option stands its value, however short.
+        let bytes_min = if is_option(name) { 1 } else { VALUE_BYTES_MIN };
+        safe.push_str(if value.len() >= bytes_min {
             HIDDEN
         } else {
             value
@@ -89,6 +104,65 @@ fn values(line: &str) -> String {
         rest = behind;
     }
     safe + rest
+}
+
+/// Whether a name is an option of a command line: `--token`, `-token`.
+fn is_option(name: &str) -> bool {
+    name.trim_start_matches('-').len() < name.len()
+}
+
+/// Characters between an option and its value, in a command line, a list of words or a file of `/proc`.
+const BETWEEN: &[char] = &[' ', '\t', '\0', '"', '\'', '\\', ','];
+
+/// Splits the text behind an option into separator, value and rest, where the value is the next word: `--token x`, `"--token", "x"`.
+fn argument(after: &str) -> (&str, &str, &str) {
+    let value = after.trim_start_matches(BETWEEN);
+    let (between, _) = after.split_at(after.len() - value.len());
+    let ends: &[char] = match between.chars().last() {
+        // An option without a value, or the name goes on: `--token)`.
+        None => return ("", "", after),
+        Some(quote @ ('"' | '\'')) => &[quote, '\\'],
+        Some(_) => &[' ', '\t', '\0', '"', '\'', '\\', ',', ']'],
+    };
+    let (value, behind) = value.split_at(value.find(ends).unwrap_or(value.len()));
+    // Another option follows. Few secrets begin with a dash, and those have capitals or digits.
+    let is_plain = |c: char| c.is_ascii_lowercase() || c == '-';
+    if value.starts_with('-')
+        && value
+            .split('=')
+            .next()
+            .unwrap_or(value)
+            .chars()
+            .all(is_plain)
+    {
+        return ("", "", after);
+    }
+    (between, value, behind)
+}
+
+/// Whether the last word of a line is an option whose value follows in the next line, as in a list of YAML or JSON.
+fn ends_with_option(line: &str) -> bool {
+    let line = line.trim_end_matches(BETWEEN);
+    let word = line
+        .rsplit([' ', '"', '\'', '[', ','])
+        .next()
+        .unwrap_or(line);
+    is_option(word)
+        && next_name(word).is_some_and(|(_, name, rest)| name == word && rest.is_empty())
+}
+
+/// A line of a list whose value is a secret: `- x`, `"x",`.
+fn first_value(line: &str) -> String {
+    let value = line.trim_start_matches([' ', '\t', '"', '\'']);
+    let value = value.strip_prefix("- ").unwrap_or(value);
+    let value = value.trim_start_matches([' ', '"', '\'']);
+    let end = value.find(['"', '\'', ',']).unwrap_or(value.len());
+    if end == 0 {
+        return line.to_owned();
+    }
+    let (before, _) = line.split_at(line.len() - value.len());
+    let (_, behind) = value.split_at(end);
+    format!("{before}{HIDDEN}{behind}")
 }
 
 /// What stands before the next name of a secret, the name, and what stands behind it.
@@ -215,6 +289,38 @@ mod tests {
                 "-----BEGIN EC PRIVATE KEY-----\nMHc\n-----END EC PRIVATE KEY-----\nnext\n",
                 "(hidden)\nnext\n",
             ),
+            (
+                "k3s agent --token abcdefgh --debug",
+                "k3s agent --token (hidden) --debug",
+            ),
+            (
+                "k3s agent --token=abcdefgh --debug",
+                "k3s agent --token=(hidden) --debug",
+            ),
+            ("k3s agent -token abc x", "k3s agent -token (hidden) x"),
+            ("k3s agent -token=abc x", "k3s agent -token=(hidden) x"),
+            (
+                "run --db-password 'a b' --x",
+                "run --db-password '(hidden)' --x",
+            ),
+            ("run --token -aB3def --x", "run --token (hidden) --x"),
+            (
+                "[\"--token\",\"abcdefgh\",\"x\"]",
+                "[\"--token\",\"(hidden)\",\"x\"]",
+            ),
+            (
+                "['--token', 'abcdefgh', 'x']",
+                "['--token', '(hidden)', 'x']",
+            ),
+            ("k3s\0--token\0abcdefgh\0x", "k3s\0--token\0(hidden)\0x"),
+            (
+                "args:\n- --token\n- abcdefgh\n- next\n",
+                "args:\n- --token\n- (hidden)\n- next\n",
+            ),
+            (
+                "[\n  \"--token\",\n  \"abcdefgh\",\n  \"next\"\n]",
+                "[\n  \"--token\",\n  \"(hidden)\",\n  \"next\"\n]",
+            ),
             ("it says my-own-word here", "it says (hidden) here"),
         ] {
             assert_eq!(redacted(text, &[Secret::new("my-own-word")]), safe);
@@ -228,6 +334,9 @@ mod tests {
             "pipeops.token_file = /etc/pipeops-agent/token",
             "link: ready -> waiting (no pong for 20 s); next attempt in 4.2 s",
             "https://api.example.com/x?y=1",
+            "k3s agent --token-file /run/token --debug",
+            "k3s agent --token --debug",
+            "- a list\n- of words",
             "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
             "",
         ] {
