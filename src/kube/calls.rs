@@ -90,10 +90,23 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn read(&self, path: &str, within: Duration) -> Result<Vec<u8>, Error> {
+        self.read_as(&Identity::Agent, path, within).await
+    }
+
+    /// Reads an answer as it is, as somebody else.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn read_as(
+        &self,
+        identity: &Identity,
+        path: &str,
+        within: Duration,
+    ) -> Result<Vec<u8>, Error> {
         let name = format!("GET {}", without_query(path));
         let request = request(Method::GET, path, JSON, None)?;
         let work = async {
-            let response = self.send(request, &Identity::Agent, within).await?;
+            let response = self.send(request, identity, within).await?;
             accepted(&name, response).await
         };
         match deadline(within, Box::pin(work)).await {

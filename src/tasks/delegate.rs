@@ -17,7 +17,7 @@ use smol::{
 use super::credential::{Credential, Token};
 use crate::{
     core::{
-        policy::{self, Level, Namespace, PodSecurity, Rules},
+        policy::{self, Level, Namespace, PROTECTED, PodSecurity, Rules},
         secret::Secret,
         time::{Mono, in_words},
     },
@@ -207,6 +207,7 @@ impl Delegate {
         Namespace {
             is_managed: label("pipeops.io/managed") == Some("true") && !is_own,
             enforces: label("pod-security.kubernetes.io/enforce").and_then(PodSecurity::from_word),
+            is_protected: label(PROTECTED) == Some("true"),
         }
     }
 

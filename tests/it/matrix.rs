@@ -1,8 +1,10 @@
 //! What stock kubectl may do through the link: each level against verbs, resources and namespaces, on a real API server.
 
+use serde_json::json;
+
 use crate::{
     accounts::said,
-    agent::SOON,
+    agent::{SOON, put},
     cluster::{kubectl, variable},
     rights::Bench,
 };
@@ -168,4 +170,40 @@ fn read_only_reads_and_sees_no_secret() {
 #[test]
 fn off_permits_nothing() {
     everything_at("off");
+}
+
+#[test]
+fn the_agent_itself_refuses_to_change_a_protected_network_policy() {
+    let Some(bench) = Bench::at("managed") else {
+        return;
+    };
+    let shop = &bench.managed;
+    let folder = tempfile::tempdir().unwrap();
+    for (name, labels) in [
+        ("fence", json!({"pipeops.io/protected": "true"})),
+        ("own", json!({})),
+    ] {
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": name, "namespace": shop, "labels": labels},
+            "spec": {"podSelector": {}},
+        });
+        let file = folder.path().join(name);
+        put(&file, &policy.to_string());
+        kubectl(&["create", "-f", &file.display().to_string()]);
+    }
+    let all = format!("/apis/networking.k8s.io/v1/namespaces/{shop}/networkpolicies");
+    for line in [
+        format!("delete networkpolicy fence -n {shop}"),
+        format!("label networkpolicy fence pipeops.io/protected- -n {shop}"),
+        format!("delete --raw {all}"),
+    ] {
+        let output = bench.ask(&line.split(' ').collect::<Vec<_>>());
+        let told = said(&output);
+        let refusal = "refused by the agent: the NetworkPolicy fence";
+        assert!(told.contains(refusal), "{line}: {told}");
+    }
+    let output = bench.ask(&["annotate", "networkpolicy", "own", "a=b", "-n", shop]);
+    assert!(output.status.success(), "{}", said(&output));
+    kubectl(&["get", "networkpolicy", "fence", "own", "-n", shop]);
 }

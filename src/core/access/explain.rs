@@ -242,6 +242,7 @@ mod tests {
         Look::Found(Namespace {
             is_managed,
             enforces: Some(PodSecurity::Baseline),
+            is_protected: false,
         })
     }
 

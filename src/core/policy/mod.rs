@@ -18,6 +18,7 @@
 //! `kube-*` and `pipeops-system` never are. `off` permits nothing. Under `full` the cluster's own rules decide alone.
 
 mod attributes;
+mod fence;
 mod identity;
 mod judge;
 mod namespace;
@@ -25,6 +26,7 @@ mod protobuf;
 mod tables;
 
 pub use attributes::{Attributes, Object, Verb};
+pub use fence::{Fenced, PROTECTED, Which};
 pub use identity::{Identity, identity};
 pub use judge::decide;
 pub use namespace::{NewNamespace, new_namespace, settle};
@@ -123,6 +125,8 @@ pub struct Namespace {
     pub is_managed: bool,
     /// What it enforces; `None` where it has no such label.
     pub enforces: Option<PodSecurity>,
+    /// Whether its owner protected its NetworkPolicies.
+    pub is_protected: bool,
 }
 
 /// Where the settings are, for the text of a refusal.

@@ -178,6 +178,7 @@ mod tests {
         let found = Namespace {
             is_managed: true,
             enforces,
+            is_protected: false,
         };
         settle(&rules, name, Some(&found)).map_or_else(|refusal| refusal.0, |()| "fine".to_owned())
     }

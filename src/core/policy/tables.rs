@@ -61,16 +61,33 @@ pub(super) const READ: &Table = &[
     ("gateway.networking.k8s.io", &["*"]),
     ("snapshot.storage.k8s.io", &["*"]),
     ("k3s.cattle.io", &["*"]),
-    ("traefik.io", &["*"]),
-    ("traefik.containo.us", &["*"]),
+    ("traefik.io", TRAEFIK),
+    ("traefik.containo.us", TRAEFIK),
     ("cert-manager.io", &["*"]),
+];
+
+/// What Traefik has beside Middlewares, in which passwords stand: headers with credentials, the settings of plug-ins.
+const TRAEFIK: &[&str] = &[
+    "ingressroutes",
+    "ingressroutetcps",
+    "ingressrouteudps",
+    "middlewaretcps",
+    "serverstransports",
+    "serverstransporttcps",
+    "tlsoptions",
+    "tlsstores",
+    "traefikservices",
 ];
 
 /// Parts of an object that are read like the object itself.
 pub(super) const READ_PARTS: &[&str] = &["status", "scale"];
 
 /// What only the reads of `managed` reach, and only in managed namespaces.
-pub(super) const SECRET: &Table = &[("", &["secrets"])];
+pub(super) const SECRET: &Table = &[
+    ("", &["secrets"]),
+    ("traefik.containo.us", &["middlewares"]),
+    ("traefik.io", &["middlewares"]),
+];
 
 /// Questions about oneself that are asked by POST and change nothing: `kubectl auth can-i` and `whoami`.
 pub(super) const ASK: &Table = &[

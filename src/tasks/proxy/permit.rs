@@ -1,6 +1,6 @@
 //! From what was asked to what may run: routed, decided, written down, and given an identity. The one way in for every form of request.
 
-use std::{cell::OnceCell, rc::Rc};
+use std::{cell::OnceCell, rc::Rc, time::Duration};
 
 use super::{
     Shared,
@@ -11,12 +11,19 @@ use super::{
 use crate::{
     core::{
         audit::Entry,
-        policy::{self, Terms},
+        policy::{self, Fenced, PROTECTED, Terms, Which},
         proxy::{Asked, Call, Cluster, Refusal, Target},
         secret::Secret,
     },
-    kube::Identity,
+    kube::{Identity, query_escaped},
+    wire::{
+        json,
+        kube::{HeadOnly, List},
+    },
 };
+
+/// Time to look at what a change of NetworkPolicies would change.
+const FENCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a form of request is routed.
 pub(super) type Route = fn(&Asked, Cluster) -> Result<Call, Refusal>;
@@ -166,7 +173,17 @@ impl Shared {
         let found = delegate.namespace(namespace).await;
         let found = found.map_err(Denial::backend)?;
         // The rules of now: they may have changed since the call was admitted.
-        let Err(refusal) = policy::settle(&self.rules.get(), namespace, found.as_ref()) else {
+        let settled = policy::settle(&self.rules.get(), namespace, found.as_ref());
+        let fenced = Fenced::of(call);
+        let settled = match &fenced {
+            Some(fenced) => settled.and_then(|()| fenced.settle(found.as_ref())),
+            None => settled,
+        };
+        let settled = match (settled, &fenced) {
+            (Ok(()), Some(fenced)) => self.look_at_fence(fenced).await?,
+            (settled, _) => settled,
+        };
+        let Err(refusal) = settled else {
             let bound = delegate.bind(namespace).await;
             return match call.target {
                 Target::Kubernetes(_) => bound.map_err(Denial::backend),
@@ -178,6 +195,51 @@ impl Shared {
             self.audit.refused(row).await;
         }
         Err(refusal.into())
+    }
+}
+
+impl Shared {
+    /// Whether the NetworkPolicies that a call changes are protected, as the control plane's account sees them.
+    async fn look_at_fence(&self, fenced: &Fenced) -> Result<Result<(), Refusal>, Denial> {
+        let list = format!(
+            "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+            fenced.namespace
+        );
+        let path = match &fenced.which {
+            Which::New => return Ok(Ok(())),
+            Which::One(name) => format!("{list}/{}", query_escaped(name)),
+            Which::All => format!("{list}?limit=1&labelSelector={PROTECTED}%3Dtrue"),
+        };
+        let Some(client) = &self.parts.client else {
+            return Err(no_cluster());
+        };
+        let account = Identity::Bearer(self.delegated_token().await?);
+        let cannot = |why: String| {
+            Denial::backend(format!("the NetworkPolicies cannot be looked at: {why}"))
+        };
+        let found = match client.read_as(&account, &path, FENCE_WITHIN).await {
+            Ok(found) => found,
+            Err(error) if error.is_not_found() => return Ok(Ok(())),
+            Err(error) => return Err(cannot(error.to_string())),
+        };
+        let protected = match &fenced.which {
+            Which::New => None,
+            Which::One(name) => {
+                let head: HeadOnly =
+                    json::shape(&found).map_err(|error| cannot(error.to_string()))?;
+                let label = head.metadata.labels.get(PROTECTED);
+                label
+                    .is_some_and(|value| value == "true")
+                    .then(|| name.clone())
+            }
+            Which::All => {
+                let list: List<HeadOnly> =
+                    json::shape(&found).map_err(|error| cannot(error.to_string()))?;
+                let first = list.items.into_iter().next();
+                first.map(|head| head.metadata.name)
+            }
+        };
+        Ok(protected.map_or(Ok(()), |name| Err(fenced.refusal(&name))))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     accounts::{Accounts, Reach, said},
-    agent::{SOON, until},
+    agent::{SOON, put, until},
     cluster::{calm, kubectl, variable},
 };
 use bench::{Bench, LOCK, POD_SECURITY, RBAC};
@@ -269,6 +269,64 @@ fn no_object_gives_more_than_the_account_has() {
         ("other people's traffic", bench.object("Service", &traffic)),
     ];
     bench.none_created(LOCK, &objects);
+}
+
+#[test]
+fn network_policies_that_the_owner_protected_stay_as_they_are() {
+    let Some(bench) = Bench::new() else { return };
+    let managed = &bench.managed;
+    let policy = |name: &str, labels: Value| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": name, "namespace": managed, "labels": labels},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+        })
+    };
+    let protected = json!({"pipeops.io/protected": "true"});
+    let folder = tempfile::tempdir().unwrap();
+    for (name, labels) in [("fence", protected.clone()), ("own", json!({}))] {
+        let file = folder.path().join(name);
+        put(&file, &policy(name, labels).to_string());
+        kubectl(&["create", "-f", &file.display().to_string()]);
+    }
+    let all = format!("/apis/networking.k8s.io/v1/namespaces/{managed}/networkpolicies");
+    let change = |what: &'static str, command: &str| (what, format!("{command} -n {managed}"));
+    let lines = [
+        change("a deletion", "delete networkpolicy fence"),
+        change(
+            "its label",
+            "label networkpolicy fence pipeops.io/protected-",
+        ),
+        change("an annotation", "annotate networkpolicy fence a=b"),
+        change(
+            "a label on another",
+            "label networkpolicy own pipeops.io/protected=true",
+        ),
+        (
+            "all at once",
+            format!("delete --raw {all}?labelSelector=pipeops.io/protected"),
+        ),
+    ];
+    bench.all_refused(LOCK, &lines);
+    bench.none_created(LOCK, &[("a protected one", policy("new", protected))]);
+    bench.works(&["annotate", "networkpolicy", "own", "a=b", "-n", managed]);
+    // Policies add up: where the namespace is protected there are no others.
+    kubectl(&["label", "namespace", managed, "pipeops.io/protected=true"]);
+    until("the label is in force", SOON, || {
+        let output = bench.ask(&[
+            "annotate",
+            "networkpolicy",
+            "own",
+            "a=c",
+            "--overwrite",
+            "-n",
+            managed,
+        ]);
+        (!output.status.success()).then_some(())
+    });
+    bench.none_created(LOCK, &[("one that opens", policy("open", json!({})))]);
+    bench.all_refused(LOCK, &[change("a deletion", "delete networkpolicy own")]);
+    kubectl(&["get", "networkpolicy", "fence", "own", "-n", managed]);
 }
 
 #[test]
