@@ -13,7 +13,7 @@ use smol::{
 
 use crate::{
     config::{Credentials, LogFormat, Settings, url::ApiUrl},
-    core::{health::Severity, series::Tick, time::Wall},
+    core::{health::Severity, series::Tick},
     dashboard::Topic,
     error::{Exit, Result},
     host::{
@@ -111,14 +111,12 @@ async fn live(
     let (store, loaded) = Store::open(&settings.agent.state_dir, board.now().wall).await?;
     board.show_all(&store::CONDITIONS, loaded.conditions.clone());
     let telemetry = parts::telemetry(&settings, &board).await?;
-    let believed = parts::last_believed(&settings, &loaded);
     let agent = Agent::new(
         settings,
         executor,
         board,
         (store.handle(), telemetry.handle()),
-        believed,
-        &loaded.notes,
+        &loaded,
     );
     let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
@@ -216,10 +214,11 @@ impl Agent {
         executor: Rc<LocalExecutor<'static>>,
         board: Rc<Board>,
         (store, telemetry): (store::Handle, telemetry::Handle),
-        believed: Wall,
-        notes: &store::Notes,
+        loaded: &store::Loaded,
     ) -> Self {
-        let network = Network::new(&settings, &board, believed);
+        let notes = &loaded.notes;
+        let recorded = loaded.clock.unwrap_or_default();
+        let network = Network::new(&settings, &board, recorded);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
         let delegate = cluster
             .clone()

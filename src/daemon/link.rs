@@ -1,6 +1,10 @@
 //! Who this agent is and whether it may link, then the link itself until it is told to stop.
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{
     Task, Timer,
@@ -15,6 +19,7 @@ use crate::{
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
         lease::{self as election, Election, Party},
         link::{self, Link, Membership},
+        time::Wall,
     },
     host::random,
     link::dial::Caller,
@@ -39,6 +44,7 @@ impl Agent {
         received: Receiver<Command>,
     ) {
         let notes = loaded.notes.clone();
+        let certified = self.certified(loaded.clock);
         let settled = async {
             let identity = self.settle(loaded).await;
             let caller = self.caller().await;
@@ -77,6 +83,7 @@ impl Agent {
             caller: Rc::new(caller),
             token: Box::new(move || token.read().map(|secret| secret.reveal().to_owned())),
             keep: self.keeper(identity),
+            certified,
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             delivery: Rc::clone(&self.delivery),
@@ -221,6 +228,26 @@ impl Agent {
             }
             Timer::after(TEND_EVERY).await;
         }
+    }
+
+    /// Keeps on disk what the certificates of sessions prove about the time: that their first moment has been.
+    fn certified(&self, recorded: Option<Wall>) -> uplink::Certified {
+        let (store, clock) = (self.store.clone(), self.network.clock());
+        let recorded = Rc::new(Cell::new(recorded));
+        Box::new(move |not_before| {
+            // Verification admits nothing that begins later than the time that is believed.
+            let time = not_before.min(clock.now());
+            if recorded.get().is_some_and(|known| time <= known) {
+                return None;
+            }
+            let (store, recorded) = (store.clone(), Rc::clone(&recorded));
+            Some(Box::pin(async move {
+                match store.keep_clock(time).await {
+                    Ok(()) => recorded.set(Some(time)),
+                    Err(failure) => ::log::debug!("the clock record is not on disk: {failure}"),
+                }
+            }))
+        })
     }
 
     /// Keeps on disk what a registration brought.

@@ -69,23 +69,6 @@ pub(super) fn wall() -> Wall {
     clock::now().wall
 }
 
-/// The latest time that was certainly believed once: a registration is written down when the certificates of its session were good
-/// at that time. A time from before the first one may be anything, and is not believed.
-pub(super) fn last_believed(settings: &Settings, loaded: &store::Loaded) -> Wall {
-    let is_registered = loaded
-        .file
-        .as_ref()
-        .is_some_and(|identity| identity.cluster_id.is_some());
-    let written = std::fs::metadata(settings.agent.state_dir.join(store::IDENTITY))
-        .and_then(|metadata| metadata.modified())
-        .ok()
-        .filter(|_| is_registered)
-        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    written.map_or_else(Wall::default, |since| {
-        Wall::from_millis(i64::try_from(since.as_millis()).unwrap_or_default())
-    })
-}
-
 /// Opens the samples. What is wrong with them is a condition.
 pub(super) async fn telemetry(settings: &Settings, board: &Board) -> Result<Telemetry> {
     let options = telemetry::Options {
@@ -127,8 +110,8 @@ impl Network {
         board.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
     }
 
-    pub(super) fn new(settings: &Settings, board: &Board, believed: Wall) -> Self {
-        let clock = tls::Clock::new(wall, believed);
+    pub(super) fn new(settings: &Settings, board: &Board, recorded: Wall) -> Self {
+        let clock = tls::Clock::new(wall, recorded);
         let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)
             .unwrap_or_else(|error| {
                 let error = Error::from(&error);
@@ -145,6 +128,11 @@ impl Network {
             clock,
             proxies,
         }
+    }
+
+    /// The clock that certificates are checked by.
+    pub(super) const fn clock(&self) -> tls::Clock {
+        self.clock
     }
 
     /// Whether a wall clock that shows this can be believed.

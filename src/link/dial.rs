@@ -22,7 +22,10 @@ use crate::{
         proxy::{Proxies, Use},
         tls::Tls,
     },
-    wire::handshake::{Security, Target},
+    wire::{
+        certificate::validity,
+        handshake::{Security, Target},
+    },
 };
 
 /// What waits unsent in the kernel has left our priorities: keep it as little as one bulk frame.
@@ -106,8 +109,12 @@ impl Caller {
                 error: Error::from(&error)
                     .within(format!("no session with {}", target.host_header())),
             })?;
+        let certificate = tls.and_then(|_| stream.certificate());
+        let since = certificate
+            .and_then(|shown| validity(shown))
+            .map(|(from, _)| from);
         match client_async_with_config(request, stream, Some(limits())).await {
-            Ok((socket, _)) => Ok(Session::new(socket)),
+            Ok((socket, _)) => Ok(Session::new(socket).certified(since)),
             Err(error) => Err(refusal(&error, target)),
         }
     }

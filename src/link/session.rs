@@ -29,6 +29,7 @@ use hyper::body::Bytes;
 use smol::stream::Stream as _;
 
 use super::outlet::{Frame, Outlet, Part};
+use crate::core::time::Wall;
 use crate::net::{Stream, deadline};
 
 /// A larger inbound message ends the session. The largest legitimate one is a request body in base64.
@@ -110,6 +111,7 @@ pub struct Session {
     is_ping_due: bool,
     needs_flush: bool,
     traffic: Traffic,
+    certified_since: Option<Wall>,
 }
 
 impl Drop for Session {
@@ -127,7 +129,20 @@ impl Session {
             is_ping_due: false,
             needs_flush: false,
             traffic: Traffic::default(),
+            certified_since: None,
         }
+    }
+
+    /// The same session, whose peer showed a certificate with this first moment.
+    #[must_use]
+    pub fn certified(mut self, since: Option<Wall>) -> Self {
+        self.certified_since = since;
+        self
+    }
+
+    /// The first moment of the verified certificate of the other end. `None` without TLS.
+    pub const fn certified_since(&self) -> Option<Wall> {
+        self.certified_since
     }
 
     /// The way out.

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_rustls::client::TlsStream;
+use rustls::pki_types::CertificateDer;
 use smol::io::{AsyncRead, AsyncWrite};
 use smol::net::TcpStream;
 
@@ -34,6 +35,14 @@ impl Stream {
             Self::Plain(tcp) => tcp,
             Self::Tls(tls) => tls.get_ref().0.tcp(),
             Self::Carried(carrier) => carrier.below().tcp(),
+        }
+    }
+
+    /// The certificate that the other end of the TLS connection showed. `None` without TLS.
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
+            Self::Plain(_) | Self::Carried(_) => None,
         }
     }
 

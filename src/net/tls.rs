@@ -30,7 +30,8 @@ pub fn build_date() -> Wall {
     Wall::from_millis(seconds.saturating_mul(1000))
 }
 
-/// The clock that certificates are checked with: the latest of the wall clock, the build date and the last time that was believed.
+/// The clock that certificates are checked with: the latest of the wall clock, the build date and the first moment of the certificates
+/// that were verified before. A handshake proves no more than that moment.
 /// A board without a battery wakes up in 1970, and without this it could not link, so nobody could set its clock either.
 #[derive(Clone, Copy)]
 pub struct Clock {
@@ -39,12 +40,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock over `wall` (the reader of host::clock) that never shows less than the build date or `last_believed`, the last
-    /// good time that is on disk.
-    pub fn new(wall: fn() -> Wall, last_believed: Wall) -> Self {
+    /// A clock over `wall` (the reader of host::clock) that never shows less than the build date or `recorded`, the time in
+    /// the record on disk.
+    pub fn new(wall: fn() -> Wall, recorded: Wall) -> Self {
         Self {
             wall,
-            floor: build_date().max(last_believed),
+            floor: build_date().max(recorded),
         }
     }
 

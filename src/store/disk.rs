@@ -10,7 +10,7 @@ use rusqlite::{Connection, Transaction};
 
 pub(super) use super::database::Refusal;
 use super::{
-    Failure, Loaded, audit,
+    Failure, Loaded, audit, clock,
     database::{Database, Form, State},
     identity::{self, KeptIdentity},
     journal,
@@ -33,6 +33,8 @@ use crate::{
 pub const DATABASE: &str = "state.db";
 /// The name of the small file that has the identity once more.
 pub const IDENTITY: &str = "identity.json";
+/// The name of the clock record.
+pub const CLOCK: &str = "clock";
 /// The name of the small file with notes.
 pub(super) const NOTES: &str = "notes.json";
 /// Every condition that the store reports.
@@ -104,6 +106,7 @@ impl Disk {
             database,
             file,
             notes: disk.notes.clone(),
+            clock: clock::read(disk.directory()),
             conditions,
         };
         (disk, loaded)

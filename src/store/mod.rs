@@ -16,6 +16,7 @@ use crate::{
 
 mod aside;
 mod audit;
+mod clock;
 mod database;
 mod disk;
 mod identity;
@@ -29,7 +30,7 @@ mod thread;
 mod trouble;
 
 pub use audit::{AuditRow, Ticket};
-pub use disk::{CONDITIONS, DATABASE, IDENTITY};
+pub use disk::{CLOCK, CONDITIONS, DATABASE, IDENTITY};
 pub use identity::Kept;
 pub use journal::Begun;
 pub use notes::Notes;
@@ -93,6 +94,8 @@ pub struct Loaded {
     pub file: Option<Identity>,
     /// What was switched here by hand, and what others know us by.
     pub notes: Notes,
+    /// A time that has certainly been: the first moment of a certificate that was verified.
+    pub clock: Option<Wall>,
     /// What is wrong with the disk.
     pub conditions: Vec<Condition>,
 }

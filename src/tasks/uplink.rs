@@ -23,8 +23,8 @@ use super::{
 use crate::{
     core::{
         health::Severity,
-        link::{Endpoint, Holder, Input, Link, Membership, Message, Output},
-        time::{Mono, Now},
+        link::{DialFailure, Endpoint, Holder, Input, Link, Membership, Message, Output},
+        time::{Mono, Now, Wall},
     },
     error::{Error, Result},
     link::{
@@ -74,6 +74,9 @@ pub type TokenSource = Box<dyn Fn() -> Result<String>>;
 /// Keeps a membership on disk; reports its own failures.
 pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 
+/// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to write.
+pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
+
 /// What the uplink needs.
 #[expect(missing_debug_implementations, reason = "it holds functions")]
 pub struct Parts {
@@ -85,6 +88,8 @@ pub struct Parts {
     pub token: TokenSource,
     /// Keeps what a registration brought.
     pub keep: Keep,
+    /// Keeps what the certificate of a session proves about the time.
+    pub certified: Certified,
     /// Makes registrations and heartbeats.
     pub facts: Rc<Facts>,
     /// Answers proxied requests.
@@ -277,6 +282,10 @@ impl Uplink {
 
     fn opened(&mut self, session: Session, now: Now) {
         self.parts.board.link.borrow_mut().local_ip = session.local_ip();
+        let since = session.certified_since();
+        if let Some(written) = since.and_then(|since| (self.parts.certified)(since)) {
+            self.spawn(written);
+        }
         self.session = Some(session);
         self.counted = (0, 0);
         self.link.handle(Input::Connected, now);

@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::json::{self, fields};
-use crate::core::identity::{Fingerprint, Identity, LeftBehind};
+use crate::core::{
+    identity::{Fingerprint, Identity, LeftBehind},
+    time::Wall,
+};
 
 /// The format that this program writes. A file of a higher one is not read.
 const FORMAT: u32 = 1;
@@ -72,6 +75,20 @@ pub fn write_identity(identity: &Identity) -> serde_json::Result<Vec<u8>> {
         format!("{{\"format\": {FORMAT},\n\"identity\": {inner},\n\"sha256\": \"{sum}\"}}\n")
             .into_bytes(),
     )
+}
+
+/// The content of the clock record: milliseconds since 1970, and their checksum.
+pub fn write_clock(time: Wall) -> Vec<u8> {
+    let millis = time.millis().to_string();
+    format!("{millis} {}\n", checksum(&millis)).into_bytes()
+}
+
+/// Reads the clock record. `None` where it is not what was written.
+pub fn read_clock(content: &[u8]) -> Option<Wall> {
+    let text = std::str::from_utf8(content).ok()?;
+    let (millis, sum) = text.strip_suffix('\n')?.split_once(' ')?;
+    let is_whole = checksum(millis) == sum;
+    is_whole.then(|| millis.parse().map(Wall::from_millis).ok())?
 }
 
 /// Reads the file's content.
@@ -170,5 +187,18 @@ mod tests {
         let newer = content.replace("\"format\": 1", "\"format\": 2");
         assert_eq!(read_identity(newer.as_bytes()), Err(Unreadable::Newer));
         assert_eq!(read_identity(b"{}"), Err(Unreadable::Damaged));
+    }
+
+    #[test]
+    fn a_clock_record_is_read_back_and_a_changed_one_is_not() {
+        let time = Wall::from_millis(1_781_589_028_123);
+        let content = write_clock(time);
+        assert_eq!(read_clock(&content), Some(time));
+        for at in 0..content.len() {
+            let mut changed = content.clone();
+            changed[at] ^= 1;
+            assert_eq!(read_clock(&changed), None, "byte {at}");
+            assert_eq!(read_clock(&content[..at]), None, "cut at {at}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use pipeops_agent::{core::time::Wall, wire::state::write_clock};
 use plane::Plane;
 use serde_json::Value;
 
@@ -296,17 +297,48 @@ fn a_clock_that_shows_what_is_past_is_said_with_one_sentence() {
     agent.until_linked();
     agreed(&agent, &mut manager, "");
     agent.stop();
-    // It was registered in forty days, so that is past.
-    let identity = agent.state("identity.json");
-    let stamp = |time| File::open(&identity).unwrap().set_modified(time).unwrap();
-    let written = identity.metadata().unwrap().modified().unwrap();
-    stamp(written + Duration::from_secs(40 * 24 * 3600));
+    let record = agent.state("clock");
+    let before = std::fs::read(&record).expect("the session wrote it");
+    // A certificate of forty days from now was verified once, so that is past.
+    let now = std::fs::metadata(&record).unwrap().modified().unwrap();
+    let ahead =
+        now.duration_since(std::time::UNIX_EPOCH).unwrap() + Duration::from_secs(40 * 24 * 3600);
+    let ahead = Wall::from_millis(ahead.as_millis().try_into().unwrap());
+    let write = |content: &[u8]| pipeops_agent::files::replace(&record, content, 0o600).unwrap();
+    write(&write_clock(ahead));
     agent.start();
     says(&agent, &mut manager, "clock.wrong");
     let (code, told) = agent.cli(&["why", "clock"]);
     assert!(code == 1 && told.contains("date -u -s"), "{told}");
     agent.stop();
-    stamp(written);
+    // Damaged, it says nothing, and the next session writes it again.
+    let mut damaged = write_clock(ahead);
+    damaged[0] ^= 1;
+    write(&damaged);
+    agent.start();
+    agent.until_linked();
+    agreed(&agent, &mut manager, "");
+    assert_eq!(agent.get("/readyz").unwrap().0, 200);
+    until("the record is written again", LONG, || {
+        (std::fs::read(&record).unwrap() == before).then_some(())
+    });
+}
+
+#[test]
+fn a_file_that_is_dated_ahead_makes_no_clock_wrong() {
+    let plane = Plane::start(plane::Options::default()).unwrap();
+    let (mut agent, mut manager) = managed(&plane, &[]);
+    agent.start();
+    agent.until_linked();
+    agent.stop();
+    for name in ["identity.json", "clock", "notes.json", "state.db"] {
+        let Ok(file) = File::options().append(true).open(agent.state(name)) else {
+            continue;
+        };
+        let written = file.metadata().unwrap().modified().unwrap();
+        file.set_modified(written + Duration::from_secs(10 * 365 * 24 * 3600))
+            .unwrap();
+    }
     agent.start();
     agent.until_linked();
     agreed(&agent, &mut manager, "");

@@ -177,7 +177,7 @@ impl View<'_> {
             ..card(
                 "clock",
                 "Clock",
-                "build date, and the last time that was believed",
+                "build date, and the certificates of the control plane",
             )
         }
     }
