@@ -1,5 +1,6 @@
 //! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of their own.
 
+pub mod accept;
 pub mod access;
 pub mod audit;
 pub mod backoff;
@@ -13,6 +14,7 @@ pub mod health;
 pub mod identity;
 pub mod journal;
 pub mod lanes;
+pub mod last_words;
 pub mod lease;
 pub mod lines;
 pub mod link;

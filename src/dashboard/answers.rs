@@ -1,6 +1,6 @@
 //! What the server asks the agent. The agent's side of it is in `tasks`.
 
-use std::{net::IpAddr, pin::Pin, rc::Rc};
+use std::{io, net::IpAddr, pin::Pin, rc::Rc, time::Duration};
 
 use hyper::body::Bytes;
 
@@ -29,6 +29,12 @@ pub trait Answers: 'static {
 
     /// Somebody was turned away before there was a request.
     fn turned_away(&self, why: Away);
+
+    /// The kernel refused to hand a connection over. Returns the time until the next try.
+    fn accept_failed(&self, error: &io::Error) -> Duration;
+
+    /// A connection was handed over.
+    fn accepted(&self);
 
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it after [`super::ANSWER_WITHIN`].
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;

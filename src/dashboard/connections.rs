@@ -36,8 +36,6 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the refusal of a connection may take.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
-/// How long the server rests after the kernel refused it a connection (no descriptors): it would be refused at once again.
-const REST: Duration = Duration::from_millis(200);
 /// A request's head at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
@@ -103,9 +101,14 @@ impl Connections {
         self.served
             .retain(|connection| !connection.task.is_finished());
         self.refused.retain(|refusal| !refusal.is_finished());
+        if accepted.is_ok() {
+            self.site.answers.accepted();
+        }
         match accepted {
-            Err(_) => {
-                Timer::after(REST).await;
+            // Whoever was to be let in is gone: that is its own affair.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                Timer::after(self.site.answers.accept_failed(&error)).await;
             }
             Ok(guest) if self.has_room(guest.source()) => self.serve(guest),
             Ok(Guest::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {

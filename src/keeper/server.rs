@@ -30,8 +30,10 @@ use smol::{
 
 use super::Keeper;
 use crate::{
+    core::accept::Accepts,
     error::{Error, Result},
     files,
+    host::{clock, random},
     wire::{
         api::{ChangeList, Refusal},
         json,
@@ -41,8 +43,6 @@ use crate::{
 
 /// How long a peer may take to say what it wants, and to take the answer.
 const PEER_DEADLINE: Duration = Duration::from_secs(5);
-/// How long nobody is let in where the process cannot open anything more.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Root, and the agent's group; of that group only the agent's user is served.
 const SOCKET_MODE: u32 = 0o660;
 /// Changes that fit into a line.
@@ -105,12 +105,25 @@ impl Server {
     /// Serves one peer after the other until it is dropped.
     #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
     pub async fn serve(&self, keeper: &Keeper) -> Infallible {
+        let mut accepts = Accepts::default();
         loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => self.answer(stream, keeper).await,
+            let accepted = self.listener.accept().await;
+            let now = clock::now().mono;
+            match accepted {
+                Ok((stream, _)) => {
+                    if let Some(over) = accepts.accepted(now) {
+                        log::info!("{over}");
+                    }
+                    self.answer(stream, keeper).await;
+                }
                 Err(error) => {
-                    log::warn!("nobody can connect: {error}");
-                    Timer::after(PAUSE).await;
+                    let pause = accepts.failed(now, random::jitter());
+                    if pause.is_news {
+                        log::warn!(
+                            "nobody can connect: {error}; fix: systemctl restart pipeops-keeper"
+                        );
+                    }
+                    Timer::after(pause.wait).await;
                 }
             }
         }

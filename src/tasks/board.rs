@@ -3,14 +3,16 @@
 //! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
 
 use std::cell::{Cell, RefCell};
-use std::{net::IpAddr, time::Duration};
+use std::{io, net::IpAddr, time::Duration};
 
 use crate::core::{
+    accept::Accepts,
     event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     link::Standing,
     time::{Now, Wall},
 };
+use crate::host::random;
 
 /// The reason of events that a session was lost (warning), and that there is one again (note).
 pub const LINK_LOST: &str = "link.lost";
@@ -122,6 +124,8 @@ pub struct Board {
     pub turned_away: Cell<TurnedAway>,
     /// Written by whoever reads the host.
     pub host: Cell<HostView>,
+    accepts: RefCell<Accepts>,
+    accept_errors: Cell<u64>,
 }
 
 impl Board {
@@ -137,7 +141,37 @@ impl Board {
             dashboard: RefCell::default(),
             turned_away: Cell::default(),
             host: Cell::default(),
+            accepts: RefCell::default(),
+            accept_errors: Cell::default(),
         }
+    }
+
+    /// Counts a connection to the dashboard that the kernel refused to hand over; returns the time until the next try.
+    pub fn accept_failed(&self, error: &io::Error) -> Duration {
+        self.accept_errors
+            .set(self.accept_errors.get().saturating_add(1));
+        let mut accepts = self.accepts.borrow_mut();
+        let pause = accepts.failed(self.now().mono, random::jitter());
+        if pause.is_news {
+            log::warn!(
+                "the dashboard cannot accept connections: {error}; fix: ls /proc/{}/fd says which descriptors are open; \
+                 LimitNOFILE= of the service and fs.file-max say how many may be",
+                std::process::id()
+            );
+        }
+        pause.wait
+    }
+
+    /// A connection to the dashboard was handed over.
+    pub fn accepted(&self) {
+        if let Some(over) = self.accepts.borrow_mut().accepted(self.now().mono) {
+            log::info!("the dashboard: {over}");
+        }
+    }
+
+    /// Connections to the dashboard that the kernel refused to hand over since the start.
+    pub const fn accept_errors(&self) -> u64 {
+        self.accept_errors.get()
     }
 
     /// When the agent started.

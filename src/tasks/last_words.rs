@@ -9,7 +9,7 @@ use smol::{
 
 use super::{board::Board, lease};
 use crate::{
-    core::{event::LogLine, health::Severity, lines::Lines, time::Wall},
+    core::{event::LogLine, health::Severity, last_words::Quota, lines::Lines, time::Wall},
     kube::{Client, Error},
     store::telemetry::Handle,
     wire::kube::Pod,
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const WITHIN: Duration = Duration::from_secs(10);
 /// Lines that are kept of each end.
 const LINES_MAX: usize = 20;
-/// Bytes of each line: the end of a stack trace, not its middle.
+/// Characters of each line.
 const LINE_CHARS_MAX: usize = 500;
 /// Bytes that are asked for them.
 const BYTES_MAX: usize = 64 * 1024;
@@ -70,15 +70,25 @@ pub async fn run(
     (samples, board): (&Handle, &Rc<Board>),
     fix: &str,
 ) {
+    let mut quota = Quota::default();
     while let Ok(first) = failures.recv().await {
         let mut asked = BTreeSet::from([first]);
         while let Ok(more) = failures.try_recv() {
             asked.insert(more);
         }
         for failed in asked {
-            if !lease::stands_by(board) {
-                ask(client, &failed, (samples, board), fix).await;
+            if lease::stands_by(board) {
+                continue;
             }
+            if !quota.admits(&failed.subject(), board.now().mono) {
+                log::debug!(
+                    "the last lines of {} are not asked for: enough were within the hour skipped={}",
+                    failed.subject(),
+                    quota.skipped()
+                );
+                continue;
+            }
+            ask(client, &failed, (samples, board), fix).await;
             Timer::after(EVERY).await;
         }
     }
@@ -112,16 +122,22 @@ async fn read(client: &Client, failed: &Failed) -> Result<String, Error> {
         "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&previous=true&tailLines={LINES_MAX}&limitBytes={BYTES_MAX}&timestamps=true"
     );
     let bytes = client.read(&path, WITHIN).await?;
+    // The server was asked for no more, and may send more. The newest stand at the end.
+    let last = bytes.len().saturating_sub(BYTES_MAX);
     let (mut lines, mut text) = (Lines::default(), String::new());
-    lines.take(&bytes, &mut text);
+    lines.take(bytes.get(last..).unwrap_or_default(), &mut text);
     lines.finish(&mut text);
     Ok(text)
 }
 
 impl Failed {
+    fn subject(&self) -> String {
+        format!("{}/{}/{}", self.namespace, self.pod, self.container)
+    }
+
     /// The last lines, each with its own time where it has one.
     fn lines(&self, text: &str, now: Wall) -> Vec<LogLine> {
-        let subject = format!("{}/{}/{}", self.namespace, self.pod, self.container);
+        let subject = self.subject();
         let all: Vec<_> = text.lines().collect();
         let from = all.len().saturating_sub(LINES_MAX);
         let last = all.into_iter().skip(from).map(|line| {

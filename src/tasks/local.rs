@@ -3,7 +3,7 @@
 mod repairs;
 mod views;
 
-use std::{rc::Rc, time::Duration};
+use std::{io, rc::Rc, time::Duration};
 
 use smol::{Timer, future::FutureExt as _};
 
@@ -91,6 +91,14 @@ impl Answers for Local {
             Away::Unreadable => counts.unreadable += 1,
         }
         self.board.turned_away.set(counts);
+    }
+
+    fn accept_failed(&self, error: &io::Error) -> Duration {
+        self.board.accept_failed(error)
+    }
+
+    fn accepted(&self) {
+        self.board.accepted();
     }
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {

@@ -49,6 +49,7 @@ pub fn page(
             ("slow", away.slow),
             ("unreadable", away.unreadable),
         ],
+        accept_errors: board.accept_errors(),
         backlog,
     };
     exposition::page(&agent, reading)

@@ -365,7 +365,7 @@ impl Uplink {
                 *self.last_token.borrow_mut() = None;
                 self.failed(
                     Failure {
-                        kind: crate::core::link::DialFailure::Network,
+                        kind: DialFailure::Network,
                         error,
                     },
                     now,

@@ -58,6 +58,12 @@ impl Answers for Agent {
 
     fn turned_away(&self, _why: Away) {}
 
+    fn accept_failed(&self, error: &std::io::Error) -> Duration {
+        panic!("{error}");
+    }
+
+    fn accepted(&self) {}
+
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
         Box::pin(async move {
             if view == View::Metrics {

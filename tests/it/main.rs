@@ -21,6 +21,8 @@ mod dashboard;
 #[cfg(test)]
 mod delivery;
 #[cfg(test)]
+mod descriptors;
+#[cfg(test)]
 mod doctor;
 #[cfg(test)]
 mod doors;

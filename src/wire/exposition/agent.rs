@@ -25,6 +25,8 @@ pub struct Agent<'a> {
     pub waiting: u64,
     /// Connections that the dashboard turned away before there was a request, by why.
     pub turned_away: [(&'static str, u64); 3],
+    /// Connections to the dashboard that the kernel refused to hand over.
+    pub accept_errors: u64,
     /// What waits for delivery.
     pub backlog: Vec<Backlog>,
 }
@@ -166,6 +168,12 @@ fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
             Gauge,
             "Proxied requests that wait for their turn.",
             whole(Some(agent.waiting)),
+        ),
+        (
+            "pipeops_agent_accept_errors_total",
+            Counter,
+            "Connections to the dashboard that the kernel did not hand over, mostly for want of descriptors.",
+            whole(Some(agent.accept_errors)),
         ),
     ] {
         page.one((name, kind, help), value);
