@@ -11,6 +11,10 @@ use crate::os;
 pub(crate) struct Options {
     /// Names of groups; empty means all.
     pub(crate) only: Vec<String>,
+    /// Whether a missed goal is a failure.
+    pub(crate) is_gate: bool,
+    /// Whether everything is shortened: enough to see that it works, not enough for figures.
+    pub(crate) is_quick: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) rival: Option<PathBuf>,
     pub(crate) pairs: usize,
@@ -28,6 +32,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             only: Vec::new(),
+            is_gate: false,
+            is_quick: false,
             agent: None,
             rival: None,
             pairs: 2000,
@@ -64,15 +70,19 @@ impl Options {
                 "--only" => options.only = groups(&value()?)?,
                 "--pairs" => options.pairs = whole(&value()?)?,
                 "--downloads" => options.downloads = whole(&value()?)?,
+                "--gate" => options.is_gate = true,
                 "--quick" => options.hurry(),
                 other => return Err(format!("unknown argument {other}")),
             }
         }
+        if options.is_gate && options.is_quick {
+            return Err("--gate needs figures, and --quick takes none".to_owned());
+        }
         Ok(Some(options))
     }
 
-    /// Enough to see that everything works; not enough for figures.
-    fn hurry(&mut self) {
+    const fn hurry(&mut self) {
+        self.is_quick = true;
         self.pairs = 300;
         self.settle = Duration::from_secs(3);
         self.idle = Duration::from_secs(10);
@@ -112,8 +122,9 @@ pub(crate) fn usage() -> String {
         "\
 bench - measures pipeops-agent, and the existing agent beside it
 
-usage: bench [--only GROUP,GROUP...] [--pairs N] [--downloads N] [--quick]
+usage: bench [--gate] [--only GROUP,GROUP...] [--pairs N] [--downloads N] [--quick]
 
+  --gate       fail when a goal of tests/bench/goals.txt is missed or was not measured
   --only       measure these groups only
   --pairs      requests for the latency, of each kind (default 2000)
   --downloads  how often the large body is fetched (default 5)
@@ -153,6 +164,12 @@ mod tests {
         assert!(parse(&["--pairs", "0"]).unwrap_err().contains('0'));
         assert!(parse(&["--pairs"]).unwrap_err().contains("--pairs"));
         assert!(parse(&["-x"]).unwrap_err().contains("-x"));
+        assert!(
+            parse(&["--gate", "--quick"])
+                .unwrap_err()
+                .contains("--quick")
+        );
+        assert!(parse(&["--gate"]).unwrap().unwrap().is_gate);
         assert!(parse(&["--help"]).unwrap().is_none());
     }
 }

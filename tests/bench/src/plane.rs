@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
-use plane::{Cut, Mode, Options, Plane, Role, SessionInfo, Sessions, View};
+use plane::{Acknowledging, Cut, Frame, Mode, Options, Plane, Role, SessionInfo, Sessions, View};
 use serde::{Deserialize, Serialize};
 
 use crate::child::Running;
@@ -27,13 +27,25 @@ enum Ask {
     Reset { limit_ms: u64 },
     /// Waits until no agent is linked.
     Gone { limit_ms: u64 },
+    /// Pings one after the other over a link of this speed, and takes records meanwhile.
+    Pings { count: u32, bytes_per_s: u32 },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Done,
-    Linked { url: String, token: String },
-    Again { ms: f64 },
+    Linked {
+        url: String,
+        token: String,
+    },
+    Again {
+        ms: f64,
+    },
+    /// Each ping until its pong, and how many met a batch of records on the way.
+    Pongs {
+        ms: Vec<f64>,
+        behind: u32,
+    },
     Late,
 }
 
@@ -42,7 +54,7 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
     let mut plane = Plane::start(Options {
         state_dir: Some(dir.to_owned()),
         // Frames are for tests to look at; here they would only cost time.
-        record_frames_max: 16,
+        record_frames_max: 64,
         ..Options::default()
     })
     .map_err(|error| error.to_string())?;
@@ -100,7 +112,44 @@ fn act(plane: &mut Plane, ask: &Ask) -> Answer {
             let gone = plane.wait_gone(Duration::from_millis(*limit_ms));
             gone.map_or(Answer::Late, |()| Answer::Done)
         }
+        Ask::Pings { count, bytes_per_s } => pings(plane, *count, *bytes_per_s),
     }
+}
+
+/// So that the next batch is not there at once: what a receiver takes that syncs to a disk.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(30);
+const PONG_LIMIT: Duration = Duration::from_secs(30);
+
+fn pings(plane: &mut Plane, count: u32, bytes_per_s: u32) -> Answer {
+    plane.set(|behaviour| {
+        behaviour.acknowledging = Acknowledging::After(ACKNOWLEDGED_AFTER);
+    });
+    plane.cut(Sessions::All, Cut::Slow(bytes_per_s));
+    let (mut ms, mut behind) = (Vec::new(), 0_u32);
+    for number in 0..count {
+        let Some((wait, has_met)) = ping(plane, format!("ping-{number}")) else {
+            return Answer::Late;
+        };
+        ms.push(wait.as_secs_f64() * 1e3);
+        behind = behind.saturating_add(u32::from(has_met));
+    }
+    plane.cut(Sessions::All, Cut::Heal);
+    Answer::Pongs { ms, behind }
+}
+
+/// How long a pong takes, and whether a batch came before it.
+fn ping(plane: &Plane, id: String) -> Option<(Duration, bool)> {
+    let mark = plane.mark();
+    plane.ping(Some(&id));
+    let pong = plane.wait_for(mark, PONG_LIMIT, move |frame| {
+        frame.is_from_agent("pong") && frame.id == id
+    })?;
+    let since = plane.frames().into_iter();
+    let since = since.filter(|frame| frame.number >= mark && frame.number < pong.number);
+    let since: Vec<Frame> = since.collect();
+    let sent = since.iter().find(|frame| frame.kind == "ping")?;
+    let has_met = since.iter().any(|frame| frame.is_from_agent("edge_batch"));
+    Some((pong.at.saturating_sub(sent.at), has_met))
 }
 
 /// A session at the gateway that requests can go over, with this number or a later one.
@@ -183,9 +232,7 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Linked { url, token } => Ok(Link { url, token }),
-            other @ (Answer::Done | Answer::Again { .. } | Answer::Late) => {
-                Err(format!("no agent is linked after {limit:?} ({other:?})"))
-            }
+            other => Err(format!("no agent is linked after {limit:?} ({other:?})")),
         }
     }
 
@@ -201,9 +248,19 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Again { ms } => Ok(ms),
-            other @ (Answer::Done | Answer::Linked { .. } | Answer::Late) => {
-                Err(format!("not linked again after {limit:?} ({other:?})"))
-            }
+            other => Err(format!("not linked again after {limit:?} ({other:?})")),
+        }
+    }
+
+    /// The ms of so many pings while records are delivered, and how many of them met a batch.
+    pub(crate) fn pings(
+        &mut self,
+        count: u32,
+        bytes_per_s: u32,
+    ) -> Result<(Vec<f64>, u32), String> {
+        match self.ask(&Ask::Pings { count, bytes_per_s })? {
+            Answer::Pongs { ms, behind } => Ok((ms, behind)),
+            other => Err(format!("a ping was not answered ({other:?})")),
         }
     }
 
@@ -213,9 +270,7 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Done => Ok(()),
-            other @ (Answer::Linked { .. } | Answer::Again { .. } | Answer::Late) => {
-                Err(format!("still linked after {limit:?} ({other:?})"))
-            }
+            other => Err(format!("still linked after {limit:?} ({other:?})")),
         }
     }
 }

@@ -19,6 +19,11 @@ pub(crate) fn pss_of_files_mb(pid: u32) -> Result<f64, String> {
     field_mb(pid, "smaps_rollup", "Pss_File:")
 }
 
+/// Memory that belongs to no file, so that the kernel can only swap it.
+pub(crate) fn anonymous_mb(pid: u32) -> Result<f64, String> {
+    field_mb(pid, "smaps_rollup", "Anonymous:")
+}
+
 /// The largest resident size so far, or since [`forget_peak`], in MB.
 pub(crate) fn peak_mb(pid: u32) -> Result<f64, String> {
     field_mb(pid, "status", "VmHWM:")
@@ -184,6 +189,8 @@ mod tests {
         let own = std::process::id();
         assert!(pss_mb(own).unwrap() > 0.1);
         assert!(peak_mb(own).unwrap() > 0.1);
+        let anonymous = anonymous_mb(own).unwrap();
+        assert!(anonymous > 0.1 && anonymous < peak_mb(own).unwrap());
         let before = cpu_time(own).unwrap();
         let mut wake_ups = WakeUps::start(own);
         let mut sum = 0_u64;

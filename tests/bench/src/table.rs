@@ -2,33 +2,7 @@
 
 use serde::Serialize;
 
-/// What a figure should be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Goal {
-    AtMost(f64),
-    AtLeast(f64),
-    /// Nothing was promised; it is measured to compare.
-    Compare,
-}
-
-impl Goal {
-    fn text(self) -> String {
-        match self {
-            Self::AtMost(limit) => format!("<= {}", plain(limit)),
-            Self::AtLeast(limit) => format!(">= {}", plain(limit)),
-            Self::Compare => "-".to_owned(),
-        }
-    }
-
-    fn verdict(self, value: Option<f64>) -> Option<bool> {
-        match (self, value?) {
-            (_, value) if value.is_nan() => None,
-            (Self::AtMost(limit), value) => Some(value <= limit),
-            (Self::AtLeast(limit), value) => Some(value >= limit),
-            (Self::Compare, _) => None,
-        }
-    }
-}
+use crate::goals::Goal;
 
 /// One measured thing, of one agent.
 #[derive(Clone, Debug, Default)]
@@ -54,23 +28,21 @@ impl Measured {
     }
 }
 
-/// A figure that is promised or compared.
+/// A figure; its goal stands in `tests/bench/goals.txt`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
-    pub(crate) goal: Goal,
     /// What the existing agent was measured at before, where it was.
     pub(crate) published: Option<f64>,
 }
 
 impl Figure {
     /// One that was not measured of the existing agent before.
-    pub(crate) const fn new(name: &'static str, unit: &'static str, goal: Goal) -> Self {
+    pub(crate) const fn new(name: &'static str, unit: &'static str) -> Self {
         Self {
             name,
             unit,
-            goal,
             published: None,
         }
     }
@@ -80,6 +52,7 @@ impl Figure {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) figure: Figure,
+    pub(crate) goal: Goal,
     pub(crate) ours: Measured,
     /// Without it the published value stands.
     pub(crate) rival: Option<Measured>,
@@ -114,8 +87,8 @@ impl Row {
             name: self.figure.name,
             value: self.ours.value,
             unit: self.figure.unit,
-            goal: self.figure.goal.text(),
-            is_met: self.figure.goal.verdict(self.ours.value),
+            goal: self.goal.text(),
+            is_met: self.goal.verdict(self.ours.value),
             note: self.ours.note.clone(),
             rival: if published { PUBLISHED } else { THIS_RUN },
             rival_value: rival.value,
@@ -163,10 +136,6 @@ pub(crate) fn number(value: f64) -> String {
         size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
     }
-}
-
-fn plain(value: f64) -> String {
-    format!("{value}")
 }
 
 /// The table, aligned, with what the star means.
@@ -230,9 +199,9 @@ mod tests {
             figure: Figure {
                 name: "memory, idle",
                 unit: "MB",
-                goal,
                 published: Some(62.0),
             },
+            goal,
             ours: Measured {
                 value,
                 note: "of 5".to_owned(),
@@ -247,13 +216,6 @@ mod tests {
         assert!(text.contains("MISSED"), "{text}");
         let text = table(&[row(Some(3.9), Goal::AtMost(4.0), Some(60.0))]);
         assert!(!text.contains("MISSED") && text.contains("met"), "{text}");
-        assert_eq!(Goal::AtLeast(50.0).verdict(Some(49.0)), Some(false));
-    }
-
-    #[test]
-    fn what_was_not_measured_is_neither_met_nor_missed() {
-        assert_eq!(Goal::AtMost(4.0).verdict(None), None);
-        assert_eq!(Goal::AtMost(4.0).verdict(Some(f64::NAN)), None);
         assert_eq!(Measured::new(f64::NAN, "").value, None);
     }
 

@@ -1,5 +1,6 @@
 //! The measurements, in groups that can be run alone.
 
+mod backlog;
 mod bulk;
 mod dashboard;
 mod requests;
@@ -10,6 +11,7 @@ mod watches;
 
 use crate::agent::{Agent, Kind};
 use crate::cluster::Cluster;
+use crate::goals::Goals;
 use crate::options::Options;
 use crate::process;
 use crate::table::{Figure, Measured, Row};
@@ -38,7 +40,7 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 13] = [
+pub(crate) const GROUPS: [Group; 14] = [
     start::SIZE,
     samples::SAMPLES,
     start::START,
@@ -50,17 +52,23 @@ pub(crate) const GROUPS: [Group; 13] = [
     watches::WATCHES,
     requests::SLOW_READER,
     bulk::BUFFERED,
+    backlog::BACKLOG,
     start::RECONNECT,
     rest::PEAK,
 ];
 
 /// The groups for which nothing has to run.
-pub(crate) const GROUPS_WITHOUT_START: [&str; 2] = [start::SIZE.name, samples::SAMPLES.name];
+pub(crate) const GROUPS_WITHOUT_START: [&str; 3] = [
+    start::SIZE.name,
+    samples::SAMPLES.name,
+    backlog::BACKLOG.name,
+];
 
 /// The rows of a group that was measured.
 pub(crate) fn rows(
     group: Group,
     mut results: Results,
+    goals: &Goals,
     failed: &[(Kind, String)],
     has_rival: bool,
 ) -> Vec<Row> {
@@ -80,6 +88,7 @@ pub(crate) fn rows(
     };
     let row = |(place, figure): (usize, &Figure)| Row {
         figure: *figure,
+        goal: goals.of(figure.name),
         ours: pick(&ours, place),
         rival: rival.as_ref().map(|rival| pick(rival, place)),
     };
@@ -146,14 +155,12 @@ fn peak_during<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Goal;
 
     const FIGURES: [Figure; 2] = [
-        Figure::new("one", "MB", Goal::AtMost(1.0)),
+        Figure::new("one", "MB"),
         Figure {
             name: "two",
             unit: "MB",
-            goal: Goal::Compare,
             published: Some(2.0),
         },
     ];
@@ -174,7 +181,7 @@ mod tests {
             (Kind::Rival, Ok(measured)),
             (Kind::Ours, Err("it ended".to_owned())),
         ];
-        let rows = rows(group(), results, &[], true);
+        let rows = rows(group(), results, &Goals::default(), &[], true);
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[1].ours.value, None);
         assert_eq!(rows[1].ours.note, "it ended");
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn an_agent_that_did_not_start_has_the_reason_in_its_rows() {
         let failed = [(Kind::Ours, "no READY=1".to_owned())];
-        let rows = rows(group(), Vec::new(), &failed, true);
+        let rows = rows(group(), Vec::new(), &Goals::default(), &failed, true);
         assert_eq!(rows[0].ours.note, "no READY=1");
         assert_eq!(rows[0].rival.as_ref().unwrap().note, "not measured");
     }
@@ -192,7 +199,7 @@ mod tests {
     #[test]
     fn without_a_rival_nothing_is_said_to_be_measured_of_it() {
         let results = vec![(Kind::Ours, Ok(vec![Measured::new(1.0, "")]))];
-        let rows = rows(group(), results, &[], false);
+        let rows = rows(group(), results, &Goals::default(), &[], false);
         assert!(rows.iter().all(|row| row.rival.is_none()));
         assert_eq!(rows[1].ours.value, None);
     }
