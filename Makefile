@@ -1,8 +1,11 @@
 # pipeops-agent. Two targets do everything on a fresh machine: `make run` and `make test`.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# A pipe fails when any part of it fails.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
 
-.PHONY: help run test pages torture soak fuzz check bench dist clean
+.PHONY: help run test pages torture soak fuzz mutants check bench dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,14 +21,11 @@ test:
 
 ## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots
 pages:
-	@tests/setup test
-	@cargo build --workspace
-	@PIPEOPS_PAGES=all tests/browser/run
+	@tests/pages
 
 ## make torture 1,000 power cuts, an error at each call of some minutes, a month off line: of the samples (as root)
 torture:
-	@tests/setup test
-	@PIPEOPS_TORTURE=1 cargo test --locked --test it -- --nocapture telemetry::power telemetry::faults telemetry::month | grep -v '^told'
+	@tests/torture
 
 ## make soak    kubectl two minors older, then a log, a quiet watch and an informer for SOAK_SECONDS=3600, in both forms
 soak:
@@ -35,19 +35,15 @@ soak:
 fuzz:
 	@tests/fuzz/run
 
+## make mutants small changes of the decisions, each of which a unit test has to notice (by hand: hours)
+mutants:
+	@tests/mutants
+
 ## make check   format, lints as errors, links in the documentation, licences and bans
 check:
-	@tests/setup
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --document-private-items
-	@if cargo deny --version >/dev/null 2>&1; then \
-		cargo deny --offline --log-level error check bans licenses sources; \
-	else \
-		echo 'cargo-deny is not installed, so licences and bans were not checked: cargo install --locked cargo-deny'; \
-	fi
+	@tests/check
 
-## make bench   the figures, beside the existing agent's where PIPEOPS_BENCH_RIVAL names it (BENCH='--only latency', BENCH=--help)
+## make bench   the figures, beside the existing agent's where PIPEOPS_BENCH_RIVAL names it (BENCH=--gate: fails on a missed goal; BENCH=--help)
 bench:
 	@tests/bench/run $(BENCH)
 

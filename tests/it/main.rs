@@ -63,6 +63,8 @@ mod rights;
 #[cfg(test)]
 mod scrape;
 #[cfg(test)]
+mod scripts;
+#[cfg(test)]
 mod sentence;
 #[cfg(test)]
 mod store;
