@@ -2,17 +2,30 @@
 //!
 //! Most take root.
 
-use std::path::Path;
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use nix::unistd::geteuid;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::Value;
 
-use crate::agent::{command, put};
+use crate::agent::{command, copy_program, put};
 
 /// An interface that leads out, with a router.
 const NETWORK: &str = "mount -t sysfs sysfs /sys; ip link set lo up; ip link add eth0 type veth peer name peer0; ip link set eth0 up; \
     ip link set peer0 up; ip addr add 192.0.2.2/24 dev eth0; ip route add default via 192.0.2.1";
+
+/// Says on the standard error that the world is changed and the program begins.
+const BEGINS: &str = "the world is changed";
+
+/// What became of an attempt.
+#[derive(Debug)]
+enum Attempt {
+    /// The world cannot be changed here, so the program never began.
+    Impossible(String),
+    /// The program began, and ended without a report.
+    Broken(String),
+    Told(Value),
+}
 
 /// What the doctor says after `script` has changed the world that it sees; `None`, with a word about it, where that cannot be done here.
 fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
@@ -20,7 +33,22 @@ fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
         println!("skipped: namespaces take root");
         return None;
     }
-    let script = format!("set -e; {script}; exec \"$0\" doctor --json");
+    let program = Path::new(env!("CARGO_BIN_EXE_pipeops-agent"));
+    match attempt(program, script, environment) {
+        Attempt::Told(told) => Some(told),
+        Attempt::Broken(why) => panic!("{script}: {why}"),
+        Attempt::Impossible(why) => {
+            println!("skipped: {script}: {why}");
+            None
+        }
+    }
+}
+
+/// Changes the world and runs the program, which is opened before: the script may mount something over the folder that it lies in.
+fn attempt(program: &Path, script: &str, environment: &[(&str, &str)]) -> Attempt {
+    let script = format!(
+        "set -e; exec 9< \"$0\"; {script}; echo '{BEGINS}' >&2; exec /proc/self/fd/9 doctor --json"
+    );
     let output = command("unshare")
         .args([
             "--mount",
@@ -31,20 +59,23 @@ fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
             "--mount-proc",
         ])
         .args(["timeout", "60", "sh", "-c", &script])
-        .arg(env!("CARGO_BIN_EXE_pipeops-agent"))
+        .arg(program)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .envs(environment.iter().copied())
         .output()
         .unwrap();
-    // Where the world could not be changed the program never began, which is no verdict on it.
-    if output.stdout.is_empty() {
-        println!("skipped: {script}: {output:?}");
-        return None;
+    let error = String::from_utf8_lossy(&output.stderr);
+    if !error.lines().any(|line| line == BEGINS) {
+        return Attempt::Impossible(format!("{output:?}"));
     }
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    agrees(&told, output.status.code());
-    Some(told)
+    match serde_json::from_slice(&output.stdout) {
+        Ok(told) if matches!(output.status.code(), Some(0 | 1)) => {
+            agrees(&told, output.status.code());
+            Attempt::Told(told)
+        }
+        Ok(_) | Err(_) => Attempt::Broken(format!("{output:?}")),
+    }
 }
 
 /// The exit code says what the report says, and the report came in time.
@@ -80,6 +111,51 @@ fn assert_problem(told: &Value, id: &str, word: &str) {
 #[track_caller]
 fn assert_content(told: &Value, id: &str) {
     assert_eq!(check(told, id)["outcome"], "ok", "{:#}", check(told, id));
+}
+
+#[test]
+fn a_program_that_ends_without_a_report_is_a_failure_and_not_a_skipped_test() {
+    if !geteuid().is_root() {
+        println!("skipped: namespaces take root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    for (text, what) in [
+        ("kill -SEGV $$", "a crash before the first word"),
+        ("exit 101", "a panic"),
+        ("exit 0", "silence"),
+        ("echo '{'", "half a report"),
+        (
+            "echo '{}'; exit 2",
+            "a report beside an exit code that means none",
+        ),
+    ] {
+        put(&program, &format!("#!/bin/sh\n{text}\n"));
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let attempt = attempt(&program, "true", &[]);
+        assert!(matches!(attempt, Attempt::Broken(_)), "{what}: {attempt:?}");
+    }
+    let attempt = attempt(&program, "mount -t no-such-type none /mnt", &[]);
+    assert!(matches!(attempt, Attempt::Impossible(_)), "{attempt:?}");
+}
+
+#[test]
+fn the_place_of_the_checkout_does_not_matter() {
+    if !geteuid().is_root() {
+        println!("skipped: namespaces take root");
+        return;
+    }
+    // As in a checkout below a folder that a test mounts something over.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("pipeops-agent");
+    copy_program(&program);
+    let cover = format!("mount -t tmpfs none {}", folder.path().display());
+    match attempt(&program, &cover, &[]) {
+        Attempt::Told(told) => assert!(told["checks"].is_array()),
+        Attempt::Broken(why) => panic!("{why}"),
+        Attempt::Impossible(why) => println!("skipped: {cover}: {why}"),
+    }
 }
 
 #[test]
@@ -133,22 +209,18 @@ fn a_cable_that_is_not_there_an_address_a_route() {
 
 #[test]
 fn names_that_nobody_answers() {
-    let resolver = |address: &str| {
-        format!(
-            "{NETWORK}; echo nameserver {address} > /tmp/resolver; mount --bind /tmp/resolver /etc/resolv.conf"
-        )
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf").display().to_string();
+    let resolver = |line: &str| {
+        format!("{NETWORK}; echo '{line}' > {file}; mount --bind {file} /etc/resolv.conf")
     };
-    let tmp = "mount -t tmpfs none /tmp";
-    let Some(told) = after(&format!("{tmp}; {}", resolver("127.0.0.1")), &[]) else {
+    let Some(told) = after(&resolver("nameserver 127.0.0.1"), &[]) else {
         return;
     };
     assert_problem(&told, "dns.answers", "nothing answers names there");
-    let silent = after(&format!("{tmp}; {}", resolver("192.0.2.53")), &[]).unwrap();
+    let silent = after(&resolver("nameserver 192.0.2.53"), &[]).unwrap();
     assert_problem(&silent, "dns.answers", "192.0.2.53");
-    let none = format!(
-        "{NETWORK}; {tmp}; echo '# none' > /tmp/resolver; mount --bind /tmp/resolver /etc/resolv.conf"
-    );
-    let told = after(&none, &[]).unwrap();
+    let told = after(&resolver("# none"), &[]).unwrap();
     assert_problem(&told, "dns.servers", "names none");
     assert_eq!(check(&told, "dns.answers")["because"], "dns.servers");
 }
