@@ -132,6 +132,10 @@ impl Agent {
 
     /// Sets a variable of the next start.
     pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        assert!(
+            self.child.is_none(),
+            "{name} is for the next start, and the agent runs: start it afterwards"
+        );
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.into()));
         self

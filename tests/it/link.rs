@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use plane::{Behaviour, Carrier, Cut, Options, Plane, Redirect, RegisterReply, Sessions, Upgrade};
+use plane::{
+    Behaviour, Carrier, Cut, Options, Plane, Redirect, RegisterReply, Sessions, StreamHeader,
+    Upgrade,
+};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, SOON};
@@ -362,23 +365,57 @@ fn a_silent_control_plane_is_noticed_within_a_minute() {
         .expect("a new session");
 }
 
+/// A request over a stream, with a token of its own; waits for the end of the answer.
+fn ask_with_a_token(plane: &Plane, token: &str) {
+    plane.wait_streams(SOON).expect("streams");
+    let stream = plane.open_stream(None, &StreamHeader::kubernetes("id").bytes());
+    let stream = stream.unwrap();
+    let request = format!(
+        "GET /version HTTP/1.1\r\nhost: cluster\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write(request.as_bytes(), SOON).unwrap();
+    let answer = stream.read_all(SOON).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 "), "{answer:?}");
+}
+
 #[test]
 fn a_token_never_shows_in_the_log_the_status_or_the_command_line() {
-    let plane = plane();
-    let agent = Agent::start_for(&plane).with("PIPEOPS_LOG_LEVEL", "trace");
+    let mut plane = plane();
+    let mut agent = Agent::new(&plane).with("PIPEOPS_LOG_LEVEL", "trace");
+    agent.start();
     agent.until_linked();
-    let token = plane.token();
+    let first = plane.token().to_owned();
+    // Refused, then replaced: what is said of a token that does not work names no token either.
+    plane.set_token("another-token-of-the-test");
+    plane.cut(Sessions::All, Cut::Reset);
+    agent.until_condition("link.refused", SOON);
+    agent.set_token("another-token-of-the-test");
+    agent.until_linked();
+    ask_with_a_token(&plane, "a-token-of-a-user");
+    crate::agent::until("a line at trace", SOON, || {
+        agent.log().contains(" trace ").then_some(())
+    });
     let argv = std::fs::read_to_string(format!("/proc/{}/cmdline", agent.pid())).unwrap();
     let (_, shown) = agent.cli(&["config", "show"]);
     let (_, shown_json) = agent.cli(&["config", "show", "--json"]);
+    let (_, lines) = agent.get("/api/v1/logs").unwrap_or_default();
     for text in [
         agent.log(),
         agent.status().to_string(),
         argv,
         shown,
         shown_json,
+        lines,
     ] {
-        assert!(!text.contains(token), "{text}");
+        for token in [
+            first.as_str(),
+            "another-token-of-the-test",
+            "a-token-of-a-user",
+        ] {
+            assert!(!text.contains(token), "{text}");
+            let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, token);
+            assert!(!text.contains(&encoded), "{text}");
+        }
     }
 }
 
