@@ -95,6 +95,20 @@ impl Bench {
             .unwrap()
     }
 
+    /// How often the agent has refused something because of this level or of what it permits.
+    pub(crate) fn refusals(&self, level: &str) -> usize {
+        let log = self.agent.log();
+        let refused = log
+            .lines()
+            .filter(|line| line.contains("refused by the agent: "));
+        match level {
+            "off" => refused
+                .filter(|line| line.contains("access.level is \"off\", so nothing passes"))
+                .count(),
+            _ => refused.count(),
+        }
+    }
+
     fn works(&self, arguments: &[&str]) -> String {
         let output = self.ask(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
