@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,8 +19,8 @@ use crate::{
     kube::certificates::{Authority, Valid},
 };
 
-/// The promise is 20 s, on a machine that has nothing else to do.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);
+/// What is promised.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(20);
 /// What settles by itself, on a busy machine.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// A day: clocks of two machines have nothing to do with each other.
@@ -32,8 +32,8 @@ const SHIFTED_BOOT: [&str; 6] = [
     "--monotonic",
     "86400",
 ];
-/// Debian's, on this machine's architecture.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// Debian's, below the folder of an architecture.
+const FAKETIME: &str = "faketime/libfaketime.so.1";
 
 fn agent(plane: &Plane, accounts: &Accounts, name: &str) -> Agent {
     let kubeconfig = accounts.kubeconfig("pipeops-agent");
@@ -46,11 +46,32 @@ fn agent(plane: &Plane, accounts: &Accounts, name: &str) -> Agent {
         .with("KUBECONFIG", kubeconfig.display().to_string())
 }
 
-fn in_another_time(agent: Agent, shift: &str) -> Agent {
+/// Where libfaketime lies, on whatever architecture.
+fn faketime() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut files = folders.map(|folder| folder.path().join(FAKETIME));
+    files.find(|file| file.exists())
+}
+
+fn in_another_time(agent: Agent, library: &Path, shift: &str) -> Agent {
     agent
-        .with("LD_PRELOAD", FAKETIME)
+        .with("LD_PRELOAD", library.display().to_string())
         .with("FAKETIME", shift)
         .with("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+}
+
+/// Whether a program that `unshare -T` starts lives in another time: older kernels give that to its children only.
+fn can_shift_boot() -> bool {
+    let [unshare, more @ ..] = SHIFTED_BOOT;
+    let own = std::fs::read_link("/proc/self/ns/time").ok();
+    let there = command(unshare)
+        .args(more)
+        .args(["readlink", "/proc/self/ns/time"])
+        .output();
+    own.is_some()
+        && there.is_ok_and(|output| {
+            output.status.success() && Path::new(said(&output).trim()) != own.as_deref().unwrap()
+        })
 }
 
 /// A control plane and the agents of one cluster.
@@ -68,16 +89,19 @@ impl Bench {
         let plane = Plane::start(Options::default()).unwrap();
         let agents = ["a", "b", "c"].map(|name| agent(&plane, &accounts, name));
         let [a, mut b, mut c] = agents;
-        // One was booted at another time, one is in the next month, where this machine can do that.
-        if command("unshare")
-            .args(["-T", "true"])
-            .status()
-            .is_ok_and(|status| status.success())
-        {
+        // One was booted at another time, one is in the next month.
+        if can_shift_boot() {
             b = b.under(&SHIFTED_BOOT);
+        } else {
+            println!(
+                "skipped: an agent that was booted at another time: no time namespace can be had here"
+            );
         }
-        if Path::new(FAKETIME).exists() {
-            c = in_another_time(c, "+30d");
+        match faketime() {
+            Some(library) => c = in_another_time(c, &library, "+30d"),
+            None => println!(
+                "skipped: an agent whose clock is a month ahead: libfaketime is not installed: tests/setup test installs it"
+            ),
         }
         Some(Self {
             plane,
@@ -204,11 +228,12 @@ fn three_agents_have_one_link_whatever_happens_to_the_holder() {
         return;
     };
     bench.agents[0].start();
-    bench.agents[0].until_linked();
+    bench.session();
     for index in [1, 2] {
         bench.agents[index].start();
     }
     bench.until_settled(0);
+    the_clocks_differ(&bench);
     standing_by_is_healthy(&bench.agents[1]);
     bench.is_reached();
     clocks_in_the_lease_mean_nothing(&bench);
@@ -242,6 +267,24 @@ fn three_agents_have_one_link_whatever_happens_to_the_holder() {
         stopped.as_millis(),
         released.as_millis()
     );
+}
+
+/// The shifts arrived, where this machine can do them: without them nothing here says that clocks mean nothing.
+fn the_clocks_differ(bench: &Bench) {
+    let time_of = |agent: &Agent| {
+        std::fs::read_link(format!("/proc/{}/ns/time", agent.pid())).expect("its namespace of time")
+    };
+    if can_shift_boot() {
+        assert_ne!(time_of(&bench.agents[1]), time_of(&bench.agents[0]));
+    }
+    let day_of = |agent: &Agent| {
+        let log = agent.log();
+        let line = log.lines().find(|line| line.starts_with("20"));
+        line.expect("a line with its time")[..10].to_owned()
+    };
+    if faketime().is_some() {
+        assert_ne!(day_of(&bench.agents[2]), day_of(&bench.agents[0]));
+    }
 }
 
 /// It says whose the link is, in words, and nothing is wrong with it.
