@@ -5,8 +5,8 @@ mod source;
 use std::time::Duration;
 
 use plane::{
-    Acknowledging, Behaviour, Cut, Direction, Options, Plane, ReceivedRecords, Sessions, Streams,
-    View,
+    Acknowledging, Behaviour, Cut, Direction, Frame, Options, Plane, ReceivedRecords, Sessions,
+    Streams, View,
 };
 use serde_json::json;
 
@@ -249,6 +249,21 @@ fn a_receiver_that_lies_is_told_of_and_loses_nothing() {
     assert_eq!(plane.violations(), Vec::<String>::new());
 }
 
+/// The batches among the frames between a ping and its pong. One may be on its way already; the next one goes when that is acknowledged,
+/// which the agent reads after the ping. Only where no acknowledgement comes at all it goes on by itself, after a second: such a batch is
+/// not counted.
+fn batches_on_their_own(between: &[&Frame]) -> usize {
+    let (mut count, mut is_acknowledged) = (0, true);
+    for frame in between {
+        if frame.is_from_agent("edge_batch") {
+            count += usize::from(count == 0 || is_acknowledged);
+            is_acknowledged = false;
+        }
+        is_acknowledged |= frame.direction == Direction::ToAgent && frame.kind == "edge_ack";
+    }
+    count
+}
+
 #[test]
 fn a_backlog_lets_everything_else_pass() {
     let minutes = setting("PIPEOPS_TEST_MINUTES", 1_500);
@@ -269,20 +284,20 @@ fn a_backlog_lets_everything_else_pass() {
                 frame.is_from_agent("pong") && frame.id == id
             })
             .expect("a pong");
-        let between = plane.frames().into_iter().filter(move |frame| {
-            frame.number >= mark && frame.number < pong.number && frame.is_from_agent("edge_batch")
-        });
-        // One is under way; another only where the first was not acknowledged for a second.
-        let batches = between.count();
-        assert!(batches <= 2, "{batches} batches went before an answer");
+        let frames = plane.frames();
+        let since = |frame: &&Frame| frame.number >= mark && frame.number < pong.number;
+        let since: Vec<&Frame> = frames.iter().filter(since).collect();
+        let batches = batches_on_their_own(&since);
+        assert!(
+            batches <= 1,
+            "{batches} batches went before an answer: {since:?}"
+        );
         meetings += usize::from(batches > 0);
-        let sent = plane
-            .frames()
-            .into_iter()
-            .find(|frame| frame.number >= mark);
+        let sent = since.iter().find(|frame| frame.kind == "ping");
         waits.push(pong.at.saturating_sub(sent.unwrap().at));
     }
     waits.sort();
+    // How long that is depends on the machine: `make bench` has a goal for it.
     let (middle, most) = (waits[waits.len() / 2], waits[waits.len() - 1]);
     eprintln!(
         "{} answers, {meetings} of them behind a batch: {middle:?} in the middle, {most:?} at most",
