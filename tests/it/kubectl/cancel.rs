@@ -17,10 +17,10 @@ use crate::{
     cluster::{cluster, variable},
 };
 
-/// What the user gives up is over within this time, at the API server.
+/// A second after the user's command ended nobody finds its request at the API server.
 const OVER_WITHIN: Duration = Duration::from_secs(1);
-/// A machine with other things to do may be late for once, but not each time.
-const ATTEMPTS: u32 = 5;
+/// How often each is tried; each attempt has to hold.
+const ATTEMPTS: u32 = 3;
 
 /// Requests that run as long as somebody looks.
 #[derive(Clone, Copy, Debug)]
@@ -90,20 +90,26 @@ impl Long {
         (Running::start(kubectl), None)
     }
 
-    /// How long the API server knows of it after Ctrl-C.
+    /// How long after the end of the user's command the API server is known to have had the request: when the last look began that
+    /// found it. A look takes its time (all metrics of the API server, by curl), and what it finds is as old as its beginning at most.
     fn outlives(self, kubectl: Command) -> Duration {
         let before = self.count();
         let (mut running, connection) = self.start(kubectl);
         until("it runs", SOON, || (self.count() > before).then_some(()));
-        let began: Instant = clock();
         running.interrupt();
-        until("it is over at the API server", SOON, || {
-            (self.count() <= before).then_some(())
-        });
-        let took = clock() - began;
         running.ends(SOON);
+        let ended: Instant = clock();
+        let mut found = ended;
+        until("it is over at the API server", SOON, || {
+            let began = clock();
+            let is_over = self.count() <= before;
+            if !is_over {
+                found = began;
+            }
+            is_over.then_some(())
+        });
         drop(connection);
-        took
+        found - ended
     }
 }
 
@@ -123,14 +129,12 @@ fn ctrl_c_ends_a_request_at_the_api_server_within_a_second() {
                     continue;
                 }
                 let what = format!("{long:?} by {form:?} and {upgrade:?}");
-                let tried = (0..ATTEMPTS).map(|_| {
+                for _ in 0..ATTEMPTS {
                     let kubectl = upgrade.on(bench.kubectl(long.words()));
-                    let took = long.outlives(kubectl);
-                    println!("{what}: over after {took:?}");
-                    took
-                });
-                let mut tried = tried;
-                assert!(tried.any(|took| took <= OVER_WITHIN), "{what}");
+                    let found = long.outlives(kubectl);
+                    println!("{what}: found for {found:?}");
+                    assert!(found <= OVER_WITHIN, "{what}: {found:?}");
+                }
             }
         }
     }
