@@ -358,4 +358,67 @@ mod tests {
             assert!(redacted(text, &[]).len() <= text.len() + HIDDEN.len());
         }
     }
+
+    /// Written out, so that a pattern that is lost is a test that fails.
+    #[test]
+    fn every_pattern_hides_what_it_is_there_for() {
+        for name in [
+            "password",
+            "passwd",
+            "passphrase",
+            "secret",
+            "token",
+            "api_key",
+            "apikey",
+            "api-key",
+            "private_key",
+            "credential",
+            "authorization",
+        ] {
+            for name in [name.to_owned(), format!("MY_{}", name.to_uppercase())] {
+                let text = format!("{name}=abcdef rest");
+                assert_eq!(redacted(&text, &[]), format!("{name}=(hidden) rest"));
+            }
+        }
+        for word in [
+            "clt_01234567",
+            "eyJhbGciOiJI",
+            "K10a1b2c3d4e",
+            "ghp_01234567",
+            "github_pat_0",
+            "glpat-012345",
+            "xoxb-0123456",
+        ] {
+            assert_eq!(redacted(&format!("a {word}, b"), &[]), "a (hidden), b");
+            let text = format!("a --option={word} b");
+            assert_eq!(redacted(&text, &[]), "a (hidden) b");
+        }
+        for name in [
+            "token_file",
+            "token-file",
+            "token_path",
+            "secret_dir",
+            "secret_name",
+            "token_expiration",
+            "token_valid_until",
+        ] {
+            let text = format!("{name} = /etc/pipeops-agent");
+            assert_eq!(redacted(&text, &[]), text);
+        }
+    }
+
+    #[test]
+    fn a_value_is_hidden_from_its_sixth_byte_on_and_a_word_from_its_twelfth() {
+        for (text, safe) in [
+            ("token=abcde", "token=abcde"),
+            ("token=abcdef", "token=(hidden)"),
+            ("clt_1234567", "clt_1234567"),
+            ("clt_12345678", "(hidden)"),
+        ] {
+            assert_eq!(redacted(text, &[]), safe);
+        }
+        let known = |word| redacted("it is abcdef", &[Secret::new(word)]);
+        assert_eq!(known("abcde"), "it is abcdef");
+        assert_eq!(known("abcdef"), "it is (hidden)");
+    }
 }
