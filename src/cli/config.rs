@@ -100,7 +100,7 @@ fn show(given: &Given, output: &mut Output) -> Exit {
     for (line, setting) in lines.zip(&shown) {
         let line = match setting.origin {
             Origin::Default => output.toned(Tone::Faint, &line),
-            Origin::File { .. } | Origin::Environment(_) | Origin::Flag => line,
+            Origin::File { .. } | Origin::Environment(_) | Origin::Flag(_) => line,
         };
         output.line(&line);
     }

@@ -2,13 +2,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use nix::unistd::geteuid;
 use serde_json::{Value, json};
 use smol::{Timer, block_on};
 
 use super::{
     given::Given,
-    install::{self, Plan},
+    install::{self, Basis, Plan},
     load,
     output::{Output, printable},
     said::Said,
@@ -64,8 +63,10 @@ pub(super) static COMMAND: Command = Command {
 fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
     let (file, before) = install::now(given);
     let listen = wanted(given, &before)?;
-    let plan = Plan::new(file, vec![(KEY, listen.to_string())], output)?;
-    let written = plan.write_keys().map_err(as_root)?;
+    install::check_may_write(&file, "dashboard expose")?;
+    let keys = vec![install::wish(KEY, listen.to_string(), "--listen")];
+    let plan = Plan::new(file, keys, Basis::Process, output)?;
+    let written = plan.write_keys()?;
     check_that_it_holds(given, &listen.to_string())?;
     let line = if given.has("no-start") {
         None
@@ -131,15 +132,6 @@ fn wanted(given: &Given, before: &Loaded) -> Result<SocketAddr> {
             .fix(format!("{fix}; to take it back: --off")));
     }
     Ok(listen)
-}
-
-/// Only root writes settings.
-fn as_root(error: Error) -> Error {
-    if geteuid().is_root() {
-        error
-    } else {
-        error.fix("sudo pipeops-agent dashboard expose")
-    }
 }
 
 /// A file that is read later, or the environment, may say otherwise.

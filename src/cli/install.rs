@@ -2,11 +2,13 @@
 
 use std::{
     ffi::OsString,
+    fs::{DirBuilder, Permissions},
     io::ErrorKind,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
-use nix::unistd::User;
+use nix::unistd::{AccessFlags, User, access, geteuid};
 
 use super::{
     ask,
@@ -16,18 +18,29 @@ use super::{
     table::{Opt, Takes},
 };
 use crate::{
-    config::{self, DEFAULT_FILE, Loaded, Settings, Sources, TokenSource},
+    config::{
+        self, DEFAULT_FILE, FILE_VARIABLE, Given as Wish, Loaded, Origin, Settings, Sources,
+        TokenSource,
+        keys::{self, Secrecy},
+    },
     core::secret::Secret,
     daemon::trial::{self, Verdict},
     error::{Error, Result},
     files,
 };
 
+mod carried;
+
+use carried::{Copy, is_secret};
+pub(super) use carried::{copy_names, from_environment};
+
 /// What is written here belongs to the drop-in of this name, where there is a file of settings already.
 const DROP_IN: &str = "up.toml";
 
 /// Everybody may read settings, and only root may write them: no secret is in them.
 const OPEN: u32 = 0o644;
+/// Settings with a password in them are for root and the group of the agent.
+const SECRET: u32 = 0o640;
 
 /// A token that was not shown to the control plane.
 pub(super) const UNCHECKED: Opt = Opt::flag(
@@ -43,57 +56,113 @@ pub(super) const TOKEN_FILE: Opt = Opt::value(
     "Take the token out of this file; else out of PIPEOPS_TOKEN, else it is asked for",
 );
 
+/// Sources that the settings of a plan are taken from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Basis {
+    /// The files alone: what a service reads.
+    Files,
+    /// The files and the environment of this command, as an agent that is started by hand has it.
+    Process,
+}
+
 /// The settings as they will be.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The main file, which may not be there yet.
     pub(super) file: PathBuf,
     /// Keys that are written.
-    pub(super) keys: Vec<(&'static str, String)>,
+    pub(super) keys: Vec<Wish>,
     /// What will hold.
     pub(super) settings: Settings,
     /// Who the agent runs as: user and group.
     pub(super) owner: Option<(u32, u32)>,
+    copies: Vec<Copy>,
 }
 
 /// What holds now, whether it is enough to run with or not.
 pub(super) fn now(given: &Given) -> (PathBuf, Loaded) {
-    let file = given.path("config").unwrap_or_else(|| DEFAULT_FILE.into());
+    let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
+    let named = given.path("config").or_else(|| named.map(PathBuf::from));
+    let file = named.unwrap_or_else(|| DEFAULT_FILE.into());
     let file = std::path::absolute(&file).unwrap_or(file);
-    let loaded = config::load(&sources(&file, Vec::new()));
+    let loaded = config::load(&sources(&file, Basis::Process));
     (file, loaded)
 }
 
-/// The files and the environment, but for tokens in it: those are here to be written into a file.
-fn sources(file: &Path, assignments: Vec<String>) -> Sources {
-    let mut sources = Sources::of_process(Some(file.to_owned()), assignments);
+/// The files and, where that is wanted, the environment but for tokens in it: those are here to be written into a file.
+fn sources(file: &Path, basis: Basis) -> Sources {
+    let mut sources = Sources::of_process(Some(file.to_owned()), Vec::new());
     sources.is_new = true;
-    for name in ["PIPEOPS_TOKEN", "PIPEOPS_TOKEN_FILE"] {
-        sources.environment.remove(&OsString::from(name));
-    }
+    sources.environment.retain(|name, _| match basis {
+        Basis::Process => {
+            *name != OsString::from("PIPEOPS_TOKEN")
+                && *name != OsString::from("PIPEOPS_TOKEN_FILE")
+        }
+        Basis::Files => name.to_str().is_none_or(|name| !keys::is_variable(name)),
+    });
     sources
+}
+
+/// Refuses `command` where it could not write beside `file` in the end, before anything is asked.
+pub(super) fn check_may_write(file: &Path, command: &str) -> Result<()> {
+    let folder = file.ancestors().skip(1).find(|folder| folder.exists());
+    let folder = folder.unwrap_or_else(|| Path::new("/"));
+    let needs_root = || {
+        Error::new(format!("{command} needs root"))
+            .why(format!("only root may change {}", file.display()))
+            .fix(format!("sudo pipeops-agent {command}"))
+    };
+    if file == Path::new(DEFAULT_FILE) && !geteuid().is_root() {
+        return Err(needs_root());
+    }
+    match access(folder, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Ok(()),
+        Err(_) if !geteuid().is_root() => Err(needs_root()),
+        Err(error) => Err(files::explain(
+            format!("cannot write in {}", folder.display()),
+            &error.into(),
+        )),
+    }
+}
+
+/// A value that came by an option of its own.
+pub(super) fn wish(key: &'static str, text: impl Into<String>, option: &'static str) -> Wish {
+    Wish {
+        key,
+        text: text.into(),
+        origin: Origin::Flag(option),
+    }
 }
 
 impl Plan {
     /// The settings of `file` with these keys over them, or everything that is wrong with them.
     pub(super) fn new(
         file: PathBuf,
-        keys: Vec<(&'static str, String)>,
+        keys: Vec<Wish>,
+        basis: Basis,
         output: &mut Output,
     ) -> Result<Self> {
-        let assignments = keys
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        let loaded = config::load(&sources(&file, assignments));
+        let before = sources(&file, basis);
+        let wanted = Sources {
+            options: keys.clone(),
+            ..before.clone()
+        };
+        let loaded = config::load(&wanted);
         let user = User::from_name(&loaded.keeper().user).ok().flatten();
         let owner = user.map(|user| (user.uid.as_raw(), user.gid.as_raw()));
+        let mut copies = carried::copies(&keys, &file, owner)?;
+        let before = config::load(&before);
+        carried::check_order(&keys, &loaded, &before, &written_file(&file))?;
+        let mut keys = keys;
+        keys.retain(|wish| !carried::is_there(wish, &copies, &loaded, &before));
+        copies.retain(|copy| keys.iter().any(|wish| wish.key == copy.key));
         match loaded.settings() {
             Ok(settings) => Ok(Self {
                 file,
                 keys,
                 settings,
                 owner,
+                copies,
             }),
             Err(problems) => {
                 for problem in &problems {
@@ -103,6 +172,33 @@ impl Plan {
                     .fix("mend what is said above, then try again"))
             }
         }
+    }
+
+    /// Files of the settings that the agent's user cannot read, as far as owners and modes tell.
+    pub(super) fn unreadable(&self) -> Vec<&Path> {
+        let Some(owner) = self.owner else {
+            return Vec::new();
+        };
+        let pair = self.settings.tls.client.as_ref();
+        let certificate = pair
+            .into_iter()
+            .flat_map(|pair| [&pair.cert_file, &pair.key_file]);
+        let token = match &self.settings.pipeops.token {
+            TokenSource::File(path) => Some(path),
+            TokenSource::Inline(_) => None,
+        };
+        let named = self
+            .settings
+            .tls
+            .ca_file
+            .iter()
+            .chain(certificate)
+            .chain(token);
+        let is_copied = |path: &Path| self.copies.iter().any(|copy| copy.from == path);
+        let named = named.map(PathBuf::as_path);
+        named
+            .filter(|path| !is_copied(path) && !carried::is_readable(path, owner))
+            .collect()
     }
 
     /// The file of the token.
@@ -157,31 +253,53 @@ impl Plan {
             return Ok(None);
         }
         make_folder(&self.file)?;
-        let path = if self.file.exists() {
-            let path = self.file.with_file_name("config.d").join(DROP_IN);
-            make_folder(&path)?;
-            path
-        } else {
-            self.file.clone()
-        };
+        for copy in &self.copies {
+            copy.write(self.owner)?;
+        }
+        let path = written_file(&self.file);
+        make_folder(&path)?;
         // What an earlier `up` wrote and this one does not name stays.
-        let mut keys = match files::read_if_there(&path, 1 << 20)? {
+        let mut lines = match files::read_if_there(&path, 1 << 20)? {
             Some(before) => assigned(&String::from_utf8_lossy(&before)),
             None => Vec::new(),
         };
-        for (key, value) in &self.keys {
-            keys.retain(|(known, _)| known != key);
-            keys.push(((*key).to_owned(), format!("{value:?}")));
+        for Wish { key, text, .. } in &self.keys {
+            let value = match self.copies.iter().find(|copy| copy.key == *key) {
+                Some(copy) => copy.value(),
+                None => carried::toml(key, text),
+            };
+            lines.retain(|(known, _)| known != key);
+            lines.push(((*key).to_owned(), value));
         }
         let mut text = "# Written by pipeops-agent (up, dashboard expose), which writes it anew. All settings: pipeops-agent config example\n".to_owned();
-        for (key, value) in keys {
+        for (key, value) in lines {
             text.push_str(&key);
             text.push_str(" = ");
             text.push_str(&value);
             text.push('\n');
         }
-        files::replace_as_it_was(&path, text.as_bytes(), OPEN, None)?;
+        let (mode, owner) = match self.owner {
+            _ if !self.keys.iter().any(is_secret) => (OPEN, None),
+            Some((_, group)) => (SECRET, Some((0, group))),
+            None => (files::PRIVATE, None),
+        };
+        if mode != OPEN && path.exists() {
+            // Before the secret is in it: a file that is written again keeps the mode that it has.
+            let closed = std::fs::set_permissions(&path, Permissions::from_mode(mode));
+            let cannot = || format!("cannot close {} to others", path.display());
+            closed.map_err(|error| files::explain(cannot(), &error))?;
+        }
+        files::replace_as_it_was(&path, text.as_bytes(), mode, owner)?;
         Ok(Some(path))
+    }
+}
+
+/// The file that keys are written into.
+fn written_file(file: &Path) -> PathBuf {
+    if file.exists() {
+        file.with_file_name("config.d").join(DROP_IN)
+    } else {
+        file.to_owned()
     }
 }
 
@@ -194,11 +312,13 @@ fn assigned(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Makes the folder of `path`, where it is missing: the agent reads settings in it, whatever the umask of this command is.
 fn make_folder(path: &Path) -> Result<()> {
     let Some(folder) = path.parent() else {
         return Ok(());
     };
-    match std::fs::create_dir(folder) {
+    let made = DirBuilder::new().mode(0o755).create(folder);
+    match made.and_then(|()| std::fs::set_permissions(folder, Permissions::from_mode(0o755))) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(files::explain(
@@ -206,6 +326,12 @@ fn make_folder(path: &Path) -> Result<()> {
             &error,
         )),
     }
+}
+
+/// Whether this command line or its environment has a token.
+pub(super) fn is_token_given(given: &Given) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    given.has(TOKEN_FILE.long) || is_set("PIPEOPS_TOKEN_FILE") || is_set("PIPEOPS_TOKEN")
 }
 
 /// The token of this command line, or of somebody who is asked for it. `None` where there is none and nobody is asked.

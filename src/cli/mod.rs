@@ -16,6 +16,7 @@ mod completions;
 mod config;
 mod dashboard;
 mod doctor;
+mod down;
 mod events;
 mod expose;
 mod follow;
@@ -64,7 +65,7 @@ static PROGRAM: Command = Command {
     about: "Connects this machine and its cluster to a control plane over one outbound connection",
     below: &[
         &up::COMMAND,
-        &up::DOWN,
+        &down::COMMAND,
         &RUN,
         &status::COMMAND,
         &why::COMMAND,

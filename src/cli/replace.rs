@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     ask,
     given::Given,
-    install::{self, Plan, TOKEN_FILE, UNCHECKED},
+    install::{self, Basis, Plan, TOKEN_FILE, UNCHECKED},
     output::{Output, Tone, printable},
     said::Said,
     table::{CONFIG, Command, JSON, Opt},
@@ -100,18 +100,21 @@ fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
             shown.value.is_some() && shown.origin != crate::config::Origin::Default
         })
     };
-    let mut keys = Vec::new();
+    install::check_may_write(&file, "replace-go-agent")?;
+    let mut keys = install::from_environment(&before, true);
     if !is_set("pipeops.token_file") && !is_set("pipeops.token") {
         let path = file.with_file_name("token");
-        keys.push(("pipeops.token_file", path.display().to_string()));
+        let path = path.display().to_string();
+        keys.push(install::wish("pipeops.token_file", path, "this command"));
     }
-    let plan = Plan::new(file.clone(), keys.clone(), output)?;
+    let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     let namespace = plan.settings.agent.go_state_namespace.clone();
     let found = trial::with_cluster(&plan.settings, async |client| {
         find(&client, &namespace).await
     })?;
-    keys.extend(found.keys.iter().filter(|(key, _)| !is_set(key)).cloned());
-    let plan = Plan::new(file, keys, output)?;
+    let taken = found.keys.iter().filter(|(key, _)| !is_set(key));
+    keys.extend(taken.map(|(key, value)| install::wish(key, value, "the agent in the cluster")));
+    let plan = Plan::new(file, keys, Basis::Files, output)?;
 
     let own = plan.settings.pipeops.token.read().ok();
     let token = match install::new_token(given, None)? {
@@ -181,7 +184,7 @@ fn tell(found: &Found, plan: &Plan, given: &Given, output: &mut Output) {
     let written: Vec<String> = plan
         .keys
         .iter()
-        .map(|(key, value)| format!("{key} = {value}"))
+        .map(|wish| format!("{} = {}", wish.key, wish.shown()))
         .collect();
     let written = if written.is_empty() {
         "nothing: all is set here already".to_owned()

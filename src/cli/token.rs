@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     given::Given,
-    install::{self, Plan, TOKEN_FILE, UNCHECKED},
+    install::{self, Basis, Plan, TOKEN_FILE, UNCHECKED},
     output::Output,
     table::{CONFIG, Command, JSON},
 };
@@ -36,8 +36,9 @@ static ROTATE: Command = Command {
 
 fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
     let (file, _) = install::now(given);
-    let plan = Plan::new(file, Vec::new(), output)?;
+    let plan = Plan::new(file, Vec::new(), Basis::Process, output)?;
     let path = plan.token_file()?.to_owned();
+    install::check_may_write(&path, "token rotate")?;
     let token = install::new_token(given, Some("New token of this cluster"))?
         .ok_or_else(|| Error::new("there is no new token"))?;
     let is_same = plan

@@ -418,6 +418,12 @@ keys! {
     }
 }
 
+/// Whether a variable of this name sets a key.
+pub fn is_variable(name: &str) -> bool {
+    KEYS.iter()
+        .any(|key| key.variable() == name || key.older_names.contains(&name))
+}
+
 /// The key with this path.
 pub fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)

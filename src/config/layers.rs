@@ -33,8 +33,34 @@ pub enum Origin {
     },
     /// This variable.
     Environment(String),
-    /// `--set` on the command line.
-    Flag,
+    /// This option of the command line: `--set`, or one of its own such as `--api-url`.
+    Flag(&'static str),
+}
+
+/// Option of the command line that takes any key.
+const SET: &str = "--set";
+
+/// Value of a key that did not come by `--set` and is to hold like one that did.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Given {
+    /// Path of the key.
+    pub key: &'static str,
+    /// Value as it would be written in the environment.
+    pub text: String,
+    /// Source that messages name.
+    pub origin: Origin,
+}
+
+impl Given {
+    /// Value without a secret in it.
+    pub fn shown(&self) -> &str {
+        let secrecy = keys::find(self.key).map(|key| key.secrecy);
+        match secrecy {
+            Some(Secrecy::Hidden) => "(set, hidden)",
+            Some(Secrecy::Password) => self.text.rsplit('@').next().unwrap_or_default(),
+            Some(Secrecy::Open) | None => &self.text,
+        }
+    }
 }
 
 /// The layer that an origin belongs to: a later one wins.
@@ -52,7 +78,7 @@ impl Origin {
             Self::Default => Layer::Default,
             Self::File { .. } => Layer::File,
             Self::Environment(_) => Layer::Environment,
-            Self::Flag => Layer::Flag,
+            Self::Flag(_) => Layer::Flag,
         }
     }
 }
@@ -63,7 +89,7 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Environment(name) => f.write_str(name),
-            Self::Flag => f.write_str("--set"),
+            Self::Flag(option) => f.write_str(option),
         }
     }
 }
@@ -307,7 +333,7 @@ impl Merged {
             let Some(key) = keys::find(path) else {
                 let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
                 self.problems
-                    .push(unknown_key(&Origin::Flag, section, name));
+                    .push(unknown_key(&Origin::Flag(SET), section, name));
                 continue;
             };
             if key.secrecy == Secrecy::Hidden {
@@ -324,10 +350,23 @@ impl Merged {
                 );
                 continue;
             }
-            match key.kind.read_text(text, folder) {
-                Ok(value) => self.put(key, value, Origin::Flag),
-                Err(refusal) => self.refused(key, &Origin::Flag, refusal),
+            self.assign(key, text, Origin::Flag(SET), folder);
+        }
+    }
+
+    /// Reads values that came by options of their own.
+    pub(super) fn add_options(&mut self, options: &[Given], folder: &Path) {
+        for given in options {
+            if let Some(key) = keys::find(given.key) {
+                self.assign(key, &given.text, given.origin.clone(), folder);
             }
+        }
+    }
+
+    fn assign(&mut self, key: &'static Key, text: &str, origin: Origin, folder: &Path) {
+        match key.kind.read_text(text, folder) {
+            Ok(value) => self.put(key, value, origin),
+            Err(refusal) => self.refused(key, &origin, refusal),
         }
     }
 }

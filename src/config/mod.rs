@@ -24,7 +24,7 @@ use self::{
     layers::Merged,
 };
 pub use self::{
-    layers::{Entry, Origin},
+    layers::{Entry, Given, Origin},
     settings::{
         Access, Agent, CertificateFiles, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
         LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
@@ -50,6 +50,8 @@ pub struct Sources {
     pub environment: BTreeMap<OsString, OsString>,
     /// `section.key=value` from the command line.
     pub assignments: Vec<String>,
+    /// Values that are stronger than all others.
+    pub options: Vec<Given>,
     /// The folder that relative paths are below.
     pub folder: PathBuf,
     /// Whether the program runs as root.
@@ -67,6 +69,7 @@ impl Sources {
             is_new: false,
             environment,
             assignments,
+            options: Vec::new(),
             // Without a current folder (it was removed) relative paths fail where they are used, with their name.
             folder: std::env::current_dir().unwrap_or_default(),
             is_root: nix::unistd::geteuid().is_root(),
@@ -120,6 +123,7 @@ pub fn load(sources: &Sources) -> Loaded {
     merged.add_drop_ins(main);
     merged.add_environment(&sources.environment, &sources.folder);
     merged.add_assignments(&sources.assignments, &sources.folder);
+    merged.add_options(&sources.options, &sources.folder);
     let place = sources.place();
     let settings = merged.settings(&place).map(|settings| Settings {
         surroundings: Surroundings::of(&sources.environment),
@@ -182,6 +186,11 @@ impl Loaded {
     /// Every file that was looked for.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// Entry of this key, secrets included.
+    pub fn entry(&self, path: &str) -> Option<&Entry> {
+        self.merged.entries.get(path)
     }
 
     /// Every key with its value and origin, in the order of the table.

@@ -370,6 +370,32 @@ fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, Refusal> {
     Ok(Value::Labels(labels))
 }
 
+impl Value {
+    /// The value as it is written in a file.
+    pub fn toml(&self) -> String {
+        match self {
+            Self::Flag(flag) => flag.to_string(),
+            Self::Labels(labels) => {
+                let pairs = labels
+                    .iter()
+                    .map(|(name, text)| format!("{} = {}", quoted(name), quoted(text)));
+                format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+            }
+            Self::Text(_)
+            | Self::Path(_)
+            | Self::Time(_)
+            | Self::Bytes(_)
+            | Self::Ip(_)
+            | Self::Address(_) => quoted(&self.to_string()),
+        }
+    }
+}
+
+/// A basic string of TOML. Values hold no control characters, so two characters need an escape.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

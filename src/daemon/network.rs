@@ -13,7 +13,7 @@ use super::Agent;
 use crate::{
     config::Settings,
     core::health::Severity,
-    dashboard::{Loaded, Origin, Server, Shown, Site, Time},
+    dashboard::{Loaded, OWN_FILE, Origin, Server, Shown, Site, Time},
     error::{Error, Result},
     host::{facts::hostname, network::addresses},
     tasks::board::{CertificateView, DashboardView},
@@ -23,8 +23,6 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 /// What is wrong with the certificate, and what happened to it; the doctor's check of it has the same name.
 const CERTIFICATE: &str = "dashboard.certificate";
-/// Where the one that is made here is kept, below the state folder.
-const OWN_FILE: &str = "dashboard.pem";
 /// Addresses of the page that are told.
 const URLS_MAX: usize = 4;
 

@@ -370,7 +370,7 @@ pub(super) fn configured(settings: &Settings) -> Configured {
             format!("change access.level in {}, line {line}", path.display())
         }
         Origin::Environment(name) => format!("change {name} where the agent gets it from"),
-        Origin::Flag => "start the agent with another --set access.level".to_owned(),
+        Origin::Flag(option) => format!("start the agent with another {option} access.level"),
     };
     Configured {
         rules: policy::Rules {

@@ -15,6 +15,9 @@ mod server;
 mod site;
 mod socket;
 
+/// Name of the certificate that the dashboard makes for itself, with its key, in the agent's folder.
+pub const OWN_FILE: &str = "dashboard.pem";
+
 pub use answers::{Answering, Answers, Asked, Away, Caller, From, Session};
 pub use certificate::{Loaded, Origin, Shown, Time};
 pub use connections::CONNECTIONS_MAX;

@@ -233,6 +233,18 @@ fn split(path: &Path) -> Option<(&Path, &std::ffi::OsStr)> {
     Some((directory, path.file_name()?))
 }
 
+/// Name of the file that an interrupted write left this one of.
+pub fn written_name(unfinished: &str) -> Option<&str> {
+    let (name, random) = unfinished
+        .strip_prefix('.')?
+        .strip_suffix(UNFINISHED)?
+        .rsplit_once('.')?;
+    random
+        .bytes()
+        .all(|byte| byte.is_ascii_hexdigit())
+        .then_some(name)
+}
+
 /// A name of its own for each writer: two that share one could rename each other's half.
 fn unfinished_name(name: &std::ffi::OsStr) -> PathBuf {
     let mut bytes = [0_u8; 8];

@@ -154,6 +154,20 @@ impl Handle {
     }
 }
 
+/// Whether the store makes files of this name in its directory: databases with what SQLite keeps beside them, copies of damaged ones,
+/// and the small files.
+pub fn is_own_file(name: &str) -> bool {
+    let is_beside = |file: &str| {
+        let rest = name.strip_prefix(file);
+        rest.is_some_and(|rest| {
+            matches!(rest, "" | "-wal" | "-shm" | "-journal") || rest.starts_with(".damaged-")
+        })
+    };
+    is_beside(DATABASE)
+        || is_beside(telemetry::DATABASE)
+        || [IDENTITY, disk::NOTES, reserve::FILE].contains(&name)
+}
+
 /// Two agents on one directory would each undo what the other writes. The lock goes with the process, however that ends.
 fn lock(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
     let Ok(opened) = std::fs::File::open(directory) else {

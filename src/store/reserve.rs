@@ -10,7 +10,7 @@ use std::{
 use super::trouble::free_bytes;
 use crate::files;
 
-const FILE: &str = "reserve";
+pub(super) const FILE: &str = "reserve";
 const BYTES: usize = 1 << 20;
 /// Free space above which the reserve is taken (again).
 const FREE_BYTES: u64 = 4 << 20;

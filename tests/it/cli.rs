@@ -1,5 +1,6 @@
 //! The program as a person or a script meets it: its output, its exit codes, what it never prints.
 
+mod fresh;
 mod local;
 mod setup;
 mod shells;

@@ -203,6 +203,60 @@ fn the_page_is_opened_to_other_machines_and_closed_again_beside_the_settings_of_
 }
 
 #[test]
+fn a_setting_of_the_environment_is_written_closed_to_others_where_it_is_a_secret() {
+    let plane = plane();
+    let machine = Machine::new(&plane)
+        .with("HTTPS_PROXY", "http://me:canary-1@192.0.2.1:3128")
+        .with("PIPEOPS_ALLOW_PLAINTEXT", "yes")
+        .with("PIPEOPS_AGENT_LABELS", "site=berlin,rack=4")
+        .with("KUBECONFIG", "/root/.kube/config");
+    let token = machine.write("right", plane.token(), 0o600);
+    let up = |more: &[&str]| {
+        let words = ["up", "--unchecked", "--no-start", "--token-file", &token];
+        machine.run(&[&words[..], &["--cluster-name", "edge"], more].concat())
+    };
+    let output = up(&[]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let config = machine.path("config.toml");
+    let written = read(&config);
+    for line in [
+        "pipeops.proxy = \"http://me:canary-1@192.0.2.1:3128\"\n",
+        "pipeops.allow_plaintext = true\n",
+        "agent.labels = { \"rack\" = \"4\", \"site\" = \"berlin\" }\n",
+    ] {
+        assert!(written.contains(line), "{line}: {written}");
+    }
+    assert!(!written.contains("kubeconfig"), "{written}");
+    let mode = config.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0, "{mode:o}");
+    let all = text(&output.stdout) + &text(&output.stderr);
+    assert!(!all.contains("canary"), "{all}");
+    // What is there already is not written again.
+    let again = up(&["--json"]);
+    assert_eq!(
+        answer(&again)["settings"],
+        json!(machine.path("config.d/up.toml"))
+    );
+    let drop_in = read(&machine.path("config.d/up.toml"));
+    assert_eq!(drop_in.lines().count(), 2, "{drop_in}");
+    assert!(drop_in.contains("pipeops.cluster_name"), "{drop_in}");
+    // What another file says later would hold in place of what was checked.
+    machine.write(
+        "etc/config.d/zz.toml",
+        "pipeops.cluster_name = \"other\"\n",
+        0o644,
+    );
+    let output = up(&[]);
+    assert_eq!(code(&output), 2);
+    let told = text(&output.stderr);
+    assert!(
+        told.starts_with("error: pipeops.cluster_name cannot be set to edge: ")
+            && told.contains("zz.toml:1 says otherwise, and is read later"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_folder_that_is_not_the_agents_is_not_removed() {
     let plane = plane();
     let machine = Machine::new(&plane);
@@ -210,7 +264,13 @@ fn a_folder_that_is_not_the_agents_is_not_removed() {
     std::fs::create_dir(&foreign).unwrap();
     machine.write("state/photos", "", 0o600);
     let output = machine.run(&["down", "--purge", "--yes"]);
-    assert_eq!(code(&output), 2);
+    let told = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{told}{}", text(&output.stderr));
+    let left = format!(
+        "Left: {}: there is no identity.json in it, so it may be somebody else's.",
+        foreign.display()
+    );
+    assert!(told.contains(&left), "{told}");
     assert!(foreign.join("photos").exists());
 }
 

@@ -1,0 +1,140 @@
+//! `down`: the agent of this machine stopped and, where that is wanted, removed with all that it made.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{
+    ask,
+    given::Given,
+    install, load,
+    output::Output,
+    service,
+    socket::{self, Ask},
+    table::{CONFIG, Command, JSON, Opt},
+};
+use crate::{
+    config::{DEFAULT_FILE, Loaded},
+    error::{Error, Exit, Result},
+    wire::api::STATUS_PATH,
+};
+
+mod purge;
+
+use purge::{Purge, Subject};
+
+/// `down`.
+pub(super) static COMMAND: Command = Command {
+    name: "down",
+    about: "Stop the agent of this machine, now and after every boot",
+    options: &[
+        Opt::flag(
+            "purge",
+            "Remove its settings, its token and all that it kept, too",
+        ),
+        Opt::flag("yes", "Do not ask").short('y'),
+        CONFIG,
+        JSON,
+    ],
+    notes: "k3s and what runs in it are not touched.\n\
+            What the agent kept stays, so that it is the same agent after pipeops-agent up.\n\
+            --purge removes what the agent made and nothing else, and says what it left and why. It may be repeated.",
+    examples: &["sudo pipeops-agent down", "sudo pipeops-agent down --purge"],
+    exit: "0 when it is done, 1 when it was given up or something of the agent could not be removed, 2 when it cannot be done.",
+    run: Some(down),
+    ..Command::BARE
+};
+
+fn down(given: &Given, output: &mut Output) -> Result<Exit> {
+    let (file, loaded) = install::now(given);
+    install::check_may_write(&file, "down")?;
+    let purge = if given.has("purge") {
+        Some(Purge::find(&subject(&file, &loaded)))
+    } else {
+        None
+    };
+    let found = purge.as_ref().map(Purge::paths).unwrap_or_default();
+    if !found.is_empty() {
+        let question = format!("Remove {} for good?", shown(&found));
+        if !ask::is_permitted(given, &question)? {
+            output.line("Nothing was removed, and nothing was stopped.");
+            return Ok(Exit::Problem);
+        }
+    }
+    let is_usual = file == Path::new(DEFAULT_FILE);
+    let manager = service::manager(Path::new("/")).filter(|_| is_usual);
+    if let Some(manager) = manager {
+        manager.stop(Path::new("/"))?;
+    }
+    check_is_stopped(given)?;
+    let done = purge.map(Purge::remove).unwrap_or_default();
+    let is_whole = done.failed.is_empty();
+    let exit = if is_whole { Exit::Fine } else { Exit::Problem };
+    if given.has("json") {
+        let left = done.left.iter().chain(&done.failed);
+        let left: Vec<_> = left
+            .map(|left| json!({ "path": left.path, "why": left.why }))
+            .collect();
+        output.json(&json!({
+            "stopped": manager.is_some(), "removed": done.removed, "left": left,
+        }));
+        return Ok(exit);
+    }
+    output.line(match manager {
+        Some(_) => "The agent is stopped and starts at no boot. k3s and what runs in it goes on.",
+        None => "No agent runs here, and none is a service of this machine.",
+    });
+    if !done.removed.is_empty() {
+        output.line(&format!("Removed: {}.", shown(&done.removed)));
+    } else if given.has("purge") {
+        output.line("There is nothing of it to remove.");
+    }
+    for left in &done.left {
+        output.line(&format!("Left: {}: {}.", left.path.display(), left.why));
+    }
+    for failed in &done.failed {
+        let error = Error::new(format!("cannot remove {}", failed.path.display()));
+        output.error(
+            &error
+                .why(failed.why.clone())
+                .fix("remove it by hand, or try again"),
+        );
+    }
+    Ok(exit)
+}
+
+/// Places that `--purge` looks at.
+fn subject(file: &Path, loaded: &Loaded) -> Subject {
+    let path = |key: &str| {
+        let entry = loaded.entry(key)?;
+        Some(PathBuf::from(entry.value.to_string()))
+    };
+    Subject {
+        file: file.to_owned(),
+        is_usual: file == Path::new(DEFAULT_FILE),
+        token: path("pipeops.token_file"),
+        state: loaded.state_dir().to_owned(),
+        socket: loaded.socket().to_owned(),
+        keeper: loaded.keeper().state_dir,
+    }
+}
+
+fn check_is_stopped(given: &Given) -> Result<()> {
+    let sockets = socket::candidates_of(&load(given));
+    match socket::ask(&sockets, &Ask::Get(STATUS_PATH)) {
+        Ok(_) => Err(Error::new("an agent still runs, so nothing was removed")
+            .why("it is no service of this machine")
+            .fix("end it where it was started, by ctrl-C or kill; then again")),
+        Err(silence) if silence.is_down => Ok(()),
+        // It is not known to be stopped.
+        Err(silence) => Err(silence.error.fix("sudo pipeops-agent down")),
+    }
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.join(", ")
+}

@@ -1,0 +1,287 @@
+//! Removal of what the agent made: files that are its own by their names, and folders that are empty then.
+//!
+//! Nothing is removed behind a symbolic link, and nothing that the agent does not write. What is missing already is no error, so an
+//! attempt that stopped half-way is finished by the next.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::super::install;
+use crate::{dashboard, files, store};
+
+/// Places that are looked at.
+#[derive(Debug)]
+pub(super) struct Subject {
+    /// The file of settings.
+    pub(super) file: PathBuf,
+    /// Whether that is the usual one, whose folder is the agent's alone.
+    pub(super) is_usual: bool,
+    /// The token that the settings name.
+    pub(super) token: Option<PathBuf>,
+    /// The folder of the agent's files.
+    pub(super) state: PathBuf,
+    /// The socket of the agent.
+    pub(super) socket: PathBuf,
+    /// The folder of the root helper's journal.
+    pub(super) keeper: PathBuf,
+}
+
+/// Something that stays.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) path: PathBuf,
+    pub(super) why: String,
+}
+
+/// What is to be removed, in the order in which it is.
+#[derive(Debug, Default)]
+pub(super) struct Purge {
+    files: Vec<PathBuf>,
+    /// Folders that are removed where they are empty by then, and what stands in them that is not the agent's.
+    folders: Vec<(PathBuf, Vec<PathBuf>)>,
+    left: Vec<Left>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) removed: Vec<PathBuf>,
+    pub(super) left: Vec<Left>,
+    pub(super) failed: Vec<Left>,
+}
+
+impl Purge {
+    /// Everything of the agent that is there.
+    pub(super) fn find(subject: &Subject) -> Self {
+        let mut purge = Self::default();
+        let settings = subject.file.parent().unwrap_or_else(|| Path::new("/"));
+        purge.token(subject, settings);
+        purge.state(&subject.state);
+        purge.file(&subject.socket);
+        if let Some(folder) = subject.socket.parent()
+            && folder.ends_with("pipeops-agent")
+            && folder != subject.state
+        {
+            purge.folder(folder, |_| false);
+        }
+        let drop_ins = settings.join("config.d");
+        if subject.is_usual || subject.file.exists() {
+            purge.folder(&drop_ins, |name| {
+                is_of(name, |name| name.ends_with(".toml"))
+            });
+            let copies: Vec<String> = install::copy_names().collect();
+            let is_ours =
+                |name: &str| copies.iter().any(|copy| copy == name) || name == "go-agent.json";
+            if subject.is_usual {
+                let is_settings = |name: &str| name == "config.toml" || name == "token";
+                purge.folder(settings, |name| {
+                    is_of(name, |name| is_ours(name) || is_settings(name))
+                });
+            } else {
+                // Others may keep things in this folder: it stays.
+                for name in names(settings).iter().filter(|name| is_of(name, is_ours)) {
+                    purge.file(&settings.join(name));
+                }
+            }
+        }
+        // Last, because it says where the rest is: an attempt that stops half-way is finished by the next.
+        purge.file(&subject.file);
+        purge.last(&subject.file);
+        if subject.is_usual {
+            purge.keeper(&subject.keeper);
+        }
+        purge
+    }
+
+    fn token(&mut self, subject: &Subject, settings: &Path) {
+        let Some(token) = &subject.token else {
+            return;
+        };
+        if token.parent() == Some(settings) {
+            self.file(token);
+        } else if token.symlink_metadata().is_ok() {
+            self.left.push(Left {
+                path: token.clone(),
+                why: "it is outside the agent's folders; the settings name it as the token"
+                    .to_owned(),
+            });
+        }
+    }
+
+    fn state(&mut self, folder: &Path) {
+        let names = names(folder);
+        let is_ours = |name: &OsStr| {
+            is_of(name, |name| {
+                store::is_own_file(name) || name == dashboard::OWN_FILE || name == "agent.sock"
+            })
+        };
+        // Names that others use as well count only where the folder is the agent's without doubt.
+        let is_marked = names.iter().any(|name| {
+            name.to_str().is_some_and(|name| {
+                [store::DATABASE, store::IDENTITY, store::telemetry::DATABASE].contains(&name)
+            })
+        });
+        if is_marked || names.iter().all(|name| is_ours(name)) {
+            self.folder(folder, is_ours);
+        } else if !names.is_empty() {
+            self.left.push(Left {
+                path: folder.to_owned(),
+                why: format!(
+                    "there is no {} in it, so it may be somebody else's",
+                    store::IDENTITY
+                ),
+            });
+        }
+    }
+
+    fn keeper(&mut self, folder: &Path) {
+        if names(folder).is_empty() {
+            return self.folder(folder, |_| false);
+        }
+        self.left.push(Left {
+            path: folder.to_owned(),
+            why: "it says how repairs of this machine are taken back (sudo pipeops-agent changes)"
+                .to_owned(),
+        });
+    }
+
+    fn file(&mut self, path: &Path) {
+        let is_there = path.symlink_metadata().is_ok_and(|found| !found.is_dir());
+        if is_there && !self.files.iter().any(|known| known == path) {
+            self.files.push(path.to_owned());
+        }
+    }
+
+    /// Puts a file behind all others.
+    fn last(&mut self, path: &Path) {
+        let count = self.files.len();
+        self.files.retain(|known| known != path);
+        if self.files.len() < count {
+            self.files.push(path.to_owned());
+        }
+    }
+
+    /// Files of a folder that are the agent's, and the folder where nothing else is in it.
+    fn folder(&mut self, folder: &Path, is_ours: impl Fn(&OsStr) -> bool) {
+        let Ok(found) = folder.symlink_metadata() else {
+            return;
+        };
+        if found.is_symlink() {
+            let target = fs::read_link(folder).unwrap_or_default();
+            self.left.push(Left {
+                path: folder.to_owned(),
+                why: format!(
+                    "it is a link to {}, and links are not followed",
+                    target.display()
+                ),
+            });
+            return;
+        }
+        if !found.is_dir() || self.folders.iter().any(|(known, _)| known == folder) {
+            return;
+        }
+        let mut foreign = Vec::new();
+        for name in names(folder) {
+            let path = folder.join(&name);
+            let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+            if is_ours(&name) && !is_folder {
+                self.file(&path);
+            } else if !self.files.contains(&path) && !self.is_emptied(&path) {
+                foreign.push(path);
+            }
+        }
+        self.folders.push((folder.to_owned(), foreign));
+    }
+
+    /// Whether a folder is one of those that are removed.
+    fn is_emptied(&self, path: &Path) -> bool {
+        let mut known = self.folders.iter().filter(|(folder, _)| folder == path);
+        known.any(|(_, foreign)| foreign.is_empty())
+    }
+
+    /// What a person is asked about: whole folders, and files beside others.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        let whole = self
+            .folders
+            .iter()
+            .filter(|(_, foreign)| foreign.is_empty());
+        let whole: Vec<_> = whole.map(|(folder, _)| folder.clone()).collect();
+        let is_below = |path: &Path| {
+            whole
+                .iter()
+                .any(|folder| path != folder && path.starts_with(folder))
+        };
+        let mut paths: Vec<_> = whole.iter().chain(&self.files).cloned().collect();
+        paths.retain(|path| !is_below(path));
+        paths.sort();
+        paths
+    }
+
+    /// Removes it, as far as that is possible.
+    pub(super) fn remove(self) -> Done {
+        let shown = self.paths();
+        let mut done = Done {
+            left: self.left,
+            ..Done::default()
+        };
+        for file in &self.files {
+            done.note(file, fs::remove_file(file));
+        }
+        for (folder, foreign) in &self.folders {
+            if foreign.is_empty() {
+                done.note(folder, fs::remove_dir(folder));
+            }
+            // What is in a folder that is looked at itself is told there.
+            let is_known = |path: &PathBuf| self.folders.iter().any(|(known, _)| known == path);
+            let foreign = foreign.iter().filter(|path| !is_known(path));
+            done.left.extend(foreign.map(|path| Left {
+                path: path.clone(),
+                why: "the agent did not make it".to_owned(),
+            }));
+        }
+        let failed = done.failed.iter().map(|left| left.path.clone());
+        let failed: Vec<_> = failed.collect();
+        let is_gone = |path: &PathBuf| !failed.iter().any(|failed| failed.starts_with(path));
+        done.removed = shown.into_iter().filter(is_gone).collect();
+        done
+    }
+}
+
+impl Done {
+    fn note(&mut self, path: &Path, removed: io::Result<()>) {
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                self.failed.push(Left {
+                    path: path.to_owned(),
+                    why: error.to_string(),
+                });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Names in a folder, sorted; none behind a link.
+fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+    if folder.is_symlink() {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    names
+}
+
+/// Whether a name, or the name that an interrupted write of it left behind, is one of ours.
+fn is_of(name: &OsStr, is_ours: impl Fn(&str) -> bool) -> bool {
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    is_ours(name)
+        || name.strip_suffix(".new").is_some_and(&is_ours)
+        || files::written_name(name)
+            .is_some_and(|name| is_ours(name) || name.strip_suffix(".new").is_some_and(&is_ours))
+}

@@ -1,0 +1,240 @@
+//! Settings that hold in the environment of `up` and would be gone with it: they are written, and files that the agent could not read
+//! later are copied.
+
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::{OPEN, SECRET, Secrecy, Wish};
+use crate::{
+    config::{
+        Loaded, Origin,
+        keys::{self, KEYS, Key},
+        value::{Kind, Value},
+    },
+    error::{Error, Result},
+    files,
+};
+
+/// Certificates, keys and tokens are short.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// Folders that are emptied, or that a service may not look into.
+const FLEETING: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
+const PERSONAL: [&str; 2] = ["/home", "/root"];
+
+/// Keys that the environment sets and the files do not. `KUBECONFIG` is taken over where the command uses the cluster.
+pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> Vec<Wish> {
+    let of_environment = |key: &'static Key| {
+        let entry = loaded.entry(key.path)?;
+        let Origin::Environment(variable) = &entry.origin else {
+            return None;
+        };
+        // A secret is written by its owner, in a file of its own.
+        let is_taken = key.secrecy != Secrecy::Hidden && (uses_cluster || variable != "KUBECONFIG");
+        is_taken.then(|| Wish {
+            key: key.path,
+            text: entry.value.to_string(),
+            origin: entry.origin.clone(),
+        })
+    };
+    KEYS.iter().filter_map(of_environment).collect()
+}
+
+/// Whether the value must not be read by everybody.
+pub(super) fn is_secret(wish: &Wish) -> bool {
+    let secrecy = keys::find(wish.key).map(|key| key.secrecy);
+    match secrecy {
+        Some(Secrecy::Hidden) => true,
+        Some(Secrecy::Password) => wish.text.contains('@'),
+        Some(Secrecy::Open) | None => false,
+    }
+}
+
+/// The value as it is written in a file of settings. It was read before, so a value that cannot be read does not occur.
+pub(super) fn toml(key: &str, text: &str) -> String {
+    let value = keys::find(key).and_then(|key| key.kind.read_text(text, Path::new("/")).ok());
+    value.map_or_else(|| Value::Text(text.to_owned()).toml(), |value| value.toml())
+}
+
+/// Refuses keys that a file which is read later than `written` sets to something else.
+pub(super) fn check_order(
+    wishes: &[Wish],
+    wanted: &Loaded,
+    before: &Loaded,
+    written: &Path,
+) -> Result<()> {
+    for wish in wishes {
+        let (Some(entry), Some(now)) = (wanted.entry(wish.key), before.entry(wish.key)) else {
+            continue;
+        };
+        let Origin::File { path, .. } = &now.origin else {
+            continue;
+        };
+        let is_drop_in = |path: &Path| path.parent().is_some_and(|it| it.ends_with("config.d"));
+        let is_later = is_drop_in(path) && (!is_drop_in(written) || path.as_path() > written);
+        if is_later && now.value != entry.value {
+            return Err(
+                Error::new(format!("{} cannot be set to {}", wish.key, wish.shown()))
+                    .why(format!("{} says otherwise, and is read later", now.origin))
+                    .fix("change it there or remove it, then try again"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether the files say already what the environment says.
+pub(super) fn is_there(wish: &Wish, copies: &[Copy], wanted: &Loaded, before: &Loaded) -> bool {
+    let Some(now) = before.entry(wish.key) else {
+        return false;
+    };
+    let is_same = match copies.iter().find(|copy| copy.key == wish.key) {
+        Some(copy) => {
+            now.value == Value::Path(copy.to.clone())
+                && files::read(&copy.to, FILE_BYTES_MAX).is_ok_and(|there| there == copy.content)
+        }
+        None => wanted
+            .entry(wish.key)
+            .is_some_and(|entry| entry.value == now.value),
+    };
+    is_same && matches!(wish.origin, Origin::Environment(_))
+}
+
+/// A file that is copied beside the settings.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) key: &'static str,
+    pub(super) from: PathBuf,
+    to: PathBuf,
+    content: Vec<u8>,
+    mode: u32,
+}
+
+impl Copy {
+    /// The value of the key, as it is written in a file of settings.
+    pub(super) fn value(&self) -> String {
+        Value::Path(self.to.clone()).toml()
+    }
+
+    pub(super) fn write(&self, owner: Option<(u32, u32)>) -> Result<()> {
+        let (mode, owner) = match owner {
+            _ if self.mode == OPEN => (OPEN, None),
+            Some((_, group)) => (SECRET, Some((0, group))),
+            None => (files::PRIVATE, None),
+        };
+        files::replace_as_it_was(&self.to, &self.content, mode, owner)
+    }
+}
+
+/// Files that the environment names and that the agent could not read, or that would be gone with the next start of the machine.
+pub(super) fn copies(wishes: &[Wish], file: &Path, owner: Option<(u32, u32)>) -> Result<Vec<Copy>> {
+    let mut copies = Vec::new();
+    for wish in wishes {
+        let Some(key) = keys::find(wish.key) else {
+            continue;
+        };
+        let from = Path::new(&wish.text);
+        let is_from_here = matches!(wish.origin, Origin::Environment(_));
+        let is_file = key.kind == Kind::Path && key.path.ends_with("_file");
+        if !is_from_here || !is_file || lasts(from, owner) {
+            continue;
+        }
+        let content = files::read(from, FILE_BYTES_MAX)
+            .map_err(|error| error.within(format!("{} cannot be used", wish.origin)))?;
+        let is_certificate = matches!(key.name(), "ca_file" | "cert_file");
+        copies.push(Copy {
+            key: key.path,
+            from: from.to_owned(),
+            to: file.with_file_name(copy_name(key)),
+            content,
+            mode: if is_certificate { OPEN } else { SECRET },
+        });
+    }
+    Ok(copies)
+}
+
+/// Name of a copy: `tls-ca.pem`.
+fn copy_name(key: &Key) -> String {
+    let stem = key.path.trim_end_matches("_file").replace('.', "-");
+    match key.name() {
+        "ca_file" | "cert_file" | "key_file" => format!("{stem}.pem"),
+        _ => stem,
+    }
+}
+
+/// Every name that a copy can have.
+pub(in crate::cli) fn copy_names() -> impl Iterator<Item = String> {
+    let files = KEYS.iter().filter(|key| key.path.ends_with("_file"));
+    files.map(copy_name)
+}
+
+/// Whether the agent finds the file later and may read it then.
+fn lasts(path: &Path, owner: Option<(u32, u32)>) -> bool {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let is_below = |folders: &[&str]| folders.iter().any(|folder| real.starts_with(folder));
+    if is_below(&FLEETING) || (owner.is_some() && is_below(&PERSONAL)) {
+        return false;
+    }
+    owner.is_none_or(|owner| is_readable(&real, owner))
+}
+
+/// Whether owners and modes let a user read the file.
+pub(super) fn is_readable(path: &Path, (user, group): (u32, u32)) -> bool {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    real.ancestors().all(|part| {
+        let Ok(metadata) = part.metadata() else {
+            return false;
+        };
+        let wanted = if metadata.is_dir() { 0o1 } else { 0o4 };
+        let shift = match (metadata.uid() == user, metadata.gid() == group) {
+            (true, _) => 6,
+            (false, true) => 3,
+            (false, false) => 0,
+        };
+        metadata.mode() >> shift & wanted != 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_copy_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<_> = copy_names().collect();
+        assert_eq!(names.len(), copy_names().count());
+        assert!(
+            names.contains("tls-ca.pem") && names.contains("tls-key.pem"),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_lasts_where_the_user_of_the_agent_reaches_it() {
+        assert!(lasts(Path::new("/etc/passwd"), Some((65_533, 65_533))));
+        assert!(!lasts(Path::new("/etc/shadow"), Some((65_533, 65_533))));
+        assert!(!lasts(
+            Path::new("/home/somebody/ca.pem"),
+            Some((65_533, 65_533))
+        ));
+        assert!(lasts(Path::new("/home/somebody/ca.pem"), None));
+        assert!(!lasts(Path::new("/tmp/ca.pem"), None));
+    }
+
+    #[test]
+    fn a_value_is_written_so_that_it_is_read_as_the_same() {
+        for (key, text, wanted) in [
+            ("pipeops.allow_plaintext", "yes", "true"),
+            (
+                "agent.labels",
+                "site=berlin,rack=4",
+                r#"{ "rack" = "4", "site" = "berlin" }"#,
+            ),
+            ("telemetry.interval", "90s", "\"1 min 30 s\""),
+            ("pipeops.cluster_name", r#"a "b" \c"#, r#""a \"b\" \\c""#),
+        ] {
+            assert_eq!(toml(key, text), wanted);
+        }
+    }
+}
