@@ -1,4 +1,6 @@
-//! `doctor`: looks at this machine and tells what is wrong with it and what to do, without asking a running agent.
+//! `doctor`: what is wrong with this machine and what to do, as the running agent finds it or, without one, this command.
+
+use nix::unistd::geteuid;
 
 use super::{
     given::Given,
@@ -6,26 +8,31 @@ use super::{
     load,
     output::{Output, Tone, printable},
     repair,
-    table::{CONFIG, Command, JSON, SET},
+    socket::{self, Ask},
+    table::{CONFIG, Command, JSON, SET, SOCKET},
 };
 use crate::{
+    config::{Loaded, keys::nearest},
+    core::preflight::checks,
     daemon,
     error::{Error, Exit, Result},
     tasks::doctor,
-    wire::api::{Check, Doctor, Environment},
+    wire::api::{Check, Doctor, Environment, PROBLEMS_PATH},
 };
 
 /// `doctor`.
 pub(super) static COMMAND: Command = Command {
     name: "doctor",
     about: "Say what is wrong with this machine, and what to do about it",
-    options: &[repair::FIX, repair::YES, ROOT, CONFIG, SET, JSON],
+    options: &[repair::FIX, repair::YES, SOCKET, ROOT, CONFIG, SET, JSON],
     arguments: &[repair::CHECK],
-    notes: "It needs no running agent and changes nothing without --fix. As root it sees more.\n\
+    notes: "It asks the agent that runs here; without one, or with --config, --set or --root, it looks by itself. As root it sees more.\n\
+        It changes nothing without --fix.\n\
         With --fix each repair is shown before it is done, and `pipeops-agent undo` takes it back.",
     examples: &[
         "sudo pipeops-agent doctor",
         "pipeops-agent doctor --json",
+        "pipeops-agent doctor limits.inotify",
         "sudo pipeops-agent doctor --fix",
         "sudo pipeops-agent doctor --fix limits.inotify --yes",
     ],
@@ -36,23 +43,18 @@ pub(super) static COMMAND: Command = Command {
 
 fn run(given: &Given, output: &mut Output) -> Result<Exit> {
     let is_fix = given.has(repair::FIX.long);
-    match given.text(repair::CHECK.name) {
-        Some(check) if is_fix => return repair::fix(given, output, &[check.to_owned()]),
-        Some(check) => {
-            let fix = format!("sudo pipeops-agent doctor --fix {check}");
-            return Err(Error::new("a check is named only to repair it").fix(fix));
+    let named = given.text(repair::CHECK.name);
+    if let Some(check) = named {
+        check_is_known(check)?;
+        if is_fix {
+            return repair::fix(given, output, &[check.to_owned()]);
         }
-        None => {}
     }
-    let loaded = load(given);
-    let keeper = loaded.keeper().socket;
-    let settings = loaded.settings();
-    let mut subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
-    if let Some(root) = given.path(ROOT.long) {
-        subject.place.root = root;
+    if let Some(root) = given.path(ROOT.long).filter(|root| !root.is_dir()) {
+        return Err(Error::new(format!("there is no folder {}", root.display()))
+            .fix("name the folder that stands for the root of a machine: --root FOLDER"));
     }
-    let report = smol::block_on(doctor::look(&subject));
-    let told = report.told();
+    let mut told = look(given, output)?;
     if is_fix {
         let problems = told
             .checks
@@ -62,12 +64,23 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
         let checks: Vec<_> = checks.map(|check| check.id.clone()).collect();
         return repair::fix(given, output, &checks);
     }
+    if let Some(named) = named {
+        told.checks.retain(|check| check.id == named);
+    }
     if given.has(JSON.long) {
         let body = serde_json::to_value(&told)
             .map_err(|error| Error::new("cannot write JSON").because(&error))?;
         output.json(&body);
     } else {
-        for line in lines(&told, output) {
+        let lines = match named {
+            Some(_) => told
+                .checks
+                .iter()
+                .flat_map(|check| one(check, output))
+                .collect(),
+            None => lines(&told, output),
+        };
+        for line in lines {
             output.line(&line);
         }
     }
@@ -76,6 +89,116 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
     } else {
         Exit::Fine
     })
+}
+
+fn check_is_known(named: &str) -> Result<()> {
+    let ids = || checks().map(|check| check.id);
+    if ids().any(|id| id == named) {
+        return Ok(());
+    }
+    let room = named.split('.').next().unwrap_or_default();
+    let near: Vec<_> = ids()
+        .filter(|id| id.split('.').next() == Some(room))
+        .collect();
+    let fix = match nearest(named, ids()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None if !near.is_empty() => format!("did you mean one of {}?", near.join(", ")),
+        None => "pipeops-agent doctor --json names all checks".to_owned(),
+    };
+    Err(Error::new(format!("there is no check {named:?}")).fix(fix))
+}
+
+/// What the agent that runs here finds, completed by what only root sees; without one, what this command finds by itself.
+fn look(given: &Given, output: &mut Output) -> Result<Doctor> {
+    let loaded = load(given);
+    // Other settings than the agent's are to be looked at, or another machine.
+    let is_apart = [ROOT.long, CONFIG.long, SET.long]
+        .iter()
+        .any(|name| given.has(name));
+    if is_apart && !given.has(SOCKET.long) {
+        return Ok(own_look(given, loaded));
+    }
+    let asked = socket::ask(
+        &socket::candidates(given, &loaded),
+        &Ask::Test(PROBLEMS_PATH),
+    );
+    match asked {
+        Ok(answer) if answer.code == 200 => {
+            let mut told: Doctor = answer.understood()?;
+            let is_unseen = |check: &Check| check.outcome == "unknown" && check.needs_root;
+            if geteuid().is_root() && told.checks.iter().any(is_unseen) {
+                complete(&mut told, own_look(given, loaded));
+            }
+            Ok(told)
+        }
+        Ok(answer) => {
+            let refusal = answer.refusal("the agent that runs here does not tell what it finds");
+            output.warning(&refusal);
+            Ok(beside(own_look(given, loaded)))
+        }
+        Err(silence) if silence.is_down => Ok(own_look(given, loaded)),
+        Err(silence) => {
+            output.warning(
+                &silence
+                    .error
+                    .within("the agent that runs here was not asked"),
+            );
+            Ok(beside(own_look(given, loaded)))
+        }
+    }
+}
+
+fn own_look(given: &Given, loaded: Loaded) -> Doctor {
+    let keeper = loaded.keeper().socket;
+    let settings = loaded.settings();
+    let mut subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
+    if let Some(root) = given.path(ROOT.long) {
+        subject.place.root = root;
+    }
+    smol::block_on(doctor::look(&subject)).told()
+}
+
+/// Puts what root sees in the place of what the agent could not see. What the agent said of itself stays.
+fn complete(told: &mut Doctor, mut own: Doctor) {
+    for check in &mut told.checks {
+        if check.outcome != "unknown" || !check.needs_root {
+            continue;
+        }
+        let mut seen = own.checks.iter_mut().filter(|own| own.id == check.id);
+        if let Some(seen) = seen.find(|own| own.outcome != "unknown") {
+            std::mem::swap(check, seen);
+        }
+    }
+    let order = ["problem", "unknown", "skipped", "ok"];
+    let severities = ["critical", "warning", "note"];
+    let place = |words: &[&str], word: &str| words.iter().position(|known| *known == word);
+    told.checks.sort_by_key(|check| {
+        let severity = (check.outcome == "problem").then(|| place(&severities, &check.severity));
+        (place(&order, &check.outcome), severity)
+    });
+}
+
+/// The look of a command that has other settings than the agent beside it: what it says of settings is not about that agent.
+fn beside(mut own: Doctor) -> Doctor {
+    for check in &mut own.checks {
+        if check.id == "agent.settings" && check.outcome == "problem" {
+            "unknown".clone_into(&mut check.outcome);
+            "an agent runs here, with settings of its own".clone_into(&mut check.seen);
+        }
+    }
+    own
+}
+
+/// One check, whatever it came to.
+fn one(check: &Check, output: &Output) -> Vec<String> {
+    if check.outcome == "problem" {
+        return problem(check, &[], output);
+    }
+    let word = output.toned(Tone::Strong, &printable(&format!("{}:", check.outcome)));
+    vec![
+        format!("{word} {}: {}", check.title, printable(&check.seen)),
+        format!("  {} {}", output.toned(Tone::Strong, "why:"), check.why),
+    ]
 }
 
 /// Problems first, then what could not be seen, then in one line what is well.

@@ -28,7 +28,7 @@ pub(super) const CHECK: Argument = Argument {
     name: "CHECK",
     takes: Takes::Text,
     need: Need::Maybe,
-    help: "With --fix: repair only this",
+    help: "Only this check; with --fix: repair only this",
 };
 
 /// Repairs these checks, one after the other.
@@ -37,7 +37,7 @@ pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Resu
     let hands = Hands::of(&loaded, given)?;
     let is_json = given.has(JSON.long);
     let mut plans = Vec::new();
-    let mut is_fine = true;
+    let mut failed: Vec<(Error, Vec<&str>)> = Vec::new();
     for check in checks {
         match hands.plan(check) {
             Ok(plan) if plan.is_needed => plans.push(plan),
@@ -45,11 +45,22 @@ pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Resu
             Ok(plan) => output.line(&format!("{check}: {}", printable(&plan.does))),
             // One that does not fit this machine holds up no other, unless it is the only one.
             Err(error) if checks.len() > 1 && !is_json => {
-                is_fine = false;
-                output.warning(&error);
+                match failed.iter_mut().find(|(known, _)| *known == error) {
+                    Some((_, checks)) => checks.push(check),
+                    None => failed.push((error, vec![check])),
+                }
             }
             Err(error) => return Err(error),
         }
+    }
+    // What holds for all of them is told once.
+    match failed.as_slice() {
+        [(error, same)] if same.len() == checks.len() => return Err(error.clone()),
+        _ => {}
+    }
+    let mut is_fine = failed.is_empty();
+    for (error, checks) in failed {
+        output.warning(&error.within(checks.join(", ")));
     }
     if is_json && !given.has(YES.long) {
         output.json(&json!({ "plans": plans }));

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
+    config::DEFAULT_FILE,
     error::{Error, Result},
     host::exec,
 };
@@ -41,7 +42,9 @@ pub(super) fn manager(root: &Path) -> Option<Manager> {
 
 /// How the agent of this machine is started.
 pub(super) fn start_line() -> &'static str {
+    let is_set_up = Path::new(DEFAULT_FILE).exists();
     match manager(Path::new("/")) {
+        Some(_) if !is_set_up => "set this machine up: sudo pipeops-agent up",
         Some(Manager::Systemd) => "start it: sudo systemctl start pipeops-agent",
         Some(Manager::OpenRc) => "start it: sudo rc-service pipeops-agent start",
         None => "start it: pipeops-agent run; a new machine is set up by sudo pipeops-agent up",

@@ -239,7 +239,7 @@ impl Merged {
             self.problems.push(
                 Error::new("there is no token for the control plane")
                     .why("neither PIPEOPS_TOKEN_FILE nor PIPEOPS_TOKEN is set, and no file has pipeops.token_file")
-                    .fix("write the token of this cluster into a file and name it by PIPEOPS_TOKEN_FILE or pipeops.token_file"),
+                    .fix("sudo pipeops-agent up, which asks for it; by hand: write the token of this cluster into a file and name that by PIPEOPS_TOKEN_FILE or pipeops.token_file"),
             );
             return None;
         }

@@ -19,7 +19,7 @@ use self::{
     acts::Way,
     journal::{Held, Journal},
     place::Place,
-    repairs::{Planned, Proposal},
+    repairs::Planned,
 };
 use crate::{
     core::{
@@ -66,12 +66,12 @@ impl Keeper {
         };
         Ok(match repairs::plan(repair, &self.place)? {
             Planned::Nothing(why) => Plan { does: why, ..plan },
-            Planned::Work(proposal) => Plan {
+            Planned::Work(recipe) => Plan {
                 is_needed: true,
-                does: proposal.does,
-                leaves: proposal.leaves,
-                undo: proposal.undo,
-                remains: proposal.remains,
+                remains: recipe.remains(),
+                does: recipe.does,
+                leaves: recipe.leaves,
+                undo: recipe.undo,
                 ..plan
             },
         })
@@ -83,13 +83,8 @@ impl Keeper {
         let journal = self.open()?;
         // What was interrupted comes first: it may be this very thing.
         self.settle(&journal)?;
-        let Proposal {
-            does,
-            remains,
-            acts,
-            ..
-        } = match repairs::plan(repair, &self.place)? {
-            Planned::Work(proposal) => proposal,
+        let recipe = match repairs::plan(repair, &self.place)? {
+            Planned::Work(recipe) => recipe,
             Planned::Nothing(why) => {
                 let earlier = journal.records()?.into_iter().rev();
                 let mut earlier = earlier.filter(|record| record.check == check);
@@ -103,6 +98,7 @@ impl Keeper {
                 });
             }
         };
+        let acts = repairs::acts(&recipe, &self.place)?;
         for act in &acts {
             self.place.check(act)?;
         }
@@ -111,8 +107,8 @@ impl Keeper {
             check: check.to_owned(),
             who: who.to_owned(),
             at_ms: now().millis(),
-            does,
-            remains,
+            remains: recipe.remains(),
+            does: recipe.does,
             acts,
             steps: Vec::new(),
             undone_by: None,

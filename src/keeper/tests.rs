@@ -485,12 +485,12 @@ fn a_change_that_was_cut_off_anywhere_is_brought_to_its_end() {
         };
         let acts = {
             let tree = make_tree();
-            let Planned::Work(proposal) =
-                repairs::plan(repair_of(check).unwrap(), &Place::new(tree.root())).unwrap()
+            let place = Place::new(tree.root());
+            let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &place).unwrap()
             else {
                 panic!("{check}");
             };
-            proposal.acts.len()
+            repairs::acts(&recipe, &place).unwrap().len()
         };
         for place in 0..acts {
             for state in [StepState::Intended, StepState::Acted, StepState::Verified] {
@@ -518,7 +518,7 @@ fn a_change_that_was_cut_off_anywhere_is_brought_to_its_end() {
 fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acted: bool) {
     let keeper = tree.keeper();
     let journal = keeper.open().unwrap();
-    let Planned::Work(proposal) = repairs::plan(repair_of(check).unwrap(), &keeper.place).unwrap()
+    let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &keeper.place).unwrap()
     else {
         panic!("{check}");
     };
@@ -527,9 +527,9 @@ fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acte
         check: check.to_owned(),
         who: "root".to_owned(),
         at_ms: 0,
-        does: proposal.does,
+        acts: repairs::acts(&recipe, &keeper.place).unwrap(),
+        does: recipe.does,
         remains: None,
-        acts: proposal.acts,
         steps: Vec::new(),
         undone_by: None,
         why: None,

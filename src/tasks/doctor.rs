@@ -119,13 +119,20 @@ pub struct Report {
     pub at: Wall,
     /// How long it took.
     pub took: Duration,
+    /// Whether the root helper answered.
+    pub has_helper: bool,
 }
 
 impl Report {
     /// As the API and the command line tell it.
     pub fn told(&self) -> Doctor {
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
-        Doctor::new(&self.environment, &self.verdicts, self.at, took_ms)
+        let told = Doctor::new(&self.environment, &self.verdicts, self.at, took_ms);
+        if self.has_helper {
+            return told;
+        }
+        let start = self.environment.filled("{start pipeops-keeper}", "");
+        told.without_helper(&start)
     }
 }
 
@@ -134,7 +141,8 @@ pub async fn look(subject: &Subject) -> Report {
     let started = clock::now();
     let found = zip(read(&subject.place), seen_by_root(&subject.keeper));
     let ((mut facts, by_root), certificate) = zip(found, certificate(subject)).await;
-    facts.complete(by_root);
+    let has_helper = by_root.is_some();
+    facts.complete(by_root.unwrap_or_default());
     let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
     facts.found.extend(certificate);
     let secrets = secrets(subject).await;
@@ -155,6 +163,7 @@ pub async fn look(subject: &Subject) -> Report {
         verdicts,
         at: started.wall,
         took: clock::now().mono.since(started.mono),
+        has_helper,
     }
 }
 
@@ -205,13 +214,13 @@ async fn collect(told: &Receiver<Found>, facts: &mut Facts) {
     }
 }
 
-/// What the root helper sees; nothing where there is none, or where it takes too long.
-async fn seen_by_root(socket: &Path) -> BTreeMap<String, Fact> {
-    let inspection = deadline(READ_WITHIN, Keeper::at(socket).inspect()).await;
-    let Ok(Ok(inspection)) = inspection else {
-        return BTreeMap::new();
-    };
-    inspection.by_root()
+/// What the root helper sees; `None` where there is no helper. One that is slow has told nothing and is there.
+async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
+    match deadline(READ_WITHIN, Keeper::at(socket).inspect()).await {
+        Ok(Ok(inspection)) => Some(inspection.by_root()),
+        Ok(Err(_)) => None,
+        Err(_late) => Some(BTreeMap::new()),
+    }
 }
 
 /// What the dashboard would show to other machines. Where it is not for the eyes of this user it may well be for those of the agent's.

@@ -23,7 +23,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the agent does not start with them",
         judge: settings,
-        automatic: None,
     },
     Check {
         id: "agent.state",
@@ -33,7 +32,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[STATE, "/etc/passwd"],
         why: "who the agent is, and what waits to be sent, is kept there",
         judge: state,
-        automatic: None,
     },
     Check {
         id: "agent.secrets",
@@ -43,7 +41,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "who reads the token can answer in the place of this agent; members of the agent's group may look at it, and no more",
         judge: secrets,
-        automatic: None,
     },
     Check {
         id: "agent.service",
@@ -57,7 +54,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "this machine is not watched, and its control plane cannot reach it",
         judge: service,
-        automatic: None,
     },
     Check {
         id: "agent.name",
@@ -72,7 +68,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the control plane cannot be found",
         judge: name,
-        automatic: None,
     },
     Check {
         id: "agent.control-plane",
@@ -88,7 +83,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "applications run on; nothing can be deployed or seen from outside until it is back",
         judge: control_plane,
-        automatic: None,
     },
     Check {
         id: "agent.tls",
@@ -98,7 +92,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the agent talks to nobody who cannot prove who they are",
         judge: tls,
-        automatic: None,
     },
     Check {
         id: "dashboard.certificate",
@@ -109,7 +102,6 @@ pub(super) const CHECKS: &[Check] = &[
         why: "other machines reach the dashboard by it alone: browsers refuse one that has ended or is for others, and without one an agent \
             that starts serves this machine only",
         judge: certificate,
-        automatic: None,
     },
 ];
 
@@ -123,7 +115,17 @@ fn settings(facts: &Facts, _: &Environment) -> Judgement {
         fix: "{about}",
         commands: &["pipeops-agent config check"],
     };
-    answered(facts, "settings", "they were not read", &ADVICE)
+    // A machine that was never set up.
+    const NEW: Advice = Advice {
+        fix: "set this machine up: it asks for the token of this cluster and starts the agent",
+        commands: &["sudo pipeops-agent up"],
+    };
+    let is_new = match facts.found.get("settings") {
+        Some(Fact::Failed(told)) => told.contains("\nsudo pipeops-agent up"),
+        Some(_) | None => false,
+    };
+    let advice = if is_new { &NEW } else { &ADVICE };
+    answered(facts, "settings", "they were not read", advice)
 }
 
 fn state(facts: &Facts, _: &Environment) -> Judgement {

@@ -5,10 +5,11 @@
     reason = "an advice stands where it is given"
 )]
 
-use super::{Advice, Automatic, Check, Facts, Judgement, Problem, ok, unread};
+use super::{Advice, Check, Facts, Judgement, Problem, ok, unread};
 use crate::core::{
     environment::{Environment, Init, Virtualisation},
     health::Severity::{Critical, Note, Warning},
+    repair::recipe,
     time::Wall,
 };
 
@@ -33,7 +34,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &STAMPS,
         why: "certificates are not valid at a wrong time: no link, no images, and a first start of k3s makes certificates that never work",
         judge: clock,
-        automatic: None,
     },
     Check {
         id: "clock.sync",
@@ -47,11 +47,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "a clock that nobody corrects runs off, and with it certificates and the order of what is measured",
         judge: clock_sync,
-        automatic: Some(&Automatic {
-            does: "runs timedatectl set-ntp true",
-            leaves: "which time servers are asked; it does not set the clock itself",
-            undo: "runs timedatectl set-ntp false",
-        }),
     },
     Check {
         id: "clock.battery",
@@ -65,7 +60,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "without one the machine wakes up in the past after a power cut, until a time server answers",
         judge: battery,
-        automatic: None,
     },
     Check {
         id: "host.name",
@@ -79,7 +73,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "two nodes of one name push each other out of the cluster, and Kubernetes takes lower-case names only",
         judge: host_name,
-        automatic: None,
     },
     Check {
         id: "host.machine-id",
@@ -89,7 +82,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/etc/machine-id", "/var/lib/dbus/machine-id"],
         why: "machines with the same id get the same address and are taken for one; without one services fail",
         judge: machine_id,
-        automatic: None,
     },
 ];
 
@@ -153,11 +145,14 @@ fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
         return Judgement::NotHere("the clock is that of the host");
     }
     const SYSTEMD: Advice = Advice {
-        fix: "let systemd follow a time server; without internet name one of your own (a router often is one) as NTP= in /etc/systemd/timesyncd.conf",
-        commands: &[
-            "sudo timedatectl set-ntp true",
-            "timedatectl timesync-status",
-        ],
+        fix: "let systemd follow a time server",
+        commands: &[],
+    };
+    // It runs, so that nothing is to be switched on.
+    const SILENT: Advice = Advice {
+        fix: "let it reach a time server (UDP port 123); without internet name one of your own (a router often is one) as NTP= in \
+            /etc/systemd/timesyncd.conf, then restart it",
+        commands: &["timedatectl timesync-status", "{restart systemd-timesyncd}"],
     };
     const OPENRC: Advice = Advice {
         fix: "let a time client run",
@@ -172,7 +167,7 @@ fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
         }
         return Problem::new(
             "systemd-timesyncd has not reached a time server since it started",
-            &SYSTEMD,
+            &SILENT,
         )
         .into();
     }
@@ -183,12 +178,14 @@ fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.virtualisation == Virtualisation::Wsl2 {
         return Judgement::NotHere("the clock is that of Windows");
     }
-    let advice = if environment.init == Init::OpenRc {
-        &OPENRC
+    let (advice, recipe) = if environment.init == Init::OpenRc {
+        (&OPENRC, None)
     } else {
-        &SYSTEMD
+        (&SYSTEMD, Some(recipe::clock()))
     };
-    Problem::new("no program here follows a time server", advice).into()
+    Problem::new("no program here follows a time server", advice)
+        .repaired_by(recipe)
+        .into()
 }
 
 fn battery(facts: &Facts, environment: &Environment) -> Judgement {

@@ -5,10 +5,11 @@
     reason = "an advice stands where it is given"
 )]
 
-use super::{Advice, Automatic, Check, Facts, Judgement, Problem, facts::version, ok, unread};
+use super::{Advice, Check, Facts, Judgement, Problem, facts::version, ok, unread};
 use crate::core::{
     environment::Environment,
     health::Severity::{Critical, Note, Warning},
+    repair::recipe,
 };
 
 /// Where k3s keeps everything.
@@ -25,6 +26,9 @@ const FOLDERS: [&str; 5] = [
 ];
 const MOUNTS: &str = "/proc/self/mountinfo";
 
+/// Services that start with the machine.
+const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/";
+
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -35,7 +39,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS, "/proc/cmdline"],
         why: "everything that is installed or written is gone after a restart, and fills the memory until then",
         judge: volatile,
-        automatic: None,
     },
     Check {
         id: "disk.network-root",
@@ -45,7 +48,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS],
         why: "containers need overlay file systems, which cannot lie on a network mount",
         judge: network_root,
-        automatic: None,
     },
     Check {
         id: "disk.read-only",
@@ -55,7 +57,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS],
         why: "nothing can be kept; the kernel makes a file system read-only when its disk has errors",
         judge: read_only,
-        automatic: None,
     },
     Check {
         id: "disk.errors",
@@ -65,7 +66,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/sys/fs/ext4/*/errors_count"],
         why: "files may be damaged already, and more will be",
         judge: errors,
-        automatic: None,
     },
     Check {
         id: "disk.space",
@@ -75,7 +75,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS],
         why: "below 5 % Kubernetes removes Pods and images, and with no room databases stop",
         judge: space,
-        automatic: None,
     },
     Check {
         id: "disk.inodes",
@@ -85,7 +84,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS],
         why: "no file can be made although there is room",
         judge: inodes,
-        automatic: None,
     },
     Check {
         id: "disk.wear",
@@ -98,7 +96,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "a worn card becomes read-only or loses what was written",
         judge: wear,
-        automatic: None,
     },
     Check {
         id: "disk.card",
@@ -112,7 +109,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "an idle k3s wears out a card within a year, and a slow one stops it; etcd does not run on cards at all",
         judge: card,
-        automatic: None,
     },
     Check {
         id: "disk.zfs",
@@ -122,7 +118,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[MOUNTS, "/sys/module/zfs/version"],
         why: "containers need overlay file systems, which ZFS has from 2.2 on",
         judge: zfs,
-        automatic: None,
     },
     Check {
         id: "swap.card",
@@ -134,14 +129,10 @@ pub(super) const CHECKS: &[Check] = &[
             MOUNTS,
             "stat /etc/dphys-swapfile",
             "stat /etc/rpi/swap.conf",
+            WANTS,
         ],
         why: "swapping to a card wears it out and makes the Kubernetes API take seconds",
         judge: swap,
-        automatic: Some(&Automatic {
-            does: "switches swap on the card off, and keeps it off: dphys-swapfile is disabled, rpi-swap is told to use compressed memory",
-            leaves: "compressed memory (zram) and swap on other disks",
-            undo: "switches it on again",
-        }),
     },
 ];
 fn volatile(facts: &Facts, environment: &Environment) -> Judgement {
@@ -429,15 +420,11 @@ fn swap(facts: &Facts, _: &Environment) -> Judgement {
     };
     const DPHYS: Advice = Advice {
         fix: "switch the swap file off for good; compressed memory (the package zram-tools) takes its place",
-        commands: &["sudo dphys-swapfile swapoff", "{disable dphys-swapfile}"],
+        commands: &[],
     };
     const RPI_SWAP: Advice = Advice {
         fix: "let rpi-swap use compressed memory alone, then restart the machine",
-        commands: &[
-            "sudo mkdir -p /etc/rpi/swap.conf.d",
-            "printf '[Main]\\nMechanism=zram\\n' | sudo tee /etc/rpi/swap.conf.d/50-pipeops-agent.conf",
-            "sudo reboot",
-        ],
+        commands: &[],
     };
     const OTHER: Advice = Advice {
         fix: "switch it off, and take its line out of /etc/fstab",
@@ -446,14 +433,18 @@ fn swap(facts: &Facts, _: &Environment) -> Judgement {
             "sudo sed -i.bak '\\#^{about}[[:space:]]#s/^/#/' /etc/fstab",
         ],
     };
-    let advice = if facts.has("stat /etc/dphys-swapfile") {
-        &DPHYS
-    } else if facts.has("stat /etc/rpi/swap.conf") {
-        &RPI_SWAP
+    let (advice, recipe) = if facts.has("stat /etc/rpi/swap.conf") {
+        (&RPI_SWAP, Some(recipe::rpi_swap()))
+    } else if facts.has("stat /etc/dphys-swapfile") {
+        let is_enabled = facts
+            .names(WANTS)
+            .any(|name| name == "dphys-swapfile.service");
+        (&DPHYS, Some(recipe::swap_file(path, is_enabled)))
     } else {
-        &OTHER
+        (&OTHER, None)
     };
     Problem::new(format!("{path} is on a card"), advice)
         .about(path)
+        .repaired_by(recipe)
         .into()
 }

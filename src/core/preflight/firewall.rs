@@ -6,7 +6,7 @@
 )]
 
 use super::{
-    Advice, Automatic, Check, Facts, Judgement, Problem,
+    Advice, Check, Facts, Judgement, Problem,
     facts::version,
     network::{BINARY, CONFIG, CONFIG_FOLDER, NETWORKS, NO_K3S, UNITS},
     ok,
@@ -14,6 +14,7 @@ use super::{
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    repair::recipe::network_manager,
 };
 
 /// The table.
@@ -31,11 +32,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "it takes the interfaces of Pods for its own, and the network between Pods breaks after a restart",
         judge: manager,
-        automatic: Some(&Automatic {
-            does: "tells NetworkManager by a file in /etc/NetworkManager/conf.d to leave cni*, flannel* and veth* alone, and lets it read that",
-            leaves: "your own connections, and files of others",
-            undo: "removes the file and lets NetworkManager read its settings again",
-        }),
     },
     Check {
         id: "network.cloud-setup",
@@ -48,7 +44,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "it makes routes that break the network of Pods",
         judge: cloud_setup,
-        automatic: None,
     },
     Check {
         id: "network.firewalld",
@@ -65,7 +60,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "Pods reach neither names nor the API",
         judge: firewalld,
-        automatic: None,
     },
     Check {
         id: "network.ufw",
@@ -81,7 +75,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "Pods reach neither names nor the API",
         judge: ufw,
-        automatic: None,
     },
     Check {
         id: "network.iptables",
@@ -91,7 +84,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["package iptables", CONFIG, CONFIG_FOLDER],
         why: "this version adds the same rules again and again, until the network is slow",
         judge: iptables,
-        automatic: None,
     },
     Check {
         id: "network.duplicates",
@@ -101,7 +93,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["iptables duplicates", BINARY],
         why: "thousands of them make each packet slow",
         judge: duplicates,
-        automatic: None,
     },
     Check {
         id: "network.backends",
@@ -111,7 +102,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/net/ip_tables_names", "/proc/modules"],
         why: "old and new rules are both in force and contradict each other",
         judge: backends,
-        automatic: None,
     },
 ];
 fn manager(facts: &Facts, _: &Environment) -> Judgement {
@@ -129,12 +119,11 @@ fn manager(facts: &Facts, _: &Environment) -> Judgement {
     }
     const ADVICE: Advice = Advice {
         fix: "tell it to leave the interfaces of Pods alone, by a file in /etc/NetworkManager/conf.d",
-        commands: &[
-            "printf '[keyfile]\\nunmanaged-devices=interface-name:cni*;interface-name:flannel*;interface-name:veth*\\n' | sudo tee /etc/NetworkManager/conf.d/90-pipeops-agent.conf",
-            "sudo systemctl reload NetworkManager",
-        ],
+        commands: &[],
     };
-    Problem::new("it manages the interfaces of Pods", &ADVICE).into()
+    Problem::new("it manages the interfaces of Pods", &ADVICE)
+        .repaired_by(Some(network_manager(true)))
+        .into()
 }
 
 fn cloud_setup(facts: &Facts, _: &Environment) -> Judgement {

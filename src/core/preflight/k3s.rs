@@ -40,7 +40,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[BINARY, "elf /usr/local/bin/k3s"],
         why: "k3s does not start",
         judge: program,
-        automatic: None,
     },
     Check {
         id: "k3s.config",
@@ -50,7 +49,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/"],
         why: "k3s does not start with a configuration that it cannot read",
         judge: config,
-        automatic: None,
     },
     Check {
         id: "k3s.empty-files",
@@ -67,7 +65,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s does not start with them, or begins a new, empty cluster",
         judge: empty,
-        automatic: None,
     },
     Check {
         id: "k3s.certificates",
@@ -77,7 +74,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &CERTIFICATES,
         why: "they are valid for a year and renewed at a start of k3s only: when they end, nothing talks to anything",
         judge: certificates,
-        automatic: None,
     },
     Check {
         id: "k3s.service",
@@ -105,7 +101,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[BINARY, "/sys/fs/cgroup/system.slice/", "/proc/*/comm"],
         why: "applications run on, and nothing watches, starts or moves them",
         judge: service,
-        automatic: None,
     },
     Check {
         id: "k3s.datastore",
@@ -118,7 +113,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "a large database makes the API slow, and never becomes smaller by itself",
         judge: datastore,
-        automatic: None,
     },
     Check {
         id: "k3s.kubeconfig-mode",
@@ -128,7 +122,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[KUBECONFIG],
         why: "whoever reads it may do everything in this cluster",
         judge: kubeconfig_mode,
-        automatic: None,
     },
     Check {
         id: "k3s.kubeconfig",
@@ -138,7 +131,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the agent reaches the cluster by it",
         judge: kubeconfig,
-        automatic: None,
     },
     Check {
         id: "k3s.kubeconfig-certificate",
@@ -148,7 +140,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the API refuses whoever shows a certificate that has ended",
         judge: kubeconfig_certificate,
-        automatic: None,
     },
     Check {
         id: "k3s.api",
@@ -162,7 +153,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "nothing in the cluster can be seen or changed, by anybody",
         judge: api,
-        automatic: None,
     },
 ];
 
@@ -460,19 +450,24 @@ fn kubeconfig_certificate(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn api(facts: &Facts, _: &Environment) -> Judgement {
-    const ADVICE: Advice = Advice {
-        fix: "read what k3s says; often its disk is too slow, or it is starting: {about}",
-        commands: &["{log k3s}"],
+    const HERE: Advice = Advice {
+        fix: "start k3s and read what it says; often its disk is too slow, or it is starting: {about}",
+        commands: &["{start k3s}", "{log k3s}"],
+    };
+    const ELSEWHERE: Advice = Advice {
+        fix: "{about}",
+        commands: &[],
     };
     if !facts.found.contains_key("kubernetes api")
         && matches!(facts.found.get("kubeconfig"), Some(Fact::Failed(_)))
     {
         return super::unknown("nobody knows where it is");
     }
+    let advice = if facts.has(BINARY) { &HERE } else { &ELSEWHERE };
     answered(
         facts,
         "kubernetes api",
         "no cluster is configured here",
-        &ADVICE,
+        advice,
     )
 }

@@ -5,10 +5,14 @@
     reason = "an advice stands where it is given"
 )]
 
-use super::{Advice, Automatic, Check, Facts, Judgement, Problem, ok, unknown, unread};
+use super::{Advice, Check, Facts, Judgement, Problem, ok, unknown, unread};
 use crate::core::{
-    environment::{Environment, Init, Loader},
+    environment::{Environment, Init, Loader, Packages},
     health::Severity::{Critical, Warning},
+    repair::{
+        Recipe,
+        recipe::{self, memory_in_grub, memory_in_line},
+    },
 };
 
 const IN_A_CONTAINER: &str = "the kernel belongs to the host of this container";
@@ -41,7 +45,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/self/mountinfo", "/proc/cmdline", "/etc/fstab"],
         why: "what is edited in the folder of a boot partition that is not mounted never reaches the firmware",
         judge: boot_partition,
-        automatic: None,
     },
     Check {
         id: "boot.cmdline",
@@ -55,7 +58,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "the firmware reads the first line only: words on another one never reach the kernel",
         judge: boot_line,
-        automatic: None,
     },
     Check {
         id: "cgroup.version",
@@ -70,7 +72,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "Kubernetes 1.35 and later does not start on version 1, so an upgrade of k3s would stop this node",
         judge: group_version,
-        automatic: None,
     },
     Check {
         id: "cgroup.controllers",
@@ -85,7 +86,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s does not start without the controllers cpu, cpuset and pids",
         judge: controllers,
-        automatic: None,
     },
     Check {
         id: "cgroup.memory",
@@ -106,11 +106,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s cannot start without it: its service begins anew every five seconds",
         judge: memory,
-        automatic: Some(&Automatic {
-            does: "appends the two words to the kernel's line in the boot file, and keeps the old file beside it",
-            leaves: "every other word of that line; it does not restart the machine",
-            undo: "puts the old line back",
-        }),
     },
     Check {
         id: "kernel.restart",
@@ -120,7 +115,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/sys/kernel/osrelease", "/lib/modules/"],
         why: "no module can be loaded for a kernel whose files an upgrade has removed",
         judge: upgraded,
-        automatic: None,
     },
     Check {
         id: "kernel.modules",
@@ -138,11 +132,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "without them containers have no file systems or no network",
         judge: modules,
-        automatic: Some(&Automatic {
-            does: "loads overlay, br_netfilter and nf_conntrack now and at each start, by a file in /etc/modules-load.d",
-            leaves: "modules that are loaded, and files of others",
-            undo: "removes the file; loaded modules stay until the next start",
-        }),
     },
     Check {
         id: "kernel.vxlan",
@@ -157,7 +146,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s connects the Pods of several nodes by vxlan, and stops at its start where it cannot make such an interface",
         judge: vxlan,
-        automatic: None,
     },
     Check {
         id: "kernel.page-size",
@@ -167,7 +155,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["page size"],
         why: "many images (Redis, MongoDB, whatever has jemalloc in it) stop at once on pages of 16 KiB",
         judge: page_size,
-        automatic: None,
     },
     Check {
         id: "limits.inotify",
@@ -181,11 +168,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "when they are used up, Pods and kubectl logs -f fail with \"too many open files\"",
         judge: inotify,
-        automatic: Some(&Automatic {
-            does: "sets fs.inotify.max_user_instances to 8192 and max_user_watches to 524288, now and by a file in /etc/sysctl.d",
-            leaves: "a larger value, and files of others",
-            undo: "removes the file and sets the old values",
-        }),
     },
     Check {
         id: "limits.files",
@@ -195,7 +177,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/sys/fs/file-nr"],
         why: "at the limit no program of this machine can open anything",
         judge: open_files,
-        automatic: None,
     },
 ];
 
@@ -351,23 +332,43 @@ fn memory(facts: &Facts, environment: &Environment) -> Judgement {
         .boot_file
         .as_ref()
         .and_then(|file| facts.text(file));
-    let (seen, advice) = if asked {
-        (
-            "the kernel was asked for the memory controller and does not have it",
-            &BROKEN,
-        )
-    } else if text.is_some_and(has) {
-        (
-            "the boot file asks for the memory controller, and the running kernel was not started with it",
-            &PENDING,
-        )
-    } else {
-        (
-            "the kernel was started without the memory controller",
-            &MISSING,
-        )
+    if asked {
+        let seen = "the kernel was asked for the memory controller and does not have it";
+        return Problem::new(seen, &BROKEN).into();
+    }
+    if text.is_some_and(has) {
+        let seen = "the boot file asks for the memory controller, and the running kernel was not started with it";
+        return Problem::new(seen, &PENDING).into();
+    }
+    const REPAIRED: Advice = Advice {
+        fix: "switch it on by the kernel's parameters, then restart the machine: \"cgroup_memory=1 cgroup_enable=memory\" belong into the \
+            single line of {boot}",
+        commands: &[],
     };
-    Problem::new(seen, advice).into()
+    const REPAIRED_GRUB: Advice = Advice {
+        fix: "switch it on by a drop-in file of GRUB, then restart the machine",
+        commands: &[],
+    };
+    let recipe = memory_recipe(environment, text);
+    let advice = match (&recipe, environment.loader) {
+        (None, _) => &MISSING,
+        (Some(_), Loader::Grub) => &REPAIRED_GRUB,
+        (Some(_), _) => &REPAIRED,
+    };
+    let seen = "the kernel was started without the memory controller";
+    Problem::new(seen, advice).repaired_by(recipe).into()
+}
+
+/// The repair, where the root helper knows how this boot loader gets its words.
+fn memory_recipe(environment: &Environment, text: Option<&str>) -> Option<Recipe> {
+    match (environment.loader, environment.packages) {
+        (Loader::RaspberryPi, _) => {
+            let file = environment.boot_file.as_deref()?;
+            memory_in_line(file, text?).ok().flatten()
+        }
+        (Loader::Grub, Packages::Apt) => Some(memory_in_grub()),
+        _ => None,
+    }
 }
 
 fn upgraded(facts: &Facts, environment: &Environment) -> Judgement {
@@ -433,7 +434,7 @@ fn modules(facts: &Facts, environment: &Environment) -> Judgement {
     // What is there is loaded when somebody asks for it; only of these two k3s asks in vain where it may not load modules.
     let unloaded: Vec<_> = in_state("there")
         .into_iter()
-        .filter(|name| matches!(*name, "overlay" | "br_netfilter" | "nf_conntrack"))
+        .filter(|name| recipe::MODULES.contains(name))
         .collect();
     let is_listed = |name: &&str| {
         facts
@@ -445,14 +446,10 @@ fn modules(facts: &Facts, environment: &Environment) -> Judgement {
     }
     const ADVICE: Advice = Advice {
         fix: "load them now, and at each start by a file in /etc/modules-load.d",
-        commands: &[
-            "printf '%s\\n' {about} | sudo tee /etc/modules-load.d/90-pipeops-agent.conf",
-            "sudo modprobe -a {about}",
-        ],
+        commands: &[],
     };
-    let unloaded = unloaded.join(" ");
-    Problem::new(format!("not loaded: {unloaded}"), &ADVICE)
-        .about(unloaded)
+    Problem::new(format!("not loaded: {}", unloaded.join(" ")), &ADVICE)
+        .repaired_by(Some(recipe::kernel_modules(&unloaded)))
         .into()
 }
 
@@ -545,12 +542,11 @@ fn inotify(facts: &Facts, _: &Environment) -> Judgement {
     }
     const ADVICE: Advice = Advice {
         fix: "raise both limits by a file in /etc/sysctl.d",
-        commands: &[
-            "printf 'fs.inotify.max_user_instances = 8192\\nfs.inotify.max_user_watches = 524288\\n' | sudo tee /etc/sysctl.d/90-pipeops-agent.conf",
-            "sudo sysctl -p /etc/sysctl.d/90-pipeops-agent.conf",
-        ],
+        commands: &[],
     };
-    Problem::new(seen, &ADVICE).into()
+    Problem::new(seen, &ADVICE)
+        .repaired_by(recipe::inotify(instances, watches))
+        .into()
 }
 
 fn open_files(facts: &Facts, _: &Environment) -> Judgement {

@@ -5,10 +5,11 @@
     reason = "an advice stands where it is given"
 )]
 
-use super::{Advice, Automatic, Check, Fact, Facts, Judgement, Problem, ok};
+use super::{Advice, Check, Fact, Facts, Judgement, Problem, ok};
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    repair::recipe,
 };
 
 const KERNEL_LOG: &str = "/dev/kmsg";
@@ -42,7 +43,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: LOG,
         why: "the disk, its cable or its supply fails",
         judge: io_errors,
-        automatic: None,
     },
     Check {
         id: "disk.usb",
@@ -52,7 +52,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: LOG,
         why: "an adapter that does not get on with UAS stands still for half a minute again and again",
         judge: usb,
-        automatic: None,
     },
     Check {
         id: "disk.unclean",
@@ -62,7 +61,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: LOG,
         why: "the power was cut while files were being written",
         judge: unclean,
-        automatic: None,
     },
     Check {
         id: "log.journal",
@@ -77,11 +75,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "without a cap the journal takes a tenth of the disk, up to 4 GB, and writes all the time",
         judge: journal,
-        automatic: Some(&Automatic {
-            does: "caps the journal at 100 MB by a file in /etc/systemd/journald.conf.d, and restarts systemd-journald",
-            leaves: "where the journal is kept, and files of others",
-            undo: "removes the file; what was dropped from the journal does not come back",
-        }),
     },
     Check {
         id: "log.rotation",
@@ -95,7 +88,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "it grows until the disk is full",
         judge: rotation,
-        automatic: None,
     },
 ];
 /// The last line of the kernel's log with one of these words is the problem.
@@ -188,13 +180,11 @@ fn journal(facts: &Facts, environment: &Environment) -> Judgement {
     }
     const ADVICE: Advice = Advice {
         fix: "cap it by a file in /etc/systemd/journald.conf.d",
-        commands: &[
-            "sudo mkdir -p /etc/systemd/journald.conf.d",
-            "printf '[Journal]\\nSystemMaxUse=100M\\n' | sudo tee /etc/systemd/journald.conf.d/90-pipeops-agent.conf",
-            "sudo systemctl restart systemd-journald",
-        ],
+        commands: &[],
     };
-    Problem::new("no cap, on a small disk", &ADVICE).into()
+    Problem::new("no cap, on a small disk", &ADVICE)
+        .repaired_by(Some(recipe::journal()))
+        .into()
 }
 
 fn rotation(facts: &Facts, environment: &Environment) -> Judgement {

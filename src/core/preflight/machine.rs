@@ -23,7 +23,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/sys/kernel/arch"],
         why: "k3s is built for amd64, arm64 and ARMv7; the platform's images for amd64 and arm64",
         judge: architecture,
-        automatic: None,
     },
     Check {
         id: "system.userland",
@@ -33,7 +32,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["elf /bin/sh", "/proc/sys/kernel/arch"],
         why: "packages for arm64 do not install, and helpers of k3s (iptables, mount) are of another kind than k3s itself",
         judge: userland,
-        automatic: None,
     },
     Check {
         id: "system.container",
@@ -43,7 +41,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["stat /dev/kmsg", "/proc/self/mountinfo"],
         why: "the kubelet does not start without /dev/kmsg, and kube-proxy cannot set what it needs in a read-only /proc/sys",
         judge: container,
-        automatic: None,
     },
     Check {
         id: "system.wsl",
@@ -53,7 +50,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/etc/wsl.conf", "/run/systemd/system/"],
         why: "without systemd nothing starts or watches the agent and k3s here",
         judge: wsl,
-        automatic: None,
     },
     Check {
         id: "system.nas",
@@ -63,7 +59,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[],
         why: "the systems of storage boxes keep no changes outside their volumes and have kernels of their own",
         judge: nas,
-        automatic: None,
     },
     Check {
         id: "system.restart",
@@ -73,7 +68,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["stat /run/reboot-required", "/run/reboot-required.pkgs"],
         why: "what was upgraded is in use only after a restart",
         judge: restart,
-        automatic: None,
     },
     Check {
         id: "system.selinux",
@@ -87,7 +81,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "with SELinux enforcing, containers of k3s fail without its policy",
         judge: selinux,
-        automatic: None,
     },
     Check {
         id: "memory.size",
@@ -97,7 +90,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/meminfo"],
         why: "a k3s server takes half a gigabyte for itself, and when memory is out the kernel kills what it likes",
         judge: memory_size,
-        automatic: None,
     },
     Check {
         id: "memory.pressure",
@@ -107,7 +99,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/pressure/memory"],
         why: "programs stand still while the kernel looks for memory",
         judge: pressure,
-        automatic: None,
     },
     Check {
         id: "memory.killed",
@@ -117,7 +108,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/proc/vmstat"],
         why: "k3s sets no limit of its own, so the kernel chose what to end",
         judge: killed,
-        automatic: None,
     },
     Check {
         id: "power.supply",
@@ -127,7 +117,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled"],
         why: "under-voltage corrupts cards and disks",
         judge: supply,
-        automatic: None,
     },
     Check {
         id: "power.heat",
@@ -137,7 +126,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["/sys/class/thermal/*/temp"],
         why: "a hot processor is slowed down",
         judge: heat,
-        automatic: None,
     },
 ];
 

@@ -22,7 +22,7 @@ pub use self::{
     agent::{CERTIFICATE, SECRETS},
     clock::is_behind,
 };
-use super::{environment::Environment, health::Severity};
+use super::{environment::Environment, health::Severity, repair::Recipe};
 
 /// One thing that can be wrong.
 #[derive(Debug)]
@@ -41,19 +41,6 @@ pub struct Check {
     pub why: &'static str,
     /// The judgement.
     pub judge: fn(&Facts, &Environment) -> Judgement,
-    /// What the root helper can do about it.
-    pub automatic: Option<&'static Automatic>,
-}
-
-/// What the root helper does when it is told to fix a check.
-#[derive(Debug)]
-pub struct Automatic {
-    /// What it changes.
-    pub does: &'static str,
-    /// What it does not touch.
-    pub leaves: &'static str,
-    /// How it is taken back.
-    pub undo: &'static str,
 }
 
 /// What a person can do, with words in braces (see [`Environment::filled`]).
@@ -89,6 +76,8 @@ pub struct Problem {
     pub about: String,
     /// What to do.
     pub advice: &'static Advice,
+    /// What the root helper can do about it on this machine; its commands are typed behind those of the advice.
+    pub recipe: Option<Recipe>,
 }
 
 impl Problem {
@@ -98,7 +87,13 @@ impl Problem {
             severity: None,
             about: String::new(),
             advice,
+            recipe: None,
         }
+    }
+
+    fn repaired_by(mut self, recipe: Option<Recipe>) -> Self {
+        self.recipe = recipe;
+        self
     }
 
     fn about(mut self, about: impl Into<String>) -> Self {
@@ -162,6 +157,8 @@ pub struct Verdict {
     pub because: Option<&'static str>,
     /// Whether only root could have seen it.
     pub needs_root: bool,
+    /// What the root helper can do about it.
+    pub recipe: Option<Recipe>,
 }
 
 /// Said where only root can tell.
@@ -234,6 +231,7 @@ fn verdict(
         commands: Vec::new(),
         because: None,
         needs_root,
+        recipe: None,
     };
     match (check.judge)(facts, environment) {
         // What is seen to be well may only seem so.
@@ -258,6 +256,9 @@ fn verdict(
             let Problem { about, advice, .. } = &problem;
             verdict.fix = Some(environment.filled(advice.fix, about));
             verdict.commands = environment.typed(advice.commands, about);
+            let by_hand = problem.recipe.as_ref().map(Recipe::commands);
+            verdict.commands.extend(by_hand.unwrap_or_default());
+            verdict.recipe.clone_from(&problem.recipe);
             verdict.severity = problem.severity.unwrap_or(check.severity);
             verdict.outcome = Outcome::Problem;
             verdict.seen = problem.seen;

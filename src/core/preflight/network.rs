@@ -39,7 +39,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[STATES],
         why: "nothing reaches this machine, and it reaches nothing",
         judge: carrier,
-        automatic: None,
     },
     Check {
         id: "network.address",
@@ -49,7 +48,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[ROUTES, ADDRESSES_6, UNITS],
         why: "without an address nothing reaches this machine, and it reaches nothing",
         judge: address,
-        automatic: None,
     },
     Check {
         id: "network.route",
@@ -59,7 +57,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[ROUTES, ROUTES_6],
         why: "k3s stops at its start with \"no default routes found\", and nothing beyond the local network can be reached",
         judge: route,
-        automatic: None,
     },
     Check {
         id: "network.mtu",
@@ -69,7 +66,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[SIZES, STATES],
         why: "connections are made and then stand still as soon as something large is sent",
         judge: size,
-        automatic: None,
     },
     Check {
         id: "network.overlap",
@@ -79,7 +75,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[ROUTES, CONFIG, CONFIG_FOLDER],
         why: "as soon as k3s starts, that network cannot be reached from here any more; it cannot be changed after the first start",
         judge: overlap,
-        automatic: None,
     },
     Check {
         id: "network.node-ip",
@@ -94,7 +89,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s stops at its start when the address that it was told is not there",
         judge: node_address,
-        automatic: None,
     },
     Check {
         id: "network.local-name",
@@ -104,7 +98,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[CONFIG, CONFIG_FOLDER],
         why: "k3s cannot look up names that end with .local",
         judge: local_name,
-        automatic: None,
     },
     Check {
         id: "network.other-kubernetes",
@@ -121,7 +114,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "two of them on one machine fight for ports, interfaces and rules of the firewall",
         judge: other_kubernetes,
-        automatic: None,
     },
     Check {
         id: "network.ports",
@@ -136,7 +128,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "k3s does not start while another program listens on its ports",
         judge: ports,
-        automatic: None,
     },
     Check {
         id: "network.web-ports",
@@ -153,7 +144,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "the load balancer of k3s takes these ports over: the other program is suddenly not reached any more",
         judge: web_ports,
-        automatic: None,
     },
 ];
 /// Whether an interface leads out of this machine: not loopback, and not made by containers.

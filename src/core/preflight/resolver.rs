@@ -28,7 +28,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[RESOLVER],
         why: "no name can be looked up: no control plane, no images",
         judge: servers,
-        automatic: None,
     },
     Check {
         id: "dns.answers",
@@ -43,7 +42,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[RESOLVER],
         why: "no name can be looked up: no control plane, no images",
         judge: answers,
-        automatic: None,
     },
     Check {
         id: "dns.too-many",
@@ -53,7 +51,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[RESOLVER, BEHIND_STUB],
         why: "Pods get the first three only, and Kubernetes complains about it all the time",
         judge: too_many,
-        automatic: None,
     },
     Check {
         id: "dns.pods",
@@ -69,7 +66,6 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "Pods cannot ask a server on the loopback address, so k3s gives them 8.8.8.8: names of the local network, and sites without internet, do not work",
         judge: of_pods,
-        automatic: None,
     },
     Check {
         id: "dns.search",
@@ -79,7 +75,6 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[RESOLVER, BEHIND_STUB],
         why: "Pods try each name with it first: where it answers to anything, every name leads to the wrong machine",
         judge: search,
-        automatic: None,
     },
 ];
 

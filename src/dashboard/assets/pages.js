@@ -99,9 +99,10 @@ function finding(check, checks, again) {
     cause && h('p', { class: 'faint' }, `Waits for: ${cause.title}`),
     check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
     check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
-    way && h('div', { class: 'switch' }, ways(way), h('p', {}, change('Fix this', {
-      name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again,
-    }), ' ', command(`sudo pipeops-agent doctor --fix ${check.id}`))));
+    way && h('div', { class: 'switch' }, ways(way), h('p', {}, way.start
+      ? ['The root helper does not run, so this page cannot do it. Start it: ', command(way.start), ' or do it on the machine: ']
+      : [change('Fix this', { name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again }), ' '],
+    command(`sudo pipeops-agent doctor --fix ${check.id}`))));
 }
 
 const ways = (way) => facts(['Does', sentence(way.does)], ['Leaves alone', sentence(way.leaves)], ['Undo', sentence(way.undo)]);

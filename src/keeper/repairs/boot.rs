@@ -1,15 +1,15 @@
 //! The kernel's memory controller, which is switched on where the boot loader of this machine takes its parameters from.
 
-use super::{Planned, Proposal, file, nothing, run, run_back};
+use super::{Planned, nothing};
 use crate::{
-    core::repair::{kernel_line, mount_of},
+    core::repair::{
+        mount_of,
+        recipe::{GRUB_CONTENT, GRUB_FILE, memory_in_grub, memory_in_line},
+    },
     error::{Error, Result},
     keeper::place::Place,
-    wire::keeper::Seen,
 };
 
-/// Older kernels want the first, newer ones the second; neither minds the other.
-const WORDS: [&str; 2] = ["cgroup_memory=1", "cgroup_enable=memory"];
 /// Where boards keep the line: Raspberry Pi OS from 12 on and Ubuntu, Raspberry Pi OS before, Alpine.
 const LINES: [&str; 3] = [
     "/boot/firmware/cmdline.txt",
@@ -72,22 +72,12 @@ fn in_line(place: &Place, path: &str) -> Result<Planned> {
             .why("it cannot be read, or is not plain text")
             .fix(format!("look at it: sudo cat -A {path}"))
     })?;
-    let line = kernel_line(&text, &WORDS)
+    let recipe = memory_in_line(path, &text)
         .map_err(|left| cannot().why(left.why).fix(left.fix.replace("FILE", path)))?;
-    let Some(line) = line else {
-        return waits_or_is_ignored(place, path);
-    };
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "adds {:?} to the end of the one line of {path}",
-            WORDS.join(" ")
-        ),
-        leaves: "all other parameters in that line, and every other file of the boot partition"
-            .to_owned(),
-        undo: format!("puts back {path} as it was; a reboot switches the controller off again"),
-        remains: Some(REBOOT.to_owned()),
-        acts: file(place, path, line)?,
-    }))
+    match recipe {
+        Some(recipe) => Ok(Planned::Work(recipe)),
+        None => waits_or_is_ignored(place, path),
+    }
 }
 
 /// The parameters are there and the controller is off all the same.
@@ -109,34 +99,17 @@ fn waits_or_is_ignored(place: &Place, path: &str) -> Result<Planned> {
 }
 
 fn in_grub(place: &Place) -> Result<Planned> {
-    const FILE: &str = "/etc/default/grub.d/90-pipeops.cfg";
-    const UPDATE: &str = "update-grub";
     // Only Debian and its kin read grub.d; others have a program of their own for it.
-    if !place.has(UPDATE) {
+    if !place.has("update-grub") {
         return Err(cannot()
             .why("GRUB of this distribution reads no drop-in files")
             .fix("sudo grubby --update-kernel=ALL --args=cgroup_enable=memory && sudo reboot"));
     }
-    let content = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX cgroup_enable=memory\"\n";
-    if place.text(FILE).is_some_and(|text| text == content) {
-        return waits_or_is_ignored(place, FILE);
+    if place
+        .text(GRUB_FILE)
+        .is_some_and(|text| text == GRUB_CONTENT)
+    {
+        return waits_or_is_ignored(place, GRUB_FILE);
     }
-    let seen = Seen::Text(
-        "/boot/grub/grub.cfg".to_owned(),
-        "cgroup_enable=memory".to_owned(),
-    );
-    let mut acts = vec![run_back(UPDATE)];
-    acts.extend(file(place, FILE, content.to_owned())?);
-    acts.push(run(UPDATE, Some(seen)));
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "adds cgroup_enable=memory to the kernel's parameters by {FILE}, and runs update-grub"
-        ),
-        leaves: "/etc/default/grub, and all other parameters".to_owned(),
-        undo: format!(
-            "removes {FILE} and runs update-grub again; a reboot switches the controller off again"
-        ),
-        remains: Some(REBOOT.to_owned()),
-        acts,
-    }))
+    Ok(Planned::Work(memory_in_grub()))
 }

@@ -7,20 +7,13 @@ mod swap;
 
 use super::place::Place;
 use crate::{
-    core::repair::Repair,
+    core::repair::{
+        Proof, Recipe, Repair, Step,
+        recipe::{self, MODULES},
+    },
     error::{Error, Result},
     wire::keeper::{Act, Before, Seen},
 };
-
-/// What a repair would do.
-#[derive(Debug)]
-pub(super) struct Proposal {
-    pub(super) does: String,
-    pub(super) leaves: String,
-    pub(super) undo: String,
-    pub(super) remains: Option<String>,
-    pub(super) acts: Vec<Act>,
-}
 
 /// Whether there is something to do.
 #[derive(Debug)]
@@ -28,18 +21,64 @@ pub(super) enum Planned {
     /// There is not, and why.
     Nothing(String),
     /// This.
-    Work(Proposal),
+    Work(Recipe),
 }
 
 pub(super) fn plan(repair: Repair, place: &Place) -> Result<Planned> {
     match repair {
         Repair::CgroupMemory => boot::memory_controller(place),
         Repair::Inotify => inotify(place),
-        Repair::NetworkManager => network_manager(place),
+        Repair::NetworkManager => Ok(network_manager(place)),
         Repair::SwapCard => swap::on_card(place),
         Repair::KernelModules => kernel_modules(place),
         Repair::ClockSync => clock(place),
         Repair::JournalSize => journal(place),
+    }
+}
+
+/// The steps of a recipe as acts, each with what is there before it.
+pub(super) fn acts(recipe: &Recipe, place: &Place) -> Result<Vec<Act>> {
+    let mut acts = Vec::new();
+    // Undone last: it reads the files that were put back by then.
+    for step in &recipe.steps {
+        if let Step::Reload { run, .. } = step {
+            acts.push(Act::Run {
+                forth: Vec::new(),
+                back: words(run),
+                seen: None,
+            });
+        }
+    }
+    for step in &recipe.steps {
+        match step {
+            Step::File { path, content } => acts.extend(file(place, path, content.clone())?),
+            Step::Line { path, content, .. } => acts.extend(file(place, path, content.clone())?),
+            Step::Value { path, value } => acts.push(Act::Value {
+                path: path.clone(),
+                before: place.line(path).unwrap_or_default(),
+                after: value.clone(),
+            }),
+            Step::Run { forth, back, proof } => acts.push(Act::Run {
+                forth: words(forth),
+                back: back.map(words).unwrap_or_default(),
+                seen: proof.as_ref().map(seen),
+            }),
+            Step::Reload { run, proof } => acts.push(Act::Run {
+                forth: words(run),
+                back: Vec::new(),
+                seen: proof.as_ref().map(seen),
+            }),
+        }
+    }
+    Ok(acts)
+}
+
+fn seen(proof: &Proof) -> Seen {
+    match proof {
+        Proof::Path(path) => Seen::Path(path.clone()),
+        Proof::Text(path, text) => Seen::Text((*path).to_owned(), (*text).to_owned()),
+        Proof::NoText(path, text) => Seen::NoText((*path).to_owned(), text.clone()),
+        Proof::Says(run, text) => Seen::Says(words(run), (*text).to_owned()),
     }
 }
 
@@ -49,24 +88,6 @@ fn nothing(why: impl Into<String>) -> Planned {
 
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
-}
-
-/// A program that is run forth, and nothing back.
-fn run(forth: &str, seen: Option<Seen>) -> Act {
-    Act::Run {
-        forth: words(forth),
-        back: Vec::new(),
-        seen,
-    }
-}
-
-/// A program that is run when all that came after it was taken back.
-fn run_back(back: &str) -> Act {
-    Act::Run {
-        forth: Vec::new(),
-        back: words(back),
-        seen: None,
-    }
 }
 
 /// A file of ours gets this content; its folder is made where only that is missing.
@@ -92,55 +113,28 @@ fn file(place: &Place, path: &str, content: String) -> Result<Vec<Act>> {
     Ok(acts)
 }
 
-/// k3s and its Pods take one instance for each watched folder: 128 are gone with a dozen Pods.
-const INOTIFY: [(&str, u64); 2] = [("max_user_instances", 8192), ("max_user_watches", 524_288)];
-
 fn inotify(place: &Place) -> Result<Planned> {
-    const FILE: &str = "/etc/sysctl.d/90-pipeops-inotify.conf";
-    let mut values = Vec::new();
-    let mut lines = Vec::new();
-    for (name, wanted) in INOTIFY {
+    let limit = |name: &str| {
         let path = format!("/proc/sys/fs/inotify/{name}");
-        let before = place.line(&path);
-        let Some(number) = before.as_ref().and_then(|text| text.parse::<u64>().ok()) else {
-            return Err(Error::new(format!(
+        let number = place.line(&path).and_then(|text| text.parse().ok());
+        number.ok_or_else(|| {
+            Error::new(format!(
                 "cannot raise the limits of inotify: {path} cannot be read"
             ))
-            .fix("the kernel was built without inotify, or /proc is not mounted"));
-        };
-        // What is higher stays so, also after a reboot.
-        lines.push(format!("fs.inotify.{name} = {}\n", wanted.max(number)));
-        if number < wanted {
-            values.push(Act::Value {
-                path,
-                before: before.unwrap_or_default(),
-                after: wanted.to_string(),
-            });
-        }
-    }
-    if values.is_empty() {
-        return Ok(nothing("the limits of inotify are high enough"));
-    }
-    let mut acts = file(place, FILE, lines.concat())?;
-    acts.extend(values);
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "sets the limits of inotify to 8192 instances and 524288 watches: in {FILE}, and at once"
-        ),
-        leaves: "all other limits, and other files of /etc/sysctl.d".to_owned(),
-        undo: format!("removes {FILE} and sets the limits to what they were"),
-        remains: None,
-        acts,
-    }))
+            .fix("the kernel was built without inotify, or /proc is not mounted")
+        })
+    };
+    let recipe = recipe::inotify(limit("max_user_instances")?, limit("max_user_watches")?);
+    Ok(recipe.map_or_else(
+        || nothing("the limits of inotify are high enough"),
+        Planned::Work,
+    ))
 }
 
-fn network_manager(place: &Place) -> Result<Planned> {
+fn network_manager(place: &Place) -> Planned {
     const FOLDER: &str = "/etc/NetworkManager";
-    const FILE: &str = "/etc/NetworkManager/conf.d/90-pipeops-k3s.conf";
-    const CONTENT: &str = "# Interfaces of Pods belong to k3s.\n[keyfile]\n\
-        unmanaged-devices+=interface-name:cni*;interface-name:flannel*;interface-name:veth*\n";
     if !place.is_there(FOLDER) {
-        return Ok(nothing("there is no NetworkManager on this machine"));
+        return nothing("there is no NetworkManager on this machine");
     }
     let mut files = place.list("/etc/NetworkManager/conf.d", ".conf");
     files.push("/etc/NetworkManager/NetworkManager.conf".to_owned());
@@ -157,35 +151,13 @@ fn network_manager(place: &Place) -> Result<Planned> {
         })
     };
     if let Some(path) = files.iter().find(|path| is_told(path)) {
-        return Ok(nothing(format!(
-            "{path} keeps NetworkManager away from them"
-        )));
+        return nothing(format!("{path} keeps NetworkManager away from them"));
     }
     let is_running = place.is_there("/run/NetworkManager") && place.has("nmcli");
-    let mut acts = Vec::new();
-    if is_running {
-        acts.push(run_back("nmcli general reload conf"));
-    }
-    acts.extend(file(place, FILE, CONTENT.to_owned())?);
-    if is_running {
-        acts.push(run("nmcli general reload conf", None));
-    }
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "tells NetworkManager in {FILE} to leave cni*, flannel* and veth* alone, and lets it read that"
-        ),
-        leaves: "all connections and every other interface".to_owned(),
-        undo: format!("removes {FILE} and lets NetworkManager read its settings again"),
-        remains: None,
-        acts,
-    }))
+    Planned::Work(recipe::network_manager(is_running))
 }
 
-/// What containers and their network need of the kernel, whatever the backend.
-const MODULES: [&str; 3] = ["overlay", "br_netfilter", "nf_conntrack"];
-
 fn kernel_modules(place: &Place) -> Result<Planned> {
-    const FILE: &str = "/etc/modules-load.d/90-pipeops-k3s.conf";
     let release = place.line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let folder = format!("/lib/modules/{release}");
     let cannot = || Error::new("cannot load the kernel modules that k3s needs");
@@ -212,19 +184,7 @@ fn kernel_modules(place: &Place) -> Result<Planned> {
             .why(format!("{folder} has no module {name}"))
             .fix("install the rest of the kernel's modules: linux-modules-extra-raspi (Ubuntu on a Raspberry Pi), kernel-modules-extra (RHEL); then reboot"));
     }
-    let mut acts = file(place, FILE, format!("{}\n", missing.join("\n")))?;
-    for name in &missing {
-        let seen = Seen::Path(format!("/sys/module/{name}"));
-        acts.push(run(&format!("modprobe {name}"), Some(seen)));
-    }
-    let names = missing.join(", ");
-    Ok(Planned::Work(Proposal {
-        does: format!("loads {names}, now and, by {FILE}, at every start"),
-        leaves: "all other modules and their options".to_owned(),
-        undo: format!("removes {FILE}; the modules stay loaded until the next start"),
-        remains: None,
-        acts,
-    }))
+    Ok(Planned::Work(recipe::kernel_modules(&missing)))
 }
 
 /// Whether a list of `depmod` has the module. Its lines are `kernel/net/bridge/br_netfilter.ko.xz: …`.
@@ -262,28 +222,10 @@ fn clock(place: &Place) -> Result<Planned> {
             .why("no program that does it is installed")
             .fix("sudo apt install systemd-timesyncd, or chrony"));
     }
-    let seen = Seen::Says(
-        words("timedatectl show --value --property=NTP"),
-        "yes".to_owned(),
-    );
-    let act = Act::Run {
-        forth: words("timedatectl set-ntp true"),
-        back: words("timedatectl set-ntp false"),
-        seen: Some(seen),
-    };
-    Ok(Planned::Work(Proposal {
-        does: "switches on that the clock is set by the network (timedatectl set-ntp true)"
-            .to_owned(),
-        leaves: "the time zone, and which servers are asked".to_owned(),
-        undo: "switches it off again; the clock is not set back".to_owned(),
-        remains: None,
-        acts: vec![act],
-    }))
+    Ok(Planned::Work(recipe::clock()))
 }
 
 fn journal(place: &Place) -> Result<Planned> {
-    const FILE: &str = "/etc/systemd/journald.conf.d/90-pipeops.conf";
-    const RESTART: &str = "systemctl restart systemd-journald.service";
     if !place.is_there("/run/systemd/system") || !place.has("systemctl") {
         return Err(Error::new("cannot give the journal a limit")
             .why("this machine has no journald")
@@ -302,20 +244,5 @@ fn journal(place: &Place) -> Result<Planned> {
     if let Some(path) = files.iter().find(is_limited) {
         return Ok(nothing(format!("{path} gives the journal a limit")));
     }
-    let mut acts = vec![run_back(RESTART)];
-    acts.extend(file(
-        place,
-        FILE,
-        "# On a small disk the journal takes up to a tenth of it otherwise.\n[Journal]\nSystemMaxUse=100M\n".to_owned(),
-    )?);
-    acts.push(run(RESTART, None));
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "limits the journal to 100 MB in {FILE}, and restarts journald; its oldest entries beyond that are deleted"
-        ),
-        leaves: "the newest 100 MB of the journal, and all other logs".to_owned(),
-        undo: format!("removes {FILE} and restarts journald; deleted entries do not come back"),
-        remains: None,
-        acts,
-    }))
+    Ok(Planned::Work(recipe::journal()))
 }

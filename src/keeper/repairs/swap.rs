@@ -1,12 +1,14 @@
 //! Swap on a card: it makes everything wait, and wears the card out.
 
-use super::{Planned, Proposal, file, nothing};
+use super::{Planned, nothing};
 use crate::{
-    core::repair::swaps_on_card,
+    core::repair::{
+        recipe::{self, RPI_SWAP_FOLDER},
+        swaps_on_card,
+    },
     error::{Error, Result},
     host::facts,
     keeper::place::Place,
-    wire::keeper::{Act, Seen},
 };
 
 pub(super) fn on_card(place: &Place) -> Result<Planned> {
@@ -40,29 +42,10 @@ pub(super) fn on_card(place: &Place) -> Result<Planned> {
                 first.path
             )));
     }
-    let path = first.path.to_owned();
-    let mut acts = vec![Act::Run {
-        forth: vec!["dphys-swapfile".to_owned(), "swapoff".to_owned()],
-        back: vec!["dphys-swapfile".to_owned(), "swapon".to_owned()],
-        seen: Some(Seen::NoText("/proc/swaps".to_owned(), path.clone())),
-    }];
-    if is_enabled(place) {
-        let service = |verb: &str| ["systemctl", verb, "dphys-swapfile.service"].map(str::to_owned);
-        acts.push(Act::Run {
-            forth: service("disable").into(),
-            back: service("enable").into(),
-            seen: None,
-        });
-    }
-    Ok(Planned::Work(Proposal {
-        does: format!(
-            "stops swapping to {path} (dphys-swapfile swapoff) and disables dphys-swapfile"
-        ),
-        leaves: format!("the file {path} itself, zram, and other swap"),
-        undo: "enables dphys-swapfile again and swaps to its file".to_owned(),
-        remains: None,
-        acts,
-    }))
+    Ok(Planned::Work(recipe::swap_file(
+        first.path,
+        is_enabled(place),
+    )))
 }
 
 fn is_enabled(place: &Place) -> bool {
@@ -72,10 +55,8 @@ fn is_enabled(place: &Place) -> bool {
 
 /// From version 13 on Raspberry Pi OS writes cold pages of zram back to a file on the card, which no list of swaps shows.
 fn rpi_swap(place: &Place) -> Result<Planned> {
-    const FOLDER: &str = "/etc/rpi/swap.conf.d";
-    const FILE: &str = "/etc/rpi/swap.conf.d/90-pipeops.conf";
     let mut files = vec!["/etc/rpi/swap.conf".to_owned()];
-    files.extend(place.list(FOLDER, ".conf"));
+    files.extend(place.list(RPI_SWAP_FOLDER, ".conf"));
     let last = files.iter().rev().find_map(|path| {
         let text = place.text(path)?;
         let mut lines = text
@@ -93,14 +74,7 @@ fn rpi_swap(place: &Place) -> Result<Planned> {
     if !place.is_there("/etc/rpi") {
         return Err(Error::new("cannot keep swap off the card")
             .why("there is no /etc/rpi")
-            .fix(format!("sudo mkdir -p {FOLDER}, then again")));
+            .fix(format!("sudo mkdir -p {RPI_SWAP_FOLDER}, then again")));
     }
-    let content = "[Main]\nMechanism=zram\n".to_owned();
-    Ok(Planned::Work(Proposal {
-        does: format!("keeps swap in memory, compressed (zram), and off the card, by {FILE}"),
-        leaves: "the file /var/swap, and how much memory zram takes".to_owned(),
-        undo: format!("removes {FILE}; after a reboot swap is as it was"),
-        remains: Some("a reboot: sudo reboot".to_owned()),
-        acts: file(place, FILE, content)?,
-    }))
+    Ok(Planned::Work(recipe::rpi_swap()))
 }

@@ -1,20 +1,18 @@
 //! What the doctor says: `doctor --json` and `/api/v1/problems`.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::stamp;
-use crate::core::{
-    environment,
-    preflight::{self, Verdict},
-    time::Wall,
+use crate::{
+    core::{environment, preflight::Verdict, repair::Recipe, time::Wall},
+    wire::json::fields,
 };
 
 /// Where the running agent tells what the doctor found.
 pub const PROBLEMS_PATH: &str = "/api/v1/problems";
 
 /// One look at everything.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Doctor {
     /// What kind of machine this is.
     pub environment: Environment,
@@ -25,10 +23,15 @@ pub struct Doctor {
     /// All checks: problems first, the worst on top.
     pub checks: Vec<Check>,
 }
+fields!(Doctor {
+    environment,
+    took_ms,
+    at,
+    checks
+});
 
 /// What kind of machine this is.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Environment {
     /// The board or machine, as its maker calls it.
     pub board: Option<String>,
@@ -55,20 +58,33 @@ pub struct Environment {
     /// What is to be known here beyond what any machine has.
     pub notes: Vec<Note>,
 }
+fields!(Environment {
+    board,
+    distribution,
+    init,
+    virtualisation,
+    nas,
+    cgroup,
+    page_size_bytes,
+    architecture,
+    boot_loader,
+    boot_file,
+    package_manager,
+    notes
+});
 
 /// One thing to know about an environment.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Note {
     /// What works.
     pub works: String,
     /// What to change, or why there is nothing to change.
     pub change: String,
 }
+fields!(Note { works, change });
 
 /// One check with what it came to.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Check {
     /// Stable name, `room.what`.
     pub id: String,
@@ -93,10 +109,22 @@ pub struct Check {
     /// What the root helper can do about it, where there is a problem.
     pub automatic: Option<Automatic>,
 }
+fields!(Check {
+    id,
+    title,
+    severity,
+    outcome,
+    seen,
+    why,
+    fix,
+    commands,
+    because,
+    needs_root,
+    automatic
+});
 
 /// What the root helper does.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Automatic {
     /// What it changes.
     pub does: String,
@@ -104,7 +132,15 @@ pub struct Automatic {
     pub leaves: String,
     /// How it is taken back.
     pub undo: String,
+    /// Command that starts the root helper; `None` where it runs.
+    pub start: Option<String>,
 }
+fields!(Automatic {
+    does,
+    leaves,
+    undo,
+    start
+});
 
 impl Doctor {
     /// From what was found out.
@@ -120,6 +156,17 @@ impl Doctor {
             at: stamp(at),
             checks: verdicts.iter().map(Check::from).collect(),
         }
+    }
+
+    /// The same where the root helper does not run: `start` is the command that starts it.
+    #[must_use]
+    pub fn without_helper(mut self, start: &str) -> Self {
+        for check in &mut self.checks {
+            if let Some(automatic) = &mut check.automatic {
+                automatic.start = Some(start.to_owned());
+            }
+        }
+        self
     }
 
     /// Whether anything is wrong. Notes are told, but nothing is wrong with them.
@@ -168,12 +215,20 @@ impl From<&environment::Note> for Note {
     }
 }
 
+impl From<&Recipe> for Automatic {
+    fn from(recipe: &Recipe) -> Self {
+        Self {
+            does: recipe.does.clone(),
+            leaves: recipe.leaves.clone(),
+            undo: recipe.undo.clone(),
+            start: None,
+        }
+    }
+}
+
 impl From<&Verdict> for Check {
     fn from(verdict: &Verdict) -> Self {
         let check = verdict.check;
-        let automatic = check
-            .automatic
-            .filter(|_| verdict.outcome == preflight::Outcome::Problem);
         Self {
             id: check.id.to_owned(),
             title: check.title.to_owned(),
@@ -185,11 +240,7 @@ impl From<&Verdict> for Check {
             commands: verdict.commands.clone(),
             because: verdict.because.map(str::to_owned),
             needs_root: verdict.needs_root,
-            automatic: automatic.map(|automatic| Automatic {
-                does: automatic.does.to_owned(),
-                leaves: automatic.leaves.to_owned(),
-                undo: automatic.undo.to_owned(),
-            }),
+            automatic: verdict.recipe.as_ref().map(Automatic::from),
         }
     }
 }

@@ -6,12 +6,14 @@ use pipeops_agent::{
     core::{
         environment::{Environment, READS},
         preflight::{self, Judgement, Outcome, Verdict, checks, facts::Fact},
+        repair::Repair,
     },
     wire::api,
 };
 
 mod cases;
 mod real;
+mod repairs;
 mod tree;
 
 use tree::{Said, healthy};
@@ -224,16 +226,7 @@ fn the_table_is_in_order_and_says_everything() {
             assert!(!text.is_empty() && !text.ends_with('.'), "{text}");
         }
     }
-    let automatic = checks().filter(|check| check.automatic.is_some());
-    let automatic: BTreeSet<_> = automatic.map(|check| check.id).collect();
-    let closed = [
-        "cgroup.memory",
-        "clock.sync",
-        "kernel.modules",
-        "limits.inotify",
-        "log.journal",
-        "network.manager",
-        "swap.card",
-    ];
-    assert_eq!(automatic, closed.into());
+    for repair in Repair::ALL {
+        assert!(before.contains(repair.check()), "{}", repair.check());
+    }
 }

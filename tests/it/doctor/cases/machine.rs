@@ -114,7 +114,7 @@ pub(super) fn clock() -> Vec<Case> {
                 .without("run/systemd/timesync")
                 .with("run/systemd/timesync/waiting", ""),
             &[
-                "sudo timedatectl set-ntp true",
+                "sudo systemctl restart systemd-timesyncd",
                 "/etc/systemd/timesyncd.conf",
             ],
         ),

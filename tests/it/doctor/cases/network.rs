@@ -97,7 +97,7 @@ pub(super) fn firewall() -> Vec<Case> {
         case(
             "network.manager",
             unit("NetworkManager").with("etc/NetworkManager/conf.d/", ""),
-            &["/etc/NetworkManager/conf.d/", "reload NetworkManager"],
+            &["/etc/NetworkManager/conf.d/", "sudo nmcli general reload conf"],
         ),
         case(
             "network.cloud-setup",
