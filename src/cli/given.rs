@@ -16,6 +16,9 @@ use crate::{
     error::{Error, Result},
 };
 
+/// Commands that are named in place of one that is not known.
+const POSSIBLE_MAX: usize = 8;
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(super) enum Asked {
@@ -123,6 +126,14 @@ pub(super) fn parse(
         words: words.collect(),
     };
     let mut is_plain = false;
+    // `help COMMAND` is `COMMAND --help`.
+    let is_help = reader.words.front().is_some_and(|word| word == HELP.long);
+    if is_help {
+        reader.words.pop_front();
+        reader
+            .words
+            .push_back(OsString::from(format!("--{}", HELP.long)));
+    }
     while let Some(word) = reader.words.pop_front() {
         let bytes = word.as_bytes();
         let asked = match bytes {
@@ -344,7 +355,8 @@ impl Reader {
         }
         let meant = nearest(&word, command.below.iter().map(|below| below.name));
         let what = format!("{} knows no command {word:?}", called(&self.path));
-        Error::new(what).fix(self.suggestion(meant))
+        let suggestion = || self.suggestion(meant);
+        Error::new(what).fix(meant.map_or_else(|| self.possible(), |_| suggestion()))
     }
 
     fn suggestion(&self, meant: Option<&str>) -> String {
@@ -352,6 +364,16 @@ impl Reader {
             Some(meant) => format!("did you mean {meant}? {}", self.usage()),
             None => self.usage(),
         }
+    }
+
+    /// Commands below this one, where they are few.
+    fn possible(&self) -> String {
+        let below = self.command().below;
+        if below.len() > POSSIBLE_MAX {
+            return self.usage();
+        }
+        let names: Vec<_> = below.iter().map(|below| below.name).collect();
+        format!("possible are {}; {}", names.join(", "), self.usage())
     }
 
     /// Where it says how this command is used.

@@ -3,6 +3,7 @@
 //! It reads the files themselves, so that it answers for an agent that is stopped or broken, too.
 
 mod chart;
+mod missing;
 mod unit;
 
 use std::time::Duration;
@@ -310,6 +311,11 @@ fn draw(
         to,
         step: Some(time.step.unwrap_or_else(|| area.step())),
     })?;
+    if lines.is_empty()
+        && let Some(error) = missing::unknown(reader, text)?
+    {
+        return Err(error);
+    }
     if is_json {
         let values: Vec<Value> = lines.iter().map(line_json).collect();
         output.json(&Value::from(values));
@@ -373,7 +379,11 @@ fn export(given: &Given, output: &mut Output) -> Result<Exit> {
     let reader = reader(given)?;
     let known = reader.series(&select(given.text("SERIES"))?)?;
     if known.is_empty() {
-        return Err(none("there is no such series"));
+        let unknown = given
+            .text("SERIES")
+            .map(|text| missing::unknown(&reader, text));
+        let unknown = unknown.transpose()?.flatten();
+        return Err(unknown.unwrap_or_else(|| none("nothing was measured yet")));
     }
     if matches!(format, Format::Csv) {
         output.line("time,series,value,min,max,count");

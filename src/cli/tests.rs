@@ -149,6 +149,14 @@ fn a_mistake_is_told_with_what_was_probably_meant() {
             "pipeops-agent knows no command \"stauts\"\nfix: did you mean status? see pipeops-agent --help",
         ),
         (
+            "completions tcsh",
+            "pipeops-agent completions knows no command \"tcsh\"\nfix: possible are bash, zsh, fish, next; see pipeops-agent completions --help",
+        ),
+        (
+            "help stauts",
+            "pipeops-agent knows no command \"stauts\"\nfix: did you mean status? see pipeops-agent --help",
+        ),
+        (
             "status --jsn",
             "pipeops-agent status knows no option \"--jsn\"\nfix: did you mean --json? see pipeops-agent status --help",
         ),
@@ -204,6 +212,8 @@ fn help_is_given_wherever_it_is_asked_for() {
         "access --help",
         "access test --help",
         "status --socket x -h",
+        "help",
+        "help access test",
     ] {
         assert!(matches!(read(line), Ok(Asked::Help(..))), "{line}");
     }

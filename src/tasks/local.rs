@@ -1,5 +1,6 @@
 //! What local viewers are told, and what they may set: the agent's side of the server on the socket.
 
+mod pod_log;
 mod repairs;
 mod views;
 

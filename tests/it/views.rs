@@ -142,6 +142,74 @@ fn a_log_is_shown_tame_and_a_container_that_is_not_there_is_said() {
 }
 
 #[test]
+fn a_container_without_a_log_is_told_by_what_happened_to_its_pod() {
+    let Some(_guard) = calm() else { return };
+    let plane = Plane::start(Options::default()).unwrap();
+    let agent = agent_of_the_cluster(&plane);
+    let pod = |name: &str, image: &str, containers: &[&str]| {
+        let containers: Vec<Value> = containers
+            .iter()
+            .map(|name| {
+                serde_json::json!({
+                    "name": name, "image": image, "imagePullPolicy": "Never", "command": ["sleep", "600"],
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "fixtures" },
+            "spec": { "terminationGracePeriodSeconds": 1, "containers": containers },
+        })
+    };
+    let pods = [
+        pod("views-no-image", "pipeops-test.invalid/missing:1", &["app"]),
+        pod(
+            "views-two",
+            "pipeops-test.invalid/testpod:1",
+            &["web", "sidecar"],
+        ),
+    ];
+    let file = agent.folder().join("pods.json");
+    let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": pods });
+    crate::agent::put(&file, &list.to_string());
+    let names = ["views-no-image", "views-two"];
+    let delete = |wait: &str| {
+        let mut words = vec![
+            "-n",
+            "fixtures",
+            "delete",
+            "pod",
+            "--ignore-not-found",
+            wait,
+        ];
+        words.extend(names);
+        kubectl(&words);
+    };
+    delete("--wait=true");
+    kubectl(&["apply", "-f", file.to_str().unwrap()]);
+    let told = |name: &str, word: &str| {
+        until("the refusal has its reason", ROLLOUT, || {
+            let pod = format!("fixtures/{name}");
+            let (code, told) = agent.cli(&["logs", "--pod", &pod]);
+            (code == 2 && told.contains(word)).then_some(told)
+        })
+    };
+    let missing = told("views-no-image", "newest event");
+    assert!(
+        missing.contains("the container has not started, so there is no log: ")
+            && missing.contains("pipeops-test.invalid/missing:1")
+            && missing.contains("fix: kubectl -n fixtures describe pod views-no-image"),
+        "{missing}"
+    );
+    assert!(!missing.contains("container=NAME"), "{missing}");
+    let several = told("views-two", "several containers");
+    assert!(
+        several.contains("web, sidecar") && several.contains("fix: --container web"),
+        "{several}"
+    );
+    delete("--wait=false");
+}
+
+#[test]
 fn a_lost_session_is_an_outage_with_an_end_and_the_time_line_has_it() {
     let plane = Plane::start(Options::default()).unwrap();
     let agent = Agent::start_for(&plane);

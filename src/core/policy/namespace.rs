@@ -60,7 +60,7 @@ fn may_be_made(name: &str) -> Result<(), String> {
 pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<(), Refusal> {
     may_be_managed(name).map_err(|why| {
         Refusal(format!(
-            "refused by the agent: {why}; fix: use another namespace"
+            "refused by the agent: {why}; fix: use a namespace that you labelled {MANAGED}=true: kubectl get namespaces -l {MANAGED}=true"
         ))
     })?;
     let wanted = rules.pod_security;

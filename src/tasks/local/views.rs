@@ -3,15 +3,14 @@
 use std::{io, rc::Rc};
 
 use http_body_util::BodyExt as _;
-use hyper::{Method, Request};
 use serde::Serialize;
 use smol::stream;
 
-use super::{Local, repairs::Repairs, within};
+use super::{Local, pod_log, repairs::Repairs};
 use crate::{
     core::{door::Role, event::Source, health::Severity, lines::Lines, time::Wall},
-    dashboard::{Asked, Reply, StatusCode},
-    kube::{Body, Bytes, Client, Error, Identity},
+    dashboard::{Asked, Reply},
+    kube::{Body, Bytes, Client},
     tasks::{
         cluster::Known,
         deliver::Databases,
@@ -183,7 +182,7 @@ impl Local {
         let Some(client) = &self.sources.client else {
             return Reply::unavailable("no cluster is configured", None);
         };
-        match open(client, &path).await {
+        match pod_log::open(client, &path, (&namespace, &pod)).await {
             Ok(body) => Reply::flowing("text/plain; charset=utf-8", tamed(body)),
             Err(reply) => reply,
         }
@@ -235,46 +234,6 @@ fn subjects(asked: &Asked) -> Subjects {
     } else {
         Subjects::Host
     }
-}
-
-/// Opens a log, or says why not.
-async fn open(client: &Client, path: &str) -> Result<Body, Reply> {
-    let request = Request::builder()
-        .method(Method::GET)
-        .uri(path)
-        .body(Body::empty());
-    let Ok(request) = request else {
-        return Err(odd(
-            "that cannot be asked",
-            "name namespace, pod and container",
-        ));
-    };
-    let refused = |error: &Error| {
-        let told = crate::error::Error::from(error);
-        Reply::unavailable(told.sentence(), told.fix.as_deref())
-    };
-    let answer = client.send(request, &Identity::Agent, within::HEAD).await;
-    let answer = answer.map_err(|error| refused(&error))?;
-    if answer.status().is_success() {
-        return Ok(answer.into_body());
-    }
-    let code = answer.status();
-    let told = match code {
-        StatusCode::NOT_FOUND => Reply::not_found(
-            "there is no such container",
-            Some("look at the list of Pods again: Pods come and go"),
-        ),
-        StatusCode::FORBIDDEN => Reply::unavailable(
-            "the agent may not read logs in this cluster",
-            Some("pipeops-agent rbac | kubectl apply -f -"),
-        ),
-        StatusCode::BAD_REQUEST => Reply::not_found(
-            "the container has no log: it has not started yet, did not run before, or there are several and none is named",
-            Some("?container=NAME; the list of Pods has the names"),
-        ),
-        code => Reply::unavailable(format!("the cluster's API answers {code}"), None),
-    };
-    Err(told)
 }
 
 /// The body as lines that a page can show. Dropping it ends the call.

@@ -132,7 +132,7 @@ fn what_cannot_be_shown_says_why_and_what_helps() {
         (
             here,
             &["query", "no_such_metric"],
-            "nothing was measured of no_such_metric",
+            "there is no series no_such_metric",
         ),
         (here, &["query", "9{"], "is no series"),
         (
@@ -140,7 +140,13 @@ fn what_cannot_be_shown_says_why_and_what_helps() {
             &["export", "--last", "soon"],
             "write a number and s, min, h or d",
         ),
-        (here, &["export", "nothing"], "there is no such series"),
+        (here, &["query", "numbre"], "did you mean number?"),
+        (here, &["export", "numb"], "did you mean number?"),
+        (
+            here,
+            &["export", "number{device=\"sdb\"}"],
+            "no series of number has these labels\n  fix: there is number{device=",
+        ),
     ] {
         let output = metrics(directory, words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");

@@ -1,0 +1,103 @@
+//! Series that are not there, and those that were probably meant.
+
+use std::collections::BTreeSet;
+
+use super::{Reader, select};
+use crate::{
+    config::keys::nearest,
+    core::series::{Key, Select},
+    error::{Error, Result},
+};
+
+/// Names that are suggested at most.
+const NAMES_MAX: usize = 5;
+
+/// The error of a question for `text` where no series fits it; `None` where one does.
+pub(super) fn unknown(reader: &Reader, text: &str) -> Result<Option<Error>> {
+    if !reader.series(&select(Some(text))?)?.is_empty() {
+        return Ok(None);
+    }
+    let known = reader.series(&Select::All)?;
+    let keys: Vec<&Key> = known.iter().map(|known| &known.series.key).collect();
+    Ok(Some(suggested(text, &keys)))
+}
+
+fn suggested(text: &str, keys: &[&Key]) -> Error {
+    let name = text.split('{').next().unwrap_or(text).trim();
+    let same: Vec<_> = keys.iter().filter(|key| key.name() == name).collect();
+    if !same.is_empty() {
+        let some: Vec<_> = same
+            .iter()
+            .take(NAMES_MAX)
+            .map(ToString::to_string)
+            .collect();
+        let more = match same.len().saturating_sub(some.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        return Error::new(format!("no series of {name} has these labels"))
+            .fix(format!("there is {}{more}", some.join(", ")));
+    }
+    let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).collect();
+    let error = Error::new(format!("there is no series {name}"));
+    if let Some(meant) = nearest(name, names.iter().copied()) {
+        return error.fix(format!("did you mean {meant}?"));
+    }
+    let near: Vec<_> = names
+        .iter()
+        .copied()
+        .filter(|it| it.contains(name))
+        .collect();
+    let near: Vec<_> = near.into_iter().take(NAMES_MAX).collect();
+    error.fix(match near.as_slice() {
+        [] => "list them: pipeops-agent metrics query".to_owned(),
+        [meant] => format!("did you mean {meant}?"),
+        several => format!("did you mean one of {}?", several.join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_probably_meant_is_suggested() {
+        let keys = [
+            "host_load1",
+            "host_load15",
+            "host_cpu_ratio{mode=\"user\"}",
+            "host_cpu_ratio{mode=\"iowait\"}",
+        ];
+        let keys = keys.map(|key| Key::parse(key).unwrap());
+        let keys: Vec<&Key> = keys.iter().collect();
+        let told = |text: &str| {
+            let error = suggested(text, &keys);
+            format!("{}; {}", error.what, error.fix.unwrap())
+        };
+        for (text, wanted) in [
+            (
+                "host_laod1",
+                "there is no series host_laod1; did you mean host_load1?",
+            ),
+            (
+                "load",
+                "there is no series load; did you mean one of host_load1, host_load15?",
+            ),
+            (
+                "cpu",
+                "there is no series cpu; did you mean host_cpu_ratio?",
+            ),
+            (
+                "zzz",
+                "there is no series zzz; list them: pipeops-agent metrics query",
+            ),
+            (
+                "host_cpu_ratio{mode=\"idle\"}",
+                "no series of host_cpu_ratio has these labels; there is host_cpu_ratio{mode=\"user\"}, \
+                 host_cpu_ratio{mode=\"iowait\"}",
+            ),
+        ] {
+            assert_eq!(told(text), wanted);
+        }
+    }
+}
