@@ -7,6 +7,9 @@ use crate::core::time::in_words;
 use crate::error::{Error as Told, Retry};
 use crate::net;
 
+/// Commands for a cluster of this machine that is stopped.
+const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50 (with OpenRC: sudo rc-service k3s start; tail -n 50 /var/log/k3s.log)";
+
 /// Why a call failed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Error {
@@ -156,7 +159,11 @@ impl From<&Error> for Told {
             Error::Unconfigured(inner) => inner.clone(),
             Error::Connection(net) => {
                 let mut told = told.retry(net.retry());
-                told.fix = net.fix();
+                told.fix = if is_stopped_here(net) {
+                    Some(START.to_owned())
+                } else {
+                    net.fix()
+                };
                 told
             }
             Error::NoAnswer { .. } => told
@@ -178,5 +185,39 @@ impl From<&Error> for Told {
             | Error::BadRequest(_) => told,
             Error::Service { fix, .. } => told.retry(Retry::Later).fix(fix.clone()),
         }
+    }
+}
+
+/// Whether nobody listens at an API server of this machine.
+fn is_stopped_here(error: &net::Error) -> bool {
+    let host = error.target.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let is_loopback = host
+        .parse()
+        .map_or(host == "localhost", |ip: std::net::IpAddr| ip.is_loopback());
+    is_loopback && error.kind == net::Kind::ConnectionRefused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_of_this_machine_that_is_stopped_has_a_command_as_its_fix() {
+        let fix = |target: &str| {
+            let refused = net::Error::new(net::Phase::Tcp, net::Kind::ConnectionRefused, target);
+            Told::from(&Error::from(refused)).fix.unwrap()
+        };
+        for target in ["127.0.0.1:6443", "[::1]:6443", "localhost:6443"] {
+            assert!(
+                fix(target).starts_with("sudo systemctl start k3s; journalctl -u k3s -n 50"),
+                "{target}"
+            );
+        }
+        let elsewhere = fix("192.0.2.7:6443");
+        assert!(
+            elsewhere.contains("nothing listens on 192.0.2.7:6443"),
+            "{elsewhere}"
+        );
     }
 }
