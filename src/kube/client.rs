@@ -14,6 +14,7 @@ use smol::LocalExecutor;
 
 use super::access::{Access, Door, Freshness};
 use super::error::Error;
+use super::heard::Heard;
 use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
@@ -67,6 +68,7 @@ struct Shared {
     dialer: Dialer,
     executor: Rc<LocalExecutor<'static>>,
     open: Rc<Cell<usize>>,
+    heard: Rc<Heard>,
     clock: tls::Clock,
     /// TLS to services inside the cluster, made when first used.
     service_tls: OnceCell<Tls>,
@@ -96,13 +98,16 @@ impl Client {
     /// A client. Reads nothing and connects to nothing yet.
     pub fn new(settings: &Settings, dialer: Dialer, executor: Rc<LocalExecutor<'static>>) -> Self {
         let open = Rc::default();
+        // What services answer says nothing of the API server.
+        let unheard = Heard::new(settings.now);
         Self {
             shared: Rc::new(Shared {
                 door: Door::new(settings),
                 dialer,
-                single: Pool::new(Rc::clone(&executor), Rc::clone(&open)),
+                single: Pool::new(Rc::clone(&executor), Rc::clone(&open), unheard),
                 executor,
                 open,
+                heard: Heard::new(settings.now),
                 clock: settings.clock,
                 service_tls: OnceCell::new(),
                 now: settings.now,
@@ -114,6 +119,11 @@ impl Client {
     /// Connections that live, in use or idle.
     pub fn open_connections(&self) -> usize {
         self.shared.open.get()
+    }
+
+    /// The last byte of the API server.
+    pub fn heard(&self) -> Rc<Heard> {
+        Rc::clone(&self.shared.heard)
     }
 
     /// Sends a request and waits for the head of its answer; the body streams for as long as it is read. Path and query are taken
@@ -135,7 +145,14 @@ impl Client {
             let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
             Ok(response.map(|incoming| Body::of_io(LeasedBody::new(incoming, lease))))
         };
-        within(head_deadline, name, work).await
+        let sent = within(head_deadline, name, work).await;
+        sent.inspect_err(|error| self.note(error))
+    }
+
+    fn note(&self, error: &Error) {
+        if error.is_silence() {
+            self.shared.heard.failed();
+        }
     }
 
     /// Sends a request for an upgrade (`Upgrade` names the protocol) and gives the raw stream after 101.
@@ -155,7 +172,8 @@ impl Client {
             let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
             switched(&name, response, lease).await
         };
-        within(head_deadline, name.clone(), work).await
+        let sent = within(head_deadline, name.clone(), work).await;
+        sent.inspect_err(|error| self.note(error))
     }
 
     /// One request over a connection that serves nothing else.
@@ -289,7 +307,10 @@ impl Client {
             why: causes(error),
         };
         let mut failed = match lease.sender.try_send_request(request).await {
-            Ok(response) => return Ok((response, lease)),
+            Ok(response) => {
+                self.shared.heard.byte();
+                return Ok((response, lease));
+            }
             Err(failed) => failed,
         };
         let unsent = failed.take_message();
@@ -309,7 +330,10 @@ impl Client {
         drop(lease);
         let mut lease = self.open(access, identity, limit).await?;
         match lease.sender.send_request(request).await {
-            Ok(response) => Ok((response, lease)),
+            Ok(response) => {
+                self.shared.heard.byte();
+                Ok((response, lease))
+            }
             Err(error) => Err(broken(&error)),
         }
     }
@@ -348,6 +372,7 @@ impl Client {
             Pool::new(
                 Rc::clone(&self.shared.executor),
                 Rc::clone(&self.shared.open),
+                Rc::clone(&self.shared.heard),
             )
         };
         self.shared.door.access(freshness, make_pool).await

@@ -90,6 +90,19 @@ impl Error {
         matches!(self, Self::Refused { status: 410, .. })
     }
 
+    /// Whether nothing came from the API server: no connection, no answer, or half of one.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::Connection(_) | Self::NoAnswer { .. } | Self::Broken { .. } => true,
+            Self::Unconfigured(_)
+            | Self::Refused { .. }
+            | Self::TooLarge { .. }
+            | Self::Undecodable { .. }
+            | Self::BadRequest(_)
+            | Self::Service { .. } => false,
+        }
+    }
+
     /// Whether the time was over.
     pub fn is_deadline(&self) -> bool {
         match self {

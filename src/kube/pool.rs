@@ -15,6 +15,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use smol::{LocalExecutor, Task};
 use smol_hyper::rt::FuturesIo;
 
+use super::heard::Heard;
 use crate::net::Body;
 use crate::net::{Stream, deadline};
 
@@ -45,6 +46,7 @@ pub(super) struct Pool {
     idle: RefCell<Vec<Idle>>,
     sweeper: RefCell<Option<Task<()>>>,
     open: Rc<Cell<usize>>,
+    heard: Rc<Heard>,
 }
 
 /// A connection in use.
@@ -52,6 +54,7 @@ pub(super) struct Lease {
     pub(super) sender: SendRequest<Body>,
     task: Task<()>,
     home: Weak<Pool>,
+    heard: Rc<Heard>,
     /// Whether it waited in the pool: then the server may have closed it meanwhile.
     pub(super) is_reused: bool,
 }
@@ -73,13 +76,18 @@ impl Drop for Counted {
 }
 
 impl Pool {
-    /// An empty pool. `open` counts the connections that live, in use or idle.
-    pub(super) fn new(executor: Rc<LocalExecutor<'static>>, open: Rc<Cell<usize>>) -> Rc<Self> {
+    /// An empty pool. `open` counts the connections that live, in use or idle; `heard` takes the time of each byte that comes.
+    pub(super) fn new(
+        executor: Rc<LocalExecutor<'static>>,
+        open: Rc<Cell<usize>>,
+        heard: Rc<Heard>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             executor,
             idle: RefCell::default(),
             sweeper: RefCell::default(),
             open,
+            heard,
         })
     }
 
@@ -98,6 +106,7 @@ impl Pool {
                     sender,
                     task,
                     home: Rc::downgrade(self),
+                    heard: Rc::clone(&self.heard),
                     is_reused: true,
                 });
             }
@@ -122,6 +131,7 @@ impl Pool {
             sender,
             task,
             home: Rc::downgrade(self),
+            heard: Rc::clone(&self.heard),
             is_reused: false,
         })
     }
@@ -209,7 +219,12 @@ impl HttpBody for LeasedBody {
                 }
             }
             Poll::Ready(Some(Err(_))) => drop(self.lease.take()),
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+            Poll::Ready(Some(Ok(_))) => {
+                if let Some(lease) = &self.lease {
+                    lease.heard.byte();
+                }
+            }
+            Poll::Pending => {}
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(io::Error::other)))
     }

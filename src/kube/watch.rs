@@ -105,7 +105,9 @@ impl<T: Object> Watch<T> {
     pub async fn run(&self, client: &Client, mut on: impl FnMut(Event<T>)) -> ! {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut version: Option<String> = None;
+        let heard = client.heard();
         loop {
+            let chances = heard.chances();
             let mut lines = 0_u32;
             let round = Box::pin(self.round(client, &mut version, &mut lines, &mut on)).await;
             if let Err(error) = round {
@@ -115,7 +117,9 @@ impl<T: Object> Watch<T> {
                 backoff.reset();
             }
             // Also after a watch that ended well: a server that ends every watch at once must not be asked in a loop.
-            smol::Timer::after(backoff.next(fastrand::u16(..))).await;
+            let wait = backoff.next(fastrand::u16(..));
+            // No deadline passes here: the wait is cut short where the API server answers again.
+            let _waited = deadline(wait, heard.chance(chances)).await;
         }
     }
 
@@ -176,12 +180,22 @@ impl<T: Object> Watch<T> {
             return Err(refused(&call, status, &body));
         }
         let mut reader = Lines::new(response.into_body());
+        let heard = client.heard();
         loop {
-            let line = match deadline(SILENCE_MAX, reader.next()).await {
-                Ok(Ok(Some(line))) => line,
+            let next = async { Some(reader.next().await) };
+            // What comes over a connection that was silent may come minutes late: it is resumed over another one.
+            let silenced = async {
+                heard.silenced().await;
+                None
+            };
+            let next = smol::future::or(next, silenced);
+            let line = match deadline(SILENCE_MAX, next).await {
+                Ok(Some(Ok(Some(line)))) => line,
                 // Cut, silent, or ended by the server: the same, for the version says where to go on.
-                Ok(Ok(None) | Err(Cut::Broken)) | Err(Elapsed(_)) => return Ok(End::Over),
-                Ok(Err(Cut::TooLong)) => {
+                Ok(None | Some(Ok(None) | Err(Cut::Broken))) | Err(Elapsed(_)) => {
+                    return Ok(End::Over);
+                }
+                Ok(Some(Err(Cut::TooLong))) => {
                     return Err(Error::TooLarge {
                         call,
                         bytes_max: LINE_BYTES_MAX,
