@@ -4,6 +4,7 @@
 //! One more field that is to be read is a line in its struct and a word in the `fields!` below it.
 
 pub mod event;
+mod pod;
 mod quantity;
 pub mod rights;
 pub mod shown;
@@ -13,6 +14,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use base64::Engine;
 use serde::{Deserialize, Serialize};
+
+pub use pod::{ContainerStatus, Pod, PodStatus};
 
 use super::json::{Fields, Place, Shape, fields};
 use crate::core::{cluster, secret::Secret};
@@ -35,13 +38,21 @@ pub struct Metadata {
     /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// When it was made.
+    #[serde(skip_serializing)]
+    pub creation_timestamp: Option<String>,
+    /// When it is to be gone, where it is being deleted.
+    #[serde(skip_serializing)]
+    pub deletion_timestamp: Option<String>,
 }
 fields!(Metadata {
     name,
     namespace,
     uid,
     resource_version: "resourceVersion",
-    labels
+    labels,
+    creation_timestamp: "creationTimestamp",
+    deletion_timestamp: "deletionTimestamp",
 });
 
 impl Metadata {
@@ -230,100 +241,6 @@ impl Node {
 }
 
 impl Object for Node {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-}
-
-/// A Pod, as far as it is counted.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Pod {
-    /// The head.
-    pub metadata: Metadata,
-    /// How it is.
-    pub status: PodStatus,
-}
-fields!(Pod { metadata, status });
-
-/// How a Pod is.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct PodStatus {
-    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-    pub phase: String,
-    /// Its containers.
-    pub container_statuses: Vec<ContainerStatus>,
-    /// Those that run before them, or beside them.
-    pub init_container_statuses: Vec<ContainerStatus>,
-}
-fields!(PodStatus {
-    phase,
-    container_statuses: "containerStatuses",
-    init_container_statuses: "initContainerStatuses",
-});
-
-/// How a container is.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct ContainerStatus {
-    /// Its name.
-    pub name: String,
-    /// How often it was started again.
-    pub restart_count: i64,
-    /// How it ended the last time.
-    pub last_state: LastState,
-}
-fields!(ContainerStatus {
-    name,
-    restart_count: "restartCount",
-    last_state: "lastState"
-});
-
-/// How a container ended the last time.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct LastState {
-    /// `None`: it has not ended yet.
-    pub terminated: Option<Ended>,
-}
-fields!(LastState { terminated });
-
-/// How a container ended.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Ended {
-    /// 0 where nothing was wrong.
-    pub exit_code: i64,
-}
-fields!(Ended {
-    exit_code: "exitCode"
-});
-
-impl Pod {
-    /// Containers that were started again because they had failed.
-    pub fn failed_containers(&self) -> impl Iterator<Item = &str> {
-        let status = &self.status;
-        let all = status
-            .container_statuses
-            .iter()
-            .chain(&status.init_container_statuses);
-        let has_failed = |container: &&ContainerStatus| {
-            let ended = container.last_state.terminated.as_ref();
-            container.restart_count > 0 && ended.is_some_and(|ended| ended.exit_code != 0)
-        };
-        all.filter(has_failed)
-            .map(|container| container.name.as_str())
-    }
-
-    /// How often its containers were started again.
-    pub fn restarts(&self) -> u32 {
-        let status = &self.status;
-        let all = status
-            .container_statuses
-            .iter()
-            .chain(&status.init_container_statuses);
-        let counts = all.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
-        counts.fold(0, u32::saturating_add)
-    }
-}
-
-impl Object for Pod {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }

@@ -4,6 +4,7 @@
 //! sum), so many namespaces. Counters become rates by the kubelet's own times, because it answers with readings of some seconds ago.
 
 mod phases;
+pub mod pods;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
+use super::pods::Readiness;
 use crate::core::rates::Points;
 
 /// The phases of Pods, as Kubernetes calls them.
@@ -27,6 +28,8 @@ pub struct Counts {
     pub phases: [u32; 5],
     /// Starts of containers that had ended, since the counts were taken the last time.
     pub restarts: u64,
+    /// Running Pods that are ready, and those that are not; told by [`Phases::by_namespace`] alone.
+    pub running: [u32; 2],
 }
 
 /// What is known of one Pod.
@@ -34,7 +37,17 @@ pub struct Counts {
 struct Pod {
     namespace: u16,
     phase: u8,
+    readiness: Ready,
     restarts: u32,
+}
+
+/// Readiness of a Pod, as far as it is counted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Ready {
+    #[default]
+    NotExpected,
+    Yes,
+    No,
 }
 
 /// All Pods.
@@ -83,6 +96,7 @@ impl Phases {
         let pod = Pod {
             namespace,
             phase,
+            readiness: known.map(|pod| pod.readiness).unwrap_or_default(),
             restarts,
         };
         let before = known.or_else(|| self.earlier.remove(&id));
@@ -98,6 +112,31 @@ impl Phases {
             }
         }
         news
+    }
+
+    /// Notes whether a Pod is ready. Returns whether that is news.
+    pub fn mark(&mut self, id: &str, readiness: Readiness) -> bool {
+        let Some(pod) = self.pods.get_mut(&number(id)) else {
+            return false;
+        };
+        let ready = match readiness {
+            Readiness::NotExpected => Ready::NotExpected,
+            Readiness::Ready => Ready::Yes,
+            Readiness::Not(..) => Ready::No,
+        };
+        std::mem::replace(&mut pod.readiness, ready) != ready
+    }
+
+    /// Pods that are ready or should be, and how many are not, however long; `None` until all was told.
+    pub fn expected(&self) -> Option<(usize, usize)> {
+        let count = |ready| {
+            self.pods
+                .values()
+                .filter(|pod| pod.readiness == ready)
+                .count()
+        };
+        let (yes, no) = (count(Ready::Yes), count(Ready::No));
+        self.is_complete.then_some((yes + no, no))
     }
 
     /// A Pod is gone.
@@ -127,6 +166,12 @@ impl Phases {
         for pod in self.pods.values() {
             if let Some(counts) = counts.get_mut(usize::from(pod.namespace)) {
                 counts.restarts += u64::from(pod.restarts);
+                let [ready, unready] = &mut counts.running;
+                match (PHASES.get(usize::from(pod.phase)), pod.readiness) {
+                    (Some(&"Running"), Ready::Yes) => *ready += 1,
+                    (Some(&"Running"), Ready::No) => *unready += 1,
+                    (_, Ready::NotExpected | Ready::Yes | Ready::No) => {}
+                }
             }
         }
         counts.retain(|counts| counts.phases != [0; 5]);
@@ -214,7 +259,8 @@ fn of_namespace(counts: &Counts, points: &mut Points) {
     );
 }
 
-fn number(id: &str) -> u64 {
+/// A short stand-in for an id.
+pub(super) fn number(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     hasher.finish()
