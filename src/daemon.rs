@@ -41,7 +41,9 @@ use crate::{
         local::Local,
         observe,
         proxy::Proxy,
-        remote_write, rights,
+        pulse::Pulse,
+        remote_write,
+        rights::Rights,
         sample::Sampler,
         status,
         uplink::Command,
@@ -130,6 +132,7 @@ async fn live(
         agent.spawn(Rc::clone(&agent).serve()),
         agent.spawn(Rc::clone(&agent).sample()),
         agent.spawn(Rc::clone(&agent).observe()),
+        agent.spawn(Rc::clone(&agent).feel_pulse()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
         agent.spawn(Rc::clone(&agent).tend()),
         agent.spawn(Rc::clone(&agent).tell_manager()),
@@ -196,6 +199,8 @@ struct Agent {
     network: Network,
     cluster: Option<Client>,
     known: Rc<cluster::Known>,
+    pulse: Option<Rc<Pulse>>,
+    rights: Option<Rc<Rights>>,
     delegate: Option<Rc<Delegate>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
@@ -220,6 +225,7 @@ impl Agent {
         let recorded = loaded.clock.unwrap_or_default();
         let network = Network::new(&settings, &board, recorded);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
+        let pulse = parts::pulse(cluster.as_ref(), &board);
         let delegate = cluster
             .clone()
             .map(|client| Rc::new(parts::delegate(&settings, client, notes)));
@@ -237,6 +243,7 @@ impl Agent {
             &executor,
             book.clone(),
         ));
+        let rights = parts::rights(delegate.as_ref(), &board, &proxy);
         let books = deliver::Databases {
             telemetry: telemetry.clone(),
             state: store.clone(),
@@ -267,6 +274,8 @@ impl Agent {
             network,
             cluster,
             known: Rc::default(),
+            pulse,
+            rights,
             delegate,
             facts,
             proxy,
@@ -297,6 +306,8 @@ impl Agent {
             live: Rc::clone(&self.live),
             chronicle: Rc::clone(&self.chronicle),
             sources: self.sources(),
+            pulse: self.pulse.clone(),
+            rights: self.rights.clone(),
         })
     }
 
@@ -344,10 +355,17 @@ impl Agent {
         }
     }
 
+    /// Finds out whether the cluster answers, where there is one.
+    async fn feel_pulse(self: Rc<Self>) {
+        if let Some(pulse) = &self.pulse {
+            pulse.run().await;
+        }
+    }
+
     /// Looks whether the cluster has what calls of the control plane need, and no more.
     async fn look_after_rights(self: Rc<Self>) {
-        if let Some(delegate) = &self.delegate {
-            rights::run(delegate, &self.board, || self.proxy.rules()).await;
+        if let Some(rights) = &self.rights {
+            rights.run().await;
         }
     }
 
@@ -438,7 +456,7 @@ impl Agent {
     async fn tell_manager(self: Rc<Self>) {
         let mut said = String::new();
         while self.notifier.is_heard() {
-            let sentence = status::sentence(&self.board);
+            let sentence = status::verdict(&self.board).sentence;
             if said != sentence {
                 self.notifier.status(&sentence);
                 said = sentence;

@@ -8,7 +8,9 @@ use super::{
     load,
     output::{Output, Tone, printable},
     repair,
+    said::Said,
     socket::{self, Ask},
+    status,
     table::{CONFIG, Command, JSON, SET, SOCKET},
 };
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     core::preflight::checks,
     daemon,
     error::{Error, Exit, Result},
+    host::clock,
     tasks::doctor,
     wire::api::{Check, Doctor, Environment, PROBLEMS_PATH},
 };
@@ -72,6 +75,15 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
             .map_err(|error| Error::new("cannot write JSON").because(&error))?;
         output.json(&body);
     } else {
+        // The first line is that of the running agent, where there is one.
+        let verdict = told.verdict.as_ref().filter(|_| named.is_none());
+        if let Some(status) = verdict.and_then(|_| status::fetch(given).ok()) {
+            let now = clock::now().wall;
+            for line in status::verdict(Said::new(&status), now, output) {
+                output.line(&line);
+            }
+            output.line("");
+        }
         let lines = match named {
             Some(_) => told
                 .checks

@@ -50,14 +50,20 @@ fn link(given: &Given, output: &mut Output) -> Result<Exit> {
     } else {
         let now = clock::now().wall;
         let tone = if is_up { Tone::Good } else { Tone::Bad };
-        let state = status::sentence(&status::link(said.at("link"), now));
+        let told = diagnosis.as_ref().map(|it| ladder(Said::new(it), output));
+        let mut above = told
+            .as_ref()
+            .map_or_else(|_| String::new(), |told| told.join("\n"));
+        // The reason stands beside the step that fails, and nowhere else.
+        let state = status::sentence(&status::link(said.at("link"), now, &above));
         output.line(&output.toned(tone, &printable(&state)));
         output.line("");
-        match &diagnosis {
-            Ok(diagnosis) => tell_ladder(Said::new(diagnosis), output),
+        above.push_str(&state);
+        match &told {
+            Ok(lines) => lines.iter().for_each(|line| output.line(line)),
             Err(error) => output.warning(error),
         }
-        tell_outages(said, now, output);
+        tell_outages(said, (now, &above), output);
         tell_waiting(said, now, output);
     }
     Ok(if is_up { Exit::Fine } else { Exit::Problem })
@@ -69,12 +75,18 @@ pub(super) fn diagnosis(given: &Given) -> Result<Value> {
     socket::say(given, &Ask::Test(DIAGNOSIS_PATH), cannot)
 }
 
-fn tell_ladder(diagnosis: Said<'_>, output: &mut Output) {
-    let sentence = status::sentence(diagnosis.text("sentence"));
-    output.line(&output.toned(Tone::Strong, &printable(&sentence)));
-    for line in steps(diagnosis, output) {
-        output.line(&line);
-    }
+/// Which side is broken, and every step; the reason is told by the step alone.
+fn ladder(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
+    let sentence = diagnosis.text("sentence");
+    let mut steps = steps(diagnosis, output);
+    let is_in_a_step = |why: &str| steps.iter().any(|line| line.contains(&printable(why)));
+    let heading = match sentence.split_once(": ") {
+        Some((who, why)) if is_in_a_step(why) => who,
+        Some(_) | None => sentence,
+    };
+    let heading = printable(&status::sentence(heading));
+    steps.insert(0, output.toned(Tone::Strong, &heading));
+    steps
 }
 
 /// The steps in lines, with the fix below those that failed.
@@ -103,7 +115,7 @@ fn step(step: Said<'_>) -> Vec<String> {
     cells.map(printable).to_vec()
 }
 
-fn tell_outages(report: Said<'_>, now: Wall, output: &mut Output) {
+fn tell_outages(report: Said<'_>, (now, above): (Wall, &str), output: &mut Output) {
     let outages = report.list("outages");
     let count = outages.clone().count();
     if count == 0 {
@@ -120,12 +132,11 @@ fn tell_outages(report: Said<'_>, now: Wall, output: &mut Output) {
             .map(|millis| in_words(std::time::Duration::from_millis(millis)));
         let lasted = lasted.unwrap_or_else(|| "some time".to_owned());
         let end = if to.is_some() { "" } else { ", and goes on" };
-        let line = format!(
-            "  {}  for {lasted}{end}  {}",
-            outage.text("from"),
-            outage.text("why")
-        );
-        output.line(&printable(&line));
+        let why = outage.text("why");
+        let why = if status::is_told(why, above) { "" } else { why };
+        let line = format!("  {}  for {lasted}{end}  {why}", outage.text("from"));
+        let line = line.trim_end();
+        output.line(&printable(line));
     }
     if count > OUTAGES_MAX {
         output.line("  and others: pipeops-agent link --json");

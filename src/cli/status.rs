@@ -14,7 +14,10 @@ use super::{
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET},
 };
 use crate::{
-    core::time::{Wall, in_words},
+    core::{
+        time::{Wall, in_words},
+        verdict::{UNREACHABLE, roughly},
+    },
     error::{Error, Exit, Result},
     host::clock,
     wire::api,
@@ -22,6 +25,8 @@ use crate::{
 
 /// How often `--watch` asks.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
+/// Age from which numbers of the cluster are told with it.
+const AGED: Duration = Duration::from_secs(10);
 
 /// `status`.
 pub(super) static COMMAND: Command = Command {
@@ -53,7 +58,7 @@ fn status(given: &Given, output: &mut Output) -> Result<Exit> {
     if given.has("watch") {
         return Ok(watch(given, output));
     }
-    let status = fetch(given)?;
+    let status = asked(given, &Ask::Test(api::STATUS_FRESH_PATH))?;
     if given.has("json") {
         // As the agent said it: it may know more than this program.
         output.json(&status);
@@ -71,9 +76,12 @@ fn status(given: &Given, output: &mut Output) -> Result<Exit> {
 
 /// What the agent says about itself.
 pub(super) fn fetch(given: &Given) -> Result<Value> {
+    asked(given, &Ask::Test(api::STATUS_PATH))
+}
+
+fn asked(given: &Given, ask: &Ask<'_>) -> Result<Value> {
     let sockets = socket::candidates(given, &load(given));
-    let answer =
-        socket::ask(&sockets, &Ask::Get(api::STATUS_PATH)).map_err(|silence| silence.error)?;
+    let answer = socket::ask(&sockets, ask).map_err(|silence| silence.error)?;
     let status = answer.fine("the agent refuses to tell its status")?;
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
     if Said::new(&status).text("summary").is_empty() {
@@ -90,7 +98,6 @@ fn watch(given: &Given, output: &mut Output) -> Exit {
         let asked = fetch(given);
         let now = clock::now().wall;
         let shown = match &asked {
-            Ok(status) if given.has("json") => changes(Said::new(status)).to_string(),
             Ok(status) if is_drawn => told(Said::new(status), now, output).join("\n"),
             Ok(status) => line(Said::new(status)),
             Err(error) if given.has("json") => {
@@ -98,10 +105,14 @@ fn watch(given: &Given, output: &mut Output) -> Exit {
             }
             Err(error) => silent(error, output),
         };
+        let news = match &asked {
+            Ok(status) => changes(Said::new(status)).to_string(),
+            Err(_) => shown.clone(),
+        };
         if is_drawn {
             let hint = format!("{}; ends with ctrl-C", now.rfc3339());
             output.draw(&format!("{shown}\n\n{}", output.toned(Tone::Faint, &hint)));
-        } else if shown != last {
+        } else if news != last {
             match &asked {
                 // The whole of it: what decided that it is told is only a part.
                 Ok(status) if given.has("json") => output.json_line(status),
@@ -110,7 +121,7 @@ fn watch(given: &Given, output: &mut Output) -> Exit {
                 }
                 Ok(_) | Err(_) => output.line(&format!("{} {shown}", now.rfc3339())),
             }
-            last = shown;
+            last = news;
         }
         output.rest(WATCH_EVERY);
     }
@@ -123,11 +134,15 @@ fn silent(error: &Error, output: &Output) -> String {
 
 /// What a change is of: not the ages and counters, which are always other ones.
 fn changes(status: Said<'_>) -> Value {
-    let parts = ["summary", "conditions", "readiness", "access"];
-    let parts = parts.iter().map(|part| status.at(part).json().clone());
-    parts
-        .chain([status.at("link").at("state").json().clone()])
-        .collect()
+    let code = code(status).unwrap_or_else(|| status.text("summary"));
+    let parts = [
+        status.at("conditions"),
+        status.at("readiness").at("parts"),
+        status.at("access"),
+        status.at("link").at("state"),
+    ];
+    let parts = parts.iter().map(|part| part.json().clone());
+    std::iter::once(Value::from(code)).chain(parts).collect()
 }
 
 /// The status in a line.
@@ -149,32 +164,32 @@ pub(super) fn is_wrong(status: Said<'_>) -> bool {
 }
 
 fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
-    let mut conditions = status.list("conditions");
-    let tone = match is_wrong(status) {
-        true if conditions.any(|it| it.text("severity") == "critical") => Tone::Bad,
-        true => Tone::Doubtful,
-        false => Tone::Good,
-    };
-    let mut lines = vec![
-        output.toned(tone, &printable(&sentence(status.text("summary")))),
-        String::new(),
-    ];
-    let told = status.list("conditions");
-    lines.extend(told.flat_map(|condition| told_condition(condition, now, output)));
-    if status.list("conditions").next().is_some() {
+    let mut lines = verdict(status, now, output);
+    lines.push(String::new());
+    let others = status.list("conditions").filter(|condition| {
+        condition.maybe("because").is_none() && !is_the_verdict(*condition, status)
+    });
+    lines.extend(
+        others
+            .clone()
+            .flat_map(|it| told_condition(it, now, output)),
+    );
+    if others.clone().next().is_some() {
         lines.push(String::new());
     }
+    // What was said above is not said again.
+    let above = lines.join("\n");
     let link_part = status.at("link");
     let rows = [
-        ("link", link(link_part, now)),
-        ("cluster", cluster(status.at("cluster"))),
+        ("link", link(link_part, now, &above)),
+        ("cluster", cluster(status.at("cluster"), &above)),
         ("host", host(status.at("host"))),
         ("access", access(status.at("access"))),
         ("traffic", traffic(status.at("load"), link_part)),
         ("agent", agent(status)),
     ];
     let page = page(status.at("dashboard"));
-    let unready = unready(status.at("readiness"));
+    let unready = unready(status.at("readiness"), &above);
     let rows = rows
         .into_iter()
         .chain(page)
@@ -184,16 +199,96 @@ fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
     lines
 }
 
-/// The parts that cannot do what they are for, with their reasons; none where all can.
-fn unready(readiness: Said<'_>) -> Option<String> {
+/// The first line with what belongs to it: since when, how old the knowledge is, the reason where it says more, and the fix.
+pub(super) fn verdict(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+    let verdict = status.at("verdict");
+    let tone = match is_wrong(status) {
+        true if status
+            .list("conditions")
+            .any(|it| it.text("severity") == "critical") =>
+        {
+            Tone::Bad
+        }
+        true => Tone::Doubtful,
+        false => Tone::Good,
+    };
+    let summary = printable(&sentence(status.text("summary")));
+    let mut lines = vec![format!(
+        "{}{}",
+        output.toned(tone, &summary),
+        ages(verdict, now)
+    )];
+    let Some(worst) = status
+        .list("conditions")
+        .find(|it| is_the_verdict(*it, status))
+    else {
+        return lines;
+    };
+    let reason = printable(&sentence(worst.text("sentence")));
+    if !summary.starts_with(&reason) {
+        lines.push(format!("  {reason}"));
+    }
+    lines.extend(output.fix(worst.maybe("fix")));
+    let follow = status.list("conditions");
+    let follow = follow.filter(|it| it.maybe("because") == Some(worst.text("id")));
+    let ids: Vec<_> = follow.map(|it| printable(it.text("id"))).collect();
+    if !ids.is_empty() {
+        let line = format!("  this also causes: {}", ids.join(", "));
+        lines.push(output.toned(Tone::Faint, &line));
+    }
+    lines
+}
+
+/// The code of the verdict; `None`: the agent is from before it.
+fn code(status: Said<'_>) -> Option<&str> {
+    let code = status.at("verdict").maybe("code");
+    code.filter(|code| !code.is_empty())
+}
+
+/// Whether the first line is about this condition.
+fn is_the_verdict(condition: Said<'_>, status: Said<'_>) -> bool {
+    match code(status) {
+        Some(code) => condition.text("id") == code,
+        None => condition.text("sentence") == status.text("summary"),
+    }
+}
+
+/// Since when it is so, and how old that is: ` (for 1 h, checked 8 s ago)`.
+fn ages(verdict: Said<'_>, now: Wall) -> String {
+    // The sentence of a silent cluster has its age.
+    let is_told = verdict.text("code") == UNREACHABLE;
+    let since = verdict.maybe("since").filter(|_| !is_told);
+    let since = since.and_then(|since| ago(since, now));
+    let is_ok = verdict.text("severity") == "ok";
+    let age = verdict.count("age_s").filter(|age| is_ok || *age > 0);
+    let age = age.filter(|_| !is_told).map(Duration::from_secs);
+    let parts = [
+        since.map(|ago| format!("for {ago}")),
+        age.map(|age| format!("checked {} ago", roughly(age))),
+    ];
+    match joined(parts) {
+        parts if parts.is_empty() => parts,
+        parts => format!(" ({parts})"),
+    }
+}
+
+/// The parts that cannot do what they are for, with their reasons, as far as they were not told; none where all can.
+fn unready(readiness: Said<'_>, above: &str) -> Option<String> {
     let parts = readiness.list("parts");
     let parts = parts.filter(|part| part.flag("ready") == Some(false));
-    let parts = parts.map(|part| match part.maybe("sentence") {
-        Some(why) => format!("{} ({why})", part.text("id")),
-        None => part.text("id").to_owned(),
+    let parts = parts.filter_map(|part| match part.maybe("sentence") {
+        Some(why) if is_told(why, above) => None,
+        Some(why) => Some(format!("{} ({why})", part.text("id"))),
+        None => Some(part.text("id").to_owned()),
     });
     let parts = parts.collect::<Vec<_>>().join(", ");
     (!parts.is_empty()).then_some(parts)
+}
+
+/// Whether a text was told, at the beginning of a line or in it.
+pub(super) fn is_told(text: &str, above: &str) -> bool {
+    let text = printable(text);
+    above.contains(&text) || above.contains(&sentence(&text))
 }
 
 /// The summary as a sentence that stands alone.
@@ -235,7 +330,7 @@ fn duration(part: Said<'_>, name: &str) -> Option<String> {
 }
 
 /// The link in a line.
-pub(super) fn link(link: Said<'_>, now: Wall) -> String {
+pub(super) fn link(link: Said<'_>, now: Wall, above: &str) -> String {
     let state = link.text("state");
     let since = link.maybe("since").and_then(|since| ago(since, now));
     joined([
@@ -243,38 +338,55 @@ pub(super) fn link(link: Said<'_>, now: Wall) -> String {
             Some(ago) => format!("{state} for {ago}"),
             None => state.to_owned(),
         }),
-        named(link, "why"),
+        named(link, "why").filter(|why| !is_told(why, above)),
         named(link, "endpoint"),
         duration(link, "next_attempt_s").map(|wait| format!("next attempt in {wait}")),
         link.number("rtt_ms")
             .map(|rtt| format!("round trip {rtt:.1} ms")),
         match (link.count("outages"), link.maybe("last_outage_why")) {
             (None | Some(0), _) => None,
-            (Some(1), Some(why)) => Some(format!("1 outage ({why})")),
-            (Some(count), Some(why)) => Some(format!("{count} outages (the last: {why})")),
-            (Some(count), None) => Some(format!("outages: {count}")),
+            (Some(1), Some(why)) if !is_told(why, above) => Some(format!("1 outage ({why})")),
+            (Some(count), Some(why)) if !is_told(why, above) => {
+                Some(format!("{count} outages (the last: {why})"))
+            }
+            (Some(count), Some(_) | None) => Some(format!("outages: {count}")),
         },
     ])
 }
 
-fn cluster(cluster: Said<'_>) -> String {
+fn cluster(cluster: Said<'_>, above: &str) -> String {
     joined([
         Some(match cluster.text("state") {
             "none" => "no cluster; name one with KUBECONFIG or agent.kubeconfig".to_owned(),
             state => state.to_owned(),
         }),
-        named(cluster, "why"),
-        match (cluster.count("nodes_ready"), cluster.count("nodes")) {
-            (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
-            (None, Some(nodes)) => Some(format!("{nodes} nodes")),
-            (_, None) => None,
-        },
-        cluster.count("pods").map(|pods| format!("{pods} pods")),
+        named(cluster, "why").filter(|why| !is_told(why, above)),
+        numbers(cluster),
         cluster
             .maybe("version")
             .map(|version| format!("Kubernetes {version}")),
         named(cluster, "server"),
     ])
+}
+
+/// Nodes and Pods, with their age where it is more than that of a cluster that answers.
+fn numbers(cluster: Said<'_>) -> Option<String> {
+    let nodes = match (cluster.count("nodes_ready"), cluster.count("nodes")) {
+        (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
+        (None, Some(nodes)) => Some(format!("{nodes} nodes")),
+        (_, None) => None,
+    };
+    let broken = cluster.count("pods_not_ready").filter(|broken| *broken > 0);
+    let pods = cluster.count("pods").map(|pods| match broken {
+        Some(broken) => format!("{pods} pods, {broken} of them not ready"),
+        None => format!("{pods} pods"),
+    });
+    let text = Some(joined([nodes, pods])).filter(|text| !text.is_empty())?;
+    let age = cluster.count("age_s").map(Duration::from_secs);
+    Some(match age.filter(|age| *age >= AGED) {
+        Some(age) => format!("{text}, {} ago", roughly(age)),
+        None => text,
+    })
 }
 
 fn host(host: Said<'_>) -> String {
@@ -355,7 +467,7 @@ fn agent(status: Said<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::api::{Condition, Part, Readiness, Status};
+    use crate::wire::api::{Cluster, Condition, Link, Part, Readiness, Status, Verdict};
 
     fn now() -> Wall {
         Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
@@ -372,22 +484,91 @@ mod tests {
     #[test]
     fn the_truth_comes_first_then_what_to_do_about_it() {
         let status = Status {
-            summary: "the control plane refuses the token".to_owned(),
+            summary: "the control plane refuses the token; and one more condition".to_owned(),
+            verdict: Verdict {
+                code: "link.refused".to_owned(),
+                severity: "critical".to_owned(),
+                since: Some("2026-06-16T05:00:00Z".to_owned()),
+                age_s: Some(3),
+                ..Verdict::default()
+            },
             conditions: vec![Condition {
                 id: "link.refused".to_owned(),
                 severity: "critical".to_owned(),
                 since: "2026-06-16T05:00:00Z".to_owned(),
                 sentence: "the control plane refuses the token: 401".to_owned(),
                 fix: Some("write a new token".to_owned()),
+                because: None,
             }],
             ..Status::default()
         };
         let text = text(&status);
-        assert!(text.starts_with(
-            "The control plane refuses the token\n\n\
-             critical: the control plane refuses the token: 401 (for 1 h)\n  fix: write a new token\n"
-        ), "{text}");
+        let wanted = "The control plane refuses the token; and one more condition (for 1 h, checked 3 s ago)\n  \
+                      The control plane refuses the token: 401\n  fix: write a new token\n\n";
+        assert!(text.starts_with(wanted), "{text}");
         assert!(is_wrong(Said::new(&said(&status))));
+    }
+
+    #[test]
+    fn nothing_is_said_twice_and_what_follows_from_a_cause_is_only_named() {
+        let condition = |id: &str, sentence: &str, because: Option<&str>| Condition {
+            id: id.to_owned(),
+            severity: "warning".to_owned(),
+            sentence: sentence.to_owned(),
+            because: because.map(str::to_owned),
+            ..Condition::default()
+        };
+        let status = Status {
+            summary: "no control plane: connection refused".to_owned(),
+            verdict: Verdict {
+                code: "link.down".to_owned(),
+                ..Verdict::default()
+            },
+            conditions: vec![
+                condition("link.down", "no control plane: connection refused", None),
+                condition("lease.rbac", "no Lease", Some("link.down")),
+            ],
+            link: Link {
+                state: "waiting".to_owned(),
+                why: Some("connection refused".to_owned()),
+                outages: 1,
+                last_outage_why: Some("connection refused".to_owned()),
+                ..Link::default()
+            },
+            readiness: Readiness {
+                parts: vec![Part {
+                    id: "link".to_owned(),
+                    ready: false,
+                    sentence: Some("no control plane: connection refused".to_owned()),
+                }],
+                ..Readiness::default()
+            },
+            ..Status::default()
+        };
+        let text = text(&status);
+        assert_eq!(text.matches("connection refused").count(), 1, "{text}");
+        assert!(text.contains("this also causes: lease.rbac"), "{text}");
+        assert!(!text.contains("no Lease"), "{text}");
+    }
+
+    #[test]
+    fn numbers_of_a_cluster_that_is_silent_have_their_age() {
+        let cluster = Cluster {
+            state: "ready".to_owned(),
+            nodes: Some(1),
+            nodes_ready: Some(1),
+            pods: Some(7),
+            age_s: Some(40),
+            ..Cluster::default()
+        };
+        let mut status = Status {
+            cluster,
+            ..Status::default()
+        };
+        let aged = "1 of 1 nodes ready, 7 pods, 40 s ago";
+        assert!(text(&status).contains(aged), "{}", text(&status));
+        status.cluster.age_s = Some(3);
+        assert!(!text(&status).contains("ago"), "{}", text(&status));
     }
 
     #[test]

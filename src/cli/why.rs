@@ -273,9 +273,22 @@ impl Evidence<'_> {
             );
             output.line(&output.toned(Tone::Faint, &printable(&known)));
         }
+        let told: Vec<&str> = self
+            .conditions
+            .iter()
+            .map(|it| it.text("sentence"))
+            .collect();
+        // A sentence is told once: events and log lines begin with the same words.
+        let once = |line: String| {
+            let said = told.iter().filter(|sentence| !sentence.is_empty());
+            said.fold(line, |line, sentence| {
+                line.replace(&printable(sentence), "as above")
+            })
+        };
         for part in &self.parts {
             let word = match part.flag("ready") {
                 Some(true) => "does what it is for".to_owned(),
+                Some(false) if told.contains(&part.text("sentence")) => "is not ready".to_owned(),
                 Some(false) => format!("is not ready: {}", part.text("sentence")),
                 None => "does not say whether it is ready".to_owned(),
             };
@@ -290,13 +303,13 @@ impl Evidence<'_> {
         if !self.events.is_empty() {
             heading("What happened", output);
             for event in &self.events {
-                output.line(&format!("  {}", events::line(*event, output)));
+                output.line(&once(format!("  {}", events::line(*event, output))));
             }
         }
         if !self.logs.is_empty() {
             heading("What the agent wrote", output);
             for entry in &self.logs {
-                output.line(&format!("  {}", logs::line(*entry, output)));
+                output.line(&once(format!("  {}", logs::line(*entry, output))));
             }
         }
     }

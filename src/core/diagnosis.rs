@@ -21,6 +21,10 @@ pub enum Step {
     Http,
     /// The time that this machine believes it is.
     Clock,
+    /// The session that the link holds, or why it holds none.
+    Session,
+    /// The Kubernetes API of this machine's cluster.
+    Cluster,
 }
 
 impl Step {
@@ -35,6 +39,8 @@ impl Step {
             Self::Tls => ("tls", "Encryption"),
             Self::Http => ("http", "Answer"),
             Self::Clock => ("clock", "Clock"),
+            Self::Session => ("session", "Session"),
+            Self::Cluster => ("cluster", "Kubernetes"),
         }
     }
 }
@@ -142,13 +148,14 @@ impl Rung {
 /// Which side is broken, and the sentence that says so. The last step that works proves those before it: what of them seemed to fail was
 /// not needed.
 pub fn verdict(rungs: &[Rung]) -> (Side, String) {
-    let is_ok = |rung: &Rung| rung.outcome == Outcome::Ok && rung.step != Step::Clock;
+    let is_aside = |step| matches!(step, Step::Clock | Step::Cluster);
+    let is_ok = |rung: &Rung| rung.outcome == Outcome::Ok && !is_aside(rung.step);
     let proven = rungs.iter().rposition(is_ok).unwrap_or(0);
     let failed = rungs.iter().enumerate().find_map(|(index, rung)| {
         let Outcome::Failed(side) = rung.outcome else {
             return None;
         };
-        let counts = index > proven || rung.step == Step::Clock || proven == 0;
+        let counts = index > proven || is_aside(rung.step) || proven == 0;
         counts.then_some((side, rung))
     });
     if let Some((side, rung)) = failed {
@@ -160,10 +167,13 @@ pub fn verdict(rungs: &[Rung]) -> (Side, String) {
         };
         return (side, format!("{who}: {}", rung.seen));
     }
-    if rungs
-        .iter()
-        .any(|rung| rung.step == Step::Http && is_ok(rung))
-    {
+    let session = rungs.iter().find(|rung| rung.step == Step::Session);
+    // The way may work now although there is no session yet: nobody knows before there is one.
+    if let Some(session) = session.filter(|session| session.outcome == Outcome::Unknown) {
+        return (Side::Unknown, session.seen.clone());
+    }
+    let is_proof = |step| matches!(step, Step::Http | Step::Session);
+    if rungs.iter().any(|rung| is_proof(rung.step) && is_ok(rung)) {
         let all = "the way to the control plane works, step by step";
         return (Side::None, all.to_owned());
     }
@@ -175,7 +185,7 @@ pub fn verdict(rungs: &[Rung]) -> (Side, String) {
 mod tests {
     use super::*;
 
-    const ALL: [Step; 8] = [
+    const ALL: [Step; 10] = [
         Step::Carrier,
         Step::Address,
         Step::Route,
@@ -184,6 +194,8 @@ mod tests {
         Step::Tls,
         Step::Http,
         Step::Clock,
+        Step::Session,
+        Step::Cluster,
     ];
 
     fn ladder(outcomes: &str) -> Vec<Rung> {
@@ -216,6 +228,14 @@ mod tests {
             ("n?n+++++", Side::None, "works"),
             ("????----", Side::Unknown, "cannot"),
             ("", Side::Unknown, "cannot"),
+            ("+++++++++-", Side::None, "works"),
+            ("+++++++n+", Side::Node, "clock"),
+            // A refused token, a session that is still being made, a dead API server.
+            ("++++++++n+", Side::Node, "session"),
+            ("++++++++?+", Side::Unknown, "session"),
+            ("+++++++++n", Side::Node, "cluster"),
+            // A session proves what could not be tried.
+            ("+++?????+-", Side::None, "works"),
         ] {
             let (found, sentence) = verdict(&ladder(outcomes));
             assert_eq!(found, side, "{outcomes}: {sentence}");

@@ -104,6 +104,8 @@ pub enum Input {
     ClusterId(String),
     /// The control plane has taken a registration of this agent.
     Registered,
+    /// This agent's rights may be other ones now.
+    LookAgain,
     /// The end: the link is closed, leave the Lease to the others.
     Stop,
 }
@@ -320,6 +322,12 @@ impl Election {
                 let is_mine =
                     matches!(&self.seen, Seen::Record(record) if record.is_held_by(&self.me.id));
                 self.is_registered |= is_mine;
+                return;
+            }
+            Input::LookAgain => {
+                if self.barred.is_some() && self.asked.is_none() {
+                    self.next = self.next.min(now);
+                }
                 return;
             }
             Input::Stop => {

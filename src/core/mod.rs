@@ -32,5 +32,6 @@ pub mod secret;
 pub mod series;
 pub mod sieve;
 pub mod time;
+pub mod verdict;
 pub mod words;
 pub mod yamux;

@@ -47,6 +47,8 @@ use crate::{
         delegate::Delegate,
         facts::{Facts, Profile},
         proxy::Proxy,
+        pulse::Pulse,
+        rights::Rights,
         sample::{self, Sampler},
     },
 };
@@ -305,11 +307,9 @@ pub(super) fn cluster(
         clock: network.clock,
         now: clock::now,
     };
-    Some(Client::new(
-        &settings,
-        network.dialer.clone(),
-        Rc::clone(executor),
-    ))
+    let client = Client::new(&settings, network.dialer.clone(), Rc::clone(executor));
+    board.cluster.borrow_mut().heard = Some(client.heard());
+    Some(client)
 }
 
 /// What tells this box from others at a receiver of samples; `None` while it has no id yet.
@@ -359,6 +359,23 @@ pub(super) fn delegate(settings: &Settings, client: Client, notes: &store::Notes
     };
     let credential = Rc::new(Credential::new(kind, notes));
     Delegate::new(client, manifest(settings), credential)
+}
+
+/// What finds out whether the cluster answers.
+pub(super) fn pulse(client: Option<&Client>, board: &Rc<Board>) -> Option<Rc<Pulse>> {
+    client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(board))))
+}
+
+/// What compares the cluster with the manifest.
+pub(super) fn rights(
+    delegate: Option<&Rc<Delegate>>,
+    board: &Rc<Board>,
+    proxy: &Rc<Proxy>,
+) -> Option<Rc<Rights>> {
+    let (board, proxy) = (Rc::clone(board), Rc::clone(proxy));
+    let rules = Box::new(move || proxy.rules());
+    let rights = Rights::new(Rc::clone(delegate?), board, rules);
+    Some(Rc::new(rights))
 }
 
 /// What the configuration says about access.

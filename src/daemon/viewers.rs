@@ -17,7 +17,7 @@ use crate::{
         deliver::Databases,
         doctor,
         local::{Local, Look, Repairs, Sources},
-        views::diagnosis::Doubt,
+        views::diagnosis::{self, Doubt},
     },
     wire::{
         api::{LogEntry, LogPage, SettingReport, SettingsReport},
@@ -39,7 +39,8 @@ impl Agent {
         let lines_after = |seen| lines_after(&self.lines, seen);
         let told = self.live.run(&local, &lines_after);
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
-        future::zip(future::zip(served, told), self.chronicle.run()).await;
+        let examined = future::zip(self.chronicle.run(), local.examine());
+        future::zip(future::zip(served, told), examined).await;
     }
 
     async fn serve_socket(&self, site: Rc<Site>) {
@@ -81,6 +82,14 @@ impl Agent {
             let caller = for_caller.network.caller(&for_caller.settings);
             caller.map_err(|error| error.sentence())
         };
+        let for_token = Rc::clone(self);
+        let token = move || {
+            let pipeops = &for_token.settings.pipeops;
+            let target = Target::controller(&pipeops.api_url.to_string()).ok()?;
+            for_token.facts.allows(&target).ok()?;
+            let token = pipeops.token.read().ok()?;
+            Some(token.reveal().to_owned())
+        };
         let lines = self.lines.clone();
         Sources {
             client: self.cluster.clone(),
@@ -89,11 +98,13 @@ impl Agent {
                 telemetry: self.telemetry.clone(),
                 state: self.store.clone(),
             },
-            doubt: Doubt::new(
-                Target::controller(&self.settings.pipeops.api_url.to_string()),
-                Box::new(caller),
-                clock::now,
-            ),
+            doubt: Doubt::new(diagnosis::Parts {
+                target: Target::controller(&self.settings.pipeops.api_url.to_string()),
+                caller: Box::new(caller),
+                token: Box::new(token),
+                board: Rc::clone(&self.board),
+                clock: clock::now,
+            }),
             settings: settings(&self.settings),
             lines: Box::new(move |tail| page(&lines, tail)),
             clock_is_set: Box::new(move || for_clock.network.clock_is_set()),

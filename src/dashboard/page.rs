@@ -11,6 +11,8 @@ use crate::wire::api::{Condition, SessionReport, Status};
 
 /// The frame, with [`MARK`] where the status belongs.
 const INDEX: &str = include_str!("assets/index.html");
+/// Age from which numbers of the cluster are shown with it.
+const AGED_S: u64 = 10;
 /// What is replaced by the status, for people.
 const MARK: &str = "<!--status-->";
 /// What is replaced by what the script of the page begins with.
@@ -62,7 +64,9 @@ fn overview(status: &Status) -> String {
     html.push_str("</h1>");
     if !status.conditions.is_empty() {
         html.push_str("<h2>What is wrong</h2><ul class=\"conditions\">");
-        for condition in &status.conditions {
+        // One cause is told once, without what follows from it.
+        let causes = status.conditions.iter();
+        for condition in causes.filter(|condition| condition.because.is_none()) {
             tell(&mut html, condition);
         }
         html.push_str("</ul>");
@@ -131,12 +135,15 @@ fn cluster(html: &mut String, status: &Status) {
     list.row("State", Some(&cluster.state));
     list.row("Why", cluster.why.as_deref());
     list.row("Version", cluster.version.as_deref());
+    // The page is as of the moment it was loaded, but these numbers may be older.
+    let age = cluster.age_s.filter(|age| *age >= AGED_S);
+    let age = age.map_or_else(String::new, |age| format!(", {} ago", in_days(age)));
     let nodes = cluster
         .nodes_ready
         .zip(cluster.nodes)
-        .map(|(ready, all)| format!("{ready} of {all} ready"));
+        .map(|(ready, all)| format!("{ready} of {all} ready{age}"));
     list.row("Nodes", nodes.as_deref());
-    let pods = cluster.pods.map(|pods| pods.to_string());
+    let pods = cluster.pods.map(|pods| format!("{pods}{age}"));
     list.row("Pods", pods.as_deref());
     list.end();
 }
@@ -251,6 +258,7 @@ mod tests {
             since: "2026-05-01T10:00:00Z".to_owned(),
             sentence: "the token is refused".to_owned(),
             fix: Some("write a new one".to_owned()),
+            because: None,
         };
         let mut status = Status {
             summary: "the token is refused".to_owned(),

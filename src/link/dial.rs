@@ -164,13 +164,13 @@ fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure {
             kind: DialFailure::Refused,
-            error: error
-                .fix("put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is picked up without a restart")
-                .retry(Retry::Never),
+            error: error.fix(super::ladder::TOKEN_FIX).retry(Retry::Never),
         },
         StatusCode::NOT_FOUND => Failure {
             kind: DialFailure::Status(404, None),
-            error: error.fix("check pipeops.api_url: there is no control plane at this address").retry(Retry::Later),
+            error: error
+                .fix("check pipeops.api_url: there is no control plane at this address")
+                .retry(Retry::Later),
         },
         other => Failure {
             kind: DialFailure::Status(other.as_u16(), retry_after(answer)),

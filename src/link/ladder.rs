@@ -25,16 +25,26 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// The clock is fine as long as it differs by no more than this from the control plane's: its stamp has whole seconds, and is some
 /// seconds old on a slow line.
 const CLOCK_FINE: Duration = Duration::from_secs(30);
+/// Help for a token that the control plane refuses.
+pub const TOKEN_FIX: &str = "put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is picked up without a restart";
 /// Beyond this certificates and tokens begin to fail.
 const CLOCK_BROKEN: Duration = Duration::from_secs(300);
 
 /// Goes from the name to the answer, and compares the clocks. Ends within [`STEP_WITHIN`] a step.
-pub async fn climb(caller: &Caller, target: &Target, clock: fn() -> Now) -> Vec<Rung> {
+///
+/// With a token the control plane says whether it takes it.
+pub async fn climb(
+    caller: &Caller,
+    target: &Target,
+    token: Option<&str>,
+    clock: fn() -> Now,
+) -> Vec<Rung> {
     let steps = [Step::Dns, Step::Tcp, Step::Tls, Step::Http, Step::Clock];
     let mut rungs = Vec::new();
     let way = Way {
         caller,
         target,
+        token,
         peer: Peer::new(&target.host, target.port),
         clock,
     };
@@ -50,6 +60,7 @@ pub async fn climb(caller: &Caller, target: &Target, clock: fn() -> Now) -> Vec<
 struct Way<'a> {
     caller: &'a Caller,
     target: &'a Target,
+    token: Option<&'a str>,
     peer: Peer,
     clock: fn() -> Now,
 }
@@ -113,16 +124,43 @@ impl Way<'_> {
         })?;
 
         let start = (self.clock)();
-        let asked = deadline(STEP_WITHIN, ask(stream, &host, &self.caller.user_agent)).await;
+        let asked = deadline(STEP_WITHIN, self.ask(stream, &host)).await;
         let head = asked.unwrap_or_else(|late| Err(late.to_string()));
         let now = (self.clock)();
-        let (rung, date) = answered(&host, head);
+        let (rung, date) = answered(&host, head, self.token.is_some());
         let is_answer = rung.outcome == Outcome::Ok;
         rungs.push(rung.took(now.mono.since(start.mono)));
         if is_answer {
             rungs.push(clocks(date, now.wall));
         }
         Some(())
+    }
+
+    /// Asks for the endpoint of the session without opening one; returns the head of the answer.
+    async fn ask(&self, mut stream: Stream, host: &str) -> Result<String, String> {
+        // A token that no header can carry is the link's trouble to tell.
+        let token = self.token.filter(|token| !token.contains(char::is_control));
+        let authorization = match token {
+            Some(token) => format!("authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let (path, agent) = (&self.target.path_and_query, &self.caller.user_agent);
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {agent}\r\n{authorization}connection: close\r\n\r\n"
+        );
+        let broken = |error: std::io::Error| error.to_string();
+        stream.write_all(request.as_bytes()).await.map_err(broken)?;
+        stream.flush().await.map_err(broken)?;
+        let mut head = Vec::new();
+        let mut piece = [0; 1024];
+        loop {
+            let count = stream.read(&mut piece).await.map_err(broken)?;
+            head.extend_from_slice(piece.get(..count).unwrap_or_default());
+            let is_whole = head.windows(4).any(|end| end == b"\r\n\r\n");
+            if is_whole || count == 0 || head.len() > HEAD_BYTES_MAX {
+                return Ok(String::from_utf8_lossy(&head).into_owned());
+            }
+        }
     }
 
     /// Adds a step; what it made, where it worked.
@@ -173,28 +211,8 @@ const fn blame(error: &net::Error) -> Side {
     }
 }
 
-/// The head of the answer to a small question.
-async fn ask(mut stream: Stream, host: &str, agent: &str) -> Result<String, String> {
-    let request = format!(
-        "HEAD / HTTP/1.1\r\nhost: {host}\r\nuser-agent: {agent}\r\nconnection: close\r\n\r\n"
-    );
-    let broken = |error: std::io::Error| error.to_string();
-    stream.write_all(request.as_bytes()).await.map_err(broken)?;
-    stream.flush().await.map_err(broken)?;
-    let mut head = Vec::new();
-    let mut piece = [0; 1024];
-    loop {
-        let count = stream.read(&mut piece).await.map_err(broken)?;
-        head.extend_from_slice(piece.get(..count).unwrap_or_default());
-        let is_whole = head.windows(4).any(|end| end == b"\r\n\r\n");
-        if is_whole || count == 0 || head.len() > HEAD_BYTES_MAX {
-            return Ok(String::from_utf8_lossy(&head).into_owned());
-        }
-    }
-}
-
-/// What an answer says: any status below 500 is somebody who works.
-fn answered(host: &str, head: Result<String, String>) -> (Rung, Option<Wall>) {
+/// What an answer says: any status below 500 is somebody who works, but one that refuses the token.
+fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Rung, Option<Wall>) {
     let head = match head {
         Ok(head) => head,
         Err(why) => {
@@ -225,11 +243,14 @@ fn answered(host: &str, head: Result<String, String>) -> (Rung, Option<Wall>) {
             format!("{host} answers HTTP {status}"),
         )
         .fix("wait: the agent keeps trying, and nothing that was recorded is lost"),
-        Some(status) => Rung::new(
+        Some(401 | 403) if has_token => Rung::new(
             Step::Http,
-            Outcome::Ok,
-            format!("{host} answers HTTP {status}"),
-        ),
+            Outcome::Failed(Side::Node),
+            format!("the token was rejected: {host} refuses it"),
+        )
+        .fix(TOKEN_FIX),
+        // Without a token, or without an upgrade, most answers are refusals.
+        Some(_) => Rung::new(Step::Http, Outcome::Ok, format!("{host} answers")),
     };
     let date = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -289,7 +310,14 @@ mod tests {
 
     #[test]
     fn an_answer_is_anything_that_speaks_http_and_does_not_complain_of_itself() {
-        let outcome = |head: &str| answered("cp", Ok(head.to_owned())).0.outcome;
+        let asked = |head: &str, has_token| answered("cp", Ok(head.to_owned()), has_token).0;
+        let outcome = |head: &str| asked(head, true).outcome;
+        let refused = "HTTP/1.1 401 Unauthorized\r\n\r\n";
+        assert_eq!(outcome(refused), Outcome::Failed(Side::Node));
+        assert!(asked(refused, true).fix.is_some());
+        // Nobody showed a token, so nobody was refused.
+        assert_eq!(asked(refused, false).outcome, Outcome::Ok);
+        assert!(!asked(refused, false).seen.contains("401"));
         assert_eq!(outcome("HTTP/1.1 200 OK\r\n\r\n"), Outcome::Ok);
         assert_eq!(outcome("HTTP/1.1 404 Not Found\r\n\r\n"), Outcome::Ok);
         assert_eq!(
@@ -303,7 +331,7 @@ mod tests {
     #[test]
     fn the_clocks_are_compared_by_the_date_of_the_answer() {
         let head = "HTTP/1.1 200 OK\r\nDate: Tue, 16 Jun 2026 05:50:28 GMT\r\n\r\n";
-        let (_, theirs) = answered("cp", Ok(head.to_owned()));
+        let (_, theirs) = answered("cp", Ok(head.to_owned()), false);
         assert_eq!(theirs.map(Wall::millis), Some(1_781_589_028_000));
         let compared = |seconds: i64| {
             clocks(

@@ -3,16 +3,17 @@
 //! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
 
 use std::cell::{Cell, RefCell};
-use std::{io, net::IpAddr, time::Duration};
+use std::{io, net::IpAddr, rc::Rc, time::Duration};
 
 use crate::core::{
     accept::Accepts,
     event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     link::Standing,
-    time::{Now, Wall},
+    time::{Mono, Now, Wall},
 };
 use crate::host::random;
+use crate::kube::Heard;
 
 /// The reason of events that a session was lost (warning), and that there is one again (note).
 pub const LINK_LOST: &str = "link.lost";
@@ -44,6 +45,8 @@ pub struct LinkView {
     pub received_bytes: u64,
     /// Payload bytes sent since the start.
     pub sent_bytes: u64,
+    /// When the last message of the control plane came.
+    pub heard: Option<Mono>,
     /// Open lanes.
     pub lanes: usize,
     /// Bytes that wait in them.
@@ -65,6 +68,17 @@ pub struct ClusterView {
     pub nodes_ready: Option<u64>,
     /// Pods in all namespaces.
     pub pods: Option<u64>,
+    /// Pods that run or should, and those of them that are not ready beyond their time to start.
+    pub workloads: Option<(u64, u64)>,
+    /// The last byte of the API server.
+    pub heard: Option<Rc<Heard>>,
+}
+
+impl ClusterView {
+    /// The time of the last byte of the API server.
+    pub fn last_heard(&self) -> Option<Mono> {
+        self.heard.as_ref()?.last()
+    }
 }
 
 /// The dashboard as whoever serves it sees it.
@@ -126,6 +140,8 @@ pub struct Board {
     pub host: Cell<HostView>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
+    /// When the doctor looked at this machine; written by whoever asks it.
+    pub examined: Cell<Option<Mono>>,
 }
 
 impl Board {
@@ -143,6 +159,7 @@ impl Board {
             host: Cell::default(),
             accepts: RefCell::default(),
             accept_errors: Cell::default(),
+            examined: Cell::default(),
         }
     }
 

@@ -6,14 +6,16 @@
 use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 
 use litemap::LiteMap;
+use smol::future::FutureExt as _;
 
 use super::{board::Board, lease, sample::following};
 use crate::{
     core::{
-        cluster::{Cluster, NODES_MAX, Node, PODS_MAX, Phases, Round},
+        cluster::{Cluster, NODES_MAX, Node, PODS_MAX, Phases, Round, pods::Pods},
         health::Severity,
         series::Tick,
-        time::Wall,
+        time::{Mono, Wall},
+        verdict::sentences,
     },
     host::clock,
     kube::{Client, Error},
@@ -40,6 +42,8 @@ pub struct Known {
     pub nodes: RefCell<LiteMap<String, Node>>,
     /// The Pods.
     pub phases: RefCell<Phases>,
+    /// Those that are not ready.
+    pub pods: RefCell<Pods>,
 }
 
 /// What the task needs.
@@ -67,10 +71,17 @@ impl fmt::Debug for Parts {
 pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)) {
     let mut cluster = Cluster::default();
     let mut refused = 0_u32;
+    let mut chances = parts.client.heard().chances();
     let mut due = parts.board.now().mono;
     loop {
         due = following(due, every, parts.board.now().mono);
-        clock::until(due).await;
+        while !parts.wait(due, &mut chances).await {
+            // Rights may be other ones now: what was refused is tried, and said at once where it works.
+            if refused > 0 && parts.may_ask().await {
+                refused = 0;
+                parts.board.clear(UNREAD);
+            }
+        }
         if lease::stands_by(&parts.board) {
             cluster = Cluster::default();
             parts.board.show_all(&[UNREAD, PARTLY], Vec::new());
@@ -101,6 +112,24 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
 }
 
 impl Parts {
+    /// Waits until a round is due; false where rights may have changed before.
+    async fn wait(&self, due: Mono, chances: &mut u64) -> bool {
+        let heard = self.client.heard();
+        clock::until(due).or(heard.chance(*chances)).await;
+        *chances = heard.chances();
+        self.board.now().mono >= due
+    }
+
+    /// Whether one kubelet answers the agent.
+    async fn may_ask(&self) -> bool {
+        let node = self.known.nodes.borrow().keys().next().cloned();
+        let Some(name) = node else {
+            return false;
+        };
+        let path = format!("/api/v1/nodes/{name}/proxy/stats/summary");
+        self.client.read(&path, KUBELET_WITHIN).await.is_ok()
+    }
+
     /// Asks the kubelets that are there. False where the agent may not.
     async fn ask(
         &self,
@@ -138,9 +167,9 @@ impl Parts {
     }
 
     fn tell_forbidden(&self) {
-        let sentence = "CPU, memory and network of nodes and Pods are not measured: the agent may not ask kubelets through the API server";
         let fix = Some(self.fix.clone());
-        self.board.report(UNREAD, Severity::Note, sentence, fix);
+        self.board
+            .report(UNREAD, Severity::Note, sentences::STATS_UNREAD, fix);
     }
 
     fn tell_silent(&self, silent: &[(&String, String)]) {

@@ -56,6 +56,8 @@ pub struct Delegate {
     namespaces: RefCell<LiteMap<String, (Option<Namespace>, Mono)>>,
     bindings: Bindings,
     was_refused: Cell<bool>,
+    /// Whether the cluster seems to lack rights, so that a call that works is news.
+    is_doubted: Cell<bool>,
     news: (Sender<()>, Receiver<()>),
 }
 
@@ -73,6 +75,7 @@ impl Delegate {
             asking: Mutex::new(()),
             namespaces: RefCell::default(),
             was_refused: Cell::new(false),
+            is_doubted: Cell::new(false),
             news: bounded(1),
         }
     }
@@ -153,6 +156,24 @@ impl Delegate {
                 self.manifest.command()
             )),
         }
+    }
+
+    /// Notes whether the cluster seems to lack rights.
+    pub fn doubt(&self, is_doubted: bool) {
+        self.is_doubted.set(is_doubted);
+    }
+
+    /// Notes that the cluster took a call of the account: where rights seemed to be missing, that is looked at again.
+    pub fn worked(&self) {
+        if self.is_doubted.replace(false) {
+            // Full: somebody is on the way to look.
+            self.news.0.try_send(()).ok();
+        }
+    }
+
+    /// Has everybody who was refused in the cluster try again.
+    pub fn rights_changed(&self) {
+        self.client.heard().try_again();
     }
 
     /// Waits until the cluster has refused a token, or gives one again: something in it is not as it was.

@@ -69,6 +69,8 @@ pub fn not_asked_yet() -> Permission {
 pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
     let mut is_stopping = false;
     let mut registrations = 0;
+    let heard = parts.client.heard();
+    let mut chances = heard.chances();
     loop {
         let now = parts.board.now();
         let view = parts.board.link.borrow().clone();
@@ -86,7 +88,13 @@ pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
             match output {
                 Output::Log(line) => log::info!("{line}"),
                 Output::KeepRivals(knows) => parts.keep(knows).await,
-                Output::Wait(until) => clock::until(until).await,
+                Output::Wait(until) => {
+                    let time = clock::until(until);
+                    time.or(heard.chance(chances)).await;
+                    if heard.chances() != chances {
+                        return Event::Again;
+                    }
+                }
                 Output::Done => return Event::Done,
                 Output::Get => return Event::Answer(parts.get().await),
                 Output::Create(record) => {
@@ -109,6 +117,10 @@ pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
         };
         match work.or(stopped).await {
             Event::Nothing => {}
+            Event::Again => {
+                chances = heard.chances();
+                election.handle(Input::LookAgain, parts.board.now().mono);
+            }
             Event::Answer(input) => {
                 if let Input::Unanswered(why) | Input::ClockBehind(why) = &input {
                     log::debug!("lease: no answer: {why}");
@@ -126,6 +138,8 @@ pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
 
 enum Event {
     Nothing,
+    /// Rights may be other ones, or the API answers again.
+    Again,
     Answer(Input),
     Stop,
     Done,

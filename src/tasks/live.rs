@@ -128,6 +128,11 @@ fn at_rest(status: &Status) -> Status {
     let mut calm = status.clone();
     calm.uptime_s = 0;
     calm.load = api::Load::default();
+    calm.verdict.age_s = None;
+    calm.cluster.age_s = None;
+    for part in &mut calm.verdict.parts {
+        part.age_s = None;
+    }
     let (link, host) = (&mut calm.link, &mut calm.host);
     (link.received_bytes, link.sent_bytes) = (0, 0);
     (link.rtt_ms, link.next_attempt_s) = (None, None);

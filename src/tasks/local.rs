@@ -10,7 +10,7 @@ use smol::{Timer, future::FutureExt as _};
 
 use super::{
     access::Access, board::Board, book::Book, chronicle::Chronicle, doorman::Doorman, facts::Facts,
-    live::Live, metrics, proxy::Proxy, sample::Sampler, status,
+    live::Live, metrics, proxy::Proxy, pulse::Pulse, rights::Rights, sample::Sampler, status,
 };
 use crate::{
     core::{access::Inquiry, door::View, outbox::Backlog, policy::Level},
@@ -61,6 +61,10 @@ pub struct Local {
     pub live: Rc<Live>,
     /// Whom views ask.
     pub sources: Sources,
+    /// What finds out whether the cluster answers; `None`: there is none.
+    pub pulse: Option<Rc<Pulse>>,
+    /// What compares the cluster with the manifest; `None`: there is none.
+    pub rights: Option<Rc<Rights>>,
 }
 
 impl Answers for Local {
@@ -105,11 +109,23 @@ impl Answers for Local {
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
         Box::pin(async move {
             match view {
-                View::Status => Reply::json(&self.status()),
-                View::Ready => self.ready(),
+                View::Status => {
+                    self.refresh().await;
+                    if asked.value("fresh").is_some_and(|value| value == "1") {
+                        self.ask_for_examination();
+                    }
+                    Reply::json(&self.status())
+                }
+                View::Ready => {
+                    self.feel_pulse().await;
+                    self.ready()
+                }
                 View::Metrics => self.metrics().await,
                 View::Host => self.host().await,
-                View::Diagnosis => self.diagnosis().await,
+                View::Diagnosis => {
+                    self.refresh().await;
+                    self.diagnosis().await
+                }
                 View::Series => self.series(&asked).await,
                 View::Values => self.values(&asked).await,
                 View::Cluster => self.cluster().await,
@@ -139,6 +155,21 @@ impl Answers for Local {
 }
 
 impl Local {
+    /// Looks again at what may have changed unseen, so that what is said next is true now.
+    async fn refresh(&self) {
+        self.feel_pulse().await;
+        let is_silent = self.pulse.as_ref().is_some_and(|pulse| pulse.is_silent());
+        if let Some(rights) = self.rights.as_ref().filter(|_| !is_silent) {
+            rights.refresh().await;
+        }
+    }
+
+    async fn feel_pulse(&self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.refresh().await;
+        }
+    }
+
     fn ready(&self) -> Reply {
         let readiness = self.status().readiness;
         let code = if readiness.ready {

@@ -22,6 +22,7 @@ pub mod notify;
 pub mod observe;
 pub mod permit;
 pub mod proxy;
+pub mod pulse;
 pub mod remote_write;
 pub mod rights;
 pub mod sample;

@@ -2,15 +2,17 @@
 //!
 //! It changes nothing but bindings of our own: what is missing or different is said with its fix.
 
-use std::time::Duration;
+use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 
-use smol::{Timer, future::FutureExt as _};
+use smol::{Timer, future::FutureExt as _, lock::Mutex};
 
 use super::{board::Board, delegate::Delegate};
 use crate::{
     core::{
         health::{Condition, Severity},
         policy::{Level, Rules},
+        time::Mono,
+        verdict::sentences,
     },
     kube::rbac::check::{Finding, Part, State},
 };
@@ -21,6 +23,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(600);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A refused token is a reason to look at once, but not all the time.
 const LOOKS_APART: Duration = Duration::from_secs(20);
+/// The same while something is wrong and a person wants to know, or a call proves the contrary.
+const APART: Duration = Duration::from_secs(2);
+/// Proofs in a row that are looked at so soon.
+const PROOFS_MAX: u32 = 3;
+/// Between two looks after a person was offered a fix, and how long it is expected to be applied.
+const LOOK_SOON: Duration = Duration::from_secs(10);
+const EXPECTED_FOR: Duration = Duration::from_secs(600);
+/// How long a person waits for a look.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Objects that are named in one sentence at most.
 const NAMED_MAX: usize = 4;
 /// The first Kubernetes in which ValidatingAdmissionPolicies are to be had without being asked for: 1.30.
@@ -29,36 +40,134 @@ const POLICIES_SINCE: u32 = 30;
 const MISSING: &str = "access.rbac";
 const DIFFERS: &str = "access.rbac-differs";
 const OPEN: &str = "access.second-lock";
+/// Conditions of others that end with rights too.
+const LOGS: &str = "cluster.logs-hidden";
+const STATS: &str = "cluster.stats-unread";
 const CONDITIONS: [&str; 3] = [MISSING, DIFFERS, OPEN];
 
-/// Looks for ever. `rules` are those that hold at the moment.
-#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn run(delegate: &Delegate, board: &Board, rules: impl Fn() -> Rules) {
-    loop {
-        let wait = look(delegate, board, &rules()).await;
-        Timer::after(LOOKS_APART).await;
-        let time = async {
-            Timer::after(wait.saturating_sub(LOOKS_APART)).await;
-        };
-        time.or(delegate.news()).await;
+/// The look at the rights, for as long as the agent runs.
+pub struct Rights {
+    delegate: Rc<Delegate>,
+    board: Rc<Board>,
+    /// The rules that hold at the moment.
+    rules: Box<dyn Fn() -> Rules>,
+    /// One look at a time, and when the last one ended.
+    looking: Mutex<Option<Mono>>,
+    /// When a person asked for the last time.
+    asked: Cell<Option<Mono>>,
+}
+
+impl fmt::Debug for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rights")
     }
 }
 
-/// Looks once; says how long to wait for the next time.
-async fn look(delegate: &Delegate, board: &Board, rules: &Rules) -> Duration {
+impl Rights {
+    /// Looks at nothing yet.
+    pub fn new(delegate: Rc<Delegate>, board: Rc<Board>, rules: Box<dyn Fn() -> Rules>) -> Self {
+        Self {
+            delegate,
+            board,
+            rules,
+            looking: Mutex::new(None),
+            asked: Cell::new(None),
+        }
+    }
+
+    /// Looks now and then.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn run(&self) {
+        let mut proofs = 0_u32;
+        loop {
+            self.look().await;
+            // A call that works although rights seem to be missing proves that they are there, or that others are missing.
+            let is_prompt = self.is_wrong() && proofs < PROOFS_MAX;
+            let pause = if is_prompt { APART } else { LOOKS_APART };
+            Timer::after(pause).await;
+            let wait = self.wait();
+            let time = async {
+                Timer::after(wait.saturating_sub(pause)).await;
+                false
+            };
+            let proof = async {
+                self.delegate.news().await;
+                true
+            };
+            let is_proof = time.or(proof).await;
+            proofs = if is_proof { proofs + 1 } else { 0 };
+        }
+    }
+
+    /// Looks again where something is wrong, because a person wants to know, and soon again after that: the fix was offered.
+    pub async fn refresh(&self) {
+        if !self.is_wrong() && !self.holds(STATS) {
+            return;
+        }
+        self.asked.set(Some(self.board.now().mono));
+        let late = async {
+            Timer::after(PATIENCE).await;
+        };
+        self.look().or(late).await;
+        if self.holds(STATS) {
+            self.delegate.rights_changed();
+        }
+    }
+
+    fn holds(&self, id: &str) -> bool {
+        self.board.with_conditions(|list| list.get(id).is_some())
+    }
+
+    fn is_wrong(&self) -> bool {
+        CONDITIONS.iter().any(|id| self.holds(id))
+    }
+
+    /// Time until the next look.
+    fn wait(&self) -> Duration {
+        let now = self.board.now().mono;
+        let is_expected = self
+            .asked
+            .get()
+            .is_some_and(|asked| now.since(asked) < EXPECTED_FOR);
+        match self.is_wrong() {
+            true if is_expected => LOOK_SOON,
+            true => LOOK_AGAIN,
+            false => LOOK_EVERY,
+        }
+    }
+
+    /// Looks, unless somebody has just looked.
+    async fn look(&self) {
+        let mut looked = self.looking.lock().await;
+        if looked.is_some_and(|looked| self.board.now().mono.since(looked) < APART) {
+            return;
+        }
+        let was_missing = self.holds(MISSING);
+        look(&self.delegate, &self.board, &(self.rules)()).await;
+        self.delegate.doubt(self.holds(MISSING));
+        if was_missing && !self.holds(MISSING) {
+            // One cause, and all that followed from it: whoever was refused tries again now.
+            self.delegate.rights_changed();
+            self.board.clear(LOGS);
+        }
+        *looked = Some(self.board.now().mono);
+    }
+}
+
+/// Looks once.
+async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
     if let Err(error) = delegate.sweep(rules).await {
         log::debug!("rights: {error}");
     }
     if rules.level == Level::Off {
         // No call runs, so nothing is needed for it.
-        board.show_all(&CONDITIONS, Vec::new());
-        return LOOK_EVERY;
+        return board.show_all(&CONDITIONS, Vec::new());
     }
     let findings = match delegate.compare().await {
         Ok(findings) => findings,
         Err(error) => {
             log::debug!("rights: the cluster cannot be compared with the manifest: {error}");
-            return LOOK_AGAIN;
+            return;
         }
     };
     let is_full = delegate.manifest().is_full();
@@ -81,13 +190,7 @@ async fn look(delegate: &Delegate, board: &Board, rules: &Rules) -> Duration {
         account: delegate.account(),
     };
     let conditions = seen.conditions(board);
-    let wait = if conditions.is_empty() {
-        LOOK_EVERY
-    } else {
-        LOOK_AGAIN
-    };
     board.show_all(&CONDITIONS, conditions);
-    wait
 }
 
 /// What was seen in the cluster.
@@ -130,13 +233,16 @@ impl Seen {
             .collect()
     }
 
+    fn lacks_account(&self) -> bool {
+        let missing = self.of(Part::Rights, &[State::Missing]);
+        let mut objects = missing.iter().map(|found| found.object.as_str());
+        objects.any(|object| object.starts_with("ServiceAccount "))
+    }
+
     fn missing(&self) -> Option<(String, String)> {
         let missing = self.of(Part::Rights, &[State::Missing]);
         if !missing.is_empty() {
-            let sentence = format!(
-                "calls of the control plane cannot run, or not all of them: the cluster lacks {}",
-                named(&missing)
-            );
+            let sentence = sentences::rights_missing(&named(&missing));
             return Some((sentence, self.command.clone()));
         }
         let hidden: Vec<_> = self
@@ -205,7 +311,8 @@ impl Seen {
             return Some((sentence, fix.to_owned()));
         }
         let wrong = self.of(Part::Lock, &[State::Missing, State::Other]);
-        if wrong.is_empty() {
+        // Without the account nobody is to be held, and the whole manifest is missing: one cause is one warning.
+        if wrong.is_empty() || self.lacks_account() {
             return None;
         }
         if let Some(version) = self
@@ -293,6 +400,16 @@ mod tests {
             sentence.ends_with("lacks a, b, c, d and 2 more"),
             "{sentence}"
         );
+    }
+
+    #[test]
+    fn a_manifest_that_is_not_there_is_one_warning() {
+        let told = told(&seen(&[
+            ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
+            ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
+        ]));
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].0, MISSING);
     }
 
     #[test]

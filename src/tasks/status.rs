@@ -12,7 +12,9 @@ use crate::{
         link::Holder,
         rates::DiskSpace,
         time::Now,
+        verdict::{Known, Link as Session, Verdict},
     },
+    error::Error as Told,
     host::facts as host,
     wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
 };
@@ -20,10 +22,11 @@ use crate::{
 /// Everything that is known right now.
 pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Status {
     let now = board.now();
+    let verdict = verdict(board);
     let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
     let link_shape = shape_of_link(&link);
     Status {
-        summary: board.with_conditions(|list| summary(list, &link)),
+        summary: verdict.sentence.clone(),
         version: facts.version().to_owned(),
         agent_id: Some(facts.agent_id()).filter(|id| !id.is_empty()),
         cluster_id: link.cluster_id.clone(),
@@ -31,7 +34,7 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
         started: api::stamp(board.started().wall),
         uptime_s: now.mono.since(board.started().mono).as_secs(),
         boot_id: crate::host::clock::boot_id(),
-        cluster: shape_of_cluster(&cluster),
+        cluster: shape_of_cluster(&cluster, now),
         host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
         access,
         dashboard: shape_of_dashboard(&board.dashboard.borrow(), board.turned_away.get()),
@@ -41,14 +44,29 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
             ..load.clone()
         },
         conditions: board.with_conditions(api::conditions),
-        readiness: board.with_conditions(|list| readiness(list, &link)),
+        readiness: board.with_conditions(|list| readiness(list, &verdict, &link)),
         link: link_shape,
+        verdict: verdict.into(),
     }
 }
 
-/// The state of everything in one sentence: what the service manager shows.
-pub fn sentence(board: &Board) -> String {
-    board.with_conditions(|list| summary(list, &board.link.borrow()))
+/// The state of everything: the one verdict that everything shows.
+pub fn verdict(board: &Board) -> Verdict {
+    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let now = board.now();
+    let heard = cluster.last_heard().unwrap_or_else(|| board.started().mono);
+    board.with_conditions(|conditions| {
+        let known = Known {
+            conditions,
+            link: session(&link),
+            link_age: link.heard.map(|heard| now.mono.since(heard)),
+            has_cluster: cluster.server.is_some(),
+            cluster_age: now.mono.since(heard),
+            machine_age: board.examined.get().map(|at| now.mono.since(at)),
+            now: now.wall,
+        };
+        known.verdict()
+    })
 }
 
 /// The parts that are always told of. Another one is where something is wrong with it.
@@ -62,15 +80,16 @@ const PARTS: [&str; 7] = [
     "dashboard",
 ];
 
-fn readiness(list: &Conditions, link: &LinkView) -> Readiness {
+fn readiness(list: &Conditions, verdict: &Verdict, link: &LinkView) -> Readiness {
     let mut parts: Vec<_> = PARTS.into_iter().map(part).collect();
     for condition in list.worst_first() {
         let room = condition.id.split('.').next().unwrap_or(condition.id);
-        let known = parts.iter().position(|part| part.id == room);
-        let place = known.unwrap_or(parts.len());
-        if condition.severity <= Severity::Note {
+        // A broken application or a full disk does not keep the agent from doing what it is for.
+        if condition.severity <= Severity::Note || matches!(room, "workloads" | "machine") {
             continue;
         }
+        let known = parts.iter().position(|part| part.id == room);
+        let place = known.unwrap_or(parts.len());
         if known.is_none() {
             parts.push(part(room));
         }
@@ -81,14 +100,15 @@ fn readiness(list: &Conditions, link: &LinkView) -> Readiness {
         }
     }
     if let Some(part) = parts.first_mut().filter(|part| part.ready)
-        && !can_link(link)
+        && session(link) == Session::Away
     {
         part.ready = false;
-        part.sentence = Some(summary(list, link));
+        part.sentence = Some(verdict.sentence.clone());
     }
     Readiness {
         ready: parts.iter().all(|part| part.ready),
-        sentence: summary(list, link),
+        sentence: verdict.sentence.clone(),
+        code: verdict.code.to_owned(),
         parts,
     }
 }
@@ -102,25 +122,13 @@ fn part(id: &str) -> Part {
 }
 
 /// Whether the link is there, or held by another agent of the same cluster.
-fn can_link(link: &LinkView) -> bool {
-    link.standing.as_ref().is_some_and(|standing| {
-        standing.state == "ready" || standing.held_by == Some(Holder::Lease)
-    })
-}
-
-/// The sentence on top. A link that is only just being made is neither a problem nor "everything works".
-fn summary(list: &Conditions, link: &LinkView) -> String {
-    let is_wrong = list
-        .worst_first()
-        .first()
-        .is_some_and(|worst| worst.severity > Severity::Note);
+fn session(link: &LinkView) -> Session {
     match &link.standing {
-        Some(standing) if is_wrong || standing.state == "ready" => api::summary(list),
+        Some(standing) if standing.state == "ready" => Session::Ready,
         Some(standing) if standing.held_by == Some(Holder::Lease) => {
-            format!("standing by: {}", standing.why)
+            Session::StandingBy(standing.why.clone())
         }
-        None if is_wrong => api::summary(list),
-        Some(_) | None => "connecting to the control plane".to_owned(),
+        Some(_) | None => Session::Away,
     }
 }
 
@@ -164,9 +172,13 @@ fn shape_of_dashboard(view: &DashboardView, away: TurnedAway) -> Dashboard {
     }
 }
 
-fn shape_of_cluster(view: &ClusterView) -> Cluster {
+fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
+    let silence = view.heard.as_ref().and_then(|heard| heard.silence());
+    let why = silence
+        .map(|error| Told::from(&error).sentence())
+        .or_else(|| view.why.clone());
     let known = view.nodes.is_some() && view.pods.is_some();
-    let state = match (&view.server, &view.why, known) {
+    let state = match (&view.server, &why, known) {
         (None, _, _) => "none",
         (Some(_), Some(_), _) => "unreachable",
         (Some(_), None, true) => "ready",
@@ -179,7 +191,12 @@ fn shape_of_cluster(view: &ClusterView) -> Cluster {
         nodes: view.nodes,
         nodes_ready: view.nodes_ready,
         pods: view.pods,
-        why: view.why.clone(),
+        pods_expected: view.workloads.map(|(all, _)| all),
+        pods_not_ready: view.workloads.map(|(_, broken)| broken),
+        age_s: view
+            .last_heard()
+            .map(|heard| now.mono.since(heard).as_secs()),
+        why,
     }
 }
 
@@ -233,7 +250,17 @@ mod tests {
         list.report(wrong("store.full", Severity::Warning));
         list.report(wrong("store.damaged", Severity::Critical));
         list.report(wrong("lease.rbac", Severity::Warning));
-        let readiness = readiness(&list, &LinkView::default());
+        let verdict = Known {
+            conditions: &list,
+            link: Session::Away,
+            link_age: None,
+            has_cluster: true,
+            cluster_age: std::time::Duration::ZERO,
+            machine_age: None,
+            now: Wall::default(),
+        };
+        let verdict = verdict.verdict();
+        let readiness = readiness(&list, &verdict, &LinkView::default());
         let not: Vec<_> = readiness
             .parts
             .iter()

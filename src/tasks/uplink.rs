@@ -25,6 +25,7 @@ use crate::{
         health::Severity,
         link::{DialFailure, Endpoint, Holder, Input, Link, Membership, Message, Output},
         time::{Mono, Now, Wall},
+        verdict::sentences,
     },
     error::{Error, Result},
     link::{
@@ -45,9 +46,6 @@ const DIAL_LIMIT: Duration = Duration::from_secs(30);
 const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
 const QUIET_FAILURES: u32 = 1;
-
-/// Sentence of a gateway that cannot be used. It is delivered, so it has nothing of what was found at the address.
-const GATEWAY_FAILED: &str = "the gateway that the control plane names cannot be used (pipeops-agent link says why); local work goes on and the agent keeps trying";
 
 /// The version of the extension that this program speaks.
 const EDGE_VERSION: u32 = 1;
@@ -263,11 +261,20 @@ impl Uplink {
                     Err(failure) => self.failed(failure, now),
                 }
             }
-            Happening::Session(Event::Message(data, kind)) => self.message(&data, kind, now),
-            Happening::Session(Event::Ping) => self.link.handle(Input::Heard, now),
+            Happening::Session(Event::Message(data, kind)) => {
+                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.message(&data, kind, now);
+            }
+            Happening::Session(Event::Ping) => {
+                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.link.handle(Input::Heard, now);
+            }
             Happening::Session(Event::Pong) => {
                 let round_trip = self.pinged.take().map(|pinged| now.mono.since(pinged));
-                self.parts.board.link.borrow_mut().round_trip = round_trip;
+                let mut view = self.parts.board.link.borrow_mut();
+                view.round_trip = round_trip;
+                view.heard = Some(now.mono);
+                drop(view);
                 self.link.handle(Input::Heard, now);
             }
             Happening::Session(Event::Ended(ending)) => {
@@ -281,7 +288,10 @@ impl Uplink {
     }
 
     fn opened(&mut self, session: Session, now: Now) {
-        self.parts.board.link.borrow_mut().local_ip = session.local_ip();
+        let mut view = self.parts.board.link.borrow_mut();
+        view.local_ip = session.local_ip();
+        view.heard = Some(now.mono);
+        drop(view);
         let since = session.certified_since();
         if let Some(written) = since.and_then(|since| (self.parts.certified)(since)) {
             self.spawn(written);
@@ -623,7 +633,7 @@ impl Uplink {
             board.report(
                 "link.held",
                 Severity::Warning,
-                format!("no link from here: {}", standing.why),
+                sentences::link_held(&standing.why),
                 None,
             );
             return;
@@ -631,23 +641,22 @@ impl Uplink {
         board.clear("link.held");
         if standing.is_refused {
             board.clear("link.down");
-            let sentence = format!(
-                "the control plane refuses the token: {}; local work goes on",
-                standing.why
-            );
+            let sentence = sentences::link_refused(&standing.why);
             board.report("link.refused", Severity::Critical, sentence, fix);
         } else if standing.is_about_gateway {
             // Nothing of the failure itself: a condition becomes an event that is delivered, and the control plane chose the
             // address. Status and log have it, and so has a fix, which is not part of an event.
             if standing.failures > QUIET_FAILURES {
                 let fix = fix.filter(|_| self.is_gateway_refused);
-                board.report("link.down", Severity::Warning, GATEWAY_FAILED, fix);
+                board.report(
+                    "link.down",
+                    Severity::Warning,
+                    sentences::GATEWAY_FAILED,
+                    fix,
+                );
             }
         } else if standing.failures > QUIET_FAILURES {
-            let sentence = format!(
-                "no control plane: {}; local work goes on and the agent keeps trying",
-                standing.why
-            );
+            let sentence = sentences::link_down(&standing.why);
             board.report("link.down", Severity::Warning, sentence, fix);
         }
     }

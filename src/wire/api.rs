@@ -11,6 +11,7 @@ mod doctor;
 mod happenings;
 mod series;
 mod session;
+mod verdict;
 
 use serde::{Deserialize, Serialize};
 
@@ -34,12 +35,15 @@ pub use session::{
     Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSION_PATH, SESSIONS_PATH,
     SessionReport, SessionsEnded, TOKENS_PATH, TokenWish,
 };
+pub use verdict::{PartVerdict, Verdict};
 
 use super::json::fields;
-use crate::core::{health, time::Wall};
+use crate::core::{health, time::Wall, verdict::cause};
 
 /// Where the answer to "how is it?" is found.
 pub const STATUS_PATH: &str = "/api/v1/status";
+/// The same by a person, who wants to have the machine looked at too.
+pub const STATUS_FRESH_PATH: &str = "/api/v1/status?fresh=1";
 /// Where the answer to "does the process work?" is found.
 pub const HEALTH_PATH: &str = "/healthz";
 
@@ -50,8 +54,10 @@ pub const READY_PATH: &str = "/readyz";
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Status {
-    /// The state of everything in one sentence without a full stop; see [`summary`].
+    /// The state of everything in one sentence without a full stop: that of the verdict.
     pub summary: String,
+    /// The same with its code, its age, and the state of each part.
+    pub verdict: Verdict,
     /// The version of the running agent.
     pub version: String,
     /// The agent's id, as the control plane knows it.
@@ -92,6 +98,8 @@ pub struct Readiness {
     pub ready: bool,
     /// The state of everything in one sentence: the summary of [`Status`].
     pub sentence: String,
+    /// The code of the verdict.
+    pub code: String,
     /// The parts, always in the same order.
     pub parts: Vec<Part>,
 }
@@ -152,6 +160,12 @@ pub struct Cluster {
     pub nodes_ready: Option<u64>,
     /// All pods.
     pub pods: Option<u64>,
+    /// Pods that run or should.
+    pub pods_expected: Option<u64>,
+    /// Those of them that are not ready beyond their time to start.
+    pub pods_not_ready: Option<u64>,
+    /// Age of these numbers: time since the last byte of the API server; `null`: none came yet.
+    pub age_s: Option<u64>,
     /// Why it is in that state, in words.
     pub why: Option<String>,
 }
@@ -256,11 +270,14 @@ pub struct Condition {
     pub sentence: String,
     /// What a person can do.
     pub fix: Option<String>,
+    /// The condition that this one follows from, where that holds too.
+    pub because: Option<String>,
 }
 
 impl From<&health::Condition> for Condition {
     fn from(condition: &health::Condition) -> Self {
         Self {
+            because: None,
             id: condition.id.to_owned(),
             severity: condition.severity.word().to_owned(),
             since: stamp(condition.since),
@@ -272,26 +289,11 @@ impl From<&health::Condition> for Condition {
 
 /// A list of conditions as it is shown: the worst first.
 pub fn conditions(list: &health::Conditions) -> Vec<Condition> {
-    list.worst_first()
-        .into_iter()
-        .map(Condition::from)
-        .collect()
-}
-
-/// The sentence on top: the worst that is wrong, or that nothing is. Notes are not wrong.
-pub fn summary(list: &health::Conditions) -> String {
-    let mut wrong = list
-        .worst_first()
-        .into_iter()
-        .filter(|condition| condition.severity > health::Severity::Note);
-    let Some(worst) = wrong.next() else {
-        return "everything works".to_owned();
-    };
-    match wrong.count() {
-        0 => worst.sentence.clone(),
-        1 => format!("{}; and one more condition", worst.sentence),
-        more => format!("{}; and {more} more conditions", worst.sentence),
-    }
+    let shown = list.worst_first().into_iter().map(|condition| Condition {
+        because: cause(list, condition.id).map(str::to_owned),
+        ..Condition::from(condition)
+    });
+    shown.collect()
 }
 
 /// A stamp as the API writes it.
@@ -347,26 +349,23 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_names_the_worst_and_counts_the_rest() {
+    fn conditions_are_shown_the_worst_first_with_their_cause() {
         let mut list = Conditions::new();
-        list.report(condition("store.copied", Severity::Note));
-        assert_eq!(summary(&list), "everything works");
-        list.report(condition("cluster.none", Severity::Warning));
-        assert_eq!(summary(&list), "cluster.none is wrong");
+        list.report(condition("lease.rbac", Severity::Warning));
+        list.report(condition("access.rbac", Severity::Warning));
         list.report(condition("link.refused", Severity::Critical));
-        assert_eq!(
-            summary(&list),
-            "link.refused is wrong; and one more condition"
-        );
-        list.report(condition("store.full", Severity::Warning));
-        assert_eq!(
-            summary(&list),
-            "link.refused is wrong; and 2 more conditions"
-        );
-        let ids: Vec<_> = conditions(&list).into_iter().map(|c| c.id).collect();
+        let shown = conditions(&list);
+        let ids: Vec<_> = shown
+            .iter()
+            .map(|one| (one.id.as_str(), one.because.as_deref()))
+            .collect();
         assert_eq!(
             ids,
-            ["link.refused", "cluster.none", "store.full", "store.copied"]
+            [
+                ("link.refused", None),
+                ("access.rbac", None),
+                ("lease.rbac", Some("access.rbac")),
+            ]
         );
     }
 

@@ -298,13 +298,13 @@ fn standing_by_is_healthy(agent: &Agent) {
     );
     let condition = agent.until_condition("lease.standby", SETTLES_WITHIN);
     assert_eq!(condition["severity"], "note");
-    let summary = status["summary"].as_str().unwrap();
-    assert!(
-        summary.starts_with("standing by: agent agent-a"),
-        "{summary}"
+    // Machine and workloads may be another matter: the cluster has a Pod that is never ready.
+    let link = &status["verdict"]["parts"][1];
+    assert_eq!(
+        (&link["code"], &link["severity"]),
+        (&"link.standby".into(), &"note".into()),
+        "{status}"
     );
-    let (code, text) = agent.cli(&["status"]);
-    assert_eq!(code, 0, "{text}");
 }
 
 /// Times of the past and of the future in the Lease change nothing.

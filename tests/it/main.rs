@@ -77,4 +77,6 @@ mod tidy;
 #[cfg(test)]
 mod trees;
 #[cfg(test)]
+mod verdict;
+#[cfg(test)]
 mod views;

@@ -69,6 +69,8 @@ fn each_shape_is_described_field_by_field() {
         api::Refusal,
         api::Readiness,
         api::Part,
+        api::Verdict,
+        api::PartVerdict,
         api::Condition,
         api::Link,
         api::Cluster,
@@ -116,7 +118,7 @@ fn each_shape_is_described_field_by_field() {
         api::PasswordReport,
         keeper::Done,
     );
-    assert_eq!(count, 51);
+    assert_eq!(count, 53);
 }
 
 /// Where tests/setup puts it.

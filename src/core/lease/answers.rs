@@ -33,7 +33,9 @@ impl Election {
             }
             Input::Found(record) => self.found(record, began, now),
             Input::Written(version) => self.written(version, ask, began, now),
-            Input::ClusterId(_) | Input::Registered | Input::Stop => String::new(),
+            Input::ClusterId(_) | Input::Registered | Input::LookAgain | Input::Stop => {
+                String::new()
+            }
         };
         self.answered = Some(now);
         self.silence = None;

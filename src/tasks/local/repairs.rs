@@ -2,23 +2,33 @@
 
 use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
 
+use smol::{
+    Timer,
+    channel::{Receiver, Sender, bounded},
+    future::FutureExt as _,
+};
+
 use super::Local;
 use crate::{
     core::{
         audit::{Effect, Entry, Verdict},
+        health::Severity,
         policy::Level,
         time::Now,
+        verdict::{MACHINE, sentences},
     },
     dashboard::{Asked, Reply},
     error::Error,
     tasks::{
+        board::Board,
         book::Begun,
         doctor::Report,
         keeper::Keeper,
+        status,
         views::{happenings, kept::Kept},
     },
     wire::{
-        api::{ChangeList, Doctor, Environment},
+        api::{ChangeList, Check, Doctor, Environment},
         keeper::Done,
     },
 };
@@ -27,6 +37,13 @@ use crate::{
 const KEPT_FOR: Duration = Duration::from_secs(30);
 /// How long the environment is: it changes with a reboot.
 const ENVIRONMENT_KEPT_FOR: Duration = Duration::from_secs(3600);
+/// How long after the start the machine is looked at first, how often after that, and least time between two looks for people.
+const FIRST_AFTER: Duration = Duration::from_secs(60);
+const EXAMINED_EVERY: Duration = Duration::from_secs(3600);
+const EXAMINED_APART: Duration = Duration::from_secs(60);
+/// Checks of what the running agent watches itself.
+const OWN_ROOMS: [&str; 2] = ["agent", "dashboard"];
+const OWN_CHECKS: [&str; 2] = ["clock.wrong", "k3s.api"];
 /// Changes that are told.
 const CHANGES_MAX: usize = 200;
 
@@ -38,6 +55,7 @@ pub struct Repairs {
     look: Look,
     keeper: PathBuf,
     findings: Kept<Doctor>,
+    asked: (Sender<()>, Receiver<()>),
     environment: Kept<Environment>,
 }
 
@@ -54,6 +72,7 @@ impl Repairs {
             look,
             keeper,
             findings: Kept::new(clock, KEPT_FOR),
+            asked: bounded(1),
             environment: Kept::new(clock, ENVIRONMENT_KEPT_FOR),
         }
     }
@@ -76,6 +95,27 @@ impl Repairs {
     }
 }
 
+/// Makes what the doctor found a condition.
+fn tell(board: &Board, found: &Doctor) {
+    board.examined.set(Some(board.now().mono));
+    let problems: Vec<_> = found.checks.iter().filter(|check| is_told(check)).collect();
+    let Some(worst) = problems.first() else {
+        return board.clear(MACHINE);
+    };
+    let severity = Severity::of(&worst.severity).unwrap_or(Severity::Warning);
+    let sentence = sentences::machine_problems(problems.len(), &worst.title, &worst.seen);
+    let fix = "sudo pipeops-agent doctor".to_owned();
+    board.report(MACHINE, severity, sentence, Some(fix));
+}
+
+fn is_told(check: &Check) -> bool {
+    let room = check.id.split('.').next().unwrap_or_default();
+    check.outcome == "problem"
+        && check.severity != Severity::Note.word()
+        && !OWN_ROOMS.contains(&room)
+        && !OWN_CHECKS.contains(&check.id.as_str())
+}
+
 impl Local {
     pub(super) async fn problems(&self, asked: &Asked) -> Reply {
         let repairs = &self.sources.repairs;
@@ -83,7 +123,51 @@ impl Local {
         if is_fresh && asked.caller.role >= crate::core::door::Role::Operator {
             repairs.findings.forget();
         }
-        Reply::json(&*repairs.findings().await)
+        let found = self.examined().await;
+        let verdict = status::verdict(&self.board).into();
+        Reply::json(&Doctor {
+            verdict: Some(verdict),
+            ..(*found).clone()
+        })
+    }
+
+    /// What the doctor finds, which is a part of the verdict.
+    async fn examined(&self) -> Rc<Doctor> {
+        let found = self.sources.repairs.findings().await;
+        tell(&self.board, &found);
+        found
+    }
+
+    /// Looks at the machine now and then, and when a person asked how it is.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn examine(&self) {
+        let asked = &self.sources.repairs.asked.1;
+        let mut wait = FIRST_AFTER;
+        loop {
+            let time = async {
+                Timer::after(wait).await;
+            };
+            let question = async {
+                asked.recv().await.ok();
+            };
+            time.or(question).await;
+            self.examined().await;
+            wait = EXAMINED_EVERY;
+        }
+    }
+
+    /// Has the machine looked at, where that was not done for a while; nobody waits for it.
+    pub(super) fn ask_for_examination(&self) {
+        let now = self.board.now().mono;
+        let is_fresh = self
+            .board
+            .examined
+            .get()
+            .is_some_and(|at| now.since(at) < EXAMINED_APART);
+        if !is_fresh {
+            // Full: it is asked for already.
+            self.sources.repairs.asked.0.try_send(()).ok();
+        }
     }
 
     /// Has the root helper repair what a check found.
@@ -143,6 +227,8 @@ impl Local {
             Err(failure) => log::warn!("{what} by {who} is not in the audit: {failure}"),
         }
         self.sources.repairs.findings.forget();
+        self.board.examined.set(None);
+        self.ask_for_examination();
         if let Ok(Done {
             change: Some(change),
             ..
@@ -189,5 +275,59 @@ impl Local {
         changes.sort_by(|one, other| other.at.cmp(&one.at));
         changes.truncate(CHANGES_MAX);
         Reply::json(&ChangeList { changes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(id: &str, severity: &str, outcome: &str) -> Check {
+        Check {
+            id: id.to_owned(),
+            title: "Space on the disk".to_owned(),
+            severity: severity.to_owned(),
+            outcome: outcome.to_owned(),
+            seen: "94 % used".to_owned(),
+            ..Check::default()
+        }
+    }
+
+    fn told(checks: Vec<Check>) -> Option<(String, Severity)> {
+        let board = Board::new(Now::default);
+        let found = Doctor {
+            checks,
+            ..Doctor::default()
+        };
+        tell(&board, &found);
+        assert!(board.examined.get().is_some());
+        board.with_conditions(|list| {
+            let found = list.get(MACHINE)?;
+            Some((found.sentence.clone(), found.severity))
+        })
+    }
+
+    #[test]
+    fn problems_of_the_machine_are_one_condition_with_the_worst_of_them() {
+        let found = told(vec![
+            check("disk.space", "critical", "problem"),
+            check("limits.inotify", "warning", "problem"),
+            check("disk.wear", "note", "problem"),
+            check("disk.inodes", "critical", "ok"),
+        ]);
+        let wanted = sentences::machine_problems(2, "Space on the disk", "94 % used");
+        assert_eq!(found, Some((wanted, Severity::Critical)));
+    }
+
+    #[test]
+    fn what_the_agent_watches_itself_is_not_told_twice() {
+        assert_eq!(
+            told(vec![
+                check("agent.control-plane", "critical", "problem"),
+                check("k3s.api", "critical", "problem"),
+                check("clock.wrong", "critical", "problem"),
+            ]),
+            None
+        );
     }
 }

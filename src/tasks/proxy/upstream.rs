@@ -89,6 +89,12 @@ pub(super) async fn send(
         return Ok(response);
     };
     if !permit.is_delegated || response.status() != StatusCode::UNAUTHORIZED {
+        if let Some(delegate) = &shared.parts.delegate
+            && permit.is_delegated
+            && response.status().is_success()
+        {
+            delegate.worked();
+        }
         return Ok(response);
     }
     // The cluster was made anew, or the token has ended before its time.

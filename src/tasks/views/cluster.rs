@@ -56,17 +56,18 @@ impl View<'_> {
         let mut report = ClusterReport {
             state: state.0,
             why: state.1,
-            at: now.rfc3339(),
+            at: self.heard(now).rfc3339(),
             nodes: Vec::new(),
             namespaces: namespaces
                 .into_iter()
                 .map(|counts| {
-                    let [pending, running, failed, succeeded, unknown] =
-                        counts.phases.map(u64::from);
+                    let [pending, _, failed, ..] = counts.phases.map(u64::from);
+                    let [running, not_ready] = counts.running.map(u64::from);
                     NamespaceReport {
                         name: counts.namespace,
-                        pods: pending + running + failed + succeeded + unknown,
+                        pods: counts.phases.map(u64::from).iter().sum(),
                         running,
+                        not_ready,
                         pending,
                         failed,
                         restarts: counts.restarts,
@@ -79,6 +80,19 @@ impl View<'_> {
             Err(why) => report.why = report.why.or(Some(why)),
         }
         report
+    }
+
+    /// The moment that numbers of the watches are of: now, as long as the cluster answers.
+    fn heard(&self, now: Wall) -> Wall {
+        let Some(heard) = self.client.map(Client::heard) else {
+            return now;
+        };
+        let (Some(_), Some(last)) = (heard.silence(), heard.last()) else {
+            return now;
+        };
+        let silence = self.board.now().mono.since(last).as_millis();
+        let silence = i64::try_from(silence).unwrap_or(i64::MAX);
+        Wall::from_millis(now.millis().saturating_sub(silence))
     }
 
     async fn nodes(&self, now: Wall) -> Answer<Vec<NodeReport>> {
@@ -177,6 +191,9 @@ impl View<'_> {
 
     async fn page<T: Shape + Default>(&self, path: &str, next: &str) -> Answer<List<T>> {
         let client = self.client.ok_or("no cluster is configured")?;
+        if let Some(error) = client.heard().silence() {
+            return Err(crate::error::Error::from(&error).sentence());
+        }
         let page = client.page_of(path, Detail::Whole, next).await;
         page.map_err(|error| crate::error::Error::from(&error).sentence())
     }

@@ -87,14 +87,19 @@ impl View<'_> {
             "connecting" => ("connecting", "unknown"),
             _ => ("does not answer", "critical"),
         };
-        let is_short = cluster.nodes.is_some() && cluster.nodes_ready < cluster.nodes;
+        let broken = cluster.pods_not_ready.filter(|broken| *broken > 0);
+        let is_short =
+            broken.is_some() || (cluster.nodes.is_some() && cluster.nodes_ready < cluster.nodes);
         let nodes = cluster.nodes.zip(cluster.nodes_ready);
         let nodes = nodes.map(|(all, ready)| format!("{ready} of {all} nodes ready"));
-        let pods = cluster.pods.map(|pods| format!("{pods} pods"));
+        let pods = cluster.pods.map(|pods| match broken {
+            Some(broken) => format!("{pods} pods, {broken} of them not ready"),
+            None => format!("{pods} pods"),
+        });
         Figure {
             value: value.to_owned(),
             detail: joined([nodes, pods, cluster.version.clone(), cluster.why.clone()]),
-            age_s: Some(0),
+            age_s: cluster.age_s,
             state: if state == "ok" && is_short {
                 "warning"
             } else {

@@ -19,7 +19,7 @@ pub struct ClusterReport {
     pub state: String,
     /// Why it is in that state, in words.
     pub why: Option<String>,
-    /// When this was asked: RFC 3339 in UTC.
+    /// The moment that this is of: RFC 3339 in UTC. In the past where the cluster does not answer.
     pub at: String,
     /// All nodes, by name.
     pub nodes: Vec<NodeReport>,
@@ -75,8 +75,10 @@ pub struct NamespaceReport {
     pub name: String,
     /// Pods in it.
     pub pods: u64,
-    /// Those that run.
+    /// Those that run and are ready.
     pub running: u64,
+    /// Those that run and are not ready.
+    pub not_ready: u64,
     /// Those that wait.
     pub pending: u64,
     /// Those that failed.

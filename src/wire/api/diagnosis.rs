@@ -19,7 +19,7 @@ pub struct Diagnosis {
     pub sentence: String,
     /// When it was tested: RFC 3339 in UTC.
     pub at: String,
-    /// From the cable to the control plane's answer.
+    /// From the cable to the session with the control plane, and the cluster.
     pub steps: Vec<Rung>,
 }
 
@@ -27,7 +27,7 @@ pub struct Diagnosis {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Rung {
-    /// `carrier`, `address`, `route`, `dns`, `tcp`, `tls`, `http` or `clock`.
+    /// `carrier`, `address`, `route`, `dns`, `tcp`, `tls`, `http`, `clock`, `session` or `cluster`.
     pub id: String,
     /// Its name for people.
     pub title: String,

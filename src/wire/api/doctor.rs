@@ -22,6 +22,8 @@ pub struct Doctor {
     pub at: String,
     /// All checks: problems first, the worst on top.
     pub checks: Vec<Check>,
+    /// The verdict of the running agent; `null` where none was asked.
+    pub verdict: Option<super::Verdict>,
 }
 fields!(Doctor {
     environment,
@@ -155,6 +157,7 @@ impl Doctor {
             took_ms,
             at: stamp(at),
             checks: verdicts.iter().map(Check::from).collect(),
+            verdict: None,
         }
     }
 

@@ -101,6 +101,7 @@ fn refused() -> Value {
             since: "2026-06-16T05:00:00Z".to_owned(),
             sentence: "the control plane refuses the token: 401".to_owned(),
             fix: Some("pipeops-agent token rotate".to_owned()),
+            because: None,
         }],
         readiness: Readiness {
             parts: vec![Part {
@@ -247,7 +248,7 @@ fn the_link_is_told_with_its_ladder_its_outages_and_what_waits() {
     let (output, _) = said(&answers, &["link"]);
     let told = text(&output.stdout);
     assert_eq!(code(&output), 1, "{told}");
-    let wanted = "Waiting, 401\n\n\
+    let wanted = "Waiting\n\n\
         The control plane refuses us\n\
         \x20 ok      cable   eth0 is up\n\
         \x20 failed  answer  401 (12 ms)\n\

@@ -1,0 +1,88 @@
+//! Sentences of the verdict and of the conditions that decide it. Their wording is held by `sentences.txt` alone.
+
+use std::time::Duration;
+
+use super::roughly;
+
+/// Nothing is wrong.
+pub const OK: &str = "everything works";
+/// No session yet, and nothing is known to be wrong.
+pub const CONNECTING: &str = "connecting to the control plane";
+/// A gateway that cannot be used. It is delivered, so it has nothing of what was found at the address.
+pub const GATEWAY_FAILED: &str = "the gateway that the control plane names cannot be used (pipeops-agent link says why); local work goes on and the agent keeps trying";
+/// The agent may not ask kubelets.
+pub const STATS_UNREAD: &str = "CPU, memory and network of nodes and Pods are not measured: the agent may not ask kubelets through the API server";
+
+/// Another agent of the same cluster has the link.
+pub fn standing_by(why: &str) -> String {
+    format!("standing by: {why}")
+}
+
+/// The control plane refuses the token.
+pub fn link_refused(why: &str) -> String {
+    format!("the control plane refuses the token: {why}; local work goes on")
+}
+
+/// The control plane cannot be reached.
+pub fn link_down(why: &str) -> String {
+    format!("no control plane: {why}; local work goes on and the agent keeps trying")
+}
+
+/// Something on this machine keeps the link from being made.
+pub fn link_held(why: &str) -> String {
+    format!("no link from here: {why}")
+}
+
+/// No byte came from the API server for this long.
+pub fn cluster_silent(silence: Duration) -> String {
+    format!("the cluster has not answered for {}", roughly(silence))
+}
+
+/// The same as a condition, whose sentence must stay the same while it holds.
+pub fn cluster_unreachable(why: &str) -> String {
+    format!("the cluster does not answer: {why}")
+}
+
+/// The API server answers and refuses the agent.
+pub fn cluster_refused(why: &str) -> String {
+    format!("the cluster refuses the agent's own calls: {why}")
+}
+
+/// The API server answers, but nodes or Pods cannot be watched.
+pub fn cluster_unwatched(why: &str) -> String {
+    format!("nodes and Pods of the cluster cannot be watched: {why}")
+}
+
+/// Nodes that take no Pods.
+pub fn nodes_not_ready(named: &str) -> String {
+    format!("not ready in the cluster: {named}")
+}
+
+/// Pods that should serve and do not.
+pub fn pods_not_ready(broken: usize, all: usize, pod: &str, why: &str) -> String {
+    let are = if broken == 1 { "is" } else { "are" };
+    let pods = if all == 1 { "Pod" } else { "Pods" };
+    format!("{broken} of {all} {pods} {are} not ready: {pod} {why}")
+}
+
+/// Problems that the doctor found on this machine, without those that have a condition of their own.
+pub fn machine_problems(count: usize, title: &str, seen: &str) -> String {
+    match count {
+        1 => format!("the doctor found a problem: {title}: {seen}"),
+        count => format!("the doctor found {count} problems, first of all: {title}: {seen}"),
+    }
+}
+
+/// The manifest of the agent is not in the cluster, or only a part of it.
+pub fn rights_missing(named: &str) -> String {
+    format!("calls of the control plane cannot run, or not all of them: the cluster lacks {named}")
+}
+
+/// More than one thing is wrong.
+pub fn and_more(worst: &str, more: usize) -> String {
+    match more {
+        0 => worst.to_owned(),
+        1 => format!("{worst}; and one more condition"),
+        more => format!("{worst}; and {more} more conditions"),
+    }
+}
