@@ -60,6 +60,7 @@ export const diagnosis = {
 
 export const status = (state = 'healthy') => ({
   summary: state === 'healthy' ? 'everything works' : 'the control plane has not answered for 3 h 12 min; apps run; 4,210 records wait',
+  verdict: { code: state === 'healthy' ? 'ok' : 'link.lost', part: 'link', severity: state === 'healthy' ? 'ok' : 'critical', sentence: '', fix: null, since: null, age_s: 3, parts: [] },
   version: '0.1.0', agent_id: 'agent-7f3a', cluster_id: 'c-19', cluster_name: 'shop-berlin', started: stamp(360_000), uptime_s: 360_000, boot_id: null,
   link: { state: state === 'healthy' ? 'ready' : 'waiting', since: stamp(11_520), why: null, endpoint: 'wss://api.pipeops.example', outages: 3, received_bytes: 48_210_441, sent_bytes: 9_120_773 },
   cluster: { state: 'ready', nodes: 3, nodes_ready: 3, pods: 31 }, host: { hostname: 'pi-shop-berlin', os: 'Debian 12' }, access: { level: 'managed', tightened_from: null }, load: {},

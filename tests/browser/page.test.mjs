@@ -71,7 +71,12 @@ test('the link is lost, and every page says so', LONG, async () => {
 test('the cluster is lost, and every page says so', LONG, async (t) => {
   if (!world.kubeconfig) return t.skip('there is no cluster');
   await world.cluster('stop-apiserver');
-  await world.status('the agent notices', ({ cluster }) => cluster.state !== 'ready');
+  await world.status('the agent notices', ({ verdict }) => verdict.code === 'cluster.unreachable');
+  const seen = await open(browser, world.base, { isRefused: true });
+  await logIn(seen, await world.token());
+  await show(seen, '');
+  await seen.page.waitForFunction(() => /has not answered for/.test(document.querySelector('.truth .sentence').textContent) && /The fault is on this machine/.test(document.querySelector('.ladder')?.previousSibling.textContent));
+  await seen.close();
   // What only the cluster could answer is refused, with the reason.
   await walk('cluster-down', { isRefused: true });
   await world.cluster('start-apiserver');
@@ -90,6 +95,18 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
   await world.agent.end('SIGKILL');
   for (const window of windows) await window.page.waitForFunction(() => /does not answer/.test(document.getElementById('banner').textContent), null, { timeout: 15_000, polling: 50 });
   figures['stale after the agent was killed, all windows, ms'] = Date.now() - killed;
+  // What lasted while the agent was heard does not go on: not its run, and not a way that was found to work.
+  for (const { page } of windows) {
+    const ran = () => page.textContent('.truth .foot');
+    const silent = () => page.textContent('#silent');
+    assert.match(await page.textContent('.truth .sentence'), /The agent does not answer since .* When last heard: /);
+    const [before, at] = [await ran(), await silent()];
+    assert.match(before, /The agent had run for/);
+    await page.waitForFunction((text) => document.getElementById('silent').textContent !== text, at);
+    const [run] = /for [^.]*/.exec(await ran());
+    assert.ok(before.includes(run), `${before} / ${run}`);
+    await page.waitForFunction(() => document.querySelector('.ladder.old') && /Not known now/.test(document.querySelector('.ladder').previousSibling.textContent));
+  }
   for (const window of windows) {
     for (const name of PAGES) {
       await window.page.evaluate((hash) => { location.hash = hash; }, `#/${name}`);

@@ -201,12 +201,17 @@ function leave() {
 async function readStatus() {
   known.readAt = performance.now();
   try {
-    known.status = await ask('/api/v1/status');
+    learn(await ask('/api/v1/status'));
   } catch {
     // The banner says it.
   }
   drawFrame();
   due();
+}
+
+// A status, with the moment at which it was true.
+function learn(told) {
+  known.status = Object.assign(told, { at: now() });
 }
 
 function hearTopics() {
@@ -219,7 +224,7 @@ function hearTopics() {
 stream.hear = (name, told) => {
   if (name === 'status') {
     if (known.status && known.status.version !== told.version) banner.isOther = true;
-    known.status = told;
+    learn(told);
     drawFrame();
     due();
   } else if (name === 'reset') {
@@ -270,7 +275,7 @@ function drawFrame() {
   draw(element('who'), may('viewer')
     ? [h('span', { class: 'role' }, session.role), h('button', { type: 'button', onclick: leave }, 'Log out')]
     : h('button', { type: 'button', onclick: openLogin }, 'Log in'));
-  const wrong = (status?.conditions ?? []).filter(({ severity }) => severity !== 'note').length;
+  const wrong = (status?.conditions ?? []).filter(({ severity, because }) => severity !== 'note' && !because).length;
   draw(element('nav'), h('ul', {}, NAMES.map((path) => h('li', {}, h('a', { href: path === NAMES[0] ? '#/' : `#/${path}`, 'aria-current': view?.page.path === path ? 'page' : null }, nameOf(path),
     path === NAMES[0] && wrong > 0 && h('span', { class: 'badge' }, wrong, h('span', { class: 'unseen' }, wrong === 1 ? ' thing is wrong' : ' things are wrong')))))));
   draw(element('foot'), h('p', {}, status ? `pipeops-agent ${status.version} · ` : '', `times of this browser, ${zone()} · `, h('a', { href: '/api/v1/openapi.json' }, 'API'), ' · ', h('a', { href: '/metrics' }, 'metrics')));
@@ -294,8 +299,10 @@ function begin() {
   const { session: who, status } = JSON.parse(main.dataset.told);
   main.removeAttribute('data-told');
   Object.assign(session, who);
-  known.status = status;
-  if (status) setBoxTime(seconds(status.started) + status.uptime_s, false);
+  if (status) {
+    setBoxTime(seconds(status.started) + status.uptime_s, false);
+    learn(status);
+  }
   route();
 }
 

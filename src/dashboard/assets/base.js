@@ -133,8 +133,9 @@ const STEP_S = 4;
 export const now = () => box.time + (performance.now() - box.at) / 1000;
 
 // How long ago something was; what lies ahead of the box's clock is told as such, not as an age.
+// What lasted when the agent was last heard is not known to go on: such a length stops with its last word.
 function ago(at, form) {
-  const age = now() - at;
+  const age = (form === 'for' && isSilent() ? box.time + (stream.lastWord - box.at) / 1000 : now()) - at;
   if (age < -5) return form === 'for' ? 'since a time ahead of this clock' : 'ahead of this clock';
   if (form === 'for') return `for ${length(Math.max(0, age))}`;
   return age < 1 ? 'now' : `${length(age)} ago`;
@@ -274,6 +275,9 @@ export const stream = {
   hear() {},
   changed() {},
 };
+
+// The agent itself is not heard; a refused stream is another matter.
+export const isSilent = () => stream.state === 'stale' && !stream.why;
 
 let lastId = '';
 let attempts = 0;
@@ -467,16 +471,20 @@ export function pager(pages, what) {
 // ---- link or node? ---------------------------------------------------------------------------------------------------------
 
 const SIDE = {
-  none: ['ok', 'Both sides work'], node: ['critical', 'The fault is on this machine'], network: ['critical', 'The fault is in the network'],
+  none: ['ok', 'The way to the control plane works'], node: ['critical', 'The fault is on this machine'], network: ['critical', 'The fault is in the network'],
   'control plane': ['critical', 'The fault is at the control plane'], unknown: ['unknown', 'Which side is broken is not known'],
 };
 const STEP = { ok: 'ok', failed: 'critical', skipped: 'unknown', unknown: 'unknown' };
 
+// Seconds after which a test of the way is called old: it runs again once a minute while somebody looks.
+const OLD_S = 120;
+
 export function ladder(diagnosis, again) {
-  const [state, side] = SIDE[diagnosis.side] ?? SIDE.unknown;
+  const isOld = isSilent() || now() - seconds(diagnosis.at) > OLD_S;
+  const [state, side] = isOld ? ['unknown', 'Not known now'] : SIDE[diagnosis.side] ?? SIDE.unknown;
   return [
-    h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), sentence(diagnosis.sentence)),
-    h('ol', { class: 'ladder' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
+    h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), isOld ? ['It was tested ', age(diagnosis.at), ': ', diagnosis.sentence, '.'] : sentence(diagnosis.sentence)),
+    h('ol', { class: isOld ? 'ladder old' : 'ladder' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
       mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.seen || (step.outcome === 'skipped' && 'not tried')),
       h('span', { class: 'number faint' }, step.took_ms == null ? '' : `${count(Math.round(step.took_ms))} ms`),
       step.fix && h('span', { class: 'fix' }, h('b', {}, 'Fix: '), step.fix)))),
@@ -484,9 +492,10 @@ export function ladder(diagnosis, again) {
   ];
 }
 
-export function condition(wrong) {
+// A condition; what the headline says already is not said again.
+export function condition(wrong, headline = '') {
   return h('li', { class: `finding ${grade(wrong.severity)}`, 'data-key': wrong.id },
-    h('p', {}, mark(grade(wrong.severity)), sentence(wrong.sentence), ' ', h('span', { class: 'faint' }, age(wrong.since, 'for'))),
+    h('p', {}, mark(grade(wrong.severity)), !headline.startsWith(wrong.sentence) && [sentence(wrong.sentence), ' '], h('span', { class: 'faint' }, age(wrong.since, 'for'))),
     wrong.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), wrong.fix));
 }
 

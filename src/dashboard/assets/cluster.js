@@ -1,6 +1,6 @@
 // The cluster: nodes, namespaces, workloads and pods, a page at a time, and the log of a container.
 
-import { bytes, count, draw, empty, h, length, mark, pager, part, plural, Refusal, section, sentence, table, trouble } from './base.js';
+import { age, bytes, count, draw, empty, h, length, mark, pager, part, plural, Refusal, section, sentence, table, trouble } from './base.js';
 
 const wanted = { namespace: '', contains: '' };
 
@@ -23,6 +23,7 @@ export const cluster = {
     const cluster = view.resources.get('cluster');
     return part(cluster, 'the cluster', (told) => [
       told.state !== 'ready' && h('p', { class: 'verdict' }, mark(told.state === 'none' ? 'unknown' : 'critical', ''), sentence(`${STATE[told.state] ?? told.state}${told.why ? `: ${told.why}` : ''}`)),
+      told.state === 'unreachable' && h('p', { class: 'foot' }, 'What is known of it is from ', age(told.at), '.'),
       section('Nodes', nodes(told.nodes ?? [])),
       section('Namespaces', namespaces(view, told.namespaces ?? [])),
       told.state !== 'none' && [
@@ -124,7 +125,8 @@ function namespaces(view, list) {
       },
     }, it.name)],
     ['Pods', (it) => count(it.pods), 'number short'],
-    ['Running', (it) => count(it.running), 'number short'],
+    ['Ready', (it) => count(it.running), 'number short'],
+    ['Not ready', (it) => some(it.not_ready, 'warning'), 'number short'],
     ['Pending', (it) => some(it.pending, 'warning'), 'number short'],
     ['Failed', (it) => some(it.failed, 'critical'), 'number short'],
     ['Restarts', (it) => count(it.restarts), 'number short'],

@@ -3,7 +3,7 @@
 // A page says which role it needs, what it reads (`start`), and what it looks like with what was read (`draw`). What is read, read again and
 // taken over from the stream is the business of app.js.
 
-import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, stream, table } from './base.js';
+import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, hour, isSilent, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, stream, table } from './base.js';
 
 // ---- overview -------------------------------------------------------------------------------------------------------------
 
@@ -15,7 +15,7 @@ export const overview = {
   commands: () => ['pipeops-agent status'],
   start(view) {
     view.use('host', '/api/v1/host', 5);
-    view.use('diagnosis', DIAGNOSIS, 60);
+    diagnose(view);
   },
   draw(view) {
     const { status } = view;
@@ -31,18 +31,33 @@ export const overview = {
   },
 };
 
+// The way to the control plane is tested once a minute, and again whenever the state of link or cluster is another one.
+function diagnose(view) {
+  const diagnosis = view.use('diagnosis', DIAGNOSIS, 60);
+  const state = (status) => `${status?.verdict?.code} ${status?.link?.state}`;
+  let last = state(view.status);
+  view.on.status = (told) => {
+    if (state(told) === last) return;
+    last = state(told);
+    diagnosis.soon();
+  };
+}
+
 // The sentence is read out when it changes; the ages beside it are not.
 function truth(status) {
   if (!status) return h('div', { class: 'truth unknown' }, h('p', { class: 'sentence', 'aria-live': 'polite' }, 'Asking the agent …'));
   const worst = ['critical', 'warning', 'note'].find((severity) => status.conditions?.some((it) => it.severity === severity));
   // Nobody knows how it is while the agent does not answer.
-  const isOld = stream.state === 'stale' && !stream.why;
+  const isOld = isSilent();
   const state = isOld ? 'unknown' : worst && worst !== 'note' ? grade(worst) : 'ok';
+  const causes = (status.conditions ?? []).filter(({ because }) => !because);
+  const { verdict } = status;
   return h('div', { class: `truth ${state}` },
-    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && 'When last heard: ', isOld ? status.summary : sentence(status.summary)),
-    status.conditions?.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(status.conditions.length, 'condition') }, status.conditions.map(condition)),
+    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `The agent does not answer${stream.lastWordAt ? ` since ${hour(stream.lastWordAt)}` : ''}. When last heard: `, isOld ? status.summary : sentence(status.summary)),
+    causes.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(causes.length, 'condition') }, causes.map((it) => condition(it, status.summary))),
     h('p', { class: 'foot' }, `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
-      status.started && ['The agent runs ', age(status.started, 'for'), '.']));
+      status.started && [isOld ? 'The agent had run ' : 'The agent runs ', age(status.started, 'for'), '. '],
+      verdict?.age_s != null && status.at && ['Checked ', age(status.at - verdict.age_s), '.']));
 }
 
 function card(figure, readAt) {
@@ -222,7 +237,7 @@ export const link = {
   commands: () => ['pipeops-agent link', 'pipeops-agent metrics outbox'],
   start(view) {
     view.use('link', '/api/v1/link', 5);
-    view.use('diagnosis', '/api/v1/diagnosis', 60);
+    diagnose(view);
   },
   draw(view) {
     const link = view.resources.get('link');
