@@ -9,7 +9,10 @@ use super::{
     table::{Command, JSON, Opt, Takes},
 };
 use crate::{
-    core::{namespace::OwnNamespace, policy::PodSecurity},
+    core::{
+        namespace::OwnNamespace,
+        policy::{Expose, PodSecurity},
+    },
     error::{Error, Exit, Result},
     kube::rbac::{Manifest, Reach},
 };
@@ -42,6 +45,12 @@ pub(super) static COMMAND: Command = Command {
             "What a managed namespace must enforce; the same as access.pod_security",
         )
         .default(PodSecurity::Baseline.word()),
+        Opt::value(
+            "expose",
+            Takes::Text,
+            "TYPES",
+            "Services that may open ports of the nodes, as in NodePort,LoadBalancer; the same as access.expose",
+        ),
         JSON,
     ],
     notes: "It asks nobody and reads no settings. The text says what each part is for.",
@@ -68,7 +77,15 @@ fn rbac(given: &Given, output: &mut Output) -> Result<Exit> {
             .why(why)
             .fix("--namespace pipeops-system")
     })?;
-    let manifest = Manifest::new(namespace, pod_security, reach);
+    let types = given.text("expose").unwrap_or_default();
+    let named = types.split(',').map(str::trim);
+    let named: Vec<&str> = named.filter(|word| !word.is_empty()).collect();
+    let expose = Expose::from_words(&named).ok_or_else(|| {
+        Error::new(format!("no manifest for Services of {types:?}"))
+            .why("the types are NodePort and LoadBalancer")
+            .fix("--expose NodePort,LoadBalancer")
+    })?;
+    let manifest = Manifest::new(namespace, pod_security, reach).exposing(expose);
     let (text, command) = if given.has("node-stats") {
         (manifest.node_stats(), manifest.node_stats_command())
     } else {

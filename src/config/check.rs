@@ -23,7 +23,7 @@ mod remote_write;
 use crate::{
     core::{
         namespace::OwnNamespace,
-        policy::{Level, PodSecurity},
+        policy::{Expose, Level, PodSecurity},
         secret::Secret,
     },
     error::Error,
@@ -341,8 +341,16 @@ impl Merged {
             level: level.unwrap_or(Level::Off),
             level_origin: self.origin(&keys::LEVEL),
             pod_security: pod_security.unwrap_or(PodSecurity::Restricted),
+            expose: self.expose(),
             shares_token: self.is_on(&keys::SHARE_TOKEN),
             accepts_foreign_tokens: self.is_on(&keys::FOREIGN_TOKENS),
+        }
+    }
+
+    fn expose(&self) -> Expose {
+        match self.entry(&keys::EXPOSE).map(|entry| &entry.value) {
+            Some(Value::Words(words)) => Expose::from_words(words).unwrap_or_default(),
+            _ => Expose::default(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! suggestions for misspelt keys all come from here.
 
 use super::value::Kind;
+use crate::core::policy::Expose;
 
 /// One setting.
 #[derive(Debug, Eq, PartialEq)]
@@ -244,6 +245,11 @@ keys! {
         default: Some("baseline"),
         doc: "The Pod Security Standard that a managed namespace must enforce at least. privileged: none is asked for.",
     }
+    EXPOSE = {
+        path: "access.expose",
+        kind: Kind::Words(Expose::TYPES),
+        doc: "Types of Services that the control plane may make in managed namespaces although they open ports of the nodes. Without it none of them. Apply what `pipeops-agent rbac --expose` prints as well.",
+    }
     SHARE_TOKEN = {
         path: "access.share_token",
         kind: Kind::Flag,
@@ -485,6 +491,7 @@ fn example(key: &Key) -> String {
         (_, Some(default)) => format!("{default:?}"),
         (Kind::Labels, None) => "{ site = \"berlin\" }".to_owned(),
         (Kind::Path, None) => format!("\"/etc/pipeops-agent/{}\"", key.name()),
+        (Kind::Words(words), None) => format!("{words:?}"),
         (Kind::Ip, None) => "\"203.0.113.7\"".to_owned(),
         (_, None) => "\"…\"".to_owned(),
     }

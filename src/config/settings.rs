@@ -18,7 +18,7 @@ use crate::{
     core::{
         namespace::OwnNamespace,
         notify::Wanted,
-        policy::{Level, PodSecurity},
+        policy::{Expose, Level, PodSecurity},
     },
     error::Error,
 };
@@ -161,6 +161,8 @@ pub struct Access {
     pub level_origin: Origin,
     /// What a managed namespace must enforce.
     pub pod_security: PodSecurity,
+    /// Services that it may open ports of the nodes with.
+    pub expose: Expose,
     /// Whether a short-lived token of a narrow account is shared with it.
     pub shares_token: bool,
     /// Whether requests may bring an `Authorization` of their own.

@@ -35,6 +35,8 @@ pub enum Kind {
     },
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// Some of these words: a list in the file, `a,b` in the environment.
+    Words(&'static [&'static str]),
     /// An IP address.
     Ip,
     /// An IP address with a port, or `off`.
@@ -48,6 +50,8 @@ pub enum Kind {
 pub enum Value {
     /// For [`Kind::Text`] and [`Kind::Choice`].
     Text(String),
+    /// For [`Kind::Words`], in the order of the table.
+    Words(Vec<&'static str>),
     /// For [`Kind::Path`]; always absolute.
     Path(PathBuf),
     /// For [`Kind::Flag`].
@@ -112,6 +116,7 @@ impl Kind {
             Self::Time { min_s, max_s } => time(text, min_s, max_s),
             Self::Bytes { min } => bytes(text, min),
             Self::Choice(words) => choice(text, words),
+            Self::Words(known) => words(&text.split(',').collect::<Vec<_>>(), known),
             Self::Ip => text
                 .parse()
                 .map(Value::Ip)
@@ -156,6 +161,19 @@ impl Kind {
                 format!("must be a table of texts, found {}", noun(other)),
                 "write it like { site = \"berlin\" }",
             ),
+            (Self::Words(known), DeValue::Array(list)) => {
+                let mut named = Vec::new();
+                for item in list {
+                    let DeValue::String(text) = item.get_ref() else {
+                        return refuse(
+                            format!("must hold texts only, found {}", noun(item.get_ref())),
+                            "put each word between quotes",
+                        );
+                    };
+                    named.push(text.as_ref());
+                }
+                words(&named, known)
+            }
             (Self::Path, DeValue::String(text)) if !Path::new(text.as_ref()).is_absolute() => {
                 refuse(
                     format!("must be an absolute path, found {text:?}"),
@@ -188,6 +206,7 @@ impl Kind {
                 "one of its words",
                 format!("{:?}", words.first().copied().unwrap_or_default()),
             ),
+            Self::Words(words) => ("a list of words", format!("{words:?}")),
             Self::Ip => ("an IP address", "\"203.0.113.7\"".to_owned()),
             Self::Address => ("an address with a port", "\"127.0.0.1:7480\"".to_owned()),
             Self::Labels => ("a table of texts", "{ site = \"berlin\" }".to_owned()),
@@ -207,6 +226,7 @@ impl Kind {
             ),
             Self::Bytes { min } => format!("size, at least {}", size_in_words(min)),
             Self::Choice(words) => words.join(" | "),
+            Self::Words(words) => format!("list of {}", words.join(", ")),
             Self::Ip => "IP address".to_owned(),
             Self::Address => "address:port, or off".to_owned(),
             Self::Labels => "table of texts".to_owned(),
@@ -350,6 +370,27 @@ fn labels(text: &str) -> Result<Value, Refusal> {
     checked_labels(found)
 }
 
+/// Some of the known words, each once.
+fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, Refusal> {
+    let mut found = Vec::new();
+    for word in named {
+        let word = word.trim();
+        match known.iter().find(|known| **known == word) {
+            Some(word) if found.contains(word) => {}
+            Some(word) => found.push(*word),
+            None if word.is_empty() => {}
+            None => {
+                return refuse(
+                    format!("has no {word:?}"),
+                    format!("write some of: {}", known.join(", ")),
+                );
+            }
+        }
+    }
+    found.sort_by_key(|word| known.iter().position(|known| known == word));
+    Ok(Value::Words(found))
+}
+
 fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, Refusal> {
     if labels.len() > LABELS_MAX {
         return refuse(
@@ -400,6 +441,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
+            Self::Words(words) => f.write_str(&words.join(",")),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Time(length) => f.write_str(&in_words(*length)),
@@ -424,6 +466,36 @@ mod tests {
 
     fn text(kind: Kind, text: &str) -> Result<Value, Refusal> {
         kind.read_text(text, Path::new("/here"))
+    }
+
+    #[test]
+    fn words_are_known_and_kept_once_in_their_order() {
+        let kind = Kind::Words(&["NodePort", "LoadBalancer"]);
+        for (written, wanted) in [
+            ("", &[][..]),
+            ("LoadBalancer", &["LoadBalancer"]),
+            (
+                " LoadBalancer , NodePort,NodePort",
+                &["NodePort", "LoadBalancer"],
+            ),
+        ] {
+            assert_eq!(text(kind, written), Ok(Value::Words(wanted.to_vec())));
+        }
+        for wrong in ["nodeport", "NodePort;LoadBalancer", "all"] {
+            assert!(text(kind, wrong).is_err(), "{wrong}");
+        }
+        for (written, wanted) in [
+            ("x = [\"LoadBalancer\"]", Some("LoadBalancer")),
+            ("x = []", Some("")),
+            ("x = \"NodePort\"", Some("NodePort")),
+            ("x = [1]", None),
+            ("x = [\"Other\"]", None),
+            ("x = true", None),
+        ] {
+            let table = toml::de::DeTable::parse(written).unwrap();
+            let value = kind.read_toml(table.get_ref().get("x").unwrap().get_ref());
+            assert_eq!(value.ok().map(|value| value.to_string()).as_deref(), wanted);
+        }
     }
 
     #[test]

@@ -34,4 +34,5 @@ pub mod sieve;
 pub mod time;
 pub mod verdict;
 pub mod words;
+pub mod yaml;
 pub mod yamux;

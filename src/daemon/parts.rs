@@ -347,7 +347,7 @@ pub(super) fn manifest(settings: &Settings) -> Manifest {
         Level::Managed | Level::ReadOnly | Level::Off => Reach::Managed,
     };
     let namespace = settings.agent.namespace.clone();
-    Manifest::new(namespace, settings.access.pod_security, reach)
+    Manifest::new(namespace, settings.access.pod_security, reach).exposing(settings.access.expose)
 }
 
 /// The account under which calls of the control plane run.
@@ -395,6 +395,7 @@ pub(super) fn configured(settings: &Settings) -> Configured {
             tightened_from: None,
             pod_security: access.pod_security,
             accepts_foreign_tokens: access.accepts_foreign_tokens,
+            expose: access.expose,
         },
         from: access.level_origin.to_string(),
         edit,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 
-use super::yaml;
 use crate::core::secret::Secret;
+use crate::core::yaml;
 use crate::error::{Error, Result, Retry};
 use crate::net::tls::{ClientIdentity, Roots, Settings as TlsSettings, Verification};
 use crate::wire::json::{self, fields};

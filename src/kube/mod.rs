@@ -17,7 +17,6 @@ pub mod services;
 pub mod socket;
 mod upgraded;
 pub mod watch;
-mod yaml;
 
 pub use crate::net::{Body, Bytes};
 pub use calls::{Detail, Patch, query_escaped};

@@ -3,16 +3,24 @@
 
 pub mod check;
 
-use crate::core::{namespace::OwnNamespace, policy::PodSecurity};
+use crate::core::{
+    namespace::OwnNamespace,
+    policy::{Expose, PodSecurity},
+};
 
 /// The account under which calls of the control plane run.
 pub const ACCOUNT: &str = "pipeops-cp";
+/// What the admission policy says of a Service that claims an address of others.
+pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
 /// The role that it has in managed namespaces.
 pub const MANAGED: &str = "pipeops-managed";
 
 const MANIFEST: &str = include_str!("rbac/manifest.yaml");
 const FULL: &str = include_str!("rbac/full.yaml");
 const NODE_STATS: &str = include_str!("rbac/node-stats.yaml");
+
+/// Types of Services that everybody may make, as the manifest lists them.
+const SERVICE_TYPES: &str = "['ClusterIP', 'ExternalName']";
 
 /// Names of objects that belong to the whole cluster. Where the accounts are in another namespace, its name follows theirs, so that
 /// two agents in one cluster do not change each other's.
@@ -41,6 +49,7 @@ pub struct Manifest {
     namespace: OwnNamespace,
     pod_security: PodSecurity,
     reach: Reach,
+    expose: Expose,
 }
 
 impl Manifest {
@@ -50,7 +59,17 @@ impl Manifest {
             namespace,
             pod_security,
             reach,
+            expose: Expose {
+                node_port: false,
+                load_balancer: false,
+            },
         }
+    }
+
+    /// The same, with Services of these types allowed.
+    #[must_use]
+    pub fn exposing(self, expose: Expose) -> Self {
+        Self { expose, ..self }
     }
 
     /// Whether the control plane may do everything.
@@ -123,6 +142,9 @@ impl Manifest {
         if self.pod_security != PodSecurity::default() {
             line = format!("{line} --pod-security {}", self.pod_security.word());
         }
+        if !self.expose.words().is_empty() {
+            line = format!("{line} --expose {}", self.expose.words().join(","));
+        }
         match reach {
             Reach::Managed => line,
             Reach::Full => format!("{line} --full"),
@@ -136,6 +158,10 @@ impl Manifest {
         for (ours, theirs) in standards(self.pod_security) {
             text = text.replace(ours, theirs);
         }
+        let mut types = vec!["ClusterIP", "ExternalName"];
+        types.extend(self.expose.words());
+        let types = format!("['{}']", types.join("', '"));
+        text = text.replace(SERVICE_TYPES, &types);
         if self.namespace.is_usual() {
             return text;
         }
@@ -193,7 +219,7 @@ fn renamed(text: &str, name: &str, by: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::yaml;
+    use crate::core::yaml;
     use serde_json::Value;
 
     fn manifest(namespace: &str, pod_security: PodSecurity, reach: Reach) -> Manifest {

@@ -4,6 +4,7 @@
 //! address. So it asks the API which Pods are ready and talks to them. Only addresses of Pods in the service's own namespace
 //! count: whoever may write endpoints must not be able to lead us to another host.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ const DIRECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Addresses kept of one service. One connection needs one; the rest are for those that do not answer.
 const ADDRESSES_MAX: usize = 16;
+
+/// Pods behind one service that are looked at, one after another.
+const BEHIND_MAX: usize = 64;
 
 /// The longest name of a namespace or service that is passed on (protocol 5.7).
 const NAME_BYTES_MAX: usize = 253;
@@ -130,6 +134,44 @@ impl Client {
             pods: found,
             forward_as: None,
         })
+    }
+
+    /// Names of all Pods behind a service, ready or not: the API server's own proxy chooses one of them.
+    ///
+    /// # Errors
+    /// What the API says; or an address behind it is none of a Pod in its namespace.
+    pub async fn pods_behind(&self, namespace: &str, name: &str) -> Result<Vec<String>, Error> {
+        checked("namespace", namespace)?;
+        let shown = format!("{namespace}/{name}");
+        let path = format!(
+            "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
+        );
+        let (mut names, mut strangers) = (BTreeSet::new(), 0_usize);
+        self.list(&path, Detail::Whole, |slice: EndpointSlice| {
+            for endpoint in slice.endpoints {
+                let pod = endpoint.target_ref.filter(|target| {
+                    target.kind == "Pod" && target.namespace == namespace && is_name(&target.name)
+                });
+                match pod {
+                    Some(pod) => {
+                        names.insert(pod.name);
+                    }
+                    None => strangers += 1,
+                }
+            }
+        })
+        .await?;
+        if strangers > 0 {
+            let why = "it leads to an address that is none of a Pod in its namespace";
+            let fix = "give the service a selector".to_owned();
+            return Err(unreachable(&shown, why, fix));
+        }
+        if names.len() > BEHIND_MAX {
+            let why = format!("more than {BEHIND_MAX} Pods stand behind it");
+            let fix = "use one of its Pods: pods/NAME/proxy".to_owned();
+            return Err(unreachable(&shown, &why, fix));
+        }
+        Ok(names.into_iter().collect())
     }
 
     /// Connects to one of the Pods of a service.

@@ -1,6 +1,7 @@
 //! The control plane's account in the cluster: calls from the link run under it, and its tokens never leave the box.
 
 mod bindings;
+mod looks;
 
 use std::{
     cell::{Cell, RefCell},
@@ -32,6 +33,7 @@ use crate::{
     wire::kube::{HeadOnly, TokenRequest, token_life},
 };
 use bindings::Bindings;
+use looks::Looks;
 
 /// How long a token is good for. The API server gives ten minutes at least.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
@@ -55,6 +57,7 @@ pub struct Delegate {
     asking: Mutex<()>,
     namespaces: RefCell<LiteMap<String, (Option<Namespace>, Mono)>>,
     bindings: Bindings,
+    looks: Looks,
     was_refused: Cell<bool>,
     /// Whether the cluster seems to lack rights, so that a call that works is news.
     is_doubted: Cell<bool>,
@@ -67,6 +70,7 @@ impl Delegate {
     pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
             bindings: Bindings::new(client.clone(), manifest.clone()),
+            looks: Looks::default(),
             client,
             manifest,
             credential,

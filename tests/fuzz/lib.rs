@@ -1,4 +1,5 @@
-//! The agent's `core` for the fuzz targets: it knows nothing of ours, so it builds by itself, in seconds and without SQLite and TLS.
+//! The agent's `core` for the fuzz targets: it knows nothing of ours, so it builds by itself, in
+//! seconds and without SQLite and TLS.
 
 #[path = "../../src/core/mod.rs"]
 pub mod core;
@@ -8,7 +9,8 @@ mod invariants;
 #[path = "../hostile/model.rs"]
 mod model;
 
-/// Asserts everything that holds of a line of `tests/hostile`: `METHOD PATH?QUERY`, where the method `WS` is a WebSocket.
+/// Asserts everything that holds of a line of `tests/hostile`: `METHOD PATH?QUERY`, where the
+/// method `WS` is a WebSocket.
 pub fn request(line: &str) {
     let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -17,7 +19,107 @@ pub fn request(line: &str) {
     let _ = invariants::hold(method, path, query, is_websocket);
 }
 
-/// Asserts what holds of every request at the door: a line is `WAY ROLE METHOD PATH HOST ORIGIN SITE TYPE COOKIE`, with spaces between.
+/// Asserts what holds of every body: the first letter says what it is for, the rest is its bytes.
+/// What is judged harmless has to be harmless for a reader that takes the last of two values, and
+/// for one that takes any of them.
+pub fn body(data: &[u8]) {
+    use core::{
+        policy::{Content, PodSecurity, Rules, breaches, judge_body, written},
+        proxy::{Asked, Cluster, route},
+    };
+    let Some((kind, body)) = data.split_first() else {
+        return;
+    };
+    let _ = breaches(body, PodSecurity::Restricted);
+    let resource = ["services", "secrets", "pods"][usize::from(kind / 4) % 3];
+    let (method, content_type) = [
+        ("POST", "application/json"),
+        ("POST", "application/yaml"),
+        ("POST", "application/vnd.kubernetes.protobuf"),
+        ("PATCH", "application/apply-patch+yaml"),
+    ][usize::from(*kind) % 4];
+    let name = if method == "PATCH" { "/x" } else { "" };
+    let path = format!("/api/v1/namespaces/shop/{resource}{name}");
+    let mut asked = Asked::kubernetes(method, &path, "");
+    asked.headers = vec![("Content-Type".to_owned(), vec![content_type.to_owned()])];
+    let call = route(&asked, Cluster::Known).expect("a request that makes sense");
+    let written = written(&call).expect("a body that is judged");
+    let content = Content::of(&call, &written).expect("a type that is known");
+    let judged = judge_body(&Rules::default(), &call, &written, content, body.to_vec());
+    let Ok(judged) = judged else { return };
+    if !judged.faults.is_empty() || resource == "pods" {
+        return;
+    }
+    if content == Content::Protobuf {
+        let texts = texts_of(&judged.body[4..], 0);
+        let is_there = |path: &[u64], wanted: &str| {
+            texts.iter().any(|(found, text)| found == path && text == wanted)
+        };
+        match resource {
+            "services" => {
+                assert!(!is_there(&[2, 2, 4], "NodePort") && !is_there(&[2, 2, 4], "LoadBalancer"));
+                assert!(!texts.iter().any(|(path, _)| path == &[2, 2, 5]));
+            }
+            _ => assert!(!is_there(&[2, 3], "kubernetes.io/service-account-token")),
+        }
+        return;
+    }
+    let sent: serde_json::Value = serde_json::from_slice(&judged.body).expect("JSON");
+    match resource {
+        "services" => {
+            let kind = sent["spec"]["type"].as_str().unwrap_or_default();
+            assert!(["", "ClusterIP", "ExternalName"].contains(&kind), "{sent}");
+            let addresses = sent["spec"]["externalIPs"].as_array();
+            assert!(addresses.is_none_or(Vec::is_empty), "{sent}");
+        }
+        _ => assert_ne!(sent["type"], "kubernetes.io/service-account-token", "{sent}"),
+    }
+}
+
+/// Every text of a message and of all that could be messages in it, as a lax decoder finds them:
+/// with the path of their numbers.
+fn texts_of(mut message: &[u8], depth: usize) -> Vec<(Vec<u64>, String)> {
+    let mut texts = Vec::new();
+    while let Some((tag, rest)) = number(message) {
+        // Decoders keep 32 bits of it.
+        let field = (tag >> 3) & u64::from(u32::MAX);
+        let Some(rest) = (match tag & 7 {
+            0 => number(rest).map(|(_, rest)| rest),
+            1 => rest.get(8..),
+            5 => rest.get(4..),
+            2 => number(rest).and_then(|(length, rest)| {
+                let bytes = rest.get(..usize::try_from(length).ok()?)?;
+                texts.push((vec![field], String::from_utf8_lossy(bytes).into_owned()));
+                if depth < 4 {
+                    for (mut path, text) in texts_of(bytes, depth + 1) {
+                        path.insert(0, field);
+                        texts.push((path, text));
+                    }
+                }
+                rest.get(bytes.len()..)
+            }),
+            _ => None,
+        }) else {
+            return texts;
+        };
+        message = rest;
+    }
+    texts
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0_u64;
+    for (place, byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(place).ok()?)?;
+        if byte & 0x80 == 0 {
+            return Some((value, &bytes[place + 1..]));
+        }
+    }
+    None
+}
+
+/// Asserts what holds of every request at the door: a line is `WAY ROLE METHOD PATH HOST ORIGIN
+/// SITE TYPE COOKIE`, with spaces between.
 pub fn door(line: &str) {
     use core::door::{self, Fault, Request, Role, Way, Whence};
     let mut words = line.split(' ');

@@ -7,6 +7,8 @@ mod accounts;
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod bodies;
+#[cfg(test)]
 mod browse;
 #[cfg(test)]
 mod by_hand;

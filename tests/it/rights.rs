@@ -21,11 +21,11 @@ const LOOKED: Duration = Duration::from_secs(90);
 
 /// Control plane, agent under its own account, and a namespace that is managed.
 pub(crate) struct Bench {
-    plane: Plane,
-    agent: Agent,
+    pub(crate) plane: Plane,
+    pub(crate) agent: Agent,
     pub(crate) managed: String,
     through: PathBuf,
-    accounts: Accounts,
+    pub(crate) accounts: Accounts,
     _cluster: Held,
 }
 
@@ -47,10 +47,15 @@ impl Bench {
 
     /// At another one.
     pub(crate) fn at(level: &str) -> Option<Self> {
-        calm().map(|held| Self::linked(held, level))
+        Self::with(level, &[])
     }
 
-    fn linked(held: Held, level: &str) -> Self {
+    /// The same with more settings, by their names in the environment.
+    pub(crate) fn with(level: &str, settings: &[(&str, &str)]) -> Option<Self> {
+        calm().map(|held| Self::linked(held, level, settings))
+    }
+
+    fn linked(held: Held, level: &str, settings: &[(&str, &str)]) -> Self {
         let reach = match level {
             "full" => Reach::Full,
             _ => Reach::Managed,
@@ -65,6 +70,9 @@ impl Bench {
         kubectl(&["label", "namespace", &managed, labels[0], labels[1]]);
         let plane = Plane::start(Options::default()).unwrap();
         let mut agent = agent_of(&plane, &accounts).with("PIPEOPS_ACCESS_LEVEL", level);
+        for (name, value) in settings {
+            agent = agent.with(name, *value);
+        }
         agent.start();
         let status = until_ready(&agent);
         let through = agent.folder().join("through-the-link.yaml");

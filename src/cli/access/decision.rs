@@ -81,6 +81,7 @@ fn alone(inquiry: &Inquiry, loaded: &Loaded) -> Option<(Value, String)> {
     let rules = Rules {
         level: access.level,
         pod_security: access.pod_security,
+        expose: access.expose,
         ..Rules::default()
     };
     let look = Look::Unknown("without a running agent nobody looks at the namespace".to_owned());

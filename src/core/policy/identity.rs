@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
 use super::{CONFIG, Rules};
-use crate::core::proxy::{Call, Form, HeaderList, Refusal, Target};
+use crate::core::proxy::{Call, Form, Refusal, Target, values};
 
 /// Under whose identity a call runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -86,14 +86,6 @@ fn brought(call: &Call) -> Vec<Brought<'_>> {
 fn token_of(protocol: &str) -> Option<&str> {
     let (prefix, token) = protocol.trim().split_at_checked(TOKEN_PROTOCOL.len())?;
     prefix.eq_ignore_ascii_case(TOKEN_PROTOCOL).then_some(token)
-}
-
-fn values<'a>(headers: &'a HeaderList, wanted: &'static str) -> impl Iterator<Item = &'a str> {
-    headers
-        .iter()
-        .filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
-        .flat_map(|(_, values)| values)
-        .map(String::as_str)
 }
 
 #[cfg(test)]

@@ -18,18 +18,28 @@
 //! `kube-*` and `pipeops-system` never are. `off` permits nothing. Under `full` the cluster's own rules decide alone.
 
 mod attributes;
+mod bodies;
 mod fence;
 mod identity;
 mod judge;
+mod names;
 mod namespace;
+mod pods;
 mod protobuf;
+mod shape;
 mod tables;
 
 pub use attributes::{Attributes, Object, Verb};
+pub use bodies::{
+    BODY_BYTES_MAX, Content, Expose, Fault, Judged, Subject, Write, Written, judge as judge_body,
+    judge_existing, settle_body, unlocked, written,
+};
 pub use fence::{Fenced, PROTECTED, Which};
 pub use identity::{Identity, identity};
 pub use judge::decide;
+pub use names::{Bound, inherits, lies_in, unknown_bindings};
 pub use namespace::{NewNamespace, new_namespace, settle};
+pub use pods::{Breach, Entered, breaches, entered, settle_pod};
 
 /// What the owner of the box permits (`access.level`). The greater, the stricter.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -105,6 +115,8 @@ pub struct Rules {
     pub pod_security: PodSecurity,
     /// Whether calls may bring an `Authorization` of their own (`access.foreign_tokens`).
     pub accepts_foreign_tokens: bool,
+    /// Services that open ports outside the cluster's network (`access.expose`).
+    pub expose: Expose,
 }
 
 /// What a call that may run still depends on.

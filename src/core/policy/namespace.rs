@@ -1,10 +1,10 @@
 //! Managed namespaces: which they are, and how one is made.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
-    CONFIG, Namespace, PodSecurity, Rules,
-    protobuf::{self, Head},
+    CONFIG, Namespace, PodSecurity, Rules, names, protobuf,
+    shape::{Kind, Shape, field, read_json},
 };
 use crate::core::proxy::Refusal;
 
@@ -53,6 +53,11 @@ fn may_be_made(name: &str) -> Result<(), String> {
     if name.starts_with("pipeops-") {
         return Err("names that begin with pipeops- are the agent's".to_owned());
     }
+    if names::is_system(name) {
+        return Err(format!(
+            "{name} is the usual namespace of a part of the cluster, which brings rights of its own for it"
+        ));
+    }
     Ok(())
 }
 
@@ -90,21 +95,14 @@ pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<()
     )))
 }
 
-#[derive(Deserialize)]
-struct Sent {
-    #[serde(default)]
-    kind: String,
-    metadata: SentMetadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SentMetadata {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    generate_name: String,
-}
+static NAMESPACE: Shape = Shape::of(&[
+    field("kind", 0, Kind::Text),
+    field("metadata", 1, Kind::Object(&METADATA)),
+]);
+static METADATA: Shape = Shape::of(&[
+    field("name", 1, Kind::Text),
+    field("generateName", 2, Kind::Text),
+]);
 
 /// Makes the object that is sent in place of a namespace that the caller wants: with its name and both labels. Nothing else of it passes.
 pub fn new_namespace(
@@ -134,36 +132,42 @@ fn wanted_name(body: &[u8], content_type: &str) -> Result<String, String> {
         return Err(format!("its body is larger than {BODY_BYTES_MAX} bytes"));
     }
     let sent = head(body, content_type)?;
-    if !matches!(sent.kind.as_str(), "" | "Namespace") {
-        return Err(format!("its body is a {:?}", sent.kind));
+    let text = |path: &str| {
+        sent.pointer(path)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let kind = text("/kind");
+    if !matches!(kind, "" | "Namespace") {
+        return Err(format!("its body is a {kind:?}"));
     }
-    if sent.name.is_empty() && !sent.generate_name.is_empty() {
+    let name = text("/metadata/name");
+    if name.is_empty() && !text("/metadata/generateName").is_empty() {
         return Err("generateName does not pass; fix: choose a name".to_owned());
     }
-    if sent.name.is_empty() {
+    if name.is_empty() {
         return Err("it has no name".to_owned());
     }
-    Ok(sent.name)
+    Ok(name.to_owned())
 }
 
-fn head(body: &[u8], content_type: &str) -> Result<Head, String> {
+fn head(body: &[u8], content_type: &str) -> Result<Value, String> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/vnd.kubernetes.protobuf") {
-        let head = protobuf::head(body);
-        return head.ok_or_else(|| "its body is no namespace in protobuf".to_owned());
+        let read = protobuf::read(body, &NAMESPACE)
+            .map_err(|why| format!("its body is no namespace in protobuf: {why}"))?;
+        let mut object = read.object;
+        if let Some(object) = object.as_object_mut() {
+            object.insert("kind".to_owned(), read.kind.into());
+        }
+        return Ok(object);
     }
     if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
         return Err(format!(
             "its body is {kind:?}, and the agent reads JSON and Kubernetes' protobuf only; fix: send one of them, as kubectl does"
         ));
     }
-    let sent: Sent = serde_json::from_slice(body)
-        .map_err(|error| format!("its body is no namespace in JSON: {error}"))?;
-    Ok(Head {
-        kind: sent.kind,
-        name: sent.metadata.name,
-        generate_name: sent.metadata.generate_name,
-    })
+    read_json(body, &NAMESPACE).map_err(|why| format!("its body is no namespace in JSON: {why}"))
 }
 
 #[cfg(test)]
@@ -272,6 +276,8 @@ mod tests {
             (named("default"), json),
             (named("pipeops-system"), json),
             (named("pipeops-other"), json),
+            (named("flux-system"), json),
+            (named("cattle-fleet-system"), json),
             (named("Shop"), json),
             (named(r#"a\",\"labels\":{\"x\":\"y"#), json),
             (named(""), json),

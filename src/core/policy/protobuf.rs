@@ -1,75 +1,258 @@
-//! Kubernetes' own binary form of an object, as far as its kind and name: `kubectl create namespace` sends it.
+//! Kubernetes' own binary form of an object, read along a shape.
 //!
-//! Four bytes, then a message `Unknown` (apimachinery, `runtime/generated.proto`) that says what the object is and holds its bytes. Nothing
-//! here is passed on, so what could be read in two ways is refused.
+//! Four bytes, then a message `Unknown` (apimachinery, `runtime/generated.proto`) that says what
+//! the object is and holds its bytes. A decoder takes the last of two values, or merges them: what
+//! is there twice is an error here, so that nothing is read in two ways.
 
-/// What an object says of itself.
-#[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Head {
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Map, Value};
+
+use super::shape::{Budget, Field, Kind, Others, Shape, field};
+
+/// What an object says of itself, and the fields of its shape.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Read {
     pub(super) kind: String,
-    pub(super) name: String,
-    pub(super) generate_name: String,
+    pub(super) api_version: String,
+    pub(super) object: Value,
 }
 
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Reads the head of an object; `None` where it is none, or could be read in two ways.
-pub(super) fn head(body: &[u8]) -> Option<Head> {
-    let unknown = body.strip_prefix(MAGIC)?;
-    let kind = Message(part(unknown, 1)?).text(2)?;
-    let metadata = part(part(unknown, 2)?, 1)?;
-    let metadata = Message(metadata);
-    Some(Head {
-        kind,
-        name: metadata.text(1)?,
-        generate_name: metadata.text(2)?,
+static TYPE: Shape = Shape::of(&[
+    field("apiVersion", 1, Kind::Text),
+    field("kind", 2, Kind::Text),
+]);
+
+/// Reads an object along its shape.
+pub(super) fn read(body: &[u8], shape: &Shape) -> Result<Read, String> {
+    let budget = Budget::default();
+    let unknown = body
+        .strip_prefix(MAGIC)
+        .ok_or("it does not begin as Kubernetes' protobuf does")?;
+    let (mut kind, mut raw) = (None, None);
+    for part in Message(unknown) {
+        let part = part?;
+        match (part.number, part.payload) {
+            (1, Payload::Bytes(bytes)) if kind.is_none() => {
+                kind = Some(fields(bytes, &TYPE, &budget)?);
+            }
+            (2, Payload::Bytes(bytes)) if raw.is_none() => {
+                raw = Some(fields(bytes, shape, &budget)?);
+            }
+            // Encoding and type of the content: what is not said is protobuf as it is.
+            (3 | 4, Payload::Bytes([])) => {}
+            (number, _) => return Err(format!("its envelope has an odd field {number}")),
+        }
+    }
+    let mut kind = kind.unwrap_or_default();
+    let mut text = |name: &str| match kind.remove(name) {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    Ok(Read {
+        kind: text("kind"),
+        api_version: text("apiVersion"),
+        object: Value::Object(raw.unwrap_or_default()),
     })
 }
 
-/// A message within a message; empty where it is not there.
-fn part(message: &[u8], number: u64) -> Option<&[u8]> {
-    Message(message).only(number)
+/// Reads the fields of a message. Shapes are static and finite, and so is the depth.
+fn fields(message: &[u8], shape: &Shape, budget: &Budget) -> Result<Map<String, Value>, String> {
+    let mut kept = Map::new();
+    for part in Message(message) {
+        let Part { number, payload } = part?;
+        let listed = shape.fields.iter().find(|field| field.number == number);
+        let Some(field) = listed else {
+            if shape.others == Others::Keep {
+                budget.take()?;
+                let name = format!("field {number}");
+                once(&mut kept, name, payload.whole())?;
+            }
+            continue;
+        };
+        keep(&mut kept, field, payload, budget)?;
+    }
+    Ok(kept)
 }
 
-/// A message that is not read yet.
-#[derive(Clone, Copy)]
+fn keep(
+    kept: &mut Map<String, Value>,
+    field: &Field,
+    payload: Payload<'_>,
+    budget: &Budget,
+) -> Result<(), String> {
+    budget.take()?;
+    let name = field.name.to_owned();
+    let odd = || format!("{name} is not of its type");
+    let bytes = match payload {
+        Payload::Bytes(bytes) => Ok(bytes),
+        Payload::Number(_) | Payload::Fixed(_) => Err(odd()),
+    };
+    let value = match field.kind {
+        Kind::Text => Value::String(text(bytes?)?),
+        Kind::Object(shape) => Value::Object(fields(bytes?, shape, budget)?),
+        Kind::Presence => bytes.map(|_| Value::Bool(true))?,
+        Kind::Whole => bytes.map(|_| payload.whole())?,
+        Kind::Flag | Kind::Number => match (payload, field.kind) {
+            (Payload::Number(number), Kind::Flag) => Value::Bool(number != 0),
+            (Payload::Number(number), _) => Value::from(number.cast_signed()),
+            (Payload::Bytes(_) | Payload::Fixed(_), _) => return Err(odd()),
+        },
+        Kind::Texts => return add(kept, name, Value::String(text(bytes?)?)),
+        Kind::Objects(shape) => {
+            let object = fields(bytes?, shape, budget)?;
+            return add(kept, name, Value::Object(object));
+        }
+        Kind::Names => {
+            let (key, _) = entry(bytes?)?;
+            return add(kept, name, Value::String(key));
+        }
+        Kind::TextMap(prefixes) => {
+            let (key, value) = entry(bytes?)?;
+            if !prefixes.iter().any(|prefix| key.starts_with(prefix)) {
+                return Ok(());
+            }
+            let map = kept.entry(name).or_insert_with(|| Map::new().into());
+            return match map.as_object_mut() {
+                Some(map) => once(map, key, Value::String(text(value)?)),
+                None => Err("a map is no map".to_owned()),
+            };
+        }
+        Kind::Inline(shape) => {
+            // Marked, so that a second one is seen.
+            once(kept, name, Value::Bool(true))?;
+            for (name, value) in fields(bytes?, shape, budget)? {
+                once(kept, name, value)?;
+            }
+            return Ok(());
+        }
+    };
+    once(kept, name, value)
+}
+
+fn once(kept: &mut Map<String, Value>, name: String, value: Value) -> Result<(), String> {
+    if kept.contains_key(&name) {
+        return Err(format!("{name} is there twice"));
+    }
+    kept.insert(name, value);
+    Ok(())
+}
+
+fn add(kept: &mut Map<String, Value>, name: String, value: Value) -> Result<(), String> {
+    let list = kept
+        .entry(name)
+        .or_insert_with(|| Vec::<Value>::new().into());
+    let list = list.as_array_mut().ok_or("a list is no list")?;
+    list.push(value);
+    Ok(())
+}
+
+/// Key and value of an entry of a map.
+fn entry(bytes: &[u8]) -> Result<(String, &[u8]), String> {
+    let (mut key, mut value) = (None, None);
+    for part in Message(bytes) {
+        let part = part?;
+        match (part.number, part.payload) {
+            (1, Payload::Bytes(bytes)) if key.is_none() => key = Some(bytes),
+            (2, Payload::Bytes(bytes)) if value.is_none() => value = Some(bytes),
+            (number, _) => return Err(format!("an entry of a map has an odd field {number}")),
+        }
+    }
+    Ok((text(key.unwrap_or_default())?, value.unwrap_or_default()))
+}
+
+fn text(bytes: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes);
+    text.map(str::to_owned)
+        .map_err(|error| format!("a string is not UTF-8: {error}"))
+}
+
+/// The fields of a message, in their order. Ends after the first error.
 struct Message<'a>(&'a [u8]);
 
-impl<'a> Message<'a> {
-    /// The one field of this number, of bytes; empty where there is none, `None` where there are two.
-    fn only(self, number: u64) -> Option<&'a [u8]> {
-        let mut rest = self.0;
-        let mut found = None;
-        while !rest.is_empty() {
-            let (tag, after) = varint(rest)?;
-            let (bytes, after) = match tag & 7 {
-                0 => (&[][..], varint(after)?.1),
-                1 => after.split_at_checked(8)?,
-                2 => {
-                    let (length, after) = varint(after)?;
-                    after.split_at_checked(usize::try_from(length).ok()?)?
-                }
-                5 => after.split_at_checked(4)?,
-                _ => return None,
-            };
-            rest = after;
-            if tag >> 3 == number && (tag & 7 != 2 || found.replace(bytes).is_some()) {
-                return None;
+struct Part<'a> {
+    number: u64,
+    payload: Payload<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Payload<'a> {
+    Number(u64),
+    Fixed(&'a [u8]),
+    Bytes(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// The payload as it is, for a comparison.
+    fn whole(self) -> Value {
+        match self {
+            Self::Number(number) => Value::from(number),
+            Self::Fixed(bytes) | Self::Bytes(bytes) => {
+                Value::String(BASE64_URL_SAFE_NO_PAD.encode(bytes))
             }
         }
-        Some(found.unwrap_or_default())
-    }
-
-    fn text(self, number: u64) -> Option<String> {
-        String::from_utf8(self.only(number)?.to_vec()).ok()
     }
 }
 
-/// A number in base 128, the low digits first.
+impl<'a> Iterator for Message<'a> {
+    type Item = Result<Part<'a>, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let Some((part, rest)) = part(self.0) else {
+            self.0 = &[];
+            return Some(Err("a field is broken".to_owned()));
+        };
+        self.0 = rest;
+        Some(Ok(part))
+    }
+}
+
+/// The first field of a message, and the rest; `None` where it is broken, or a group, which
+/// Kubernetes does not use.
+fn part(message: &[u8]) -> Option<(Part<'_>, &[u8])> {
+    let (tag, after) = varint(message)?;
+    // Decoders take the number of a field for 32 bits.
+    let number = tag >> 3;
+    if number == 0 || number > u64::from(u32::MAX >> 3) {
+        return None;
+    }
+    let (payload, rest) = match tag & 7 {
+        0 => {
+            let (value, rest) = varint(after)?;
+            (Payload::Number(value), rest)
+        }
+        1 => {
+            let (bytes, rest) = after.split_at_checked(8)?;
+            (Payload::Fixed(bytes), rest)
+        }
+        2 => {
+            let (length, after) = varint(after)?;
+            let (bytes, rest) = after.split_at_checked(usize::try_from(length).ok()?)?;
+            (Payload::Bytes(bytes), rest)
+        }
+        5 => {
+            let (bytes, rest) = after.split_at_checked(4)?;
+            (Payload::Fixed(bytes), rest)
+        }
+        _ => return None,
+    };
+    Some((Part { number, payload }, rest))
+}
+
+/// A number in base 128, the low digits first. Negative ones take ten bytes.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value = 0;
-    for (place, byte) in bytes.iter().enumerate().take(9) {
-        value |= u64::from(byte & 0x7f) << (7 * place);
+    let mut value = 0_u64;
+    for (place, byte) in bytes.iter().enumerate().take(10) {
+        let digit = u64::from(byte & 0x7f);
+        // The tenth byte has room for one bit.
+        if place == 9 && digit > 1 {
+            return None;
+        }
+        value |= digit << (7 * place);
         if byte & 0x80 == 0 {
             return Some((value, bytes.get(place + 1..)?));
         }
@@ -77,75 +260,127 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
+/// Writes protobuf, for the tests of those who read it.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn field(number: u8, content: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![number << 3 | 2, u8::try_from(content.len()).unwrap()];
+pub(super) mod write {
+    /// A field of bytes.
+    pub(in crate::core::policy) fn field(number: u64, content: &[u8]) -> Vec<u8> {
+        let mut bytes = varint(number << 3 | 2);
+        bytes.extend(varint(u64::try_from(content.len()).unwrap()));
         bytes.extend_from_slice(content);
         bytes
     }
 
-    fn object(kind: &[u8], metadata: &[u8]) -> Vec<u8> {
-        let what = [field(1, b"v1"), field(2, kind)].concat();
-        let raw = [field(1, metadata), field(2, b""), field(3, b"")].concat();
-        let unknown = [
-            field(1, &what),
-            field(2, &raw),
-            field(3, b""),
-            field(4, b""),
-        ]
-        .concat();
-        [MAGIC, &unknown].concat()
+    /// A number as it is on the wire.
+    pub(in crate::core::policy) fn varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value > 0x7f {
+            bytes.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
+            value >>= 7;
+        }
+        bytes.push(u8::try_from(value).unwrap());
+        bytes
+    }
+
+    /// An object in its envelope.
+    pub(in crate::core::policy) fn object(version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+        let what = [field(1, version.as_bytes()), field(2, kind.as_bytes())].concat();
+        let unknown = [field(1, &what), field(2, raw), field(3, b""), field(4, b"")];
+        [super::MAGIC, &unknown.concat()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        write::{field as written, object},
+        *,
+    };
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    static META: Shape = Shape::of(&[
+        field("name", 1, Kind::Text),
+        field("generation", 7, Kind::Number),
+        field("annotations", 12, Kind::TextMap(&["a/"])),
+    ]);
+    static SOURCE: Shape = Shape {
+        fields: &[field("emptyDir", 2, Kind::Presence)],
+        others: Others::Keep,
+    };
+    static VOLUME: Shape = Shape::of(&[
+        field("name", 1, Kind::Text),
+        field("volumeSource", 2, Kind::Inline(&SOURCE)),
+    ]);
+    static WHOLE: Shape = Shape::of(&[
+        field("metadata", 1, Kind::Object(&META)),
+        field("volumes", 2, Kind::Objects(&VOLUME)),
+    ]);
+
+    fn of(raw: &[u8]) -> Result<Value, String> {
+        read(&object("v1", "Thing", raw), &WHOLE).map(|read| read.object)
     }
 
     #[test]
-    fn what_kubectl_sends_is_read() {
-        // `kubectl create namespace shop` of v1.34.4, without the labels that nobody gave it: creationTimestamp is an empty message.
+    fn a_message_becomes_what_the_same_object_is_in_json() {
+        let annotation = |key: &str| [written(1, key.as_bytes()), written(2, b"1")].concat();
         let metadata = [
-            field(1, b"shop"),
-            field(2, b""),
-            field(3, b""),
-            field(4, b""),
-            field(5, b""),
-            field(6, b""),
-            vec![7 << 3, 0],
-            field(8, b""),
+            written(1, b"shop"),
+            // -1 takes ten bytes.
+            [vec![7 << 3], write::varint(u64::MAX)].concat(),
+            written(12, &annotation("a/b")),
+            written(12, &annotation("c")),
         ];
-        let wanted = Head {
-            kind: "Namespace".to_owned(),
-            name: "shop".to_owned(),
-            generate_name: String::new(),
-        };
+        let volume = [
+            written(1, b"v"),
+            written(2, &[written(2, b""), written(7, b"\x0a\x01s")].concat()),
+        ];
+        let raw = [written(1, &metadata.concat()), written(2, &volume.concat())].concat();
+        let wanted = json!({
+            "metadata": {"name": "shop", "generation": -1, "annotations": {"a/b": "1"}},
+            "volumes": [{"name": "v", "volumeSource": true, "emptyDir": true, "field 7": "CgFz"}],
+        });
+        assert_eq!(of(&raw), Ok(wanted));
+        let read = read(&object("v1", "Thing", &raw), &WHOLE).unwrap();
         assert_eq!(
-            head(&object(b"Namespace", &metadata.concat())),
-            Some(wanted)
+            (read.kind.as_str(), read.api_version.as_str()),
+            ("Thing", "v1")
         );
     }
 
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
-        let twice = [field(1, b"shop"), field(1, b"kube-system")].concat();
-        let number = [vec![1 << 3, 7]].concat();
-        let group = [vec![1 << 3 | 3]].concat();
-        let long = [1 << 3 | 2, 200, b'x'];
-        for metadata in [&twice, &number, &group, &long.to_vec()] {
-            assert_eq!(head(&object(b"Namespace", metadata)), None, "{metadata:?}");
+        let twice = [written(1, b"shop"), written(1, b"kube-system")].concat();
+        let number = vec![1 << 3, 7];
+        let group = vec![1 << 3 | 3];
+        let long = vec![1 << 3 | 2, 200, b'x'];
+        let zero = vec![2, 1, b'x'];
+        let entries = written(12, &[written(1, b"a/b"), written(1, b"a/c")].concat());
+        let same = [
+            written(12, &written(1, b"a/b")),
+            written(12, &written(1, b"a/b")),
+        ];
+        for metadata in [twice, number, group, long, zero, entries, same.concat()] {
+            assert!(of(&written(1, &metadata)).is_err(), "{metadata:?}");
         }
-        let whole = object(b"Namespace", &field(1, b"shop"));
+        let source = written(2, &written(2, b""));
+        let volume = written(2, &[&source[..], &source].concat());
+        assert!(of(&volume).is_err(), "an inlined message twice");
+        let whole = object("v1", "Thing", &written(1, &written(1, b"shop")));
         let doubled = [&whole[..], &whole[MAGIC.len()..]].concat();
-        assert_eq!(head(&doubled), None);
-        assert_eq!(head(b"k8s"), None);
-        assert_eq!(head(br#"{"metadata":{"name":"a"}}"#), None);
+        assert!(read(&doubled, &WHOLE).is_err());
+        let encoded = [&whole[..], &written(3, b"gzip")].concat();
+        assert!(read(&encoded, &WHOLE).is_err());
+        assert!(read(b"k8s", &WHOLE).is_err());
+        assert!(read(br#"{"metadata":{"name":"a"}}"#, &WHOLE).is_err());
     }
 
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            head(&bytes);
-            head(&[MAGIC, &bytes].concat());
+            prop_assert!(read(&bytes, &WHOLE).map_or_else(|why| !why.is_empty(), |_| true));
+            let enclosed = object("v1", "Thing", &bytes);
+            prop_assert!(read(&enclosed, &WHOLE).map_or_else(|why| !why.is_empty(), |_| true));
         }
     }
 }

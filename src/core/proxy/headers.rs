@@ -26,6 +26,15 @@ pub fn first<'a>(headers: &'a HeaderList, wanted: &str) -> Option<&'a str> {
         .map(String::as_str)
 }
 
+/// Every value of a header, whatever its capitals.
+pub fn values<'a>(headers: &'a HeaderList, wanted: &'static str) -> impl Iterator<Item = &'a str> {
+    headers
+        .iter()
+        .filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
+        .flat_map(|(_, values)| values)
+        .map(String::as_str)
+}
+
 /// The headers that are for the other end: without those of one connection and those that `Connection` names.
 pub fn end_to_end(headers: &HeaderList) -> HeaderList {
     let nominated: Vec<String> = headers

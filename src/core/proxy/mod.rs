@@ -11,7 +11,7 @@ mod slots;
 
 use std::time::Duration;
 
-pub use headers::{end_to_end, first};
+pub use headers::{end_to_end, first, values};
 pub use path::{KubePath, MAX_PATH_BYTES, service_path};
 pub use query::{query, query_flag, query_value, query_values};
 pub use slots::{Admission, Class, Slots, WAIT_MAX};
@@ -228,6 +228,17 @@ impl Call {
                 Class::Short => IDLE_SHORT,
                 Class::Long => IDLE_LONG,
             },
+        }
+    }
+
+    /// The namespace that the call is about; `None`: the whole cluster.
+    pub fn namespace(&self) -> Option<String> {
+        match &self.target {
+            Target::Kubernetes(path) => {
+                let mut segments = path.segments().skip_while(|part| *part != "namespaces");
+                segments.nth(1).map(str::to_owned)
+            }
+            Target::Service(service) => Some(service.namespace.clone()),
         }
     }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{ACCOUNT, Manifest, Reach};
 use crate::{
-    core::secret::Secret,
-    kube::{Client, Error, Identity, yaml},
+    core::{secret::Secret, yaml},
+    kube::{Client, Error, Identity},
     wire::{
         json::{self, fields},
         kube::rights::{AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview},
@@ -103,21 +103,7 @@ type Right<'a> = (&'a str, &'a str, &'a str, &'a str);
 pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for wanted in objects(&manifest.text()) {
-        let Some((path, part)) = path(&wanted) else {
-            continue;
-        };
-        let state = match client.get::<Compared>(&path).await {
-            Ok(found) => difference(&wanted, &found),
-            Err(error) if error.is_not_found() => Some(State::Missing),
-            Err(error) if error.is_forbidden() => Some(State::Hidden),
-            Err(error) => return Err(error),
-        };
-        let object = format!("{} {}", wanted.kind, wanted.metadata.name);
-        findings.extend(state.map(|state| Finding {
-            object,
-            part,
-            state,
-        }));
+        findings.extend(finding(client, &wanted).await?);
     }
     if manifest.reach == Reach::Managed {
         let name = manifest.wide("pipeops-full");
@@ -134,6 +120,39 @@ pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding
         }
     }
     Ok(findings)
+}
+
+/// What is not as the manifest has it in the policy that holds the account.
+///
+/// # Errors
+/// As [`compare`].
+pub async fn compare_lock(client: &Client, manifest: &Manifest) -> Result<Vec<Finding>, Error> {
+    let name = manifest.wide("pipeops-cp-lock");
+    let mut findings = Vec::new();
+    for wanted in objects(&manifest.text()) {
+        if wanted.metadata.name == name {
+            findings.extend(finding(client, &wanted).await?);
+        }
+    }
+    Ok(findings)
+}
+
+/// What is wrong with one object.
+async fn finding(client: &Client, wanted: &Compared) -> Result<Option<Finding>, Error> {
+    let Some((path, part)) = path(wanted) else {
+        return Ok(None);
+    };
+    let state = match client.get::<Compared>(&path).await {
+        Ok(found) => difference(wanted, &found),
+        Err(error) if error.is_not_found() => Some(State::Missing),
+        Err(error) if error.is_forbidden() => Some(State::Hidden),
+        Err(error) => return Err(error),
+    };
+    Ok(state.map(|state| Finding {
+        object: format!("{} {}", wanted.kind, wanted.metadata.name),
+        part,
+        state,
+    }))
 }
 
 /// Whether the account reaches Secrets that no manifest but the full one gives it. `token` is the account's.

@@ -6,8 +6,10 @@
 
 mod answer;
 mod audit;
+mod bodies;
 mod body;
 mod denial;
+mod entry;
 mod exchange;
 mod frames;
 mod gate;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     core::{
         audit::Entry,
-        policy::{self, Fenced, PROTECTED, Terms, Which},
+        policy::{self, Fenced, PROTECTED, Terms, Which, Written},
         proxy::{Asked, Call, Cluster, Refusal, Target},
         secret::Secret,
     },
@@ -60,6 +60,8 @@ pub(super) struct Permit {
     pub(super) forward_as: Option<Identity>,
     /// Whether its body names a namespace that the agent makes in its own way.
     pub(super) makes_namespace: bool,
+    /// What its body is judged by; `None` where nothing in it matters.
+    pub(super) writes: Option<Written>,
     /// Whether the token of the identity is the delegate's, who can get another one.
     pub(super) is_delegated: bool,
 }
@@ -131,8 +133,10 @@ impl Shared {
             terms,
             caller,
         } = admitted;
+        let mut writes = None;
         if let Terms::InManaged(namespace) = &terms {
             self.settle(&call, namespace).await?;
+            writes = policy::written(&call);
         }
         let record = self.audit.permit(&call).await;
         let record = record.map_err(|text| Denial::new(Cause::Busy, text))?;
@@ -153,6 +157,7 @@ impl Shared {
             identity,
             forward_as,
             makes_namespace: terms == Terms::NewNamespace,
+            writes,
             is_delegated,
         })
     }
@@ -186,15 +191,15 @@ impl Shared {
         let Err(refusal) = settled else {
             let bound = delegate.bind(namespace).await;
             return match call.target {
-                Target::Kubernetes(_) => bound.map_err(Denial::backend),
+                Target::Kubernetes(_) => {
+                    bound.map_err(Denial::backend)?;
+                    self.enter(call, namespace).await
+                }
                 // Needed where the way leads through the API server, and most hosts reach their Pods by themselves.
                 Target::Service(_) => Ok(()),
             };
         };
-        if let Some(row) = self.audit.refuse(call, &refusal) {
-            self.audit.refused(row).await;
-        }
-        Err(refusal.into())
+        Err(self.refuse(call, refusal).await)
     }
 }
 

@@ -166,7 +166,8 @@ impl SocketExchange {
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 Target::Service(service) => {
-                    let address = upstream::address(client, service, permit)
+                    let shared = &self.place.shared;
+                    let address = upstream::address((shared, client), service, permit)
                         .await
                         .map_err(|denial| format!("{what}: {}", denial.text))?;
                     let peer = Peer::Service(&address, upstream::scheme(service));

@@ -12,13 +12,14 @@ use hyper::{
 
 use super::{
     Shared,
+    bodies::{self, Ready},
     denial::{Cause, Denial},
     permit::{Permit, no_cluster},
 };
 use crate::{
     core::{
         policy,
-        proxy::{Call, HeaderList, Limits, Scheme, Service, Target, end_to_end, first},
+        proxy::{Call, HeaderList, Limits, Refusal, Scheme, Service, Target, end_to_end, first},
         time::Mono,
     },
     host::clock,
@@ -66,7 +67,8 @@ pub(super) async fn send(
     let call = &permit.call;
     if let Target::Service(service) = &call.target {
         let request = request(call, body)?;
-        let found = until(limits.head, address(client, service, permit)).await;
+        let finding = address((shared, client), service, permit);
+        let found = until(limits.head, Box::pin(finding)).await;
         let address = found.ok_or_else(|| {
             Denial::new(Cause::Late, format!("service request failed: {DEADLINE}"))
         })??;
@@ -78,13 +80,24 @@ pub(super) async fn send(
         return Box::pin(make_namespace(shared, client, permit, limits, body)).await;
     }
     let has_body = !HttpBody::is_end_stream(&body);
+    let ready = match &permit.writes {
+        Some(written) => {
+            let judging = bodies::judged((shared, client), permit, written, limits, body);
+            Box::pin(judging).await?
+        }
+        None => Ready::unread(body),
+    };
+    let content_type = ready.content_type;
     let send = |body, identity| async move {
-        let sent = client
-            .send(request(call, body)?, identity, left(limits)?)
-            .await;
+        let mut request = request(call, body)?;
+        if let Some(content_type) = content_type {
+            let content_type = HeaderValue::from_static(content_type);
+            request.headers_mut().insert(CONTENT_TYPE, content_type);
+        }
+        let sent = client.send(request, identity, left(limits)?).await;
         sent.map_err(|error| failure(&call.target, &error))
     };
-    let response = send(body, &permit.identity).await?;
+    let response = send(ready.body, &permit.identity).await?;
     let Identity::Bearer(token) = &permit.identity else {
         return Ok(response);
     };
@@ -127,13 +140,11 @@ async fn make_namespace(
     let content_type = first(&call.headers, "content-type").unwrap_or_default();
     let made = match policy::new_namespace(&shared.rules.get(), &asked, content_type) {
         Ok(made) => made,
-        Err(refusal) => {
-            if let Some(row) = shared.audit.refuse(call, &refusal) {
-                shared.audit.refused(row).await;
-            }
-            return Err(refusal.into());
-        }
+        Err(refusal) => return Err(shared.refuse(call, refusal).await),
     };
+    if let Err(refusal) = is_free(shared, &made.name, limits).await {
+        return Err(shared.refuse(call, refusal).await);
+    }
     let mut request = request(call, Body::full(made.object))?;
     request
         .headers_mut()
@@ -142,7 +153,27 @@ async fn make_namespace(
     sent.map_err(|error| failure(&call.target, &error))
 }
 
-fn left(limits: &Limits) -> Result<Duration, Denial> {
+/// Whether no binding waits for a namespace of this name.
+async fn is_free(shared: &Shared, name: &str, limits: &Limits) -> Result<(), Refusal> {
+    let Some(delegate) = &shared.parts.delegate else {
+        return Err(policy::unknown_bindings(
+            name,
+            "there is no cluster",
+            "start it",
+        ));
+    };
+    let found = until(limits.head, delegate.binding_for(name)).await;
+    match found.unwrap_or_else(|| Err(DEADLINE.to_owned())) {
+        Ok(None) => Ok(()),
+        Ok(Some(binding)) => Err(policy::inherits(name, &binding)),
+        Err(why) => {
+            let mend = delegate.manifest().command();
+            Err(policy::unknown_bindings(name, &why, &mend))
+        }
+    }
+}
+
+pub(super) fn left(limits: &Limits) -> Result<Duration, Denial> {
     let left = limits.head.since(clock::now().mono);
     if left.is_zero() {
         return Err(late());
@@ -171,7 +202,8 @@ pub(super) async fn upgrade(
             Box::pin(upgrade).await
         }
         Target::Service(service) => {
-            let found = until(limits.head, address(client, service, permit)).await;
+            let finding = address((shared, client), service, permit);
+            let found = until(limits.head, Box::pin(finding)).await;
             let address = found.ok_or_else(late)??;
             let left = left(limits)?;
             let upgrade = services::upgrade(client, &address, scheme(service), request, left);
@@ -183,7 +215,7 @@ pub(super) async fn upgrade(
 
 /// Where a service is served now.
 pub(super) async fn address(
-    client: &Client,
+    (shared, client): (&Shared, &Client),
     service: &Service,
     permit: &Permit,
 ) -> Result<Address, Denial> {
@@ -192,6 +224,10 @@ pub(super) async fn address(
         .await;
     let mut address =
         found.map_err(|error| Denial::backend(format!("service request failed: {error}")))?;
+    let pods = std::mem::take(&mut address.pods);
+    address.pods = shared
+        .enterable(&permit.call, &service.namespace, pods)
+        .await?;
     address.forward_as.clone_from(&permit.forward_as);
     Ok(address)
 }

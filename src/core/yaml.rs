@@ -1,7 +1,8 @@
-//! YAML as far as a kubeconfig needs it: one document of maps, lists and scalars, turned into a JSON value for serde.
+//! YAML as far as kubeconfigs and manifests need it: one document of maps, lists and scalars,
+//! turned into a JSON value.
 //!
-//! The events come from saphyr-parser. Anchors, aliases and tags are refused: no tool writes them into a kubeconfig, and an alias
-//! is how a kilobyte of text becomes a gigabyte of tree.
+//! The events come from saphyr-parser. Anchors, aliases and tags are refused: no tool writes them
+//! into a kubeconfig, and an alias is how a kilobyte of text becomes a gigabyte of tree.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
@@ -9,8 +10,17 @@ use serde_json::{Map, Value};
 /// Nodes of a document. The largest kubeconfig seen (400 clusters) has 8,000.
 const NODES_MAX: usize = 100_000;
 
-/// A kubeconfig nests five levels; an exec plugin's settings a few more.
+/// A kubeconfig nests five levels, a CronJob with a projected volume sixteen.
 const DEPTH_MAX: usize = 32;
+
+/// Types of plain scalars.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Scalars {
+    /// Null, booleans and text: in a kubeconfig a token of digits is a token.
+    Text,
+    /// Numbers as well; what YAML 1.1 and 1.2 read in two ways is refused.
+    Typed,
+}
 
 /// A map or list that is not closed yet.
 enum Open {
@@ -18,12 +28,26 @@ enum Open {
     Map(Map<String, Value>, Option<String>),
 }
 
-/// Reads the first document. Plain `null`, `~` and nothing are null, plain `true` and `false` are booleans, and every other scalar
-/// stays text: a token of digits is a token.
+/// Reads the first document. Plain `null`, `~` and nothing are null, plain `true` and `false` are
+/// booleans, and every other scalar stays text: a token of digits is a token.
 ///
 /// # Errors
 /// What is not allowed, with its line.
-pub(super) fn parse(text: &str) -> Result<Value, String> {
+pub fn parse(text: &str) -> Result<Value, String> {
+    document(text, Scalars::Text)
+}
+
+/// Reads the first document of a manifest, with numbers. Whoever sends the result on as JSON leaves
+/// the other end nothing to read in its own way: merge keys are refused, and plain scalars that
+/// YAML 1.1 takes for something else than YAML 1.2 (`yes`, `017`).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_manifest(text: &str) -> Result<Value, String> {
+    document(text, Scalars::Typed)
+}
+
+fn document(text: &str, scalars: Scalars) -> Result<Value, String> {
     let mut open: Vec<Open> = Vec::new();
     let mut nodes = 0_usize;
     let mut parser = Parser::new_from_str(text);
@@ -58,9 +82,15 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
                 continue;
             }
             Event::Scalar(text, style, ..) => match open.last_mut() {
+                Some(Open::Map(_, None)) if scalars == Scalars::Typed && text == "<<" => {
+                    return Err(refused("a merge key", line));
+                }
                 Some(Open::Map(_, key @ None)) => {
                     *key = Some(text.into_owned());
                     continue;
+                }
+                _ if scalars == Scalars::Typed && style == ScalarStyle::Plain => {
+                    typed(&text).map_err(|why| format!("line {line}: {why}"))?
                 }
                 _ => scalar(&text, style),
             },
@@ -103,6 +133,45 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
     }
 }
 
+/// A plain scalar with its type, where YAML 1.1 and 1.2 agree about it.
+fn typed(text: &str) -> Result<Value, String> {
+    let word = scalar(text, ScalarStyle::Plain);
+    if !word.is_string() {
+        return Ok(word);
+    }
+    let unclear = || {
+        format!("{text} without quotes is read differently by different programs; put it in quotes")
+    };
+    let is_word = ["y", "yes", "n", "no", "on", "off"]
+        .iter()
+        .any(|word| word.eq_ignore_ascii_case(text));
+    if is_word {
+        return Err(unclear());
+    }
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if !unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+        return Ok(word);
+    }
+    // JSON's own grammar of numbers is what all versions agree on.
+    if let Ok(number) = text.parse::<serde_json::Number>() {
+        return Ok(Value::Number(number));
+    }
+    let has_base = ["0x", "0X", "0o", "0O", "0b", "0B"]
+        .iter()
+        .any(|base| unsigned.starts_with(base));
+    let is_decimal = unsigned
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || b"_.eE+".contains(&byte));
+    let is_number_elsewhere = has_base || (is_decimal && unsigned.matches('.').count() < 2);
+    let is_special = [".inf", ".nan"]
+        .iter()
+        .any(|word| word.eq_ignore_ascii_case(unsigned));
+    if is_number_elsewhere || is_special {
+        return Err(unclear());
+    }
+    Ok(word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +190,32 @@ mod tests {
         let text = r#"{"apiVersion":"v1","clusters":[{"name":"a","cluster":{"server":"https://[::1]:6443"}}],"x":null}"#;
         let wanted: Value = serde_json::from_str(text).unwrap();
         assert_eq!(parse(text).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_manifest_has_numbers_and_nothing_that_can_be_read_in_two_ways() {
+        let text =
+            "a: 3\nb: -1.5e3\nc: '3'\nd: 10Gi\ne: 1.2.3\nf: 2024-01-01\ng: ~\nh: \"no\"\ni: v1\n";
+        let wanted = json!({"a": 3, "b": -1.5e3, "c": "3", "d": "10Gi", "e": "1.2.3", "f": "2024-01-01", "g": null, "h": "no", "i": "v1"});
+        assert_eq!(parse_manifest(text).unwrap(), wanted);
+        let json = r#"{"spec":{"replicas":3,"x":[1,2.5,"y",true,null]}}"#;
+        let wanted: Value = serde_json::from_str(json).unwrap();
+        assert_eq!(parse_manifest(json).unwrap(), wanted);
+        for unclear in [
+            "yes", "No", "on", "017", "0x1F", "0o7", "1_000", "+5", ".5", "5.", "-.inf", ".NaN",
+        ] {
+            assert!(
+                parse_manifest(&format!("a: {unclear}")).is_err(),
+                "{unclear}"
+            );
+            assert!(
+                parse_manifest(&format!("a: \"{unclear}\"")).is_ok(),
+                "{unclear}"
+            );
+        }
+        for merge in ["a:\n  <<: {b: c}", "{\"<<\": {\"b\": 1}}", "? <<\n: {b: c}"] {
+            assert!(parse_manifest(merge).is_err(), "{merge}");
+        }
     }
 
     #[test]
@@ -149,6 +244,7 @@ mod tests {
         #[test]
         fn garbage_of_yaml_signs_never_panics(text in "[-a:\\[\\]{}&*!|>'\"%@,#?~\n \t]{0,80}") {
             prop_assert!(parse(&text).map_or_else(|why| !why.is_empty(), |_| true));
+            prop_assert!(parse_manifest(&text).map_or_else(|why| !why.is_empty(), |_| true));
         }
     }
 }
