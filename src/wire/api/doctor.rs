@@ -29,7 +29,8 @@ fields!(Doctor {
     environment,
     took_ms,
     at,
-    checks
+    checks,
+    verdict
 });
 
 /// What kind of machine this is.

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::stamp;
-use crate::core::verdict;
+use crate::{core::verdict, wire::json::fields};
 
 /// State of everything: one code, one sentence, and the parts behind it.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Verdict {
     /// Stable name: `ok`, `link.connecting`, `link.standby`, or the id of the worst condition.
     pub code: String,
@@ -28,10 +27,19 @@ pub struct Verdict {
     /// The parts, always the same five in the same order.
     pub parts: Vec<PartVerdict>,
 }
+fields!(Verdict {
+    code,
+    part,
+    severity,
+    sentence,
+    fix,
+    since,
+    age_s,
+    parts
+});
 
 /// State of a part.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct PartVerdict {
     /// `agent`, `link`, `machine`, `cluster` or `workloads`.
     pub id: String,
@@ -46,6 +54,14 @@ pub struct PartVerdict {
     /// Age of what is known of it; `null`: nothing is.
     pub age_s: Option<u64>,
 }
+fields!(PartVerdict {
+    id,
+    code,
+    severity,
+    sentence,
+    since,
+    age_s
+});
 
 fn seconds(age: Option<Duration>) -> Option<u64> {
     age.map(|age| age.as_secs())
