@@ -6,7 +6,7 @@ use crate::core::{
     time::Wall,
 };
 
-/// Gaps of one stream that are told apart.
+/// Maximum number of gap records of one stream. More than that takes damage in 64 separate places.
 const GAPS_MAX: usize = 64;
 
 /// What is delivered. Each has sequences of its own.
@@ -124,19 +124,135 @@ impl Holdings {
         }
     }
 
-    /// Notes that records are gone. Gaps that meet and have the same reason become one; where there are too many the oldest two do.
+    /// Notes that records are gone. Records that are gone already keep their reason.
+    ///
+    /// Invariant: gaps are in order, do not overlap, are at most [`GAPS_MAX`], and hold no record that was not passed to this function.
     pub fn lose(&mut self, range: Range, loss: Loss) {
-        match self.gaps.last_mut() {
-            Some(last) if last.loss == loss && last.range.to() + 1 == range.from() => {
-                last.range = Range::new(last.range.from(), range.to()).unwrap_or(last.range);
-            }
-            Some(_) | None => self.gaps.push(Gap { range, loss }),
+        let mut from = range.from();
+        let mut new = Vec::new();
+        for known in &self.gaps {
+            new.extend(Range::new(from, range.to().min(known.range.from() - 1)));
+            from = from.max(known.range.to() + 1);
         }
+        new.extend(Range::new(from, range.to()));
+        self.gaps
+            .extend(new.into_iter().map(|range| Gap { range, loss }));
         self.gaps.sort_by_key(|gap| gap.range);
+        self.merge(|one, next| one.loss == next.loss);
+        if self.gaps.len() > GAPS_MAX {
+            self.merge(|_, _| true);
+        }
         while self.gaps.len() > GAPS_MAX {
-            let first = self.gaps.remove(0);
-            if let Some(next) = self.gaps.first_mut() {
-                next.range = Range::new(first.range.from(), next.range.to()).unwrap_or(next.range);
+            // Not merged with its neighbour: the records between the two are still here. A gap that is not on the list is
+            // found when its records are read, as damage, so a damaged one loses nothing by it.
+            let shortest = self
+                .gaps
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, gap)| (gap.loss != Loss::Damaged, gap.range.count()));
+            let place = shortest.map_or(0, |(place, _)| place);
+            self.gaps.remove(place);
+        }
+    }
+
+    /// Joins neighbours without a record between them, where `may` says so. The reason is that of the later one.
+    fn merge(&mut self, may: impl Fn(&Gap, &Gap) -> bool) {
+        let mut merged: Vec<Gap> = Vec::with_capacity(self.gaps.len());
+        for gap in self.gaps.drain(..) {
+            match merged.last_mut() {
+                Some(last) if last.range.to() + 1 == gap.range.from() && may(last, &gap) => {
+                    last.range =
+                        Range::new(last.range.from(), gap.range.to()).unwrap_or(last.range);
+                    last.loss = gap.loss;
+                }
+                Some(_) | None => merged.push(gap),
+            }
+        }
+        self.gaps = merged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const LOSSES: [Loss; 3] = [Loss::Budget, Loss::Damaged, Loss::Retention];
+
+    fn range(from: u64, to: u64) -> Range {
+        Range::new(from, to).unwrap()
+    }
+
+    fn records(gaps: &[Gap]) -> BTreeSet<u64> {
+        let ranges = gaps.iter().map(|gap| gap.range);
+        ranges.flat_map(|range| range.from()..=range.to()).collect()
+    }
+
+    #[test]
+    fn more_gaps_than_are_kept_never_declare_a_record_between_them_lost() {
+        let mut holdings = Holdings::default();
+        // Every third record is damaged; the two after it are still here.
+        for third in 0..200 {
+            holdings.lose(range(third * 3 + 1, third * 3 + 1), Loss::Damaged);
+            assert!(holdings.gaps.len() <= GAPS_MAX);
+            let lost = records(&holdings.gaps);
+            assert!(lost.iter().all(|record| record % 3 == 1), "{lost:?}");
+        }
+        assert_eq!(holdings.gaps.len(), GAPS_MAX);
+    }
+
+    #[test]
+    fn what_retention_takes_around_a_damaged_record_keeps_both_reasons() {
+        let mut holdings = Holdings::default();
+        holdings.lose(range(11, 11), Loss::Damaged);
+        holdings.lose(range(1, 20), Loss::Retention);
+        holdings.lose(range(21, 30), Loss::Retention);
+        let gaps: Vec<_> = holdings
+            .gaps
+            .iter()
+            .map(|gap| (gap.range, gap.loss))
+            .collect();
+        let wanted = [
+            (range(1, 10), Loss::Retention),
+            (range(11, 11), Loss::Damaged),
+            (range(12, 30), Loss::Retention),
+        ];
+        assert_eq!(gaps, wanted);
+    }
+
+    #[test]
+    fn neighbours_of_different_reasons_are_merged_before_anything_is_forgotten() {
+        let mut holdings = Holdings::default();
+        for record in 1..=400_u64 {
+            let loss = LOSSES[usize::from(record % 2 == 0)];
+            holdings.lose(range(record, record), loss);
+        }
+        assert_eq!(records(&holdings.gaps), (1..=400).collect());
+    }
+
+    proptest! {
+        #[test]
+        fn gaps_hold_what_was_lost_in_order_and_nothing_else(
+            lost in prop::collection::vec((1_u64..900, 0_u64..9, 0_usize..3), 0..300)
+        ) {
+            let mut holdings = Holdings::default();
+            let mut model = BTreeSet::new();
+            let mut most = 0;
+            for (from, more, loss) in lost {
+                holdings.lose(range(from, from + more), LOSSES[loss]);
+                model.extend(from..=from + more);
+                let gaps = &holdings.gaps;
+                prop_assert!(gaps.len() <= GAPS_MAX);
+                prop_assert!(gaps.windows(2).all(|two| two[0].range.to() < two[1].range.from()));
+                let said = records(gaps);
+                prop_assert!(said.is_subset(&model));
+                // All of it, as long as there was room for each place.
+                let places = model.iter().filter(|record| !model.contains(&(*record + 1))).count();
+                most = most.max(places);
+                if most <= GAPS_MAX {
+                    prop_assert_eq!(&said, &model);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{boots::Boots, chunk, journal, rows, series, signed};
+use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
 use crate::core::{
     outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
     series::block::Block,
@@ -84,7 +84,7 @@ fn minutes(
             let part = Range::new(all.from(), to).unwrap_or(all);
             (part, block.cut(part.from(), part.to()))
         }
-        None => match from_journal(connection, boots, range, bytes_max)? {
+        None => match from_journal(connection, boots, before_next(connection, range)?, bytes_max)? {
             Ok(found) => found,
             Err(missing) => return Ok(lost(missing, Loss::Damaged)),
         },
@@ -97,6 +97,17 @@ fn minutes(
     })
 }
 
+/// The part of a range before the next finished hour: what follows a hole in the finished hours is not in the journal.
+fn before_next(connection: &Connection, range: Range) -> rusqlite::Result<Range> {
+    let next: Option<i64> = connection
+        .prepare_cached(
+            "SELECT min(sequence_from) FROM chunk WHERE level = 0 AND sequence_from > ?1",
+        )?
+        .query_row([signed(range.from())], |row| row.get(0))?;
+    let to = next.map_or(u64::MAX, |next| unsigned(next).saturating_sub(1));
+    Ok(Range::new(range.from(), range.to().min(to)).unwrap_or(range))
+}
+
 /// Minutes of the journal that are alike, or those at the beginning that are not there.
 fn from_journal(
     connection: &Connection,
@@ -107,7 +118,11 @@ fn from_journal(
     let mut blocks: Vec<Block> = Vec::new();
     let mut next = range.from();
     let mut bytes = 0_usize;
-    for minute in journal::list(connection, boots, range)? {
+    let minutes = journal::list(connection, boots, range)?;
+    if minutes.is_empty() {
+        return Ok(Err(range));
+    }
+    for minute in minutes {
         if blocks.is_empty() && minute.sequence > next {
             return Ok(Err(Range::new(next, minute.sequence - 1).unwrap_or(range)));
         }
@@ -124,7 +139,7 @@ fn from_journal(
         next = next.saturating_add(1);
     }
     if blocks.is_empty() {
-        // The first one is damaged, or none of them is there.
+        // The first one is damaged.
         return Ok(Err(Range::new(range.from(), range.from()).unwrap_or(range)));
     }
     let found = Range::new(range.from(), next - 1).unwrap_or(range);

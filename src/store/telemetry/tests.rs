@@ -664,3 +664,29 @@ fn more_series_than_there_is_room_for_are_counted() {
         (2_000, 2_000)
     );
 }
+
+#[test]
+fn a_hole_between_finished_hours_loses_no_record_after_it() {
+    let mut place = Machine::new();
+    place.live(200);
+    place.close();
+    // A page of the middle hour went bad, and its record of the loss is one of those that there was no room for.
+    let file = rusqlite::Connection::open(place.path().join(DATABASE)).unwrap();
+    let middle = "number = (SELECT number FROM chunk WHERE level = 0 ORDER BY number LIMIT 1 OFFSET 1)";
+    let hole: (u64, u64) = file
+        .query_row(
+            &format!("SELECT sequence_from, sequence_to FROM chunk WHERE {middle}"),
+            [],
+            |row| Ok((row.get::<_, u32>(0)?.into(), row.get::<_, u32>(1)?.into())),
+        )
+        .unwrap();
+    file.execute(&format!("DELETE FROM chunk WHERE {middle}"), [])
+        .unwrap();
+    drop(file);
+    place.open();
+    let (got, gaps) = deliver(&place, "plane", Order::OldestFirst);
+    let hole = Range::new(hole.0, hole.1).unwrap();
+    assert_eq!(gaps, [(hole, Loss::Damaged)]);
+    let lost = usize::try_from(hole.count()).unwrap() * 4;
+    assert_eq!(got.len() + lost, place.model.len());
+}
