@@ -4,9 +4,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{DirBuilder, File, Metadata, OpenOptions, Permissions},
+    fs::{DirBuilder, File, Metadata, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -18,24 +18,31 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::{Error, Result, Retry};
 
+mod attributes;
 mod spool;
 
+pub use attributes::Attributes;
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
 
 /// What only the owner may read and write.
 pub const PRIVATE: u32 = 0o600;
 /// What ends the name of a file that was being written when the power went.
-const UNFINISHED: &str = ".unfinished";
+pub const UNFINISHED: &str = ".unfinished";
 
 /// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or the new one and nothing between.
 ///
 /// The new file gets exactly `mode`, whatever the umask is. The directory must exist. A symbolic link at `path` is replaced, not
 /// followed.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    replace_with(path, content, &Attributes::of_mode(mode))
+}
+
+/// Like [`replace`], with more attributes than the mode. Where the file system or the kernel refuses one of them, the old file stays.
+pub fn replace_with(path: &Path, content: &[u8], attributes: &Attributes) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let (directory, name) = split(path).ok_or_else(|| Error::new(what()).why("not a file name"))?;
     let unfinished = directory.join(unfinished_name(name));
-    let written = write_new(&unfinished, content, mode)
+    let written = write_new(&unfinished, content, attributes)
         .and_then(|()| std::fs::rename(&unfinished, path))
         // Without this the new name may be lost with the power although the content is safe.
         .and_then(|()| sync_directory(directory));
@@ -256,14 +263,14 @@ fn unfinished_name(name: &std::ffi::OsStr) -> PathBuf {
     PathBuf::from(unfinished)
 }
 
-fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+fn write_new(path: &Path, content: &[u8], attributes: &Attributes) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(mode)
+        .mode(PRIVATE)
         .open(path)?;
-    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
+    attributes.give(&file)?;
     file.sync_all()
 }
 
@@ -280,6 +287,7 @@ fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(directory)

@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-use super::place::{Found, Place, sha256};
+use super::place::{Found, Place, attributes, sha256};
 use crate::{
     error::{Error, Result},
-    files,
+    files::{self, Attributes},
     wire::keeper::{Act, Before, Seen},
 };
 
@@ -53,7 +53,15 @@ impl Place {
                 if !was(found.as_ref(), before.as_ref()) {
                     return Err(changed(path));
                 }
-                files::replace(&self.path(path), content.as_bytes(), *mode)
+                let attributes = match before {
+                    // Only its content changes.
+                    Some(before) => Attributes {
+                        mode: *mode,
+                        ..attributes(before)
+                    },
+                    None => Attributes::of_mode(*mode),
+                };
+                files::replace_with(&self.path(path), content.as_bytes(), &attributes)
             }
             Act::Value { path, after, .. } => self.set(path, after),
             Act::Run { forth, .. } if forth.is_empty() => Ok(()),
@@ -196,7 +204,7 @@ impl Place {
                 .why(format!("its copy {} is not what was kept", copy.display()))
                 .fix(format!("mend {path} by hand")));
         }
-        files::replace(&real, &content, before.mode)
+        files::replace_with(&real, &content, &attributes(before))
     }
 
     fn make(&self, path: &str) -> Result<()> {

@@ -7,14 +7,15 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use nix::unistd::geteuid;
 use ring::digest::{SHA256, digest};
 
 use crate::{
     error::{Error, Result},
-    files,
+    files::{self, Attributes},
     host::exec::{self, Ended, Limits},
-    wire::state::hex,
+    wire::{keeper::Before, state::hex},
 };
 
 /// Files of settings are short. What is longer is not what it seems.
@@ -35,12 +36,44 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) content: Vec<u8>,
-    pub(super) mode: u32,
+    pub(super) attributes: Attributes,
 }
 
 impl Found {
     pub(super) fn sha256(&self) -> String {
         sha256(&self.content)
+    }
+}
+
+/// What is kept of a file that is about to be replaced. Its copy gets its name when it is made.
+pub(super) fn before(found: &Found) -> Before {
+    let Attributes {
+        mode,
+        group,
+        extended,
+    } = &found.attributes;
+    let extended = extended
+        .iter()
+        .map(|(name, value)| (name.clone(), BASE64.encode(value)));
+    Before {
+        copy: String::new(),
+        sha256: found.sha256(),
+        mode: *mode,
+        group: *group,
+        attributes: extended.collect(),
+    }
+}
+
+/// The attributes of a file as they were. One whose value is no Base64 was never written by this program.
+pub(super) fn attributes(before: &Before) -> Attributes {
+    let extended = before
+        .attributes
+        .iter()
+        .filter_map(|(name, value)| Some((name.clone(), BASE64.decode(value).ok()?)));
+    Attributes {
+        mode: before.mode,
+        group: before.group,
+        extended: extended.collect(),
     }
 }
 
@@ -135,7 +168,7 @@ impl Place {
         }
         Ok(Some(Found {
             content: files::read(&real, FILE_BYTES_MAX)?,
-            mode: metadata.permissions().mode() & 0o7777,
+            attributes: Attributes::of(&real).map_err(|error| files::explain(cannot(), &error))?,
         }))
     }
 

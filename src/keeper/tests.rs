@@ -275,6 +275,52 @@ fn every_repair_is_done_once_and_taken_back_to_what_was_there() {
     }
 }
 
+/// Group and extended attributes of a file.
+fn attributes(path: &Path) -> crate::files::Attributes {
+    crate::files::Attributes::of(path).unwrap()
+}
+
+#[test]
+fn a_fix_and_its_undo_keep_group_and_extended_attributes() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: giving a file to another group takes root");
+        return;
+    }
+    let tree = pi();
+    let path = tree.root().join("boot/firmware/cmdline.txt");
+    std::os::unix::fs::chown(&path, None, Some(4)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let set = |name: &str, value: &[u8]| {
+        rustix::fs::fsetxattr(&file, name, value, rustix::fs::XattrFlags::empty())
+    };
+    if set("user.noted-by", b"ansible\0\xff").is_err() {
+        println!("skipped: the temporary directory has no extended attributes");
+        return;
+    }
+    // A label as SELinux has it: any kernel keeps the bytes for root.
+    set("security.selinux", b"system_u:object_r:etc_t:s0\0").unwrap();
+    let before = attributes(&path);
+    assert_eq!((before.group, before.mode), (Some(4), 0o640));
+    assert_eq!(before.extended.len(), 2, "{before:?}");
+
+    let content = tree.read("boot/firmware/cmdline.txt");
+    let done = tree.keeper().fix("cgroup.memory", "root").unwrap();
+    assert_ne!(tree.read("boot/firmware/cmdline.txt"), content, "{done:?}");
+    assert_eq!(attributes(&path), before, "after the fix");
+    let undone = tree.keeper().undo(&done.change.unwrap(), "root").unwrap();
+    assert_eq!(undone.outcome, "undone");
+    assert_eq!(tree.read("boot/firmware/cmdline.txt"), content);
+    assert_eq!(attributes(&path), before, "after the undo");
+}
+
+#[test]
+fn a_record_of_an_earlier_version_is_undone_without_what_it_does_not_know() {
+    let text = r#"{"copy":"0001-x.0.before","sha256":"00","mode":416}"#;
+    let before: crate::wire::keeper::Before = serde_json::from_str(text).unwrap();
+    assert_eq!((before.group, before.attributes.len()), (None, 0));
+}
+
 #[test]
 fn what_somebody_changed_since_is_left_alone() {
     let tree = pi();

@@ -172,6 +172,12 @@ pub struct Before {
     pub sha256: String,
     /// Its permissions.
     pub mode: u32,
+    /// Its group; `None` in records of earlier versions.
+    #[serde(default)]
+    pub group: Option<u32>,
+    /// Its extended attributes by name, in Base64: access lists, labels.
+    #[serde(default)]
+    pub attributes: BTreeMap<String, String>,
 }
 
 /// How one sees that a program did what it should.

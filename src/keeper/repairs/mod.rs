@@ -12,7 +12,7 @@ use crate::{
         recipe::{self, MODULES},
     },
     error::{Error, Result},
-    wire::keeper::{Act, Before, Seen},
+    wire::keeper::{Act, Seen},
 };
 
 /// Whether there is something to do.
@@ -103,12 +103,8 @@ fn file(place: &Place, path: &str, content: String) -> Result<Vec<Act>> {
     acts.push(Act::File {
         path: path.to_owned(),
         content,
-        mode: before.as_ref().map_or(0o644, |found| found.mode),
-        before: before.map(|found| Before {
-            copy: String::new(),
-            sha256: found.sha256(),
-            mode: found.mode,
-        }),
+        mode: before.as_ref().map_or(0o644, |found| found.attributes.mode),
+        before: before.as_ref().map(super::place::before),
     });
     Ok(acts)
 }
