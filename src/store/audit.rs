@@ -2,7 +2,7 @@
 
 mod summary;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rusqlite::{Connection, Transaction, params};
 
@@ -21,6 +21,11 @@ const ROWS_MAX: i64 = 20_000;
 const SUMS_MAX: i64 = 20_000;
 /// What waits in memory while the disk is not there.
 const WAITING_MAX: usize = 1_000;
+/// Rows without an end that are remembered: far more than calls that run at once.
+const OPEN_MAX: usize = 4_096;
+/// How often [`Handle::tend`] looks before a row without an end is over all the same: for a day. Its end was lost on the way, or its call has
+/// run for longer than that.
+const OPEN_LOOKS: u16 = 2_880;
 /// Ends of requests that wait for the next write: they are not worth one of their own.
 const ENDS_MAX: usize = 64;
 
@@ -53,9 +58,14 @@ pub struct AuditRow {
 pub(super) struct Waiting {
     next: i64,
     rows: VecDeque<(i64, Wall, Entry)>,
-    ends: VecDeque<(i64, String, Effect)>,
+    /// Ends by the number of their row. One without an outcome is that of a row whose end nobody knows.
+    ends: VecDeque<(i64, Option<String>, Effect)>,
     sums: VecDeque<Sum>,
     lost: u64,
+    /// The highest number on disk.
+    written: i64,
+    /// Rows of this process without an end, and how often they were looked at since.
+    open: BTreeMap<i64, u16>,
 }
 
 impl Waiting {
@@ -68,12 +78,58 @@ impl Waiting {
             ends: VecDeque::new(),
             sums: VecDeque::new(),
             lost: 0,
+            written: 0,
+            open: BTreeMap::new(),
         }
+    }
+
+    /// Takes a row; returns its number.
+    fn begin(&mut self, entry: Entry, now: Wall) -> i64 {
+        let number = self.next;
+        self.next = number.saturating_add(1);
+        self.rows.push_back((number, now, entry));
+        self.open.insert(number, 0);
+        if self.open.len() > OPEN_MAX
+            && let Some((oldest, _)) = self.open.pop_first()
+        {
+            self.ends.push_back((oldest, None, Effect::default()));
+        }
+        number
+    }
+
+    /// Takes the end of a row.
+    fn end(&mut self, number: i64, outcome: String, effect: Effect) {
+        self.open.remove(&number);
+        self.ends.push_back((number, Some(outcome), effect));
+        if self.ends.len() > WAITING_MAX {
+            self.forget_ends();
+        }
+    }
+
+    /// Gives up waiting for ends that did not come for a day.
+    pub(super) fn grow_old(&mut self) {
+        for looks in self.open.values_mut() {
+            *looks = looks.saturating_add(1);
+        }
+        let old = self.open.extract_if(.., |_, looks| *looks >= OPEN_LOOKS);
+        self.ends
+            .extend(old.map(|(number, _)| (number, None, Effect::default())));
+    }
+
+    /// Drops the ends of rows for which there was no room. The others stay: a row on disk without its end would be kept for ever. They are as
+    /// many as calls ran when the disk went, and as rows wait.
+    fn forget_ends(&mut self) {
+        let first = self.rows.front().map_or(i64::MAX, |(number, _, _)| *number);
+        let written = self.written;
+        let is_kept = |number: i64| number <= written || number >= first;
+        self.ends.retain(|(number, _, _)| is_kept(*number));
+        self.open.retain(|number, _| is_kept(*number));
     }
 
     /// Numbers go on behind `newest`, where nothing was numbered yet, and never below it.
     pub(super) fn start_after(&mut self, newest: i64) {
         self.next = self.next.max(newest.saturating_add(1));
+        self.written = self.written.max(newest);
     }
 
     /// How many could not be kept, in words.
@@ -100,9 +156,7 @@ impl Waiting {
             self.sums.pop_front();
             self.lost = self.lost.saturating_add(1);
         }
-        while self.ends.len() > WAITING_MAX {
-            self.ends.pop_front();
-        }
+        self.forget_ends();
     }
 }
 
@@ -112,9 +166,7 @@ impl Handle {
     pub async fn audit_begin(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
         self.call(move |disk| {
             disk.saw(now);
-            let number = disk.audit.next;
-            disk.audit.next = number.saturating_add(1);
-            disk.audit.rows.push_back((number, now, entry));
+            let number = disk.audit.begin(entry, now);
             settle(disk);
             Ok(Ticket(number))
         })
@@ -129,7 +181,7 @@ impl Handle {
         effect: Effect,
     ) -> Result<(), Failure> {
         self.call(move |disk| {
-            disk.audit.ends.push_back((number, outcome, effect));
+            disk.audit.end(number, outcome, effect);
             if disk.audit.ends.len() >= ENDS_MAX {
                 settle(disk);
             }
@@ -181,11 +233,13 @@ pub(super) fn settle(disk: &mut Disk) {
         insert(transaction, &waiting)
     });
     disk.are_old_rows_over |= written.is_ok();
-    let (next, lost) = (waiting.next.max(disk.audit.next), waiting.lost);
+    let next = waiting.next.max(disk.audit.next);
     disk.audit = match written {
         Ok(()) => Waiting {
             next,
-            lost,
+            lost: waiting.lost,
+            written: waiting.next.saturating_sub(1),
+            open: waiting.open,
             ..Waiting::new(Wall::default())
         },
         Err(_) => Waiting { next, ..waiting },
@@ -354,5 +408,80 @@ fn effect(columns: [Option<i64>; 3]) -> Effect {
         received_bytes,
         sent_bytes,
         duration_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use smol::block_on;
+
+    fn entry() -> Entry {
+        Entry::new("control-plane", "PUT /", Verdict::Permitted, "full")
+    }
+
+    fn end(waiting: &mut Waiting, number: i64) {
+        waiting.end(number, "200".to_owned(), Effect::default());
+    }
+
+    #[test]
+    fn ends_of_rows_on_disk_are_kept_however_long_the_disk_is_away() {
+        let mut waiting = Waiting::new(Wall::default());
+        let on_disk: Vec<_> = (0..70)
+            .map(|_| waiting.begin(entry(), Wall::default()))
+            .collect();
+        waiting.rows.clear();
+        waiting.written = waiting.next - 1;
+        // The disk is away: their ends come, and then thousands of calls.
+        for number in &on_disk {
+            end(&mut waiting, *number);
+        }
+        for _ in 0..5_000 {
+            let number = waiting.begin(entry(), Wall::default());
+            end(&mut waiting, number);
+            waiting.bound();
+        }
+        let ended: Vec<_> = waiting.ends.iter().map(|(number, _, _)| *number).collect();
+        assert_eq!(ended[..70], on_disk);
+        assert_eq!(
+            (waiting.rows.len(), ended.len()),
+            (WAITING_MAX, WAITING_MAX + 70)
+        );
+        let first = waiting.rows.front().unwrap().0;
+        assert_eq!(ended[70], first, "the others are those of rows that wait");
+        assert!(waiting.open.is_empty());
+    }
+
+    #[test]
+    fn rows_without_an_end_are_bounded() {
+        let mut waiting = Waiting::new(Wall::default());
+        for _ in 0..OPEN_MAX + 9 {
+            waiting.begin(entry(), Wall::default());
+        }
+        assert_eq!((waiting.open.len(), waiting.ends.len()), (OPEN_MAX, 9));
+    }
+
+    #[test]
+    fn a_row_whose_end_was_lost_is_delivered_after_a_day_and_not_only_by_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = block_on(Store::open(directory.path(), Wall::default())).unwrap();
+        let handle = store.handle();
+        let ticket = block_on(handle.audit_begin(entry(), Wall::default())).unwrap();
+        let last = || {
+            let stream = crate::core::outbox::Stream::Audit;
+            block_on(handle.stock(stream)).unwrap().last
+        };
+        for _ in 1..OPEN_LOOKS {
+            block_on(handle.tend(Wall::default())).unwrap();
+        }
+        assert_eq!(last(), 0, "it may still run");
+        block_on(handle.tend(Wall::default())).unwrap();
+        assert_eq!(last(), 1);
+        // What comes after that changes nothing of what was told.
+        block_on(handle.audit_end(ticket, "200".to_owned(), Effect::default())).unwrap();
+        let rows = block_on(handle.recent_audit(9)).unwrap();
+        assert_eq!((rows.len(), rows[0].ended.is_none(), last()), (1, true, 1));
+        block_on(store.close()).unwrap();
     }
 }

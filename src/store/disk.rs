@@ -137,6 +137,7 @@ impl Disk {
         self.database.saw(now);
         self.recover();
         self.database.take_reserve();
+        self.audit.grow_old();
         self.settle();
         let thinned = self.write(|transaction| {
             audit::thin(transaction)?;

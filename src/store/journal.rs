@@ -13,6 +13,10 @@ use crate::core::{
 
 /// Finished changes that are kept.
 const FINISHED_MAX: i64 = 200;
+/// Unfinished changes that there may be. One is under way at a time; more are left where a kind of change was given up by a newer version.
+const UNFINISHED_MAX: i64 = 256;
+/// Unfinished changes of one list: each may have an intent of a megabyte.
+const UNFINISHED_LIST_MAX: u32 = 64;
 /// The largest intent: what is larger belongs into a file of its own, with its hash in the intent.
 const INTENT_BYTES_MAX: usize = 1 << 20;
 /// Steps of one change.
@@ -94,10 +98,16 @@ impl Handle {
         .await
     }
 
-    /// The changes that were begun and have no outcome, the oldest first: what a start goes on with.
+    /// The oldest changes that were begun and have no outcome, 64 at most: what a start goes on with. Once those are over, the next ones come.
     pub async fn unfinished_changes(&self) -> Result<Vec<Change>, Failure> {
-        self.call(|disk| list(disk, "WHERE ended IS NULL ORDER BY number", u32::MAX))
-            .await
+        self.call(|disk| {
+            list(
+                disk,
+                "WHERE ended IS NULL ORDER BY number",
+                UNFINISHED_LIST_MAX,
+            )
+        })
+        .await
     }
 
     /// The newest changes, the newest first.
@@ -120,6 +130,14 @@ fn begin(
     if let Some((number, mut known)) = known {
         known.steps = steps(transaction, number)?;
         return Ok(Begun::Known(known));
+    }
+    let unfinished: i64 = transaction
+        .prepare_cached("SELECT count(*) FROM change WHERE ended IS NULL")?
+        .query_row([], |row| row.get(0))?;
+    if unfinished >= UNFINISHED_MAX {
+        return Err(Refusal::Conflict(format!(
+            "{unfinished} changes were begun and not finished, so {id} cannot begin: finish or undo them first"
+        )));
     }
     transaction.execute(
         "INSERT INTO change (id, origin, kind, body, started) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -346,4 +364,47 @@ fn steps(connection: &Connection, change: i64) -> rusqlite::Result<Vec<Step>> {
         })
     })?;
     found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::journal::Journal,
+        store::{DATABASE, Store},
+    };
+    use smol::block_on;
+
+    #[test]
+    fn unfinished_changes_have_a_bound_and_room_again_once_one_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Wall::default();
+        let (store, _) = block_on(Store::open(directory.path(), now)).unwrap();
+        let handle = store.handle();
+        let other = Connection::open(directory.path().join(DATABASE)).unwrap();
+        other
+            .execute_batch(
+                "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 255)
+                 INSERT INTO change (id, origin, kind, body, started) SELECT 'c' || i, '', '', '', 0 FROM n",
+            )
+            .unwrap();
+        let begin = |id: &str| {
+            let lock = Journal::new().lock(id).unwrap();
+            block_on(handle.begin_change(&lock, Intent::default(), now))
+        };
+        let listed = block_on(handle.unfinished_changes()).unwrap();
+        assert_eq!((listed.len(), listed[0].id.as_str()), (64, "c0"));
+        let refused = begin("new").unwrap_err();
+        assert!(
+            refused.to_string().contains("256 changes were begun"),
+            "{refused}"
+        );
+        assert!(matches!(begin("c7"), Ok(Begun::Known(_))), "it goes on");
+        let lock = Journal::new().lock("c0").unwrap();
+        block_on(handle.finish_change(&lock, Outcome::Undone, None, now)).unwrap();
+        assert_eq!(begin("new"), Ok(Begun::New));
+        let listed = block_on(handle.unfinished_changes()).unwrap();
+        assert_eq!(listed[0].id, "c1");
+        block_on(store.close()).unwrap();
+    }
 }
