@@ -6,7 +6,7 @@ mod chart;
 mod missing;
 mod unit;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -230,7 +230,11 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
     let Time { from, to, .. } = *time;
     let mut rows = Vec::new();
     let mut values = Vec::new();
-    for (line, spot) in newest(reader, &reader.series(&Select::All)?, (from, to))? {
+    for (line, spot) in newest(
+        reader,
+        &keys(&reader.series(&Select::All, from)?),
+        (from, to),
+    )? {
         let series = line.known.series;
         values.push(json!({
             "series": series.key.to_string(),
@@ -263,21 +267,22 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
 
 /// The newest value of each series that has one: looked for in the last quarter of an hour first, because that is where it nearly always
 /// is.
-fn newest(reader: &Reader, known: &[Known], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
+fn newest(reader: &Reader, keys: &[String], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
     let mut found = Vec::new();
-    for group in known.chunks(AT_ONCE) {
+    for group in keys.chunks(AT_ONCE) {
         let mut lines = reader.query(&Query {
-            select: numbers(group),
+            select: Select::Keys(group.to_vec()),
             from: near,
             to,
             step: None,
         })?;
-        let is_missing = |known: &&Known| lines.iter().all(|line| line.known != **known);
-        let missing: Vec<Known> = group.iter().filter(is_missing).cloned().collect();
+        let has = |line: &Line, key: &str| line.known.series.key.to_string() == key;
+        let is_missing = |key: &&String| !lines.iter().any(|line| has(line, key));
+        let missing: Vec<String> = group.iter().filter(is_missing).cloned().collect();
         if !missing.is_empty() {
             lines.extend(reader.query(&Query {
-                select: numbers(&missing),
+                select: Select::Keys(missing),
                 from,
                 to,
                 step: Some(Duration::from_secs(900)),
@@ -291,9 +296,13 @@ fn newest(reader: &Reader, known: &[Known], (from, to): (Wall, Wall)) -> Result<
     Ok(found)
 }
 
-/// These series.
-fn numbers(known: &[Known]) -> Select {
-    Select::Numbers(known.iter().map(|known| known.number).collect())
+/// The keys of series, each once: one whose digits changed is there twice.
+fn keys(known: &[Known]) -> Vec<String> {
+    let keys: BTreeSet<_> = known
+        .iter()
+        .map(|known| known.series.key.to_string())
+        .collect();
+    keys.into_iter().collect()
 }
 
 fn draw(
@@ -377,7 +386,7 @@ fn export(given: &Given, output: &mut Output) -> Result<Exit> {
         _ => Format::Csv,
     };
     let reader = reader(given)?;
-    let known = reader.series(&select(given.text("SERIES"))?)?;
+    let known = reader.series(&select(given.text("SERIES"))?, from)?;
     if known.is_empty() {
         let unknown = given
             .text("SERIES")
@@ -394,8 +403,8 @@ fn export(given: &Given, output: &mut Output) -> Result<Exit> {
         step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
     });
     let pieces = reader.pieces((from, to), at_once)?;
-    for group in known.chunks(AT_ONCE) {
-        let select = numbers(group);
+    for group in keys(&known).chunks(AT_ONCE) {
+        let select = Select::Keys(group.to_vec());
         for (begin, end) in &pieces {
             let lines = reader.query(&Query {
                 select: select.clone(),

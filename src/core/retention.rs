@@ -90,6 +90,16 @@ impl Level {
         }
     }
 
+    /// How many measured minutes a series must have lasted to be kept at this level: what was there for a few minutes says nothing in a step
+    /// of six hours, and there may be thousands of such in a month.
+    pub const fn life_minutes(self) -> u64 {
+        match self {
+            Self::Raw | Self::Minutes => 0,
+            Self::Quarters => 60,
+            Self::SixHours => MINUTES_OF_DAY,
+        }
+    }
+
     /// The coarsest level that still has a value for each step of this length.
     pub fn for_step(step: Option<Duration>) -> Self {
         let asked = step.map_or(0, |step| {
@@ -100,6 +110,38 @@ impl Level {
             .rev()
             .find(|level| level.step_ms().unwrap_or(0) <= asked)
             .unwrap_or(Self::Raw)
+    }
+}
+
+/// Limits of everything in the archive that grows with time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bounds {
+    /// Minutes that each level is kept for.
+    pub kept_minutes: [u64; 4],
+    /// Series that are known, ended ones included. Above it those that lasted an hour at most go first, then Pods, the oldest before newer ones.
+    pub series_max: usize,
+    /// Boots that are known.
+    pub boots_max: usize,
+}
+
+impl Bounds {
+    /// Minutes that a level is kept for.
+    pub fn kept_minutes(&self, level: Level) -> u64 {
+        let levels = Level::ALL.into_iter().zip(self.kept_minutes);
+        let mut kept = levels.filter_map(|(of, minutes)| (of == level).then_some(minutes));
+        kept.next().unwrap_or_else(|| level.kept_minutes())
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            kept_minutes: Level::ALL.map(Level::kept_minutes),
+            // Five times what is measured at once at most; a list of them takes 3 MB.
+            series_max: 10_000,
+            // A boot every three minutes for two days, which is how long single values need their boot.
+            boots_max: 1_000,
+        }
     }
 }
 
@@ -139,6 +181,21 @@ mod tests {
             if let Some(span) = pair[0].span_ms() {
                 assert_eq!(span % pair[1].step_ms().unwrap(), 0);
             }
+        }
+    }
+
+    #[test]
+    fn each_level_is_kept_as_long_as_the_documentation_says() {
+        let days = |level: Level| Bounds::default().kept_minutes(level) / MINUTES_OF_DAY;
+        assert_eq!(Level::ALL.map(days), [2, 30, 366, 5 * 366]);
+        let told = include_str!("../../docs/metrics.md");
+        for row in [
+            "| single values | 48 hours |",
+            "| steps of a minute | 30 days |",
+            "| steps of 15 minutes | a year |",
+            "| steps of six hours | five years |",
+        ] {
+            assert!(told.contains(row), "{row}");
         }
     }
 

@@ -12,7 +12,8 @@ use std::{
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, limits::Limit};
 
 use super::{
-    Failure, aside,
+    Failure,
+    aside::{self, Kept},
     reserve::Reserve,
     schema::{self, Migrated},
     trouble,
@@ -39,8 +40,8 @@ pub(super) struct Form {
     pub(super) pragmas: &'static str,
     /// Whether all of it is read when it is opened, so that damage is found before it is built on: for small ones.
     pub(super) is_checked: bool,
-    /// Damaged ones that are kept.
-    pub(super) damaged_max: usize,
+    /// Damaged ones that are kept, before the owner says otherwise.
+    pub(super) damaged: Kept,
 }
 
 /// Why a transaction was not committed.
@@ -91,6 +92,10 @@ pub(super) struct Database {
     /// Room to give up when the disk is full.
     reserve: Option<Reserve>,
     was_replaced: bool,
+    /// Damaged ones that are kept.
+    damaged: Kept,
+    /// Whether a damaged one was larger than that and is gone.
+    has_removed_damaged: bool,
 }
 
 impl Database {
@@ -109,7 +114,62 @@ impl Database {
             trouble: None,
             reserve,
             was_replaced: false,
+            damaged: form.damaged,
+            has_removed_damaged: false,
         }
+    }
+
+    /// Lets damaged ones take no more than so many bytes, from now on.
+    pub(super) fn bound_damaged(&mut self, bytes: u64) {
+        self.damaged.bytes = bytes;
+        aside::bound(&self.directory, self.form.file, self.damaged);
+    }
+
+    /// What damaged ones take.
+    pub(super) fn damaged_bytes(&self) -> u64 {
+        aside::bytes(&self.directory, self.form.file)
+    }
+
+    /// Whether a damaged one was too large to be kept, since the start.
+    pub(super) const fn has_removed_damaged(&self) -> bool {
+        self.has_removed_damaged
+    }
+
+    /// Writes the database anew without what is free in it, which takes as much room as it has then. `false`: somebody reads it now.
+    ///
+    /// The new file takes the place of the old one in one step, and only where no log is left that belongs to the old one.
+    pub(super) fn rebuild(&mut self) -> std::result::Result<bool, Failure> {
+        let path = self.path();
+        let new = self
+            .directory
+            .join(format!(".{}.rebuilt{}", self.form.file, files::UNFINISHED));
+        let rebuilt = self.connection().and_then(|connection| {
+            let made = make_compact(connection, &new);
+            made.map_err(|error| Failure::Disk(trouble::explain(&path, &error)))
+        });
+        let is_alone = match rebuilt {
+            Ok(is_alone) => is_alone,
+            Err(failure) => {
+                drop(std::fs::remove_file(&new));
+                return Err(failure);
+            }
+        };
+        let log = self.directory.join(format!("{}-wal", self.form.file));
+        if !is_alone || log.exists() {
+            drop(std::fs::remove_file(&new));
+            self.reopen();
+            return Ok(false);
+        }
+        self.home = Home::Away(Error::new("being rebuilt"));
+        let put =
+            std::fs::rename(&new, &path).and_then(|()| files::sync_directory(&self.directory));
+        self.reopen();
+        put.map(|()| true).map_err(|error| {
+            Failure::Disk(files::explain(
+                format!("cannot rebuild {}", path.display()),
+                &error,
+            ))
+        })
     }
 
     /// Runs `work` in one transaction that is on disk when this returns.
@@ -312,12 +372,8 @@ impl Database {
 
     /// Makes way for an empty database.
     fn move_aside(&mut self) -> Result<()> {
-        aside::move_aside(
-            &self.directory,
-            self.form.file,
-            self.form.damaged_max,
-            self.wall,
-        )?;
+        let is_kept = aside::move_aside(&self.directory, self.form.file, self.damaged, self.wall)?;
+        self.has_removed_damaged |= !is_kept;
         self.was_replaced = true;
         Ok(())
     }
@@ -332,6 +388,33 @@ impl Database {
 
     fn beyond_mending(&self) -> Failure {
         Failure::Disk(Error::new(format!("cannot mend {}", self.form.file)))
+    }
+}
+
+/// Writes a compact copy, and lets go of the log. `false`: another program has the database open, and so the log.
+fn make_compact(connection: &Connection, new: &Path) -> rusqlite::Result<bool> {
+    let cannot = |error: std::io::Error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    // Made here, so that it never has another mode; SQLite takes an empty file.
+    drop(std::fs::remove_file(new));
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(files::PRIVATE)
+        .open(new)
+        .map_err(cannot)?;
+    let name = new.to_string_lossy();
+    connection.execute("VACUUM INTO ?1", [name.as_ref()])?;
+    file.sync_all().map_err(cannot)?;
+    // A log that stayed would be taken for one of the new file. Without other readers this removes it.
+    let mode = connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| {
+        row.get::<_, String>(0)
+    });
+    match mode {
+        Ok(mode) => Ok(mode == "delete"),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -10,7 +10,9 @@ use rusqlite::{Connection, Transaction};
 
 pub(super) use super::database::Refusal;
 use super::{
-    Failure, Loaded, audit, clock,
+    Failure, Loaded,
+    aside::Kept,
+    audit, clock,
     database::{Database, Form, State},
     identity::{self, KeptIdentity},
     journal,
@@ -61,7 +63,10 @@ static FORM: Form = Form {
          PRAGMA temp_store = MEMORY;",
     // To read all of it takes milliseconds.
     is_checked: true,
-    damaged_max: 3,
+    damaged: Kept {
+        count: 3,
+        bytes: 64 << 20,
+    },
 };
 
 /// Everything that the store's thread has.
@@ -225,7 +230,14 @@ impl Disk {
         if self.database.is_full() {
             say(FULL, Severity::Warning, trouble::full(self.directory()));
         }
-        if let Some(path) = self.database.newest_damaged() {
+        if self.database.has_removed_damaged() {
+            say(
+                DAMAGED,
+                Severity::Warning,
+                Error::new("the database was damaged and begun anew; it was too large to be kept beside the new one")
+                    .fix("check the disk: dmesg | grep -i error"),
+            );
+        } else if let Some(path) = self.database.newest_damaged() {
             say(
                 DAMAGED,
                 Severity::Warning,

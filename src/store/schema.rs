@@ -10,7 +10,10 @@ pub(super) const STATE: [&str; 2] = [
 ];
 
 /// The steps of `telemetry.db`.
-pub(super) const TELEMETRY: [&str; 1] = [include_str!("telemetry/migrations/0001.sql")];
+pub(super) const TELEMETRY: [&str; 2] = [
+    include_str!("telemetry/migrations/0001.sql"),
+    include_str!("telemetry/migrations/0002.sql"),
+];
 
 /// What came of bringing a file up to date.
 #[derive(Debug, Eq, PartialEq)]
@@ -104,10 +107,13 @@ mod tests {
 
     #[test]
     fn what_has_been_released_is_not_edited() {
-        let sums: Vec<String> = STATE
-            .iter()
-            .map(|text| crate::wire::state::hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]))
-            .collect();
-        assert_eq!(sums, ["e4f6eab928634af9", "f5d97914499df4d1"]);
+        let sums = |texts: &[&str]| -> Vec<String> {
+            let sum = |text: &&str| digest(&SHA256, text.as_bytes());
+            let sums = texts.iter().map(sum);
+            sums.map(|sum| crate::wire::state::hex(&sum.as_ref()[..8]))
+                .collect()
+        };
+        assert_eq!(sums(&STATE), ["e4f6eab928634af9", "f5d97914499df4d1"]);
+        assert_eq!(sums(&TELEMETRY), ["f786265e2bf6b6df", "d4c030923aac08c1"]);
     }
 }

@@ -11,7 +11,7 @@ use smol::future::FutureExt as _;
 use super::{board::Board, lease, sample::following};
 use crate::{
     core::{
-        cluster::{Cluster, NODES_MAX, Node, PODS_MAX, Phases, Round, pods::Pods},
+        cluster::{Cluster, Left, NODES_MAX, Node, PODS_MAX, Phases, Round, pods::Pods},
         health::Severity,
         series::Tick,
         time::{Mono, Wall},
@@ -186,15 +186,19 @@ impl Parts {
             .report(UNREAD, Severity::Note, sentence, Some(fix));
     }
 
-    fn tell_left(&self, nodes: usize, pods: usize) {
+    fn tell_left(&self, nodes: usize, pods: Left) {
         let mut left = Vec::new();
         if nodes > NODES_MAX {
             left.push(format!("{NODES_MAX} nodes"));
         }
-        if pods > 0 {
+        if pods.small > 0 {
             left.push(format!(
                 "the {PODS_MAX} largest Pods, and the others as one sum"
             ));
+        }
+        if left.is_empty() && pods.new > 0 {
+            let sentence = "Pods come and go quickly: new ones beyond 12 an hour have no figures of their own and are in one sum";
+            return self.board.report(PARTLY, Severity::Note, sentence, None);
         }
         if left.is_empty() {
             return self.board.clear(PARTLY);

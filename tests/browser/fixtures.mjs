@@ -211,9 +211,11 @@ const METRICS = [
 ];
 export const series = () => ({
   series: [
-    ...METRICS.flatMap(([metric, values = [null], label]) => values.map((value) => ({ key: value ? `${metric}{${label}="${value}"}` : metric, metric, labels: value ? { [label]: value } : {}, unit: '', subject: 'host' }))),
-    ...Array.from({ length: 40 }, (_, n) => ({ key: `cluster_pod_memory_working_set_bytes{pod="web-${n}"}`, metric: 'cluster_pod_memory_working_set_bytes', labels: { namespace: 'shop', pod: `web-${n}` }, unit: '', subject: 'cluster' })),
+    ...METRICS.flatMap(([metric, values = [null], label]) => values.map((value) => ({ key: value ? `${metric}{${label}="${value}"}` : metric, metric, labels: value ? { [label]: value } : {}, unit: '', subject: 'host', live: true }))),
+    ...Array.from({ length: 40 }, (_, n) => ({ key: `cluster_pod_memory_working_set_bytes{pod="web-${n}"}`, metric: 'cluster_pod_memory_working_set_bytes', labels: { namespace: 'shop', pod: `web-${n}` }, unit: '', subject: 'cluster', live: true })),
   ],
+  total: 100,
+  continue: null,
 });
 
 const SIZE = [[/_ratio/, 0.3], [/_celsius/, 55], [/throttled/, 0], [/size|total/, 3.9e9], [/available/, 1.6e9], [/_bytes/, 4e6], [/uptime/, 4e5], [/./, 1.1]];
@@ -255,7 +257,7 @@ export function answer(state, url, role = 'operator') {
     case '/api/v1/cluster': return empty ? { state: 'none', why: null, at: stamp(1), nodes: [], namespaces: [] } : is === 'broken' ? cluster('unreachable') : cluster('ready', state === 'huge' ? 60 : 3);
     case '/api/v1/cluster/pods': return empty ? { pods: [], continue: null } : pods(query, state === 'huge' ? 10_000 : 31);
     case '/api/v1/cluster/workloads': return empty ? { workloads: [], continue: null } : workloads();
-    case '/api/v1/series': return empty ? { series: [] } : series();
+    case '/api/v1/series': return empty ? { series: [], total: 0, continue: null } : series();
     case '/api/v1/series/values': return values(query);
     default: return null;
   }

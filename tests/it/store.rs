@@ -189,7 +189,7 @@ fn a_damaged_database_is_moved_aside_and_the_identity_outlives_it() {
             assert!(
                 loaded.conditions[0]
                     .sentence
-                    .contains("state.db.damaged-2026"),
+                    .contains("state.db.damaged-000001-2026"),
                 "{kind}"
             );
             assert_eq!(

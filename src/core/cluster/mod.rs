@@ -24,6 +24,11 @@ use super::{
 pub const NODES_MAX: usize = 50;
 /// Pods that have series of their own.
 pub const PODS_MAX: usize = 200;
+/// Pods that may get series of their own at once: all of a full cluster, and half as many again that take their place.
+const NEW_MAX: u64 = 300;
+/// How often another one may: twelve an hour, which is a CronJob every five minutes. Each takes some of the numbers for series, of which there are
+/// 65,535, for at least two days.
+const NEW_EVERY: Duration = Duration::from_secs(300);
 /// Two readings of a counter further apart say nothing about the time between them.
 const APART_MAX: Duration = Duration::from_secs(900);
 /// How far the kubelet's time may differ from ours between two readings: it answers with what it read up to some 20 s ago, twice.
@@ -96,6 +101,15 @@ pub struct Round {
     rest: Rest,
 }
 
+/// Number of Pods without series of their own, by the reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Left {
+    /// There were larger ones.
+    pub small: usize,
+    /// Too many came before them in too short a time.
+    pub new: usize,
+}
+
 /// Pods without series of their own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Rest {
@@ -105,13 +119,28 @@ struct Rest {
 }
 
 /// What is kept from one round to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Cluster {
     /// When the last round was, and the counters of it: of nodes by name, of Pods by namespace and name.
     at: Mono,
     networks: LiteMap<(String, String), Network>,
     /// The Pods that had series of their own.
     chosen: BTreeSet<(String, String)>,
+    /// How many new ones may have them now, and since when that is counted.
+    may_be_new: u64,
+    counted_at: Mono,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            at: Mono::default(),
+            networks: LiteMap::default(),
+            chosen: BTreeSet::default(),
+            may_be_new: NEW_MAX,
+            counted_at: Mono::default(),
+        }
+    }
 }
 
 impl Cluster {
@@ -122,15 +151,21 @@ impl Cluster {
         self.choose(round, 2 * PODS_MAX);
     }
 
-    /// The points of a round at `now`. Returns beside them how many Pods have no series of their own.
+    /// The points of a round at `now`. Returns beside them how many Pods have no series of their own, and why.
     pub fn points(
         &mut self,
         mut round: Round,
         nodes: &LiteMap<String, Node>,
         counts: &[Counts],
         now: Mono,
-    ) -> (Vec<Point>, usize) {
+    ) -> (Vec<Point>, Left) {
         self.choose(&mut round, PODS_MAX);
+        let small = round.rest.pods;
+        self.admit(&mut round, now);
+        let left = Left {
+            small,
+            new: round.rest.pods - small,
+        };
         let apart = now.since(self.at);
         let before = std::mem::take(&mut self.networks);
         self.at = now;
@@ -161,33 +196,64 @@ impl Cluster {
             };
             used("cluster_other_pods", &[], &rest, &mut points);
         }
-        (points.list, round.rest.pods)
+        (points.list, left)
     }
 
-    /// Keeps the largest Pods; what was kept before counts twice, so that two of a size do not change places each time.
+    /// Lets new Pods have series of their own, the largest first, as long as there are not too many in too short a time.
+    fn admit(&mut self, round: &mut Round, now: Mono) {
+        let every = NEW_EVERY.as_secs();
+        let more = now.since(self.counted_at).as_secs() / every;
+        self.may_be_new = self.may_be_new.saturating_add(more).min(NEW_MAX);
+        self.counted_at = self
+            .counted_at
+            .after(Duration::from_secs(more.saturating_mul(every)));
+        let new = round
+            .pods
+            .iter()
+            .filter(|pod| !self.chosen.contains(&key(pod)))
+            .count();
+        if u64::try_from(new).unwrap_or(u64::MAX) > self.may_be_new {
+            self.sort(&mut round.pods);
+        }
+        let Round { pods, rest, .. } = round;
+        pods.retain(|pod| {
+            if self.chosen.contains(&key(pod)) {
+                return true;
+            }
+            let may_have = self.may_be_new > 0;
+            self.may_be_new = self.may_be_new.saturating_sub(1);
+            if !may_have {
+                rest.add(pod);
+            }
+            may_have
+        });
+    }
+
+    /// Keeps the largest Pods.
     fn choose(&self, round: &mut Round, pods_max: usize) {
         if round.pods.len() <= pods_max {
             return;
         }
+        self.sort(&mut round.pods);
+        for pod in round.pods.drain(pods_max..) {
+            round.rest.add(&pod);
+        }
+    }
+
+    /// Puts the largest Pods first; what was kept before counts twice, so that two of a size do not change places each time.
+    fn sort(&self, pods: &mut [Pod]) {
         let sum = |of: fn(&Usage) -> Option<u64>| {
-            let each = round.pods.iter().filter_map(|pod| of(&pod.usage));
+            let each = pods.iter().filter_map(|pod| of(&pod.usage));
             each.fold(1_u128, |sum, value| sum + u128::from(value))
         };
         let (cpu, memory) = (sum(|usage| usage.cpu_nano), sum(|usage| usage.working_set));
-        round.pods.sort_by_cached_key(|pod| {
+        pods.sort_by_cached_key(|pod| {
             let share = |part: Option<u64>, all| u128::from(part.unwrap_or(0)) * 1_000_000 / all;
             let usage = &pod.usage;
             let size = share(usage.cpu_nano, cpu).max(share(usage.working_set, memory));
             let weight = 1 + u128::from(self.chosen.contains(&key(pod)));
             std::cmp::Reverse(size * weight)
         });
-        for pod in round.pods.drain(pods_max..) {
-            let rest = &mut round.rest;
-            rest.pods += 1;
-            let (cpu, memory) = (pod.usage.cpu_nano, pod.usage.working_set);
-            rest.cpu_nano = rest.cpu_nano.saturating_add(cpu.unwrap_or(0));
-            rest.working_set = rest.working_set.saturating_add(memory.unwrap_or(0));
-        }
     }
 
     /// The rates of a network; its counters are kept for the next round.
@@ -219,6 +285,15 @@ impl Cluster {
             points.add(&name, &labels, 0, rate);
         }
         self.networks.insert(key, now);
+    }
+}
+
+impl Rest {
+    fn add(&mut self, pod: &Pod) {
+        let (cpu, memory) = (pod.usage.cpu_nano, pod.usage.working_set);
+        self.pods += 1;
+        self.cpu_nano = self.cpu_nano.saturating_add(cpu.unwrap_or(0));
+        self.working_set = self.working_set.saturating_add(memory.unwrap_or(0));
     }
 }
 

@@ -75,7 +75,8 @@ fn the_largest_pods_have_series_and_the_rest_is_one_sum() {
         assert!(big.pods.len() <= 2 * PODS_MAX);
     }
     let (points, left) = cluster.points(big, &LiteMap::new(), &[], at(60));
-    assert_eq!(left, 10_000 - PODS_MAX);
+    let small = 10_000 - PODS_MAX;
+    assert_eq!(left, Left { small, new: 0 });
     assert!(points.len() < 1000, "{}", points.len());
     let memory = value(&points, "cluster_other_pods_memory_working_set_bytes");
     assert_eq!(memory, Some(9_800_000));
@@ -94,11 +95,49 @@ fn two_pods_of_a_size_do_not_change_places_each_time() {
     let second = round(&cluster, pods.clone());
     let (points, left) = cluster.points(second, &LiteMap::new(), &[], at(120));
     let key = "cluster_pod_cpu_cores{namespace=\"shop\",pod=\"new\"}";
-    assert_eq!((left, value(&points, key)), (1, None));
+    assert_eq!((left.small, value(&points, key)), (1, None));
     pods[0].usage.cpu_nano = Some(3_000_000);
     let third = round(&cluster, pods);
     let (points, _) = cluster.points(third, &LiteMap::new(), &[], at(180));
     assert_eq!(value(&points, key), Some(30));
+}
+
+#[test]
+fn pods_that_come_and_go_take_no_more_than_twelve_places_an_hour() {
+    let mut cluster = Cluster::default();
+    let mut named = BTreeSet::new();
+    let mut left = Left::default();
+    // Three new Pods every minute for a day, each gone with the next, beside one that stays.
+    for minute in 1..=1_440_u64 {
+        let brief =
+            (0..3).map(|index| pod(&format!("job-{minute}-{index}"), 1_000_000 + index, 1, 0));
+        let pods = brief.chain([pod("web", 1, 1, 0)]).collect();
+        let round = round(&cluster, pods);
+        let (points, now) = cluster.points(round, &LiteMap::new(), &[], at(minute * 60));
+        left = now;
+        assert!(
+            value(
+                &points,
+                "cluster_pod_cpu_cores{namespace=\"shop\",pod=\"web\"}"
+            )
+            .is_some()
+        );
+        let pods = points
+            .iter()
+            .filter_map(|point| point.series.key.label("pod"));
+        named.extend(pods.map(str::to_owned));
+        // What has no series of its own is in the sum.
+        let rest = value(&points, "cluster_other_pods_cpu_cores").unwrap_or(0);
+        let all: i64 = points
+            .iter()
+            .filter(|point| point.series.key.name() == "cluster_pod_cpu_cores")
+            .map(|point| point.value)
+            .sum();
+        assert_eq!(all + rest, 30, "minute {minute}");
+    }
+    assert!(named.len() <= 300 + 24 * 12 + 1, "{}", named.len());
+    assert!(named.len() >= 300 + 24 * 12 - 2, "{}", named.len());
+    assert_eq!((left.small, left.new > 0), (0, true));
 }
 
 #[test]

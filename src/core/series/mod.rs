@@ -10,7 +10,7 @@ mod query;
 pub mod steps;
 
 pub use key::{Key, KeyError};
-pub use query::{Known, Line, Query, Select, Spot};
+pub use query::{Known, Line, Listed, Page, Query, Search, Select, Spot};
 
 use crate::core::time::{Mono, Now};
 

@@ -6,6 +6,8 @@ const HOUR = 3600;
 const RANGES = [['1 h', HOUR, '1h'], ['6 h', 6 * HOUR, '6h'], ['24 h', 24 * HOUR, '24h'], ['7 d', 168 * HOUR, '7d'], ['30 d', 720 * HOUR, '30d'], ['1 y', 8766 * HOUR, '366d'], ['5 y', 43_830 * HOUR, '1827d']];
 const SHORTEST_S = 60;
 const MARKS_TOLD = 12;
+// The most that the agent lists at once.
+const LISTED_MAX = 1000;
 
 // Metrics that are told together, and the part of the machine that they belong to.
 const FAMILIES = [
@@ -34,7 +36,13 @@ export const host = {
     view.charts = new Map();
     view.bounds = bounds;
     view.zoom = (from, to) => look(view, { from, to });
-    view.use('series', '/api/v1/series', 30);
+    // The agent searches where one answer does not hold all series; otherwise the page does, which is faster.
+    view.list = () => {
+      const query = new URLSearchParams({ limit: LISTED_MAX });
+      if (view.isCut && filter) query.set('contains', filter);
+      view.use('series', `/api/v1/series?${query}`, 30);
+    };
+    view.list();
     view.on.tick = (tick) => {
       for (const chart of view.charts.values()) figures(chart, tick);
     };
@@ -51,8 +59,9 @@ export const host = {
     });
   },
   draw(view) {
-    return part(view.resources.get('series'), 'the list of series', ({ series }) => {
-      if (!series?.length) return empty('Nothing is measured yet. The first values come some seconds after the agent has started.');
+    return part(view.resources.get('series'), 'the list of series', ({ series, total, continue: next }) => {
+      view.isCut ||= Boolean(next);
+      if (!series?.length && !filter) return empty('Nothing is measured yet. The first values come some seconds after the agent has started.');
       const parts = partsOf(series.filter(({ key }) => key.toLowerCase().includes(filter.toLowerCase())));
       const charts = parts.flatMap(([, list]) => list);
       keep(view, charts);
@@ -60,6 +69,7 @@ export const host = {
         tools(view, parts.map(([name]) => name)),
         marks(view),
         charts.length === 0 && empty('No series matches.'),
+        next && h('p', { class: 'faint' }, `${count(series.length)} of ${count(total)} series are listed, those that are measured now before those that ended. Use the search to find the others.`),
         parts.map(([name, list]) => h('section', { 'data-key': name, id: `part-${name}` }, h('h2', {}, name), h('div', { class: 'charts' }, list.map(({ id }) => chartOf(view, view.charts.get(id)))))),
         !may('viewer') && h('p', { class: 'foot' }, 'Series of the cluster need a login.'),
       ];
@@ -140,8 +150,17 @@ function tools(view, parts) {
       move('+', 'Zoom in', () => ({ from: from + width / 4, to: to - width / 4 })),
       move('−', 'Zoom out', () => ({ from: from - width / 2, to: Math.min(now(), to + width / 2) }))),
     h('span', { class: 'faint' }, isNow ? `the last ${RANGES.find(([, last]) => last === range.last)?.[0] ?? length(range.last)}` : [moment(from), ' – ', moment(to), ' ', h('button', { type: 'button', onclick: () => look(view, { last: 24 * HOUR }) }, 'Back to now')]),
-    h('label', { class: 'grow' }, 'Series ', h('input', { type: 'search', value: filter, placeholder: 'all', oninput() { filter = this.value; view.redraw(); } })),
+    h('label', { class: 'grow' }, 'Series ', h('input', { type: 'search', value: filter, placeholder: 'all', oninput() { sought(view, this.value); } })),
     h('label', {}, 'Go to ', h('select', { onchange() { document.getElementById(`part-${this.value}`)?.scrollIntoView(); } }, parts.map((name) => h('option', {}, name)))));
+}
+
+let typing = 0;
+function sought(view, text) {
+  filter = text;
+  view.redraw();
+  if (!view.isCut) return;
+  clearTimeout(typing);
+  typing = setTimeout(() => view.list(), 300);
 }
 
 const KIND = { boot: 'note', throttled: 'warning', deploy: 'ok', gap: 'unknown' };

@@ -4,50 +4,36 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{
     DATABASE, Options,
-    boots::{self, Boot, Boots},
-    compact::{self, Rung},
+    boots::{self, Boot},
     contents::{Contents, backlog},
     cursors::Cursors,
-    gaps, journal,
+    journal,
     journal::{Pending, Waiting},
     query::{self, Answered, Fresh},
     read, recent,
     rows::{self, Rows},
-    series::{self, LIVE_MAX, Numbers},
+    series::{self, Numbers},
     signed,
-    thin::{self, Cut},
 };
 use crate::{
     core::{
         event::Event,
-        health::{Condition, Severity},
-        outbox::{Backlog, Batch, Cursor, Holdings, Loss, Range, Row, Stream},
-        retention,
-        series::{Known, Line, Query, Select, Tick},
+        health::Condition,
+        outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
+        retention::Bounds,
+        series::{Line, Page, Query, Search, Tick},
         time::{Mono, Now, Wall},
     },
     error::Error,
     store::{
         Failure,
-        database::{Database, Form, State},
+        aside::Kept,
+        database::{Database, Form},
         schema,
         thread::Owned,
-        trouble,
     },
 };
 
-/// Every condition that the archive reports.
-pub const CONDITIONS: [&str; 6] = [UNWRITABLE, NEWER, DAMAGED, LOST, TOO_MANY, THINNED];
-
-const UNWRITABLE: &str = "telemetry.unwritable";
-const NEWER: &str = "telemetry.newer";
-const DAMAGED: &str = "telemetry.damaged";
-const LOST: &str = "telemetry.lost";
-const TOO_MANY: &str = "telemetry.too-many-series";
-const THINNED: &str = "telemetry.thinned";
-
-/// Rungs and cuts of one [`Archive::tend`]: after a long rest there are many, and somebody may be waiting for the thread.
-const STEPS_MAX: usize = 32;
 /// Epochs are numbers that JavaScript reads exactly, too.
 const EPOCH_BITS: u32 = 53;
 
@@ -65,26 +51,36 @@ pub(super) static FORM: Form = Form {
          PRAGMA temp_store = MEMORY;",
     // It may be 256 MB on a slow card.
     is_checked: false,
-    damaged_max: 1,
+    // Half of what samples may take: see Archive::open.
+    damaged: Kept {
+        count: 1,
+        bytes: u64::MAX,
+    },
 };
-
-/// A condition before it has a time.
-type Said = (&'static str, Severity, Error);
 
 /// Everything of the thread.
 #[derive(Debug)]
 pub(super) struct Archive {
-    database: Database,
-    options: Options,
-    contents: Contents,
-    numbers: Numbers,
-    pending: Pending,
-    events: Rows,
+    pub(super) database: Database,
+    pub(super) options: Options,
+    pub(super) bounds: Bounds,
+    pub(super) contents: Contents,
+    pub(super) numbers: Numbers,
+    pub(super) pending: Pending,
+    pub(super) events: Rows,
     pub(super) logs: Rows,
-    cursors: Cursors,
+    pub(super) cursors: Cursors,
     /// Whether those on disk are among them: until then nothing may be removed.
-    has_cursors: bool,
-    has_thinned: bool,
+    pub(super) has_cursors: bool,
+    pub(super) has_thinned: bool,
+    /// Whether samples went since it was last looked which series and boots have none left.
+    pub(super) may_forget: bool,
+    /// Series that went before every receiver had them, since the start.
+    pub(super) forgotten: usize,
+    /// Why the file cannot be made smaller, where it should be.
+    pub(super) oversized: Option<Error>,
+    /// When it is tried again.
+    pub(super) shrink_at: Mono,
 }
 
 impl Archive {
@@ -92,6 +88,7 @@ impl Archive {
         let mut archive = Self {
             database: Database::new(directory, &FORM, None, now.wall),
             options,
+            bounds: Bounds::default(),
             contents: Contents::default(),
             numbers: Numbers::default(),
             pending: Pending::default(),
@@ -100,7 +97,13 @@ impl Archive {
             cursors: Cursors::default(),
             has_cursors: false,
             has_thinned: false,
+            may_forget: true,
+            forgotten: 0,
+            oversized: None,
+            shrink_at: Mono::default(),
         };
+        let budget = archive.whole_budget_bytes();
+        archive.database.bound_damaged(budget / 2);
         archive.recover();
         let conditions = archive.conditions();
         (archive, conditions)
@@ -146,6 +149,7 @@ impl Archive {
 
     fn write_minute(&mut self, now: Now, clock_is_set: bool) -> Result<(), Failure> {
         let offset = now.wall.millis().saturating_sub(signed(millis(now.mono)));
+        let sequence = self.contents.metrics.last.saturating_add(1);
         let number = self
             .contents
             .boot
@@ -159,8 +163,8 @@ impl Archive {
             wall_offset_ms: known
                 .and_then(|known| known.wall_offset_ms)
                 .or_else(|| clock_is_set.then_some(offset)),
+            sequence_from: known.map_or(sequence, |known| known.sequence_from),
         };
-        let sequence = self.contents.metrics.last.saturating_add(1);
         let Self {
             database,
             contents,
@@ -179,7 +183,7 @@ impl Archive {
                 if known != Some(boot) {
                     boots::write(transaction, (number, &options.boot_id), boot)?;
                 }
-                on_disk = numbers.write(transaction)?;
+                on_disk = numbers.write(transaction, sequence)?;
                 let block = pending.block((number, sequence), (offset, clock_is_set), &on_disk);
                 journal::insert(transaction, sequence, &block.encode())?;
             }
@@ -193,6 +197,9 @@ impl Archive {
         logs.written();
         cursors.written();
         if !pending.is_empty() {
+            // Those that were found and not new are counted too; see Archive::forget_excess.
+            let new = on_disk.len().saturating_sub(numbers.in_use().len());
+            contents.series = contents.series.saturating_add(new);
             numbers.written(&on_disk);
             pending.written();
             contents.metrics.last = sequence;
@@ -218,124 +225,24 @@ impl Archive {
         Ok(offset.max(behind))
     }
 
-    /// See [`super::Handle::tend`].
-    pub(super) fn tend(&mut self, now: Now) -> Vec<Condition> {
-        self.database.saw(now.wall);
-        self.recover();
-        for _ in 0..STEPS_MAX {
-            // What fails is remembered as trouble, and tried again.
-            if !matches!(self.climb(now), Ok(true)) {
-                break;
-            }
-        }
-        for _ in 0..STEPS_MAX {
-            if !matches!(self.thin(), Ok(true)) {
-                break;
-            }
-        }
-        self.conditions()
-    }
-
-    /// One rung of the ladder. `false` where nothing is due.
-    fn climb(&mut self, now: Now) -> Result<bool, Failure> {
-        let hour = millis(now.mono) / 3_600_000;
-        let now_hour = (self.contents.boot.unwrap_or(0), hour);
-        let boots = &self.contents.boots;
-        let rung = self
-            .database
-            .read(|connection| compact::next(connection, boots, now_hour))?;
-        let Some(rung) = rung else {
-            return Ok(false);
-        };
-        let damaged = match &rung {
-            Rung::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
-            Rung::Hour(..) | Rung::Roll(..) => None,
-        };
-        self.change(damaged, |transaction, boots| {
-            compact::climb(transaction, boots, &rung)
-        })?;
-        Ok(true)
-    }
-
-    /// One cut. `false` where nothing has to go.
-    fn thin(&mut self) -> Result<bool, Failure> {
-        if !self.has_cursors {
-            return Ok(false);
-        }
-        let budget = retention::budget_bytes(
-            self.options.disk_bytes_max,
-            trouble::size_bytes(self.database.directory()),
-        );
-        let at = (self.contents.epoch, self.contents.metrics.last);
-        let cursors = &self.cursors;
-        let cut = self
-            .database
-            .read(|connection| thin::next(connection, cursors, at, budget))?;
-        let Some(cut) = cut else {
-            return Ok(false);
-        };
-        self.has_thinned |= matches!(
-            cut,
-            Cut::Chunks(_, Loss::Budget) | Cut::Minutes(_) | Cut::Rows(_, _, Loss::Budget)
-        );
-        self.change(cut.lost(), |transaction, _| thin::cut(transaction, &cut))?;
-        Ok(true)
-    }
-
-    /// Does something to the file in one transaction, together with what is lost by it.
-    fn change(
-        &mut self,
-        lost: Option<(Stream, Range, Loss)>,
-        work: impl Fn(&rusqlite::Transaction<'_>, &Boots) -> rusqlite::Result<()>,
-    ) -> Result<(), Failure> {
-        let after = lost.and_then(|(stream, range, loss)| {
-            let mut holdings = self.contents.of(stream)?.clone();
-            holdings.lose(range, loss);
-            Some((stream, holdings))
-        });
-        let contents = &self.contents;
-        let changed = self.database.write(|transaction| {
-            contents.check(transaction)?;
-            work(transaction, &contents.boots)?;
-            if let Some((stream, holdings)) = &after {
-                gaps::write(transaction, *stream, &holdings.gaps)?;
-            }
-            Ok(())
-        });
-        if self.database.was_replaced() {
-            self.begin_anew();
-        }
-        changed?;
-        if let Some((stream, after)) = after
-            && let Some(holdings) = self.contents.of_mut(stream)
-        {
-            *holdings = after;
-        }
-        Ok(())
-    }
-
     pub(super) fn query(&mut self, query: &Query) -> Result<Vec<Line>, Failure> {
         let boots = &self.contents.boots;
         let boot = self.contents.boot.unwrap_or_else(|| boots.next());
         let (numbers, pending) = (&self.numbers, &self.pending);
         let answered = self.database.read(|connection| {
-            let mut query = query.clone();
-            let (numbers, series) = numbers.meant(connection, &mut query.select)?;
+            let (numbers, series) = numbers.meant(connection, &query.select)?;
             let mut block = pending.block((boot, 0), pending.clock(), &numbers);
             boots.set_clock(&mut block);
-            query::answer(connection, boots, &query, Fresh { series, block })
+            query::answer(connection, boots, query, Fresh { series, block })
         })?;
         lines(answered)
     }
 
-    pub(super) fn series(&mut self, select: &Select) -> Result<Vec<Known>, Failure> {
-        let numbers = &self.numbers;
-        self.database.read(|connection| {
-            let mut known = series::select(connection, select)?;
-            let (_, new) = numbers.meant(connection, &mut select.clone())?;
-            known.extend(new);
-            Ok(known)
-        })
+    /// See [`super::Handle::series`].
+    pub(super) fn series(&mut self, search: &Search) -> Result<Page, Failure> {
+        let live = self.numbers.live();
+        self.database
+            .read(|connection| series::list(connection, &live, search))
     }
 
     pub(super) fn recent(
@@ -415,7 +322,7 @@ impl Archive {
     }
 
     /// Opens what is not open, and reads what it has.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         let was_opened = self.database.recover();
         if self.database.was_replaced() {
             self.begin_anew();
@@ -431,7 +338,7 @@ impl Archive {
     }
 
     /// The file is empty: what is known is written again, under another epoch.
-    fn begin_anew(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
         self.options.epoch = self.options.epoch.wrapping_add(1);
         self.numbers.forget_disk();
         self.cursors
@@ -464,80 +371,6 @@ impl Archive {
             Err(_) => {}
         }
     }
-
-    fn conditions(&self) -> Vec<Condition> {
-        let all = [
-            self.trouble(),
-            self.damage(),
-            self.losses(),
-            self.too_many(),
-            self.thinned(),
-        ];
-        let since = self.database.wall();
-        let condition = |(id, severity, error): Said| Condition {
-            id,
-            severity,
-            since,
-            sentence: error.sentence(),
-            fix: error.fix,
-        };
-        all.into_iter().flatten().map(condition).collect()
-    }
-
-    fn trouble(&self) -> Option<Said> {
-        match self.database.state() {
-            State::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
-            State::Unwritable(error) => {
-                let sentence = format!(
-                    "{}; samples wait in memory, the last hour of them",
-                    error.sentence()
-                );
-                let fix = error.fix.clone();
-                let said = Error {
-                    fix,
-                    ..Error::new(sentence)
-                };
-                Some((UNWRITABLE, Severity::Warning, said))
-            }
-            State::Well => None,
-        }
-    }
-
-    fn damage(&self) -> Option<Said> {
-        let path = self.database.newest_damaged()?;
-        let path = path.display();
-        let said = Error::new(format!(
-            "the samples were damaged and begun anew; what was there is in {path}"
-        ))
-        .fix(format!(
-            "check the disk (dmesg | grep -i error); once it is not needed any more: rm {path}*"
-        ));
-        Some((DAMAGED, Severity::Warning, said))
-    }
-
-    fn losses(&self) -> Option<Said> {
-        let lost = self.pending.lost + self.events.lost + self.logs.lost;
-        let said = Error::new(format!(
-            "{lost} samples, events and log lines were lost since the start, because the disk could not be written for so long"
-        ));
-        (lost > 0).then_some((LOST, Severity::Warning, said))
-    }
-
-    fn too_many(&self) -> Option<Said> {
-        let refused = self.numbers.refused;
-        let said = Error::new(format!(
-            "more than {LIVE_MAX} series are measured at once; {refused} values of others were not kept"
-        ));
-        (refused > 0).then_some((TOO_MANY, Severity::Warning, said))
-    }
-
-    fn thinned(&self) -> Option<Said> {
-        let said = Error::new(
-            "the disk budget of the samples is spent: the oldest single values went before their time",
-        )
-        .fix("raise telemetry.disk_max, or let the receivers catch up: pipeops-agent metrics outbox");
-        self.has_thinned.then_some((THINNED, Severity::Note, said))
-    }
 }
 
 impl Owned for Archive {
@@ -557,6 +390,6 @@ pub(super) fn lines(answered: Answered) -> Result<Vec<Line>, Failure> {
 }
 
 /// Milliseconds since boot.
-fn millis(mono: Mono) -> u64 {
+pub(super) fn millis(mono: Mono) -> u64 {
     u64::try_from(mono.elapsed_since_boot().as_millis()).unwrap_or(u64::MAX)
 }

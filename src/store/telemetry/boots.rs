@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Transaction, params};
 
+use super::{signed, unsigned};
 use crate::core::series::block::Block;
 
 /// One boot.
@@ -13,6 +14,8 @@ pub(super) struct Boot {
     pub(super) guess_ms: i64,
     /// What that was once it could be believed.
     pub(super) wall_offset_ms: Option<i64>,
+    /// Its first minute; 0: an earlier version began it.
+    pub(super) sequence_from: u64,
 }
 
 /// All boots that samples are of.
@@ -24,12 +27,13 @@ pub(super) struct Boots {
 impl Boots {
     /// Those on disk.
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let mut statement =
-            connection.prepare_cached("SELECT number, guess_ms, wall_offset_ms FROM boot")?;
+        let mut statement = connection
+            .prepare_cached("SELECT number, guess_ms, wall_offset_ms, sequence_from FROM boot")?;
         let rows = statement.query_map([], |row| {
             let boot = Boot {
                 guess_ms: row.get(1)?,
                 wall_offset_ms: row.get(2)?,
+                sequence_from: unsigned(row.get(3)?),
             };
             Ok((row.get(0)?, boot))
         })?;
@@ -65,6 +69,25 @@ impl Boots {
         self.rows.insert(number, boot);
     }
 
+    /// The boots that end before the minute `floor`, and the oldest where there are more than `count_max`. The newest is never among them.
+    pub(super) fn over(&self, floor: u64, count_max: usize) -> Vec<u32> {
+        let ended = self.rows.iter().zip(self.rows.values().skip(1));
+        let surplus = self.rows.len().saturating_sub(count_max);
+        let gone = ended.enumerate().filter(|(place, (_, next))| {
+            *place < surplus || (next.sequence_from > 0 && next.sequence_from <= floor)
+        });
+        gone.map(|(_, ((number, _), _))| *number).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn remove(&mut self, number: u32) {
+        self.rows.remove(&number);
+    }
+
     /// Gives a block the best wall clock that is known of its moment.
     pub(super) fn set_clock(&self, block: &mut Block) {
         if block.clock_is_set {
@@ -77,6 +100,15 @@ impl Boots {
     }
 }
 
+/// Removes boots.
+pub(super) fn delete(transaction: &Transaction<'_>, numbers: &[u32]) -> rusqlite::Result<()> {
+    let mut delete = transaction.prepare_cached("DELETE FROM boot WHERE number = ?1")?;
+    for number in numbers {
+        delete.execute([number])?;
+    }
+    Ok(())
+}
+
 /// Writes a boot. Where its clock is known by now, the chunks from before that moment are put in their place.
 pub(super) fn write(
     transaction: &Transaction<'_>,
@@ -85,10 +117,16 @@ pub(super) fn write(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO boot (number, id, guess_ms, wall_offset_ms) VALUES (?1, ?2, ?3, ?4)
+            "INSERT INTO boot (number, id, guess_ms, wall_offset_ms, sequence_from) VALUES (?1, ?2, ?3, ?4, ?5)
             ON CONFLICT DO UPDATE SET wall_offset_ms = ?4",
         )?
-        .execute(params![number, id, boot.guess_ms, boot.wall_offset_ms])?;
+        .execute(params![
+            number,
+            id,
+            boot.guess_ms,
+            boot.wall_offset_ms,
+            signed(boot.sequence_from)
+        ])?;
     let Some(offset) = boot.wall_offset_ms else {
         return Ok(());
     };

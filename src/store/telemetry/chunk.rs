@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::{boots::Boots, signed, unsigned};
+use super::{boots::Boots, series, signed, unsigned};
 use crate::core::{
     outbox::Range,
     retention::Level,
@@ -89,7 +89,21 @@ pub(super) fn insert_raw(
     for (series, column) in &block.columns {
         part.put(*series, std::slice::from_ref(column))?;
     }
-    Ok(())
+    let last = block.columns.iter();
+    series::saw(
+        transaction,
+        last.filter_map(|(series, column)| Some((*series, last_minute(block, column)?))),
+    )
+}
+
+/// The minute of the last value of a column.
+fn last_minute(block: &Block, column: &Column) -> Option<u64> {
+    let place = column.iter().rposition(Option::is_some)?;
+    let mut end = 0_usize;
+    block.minutes.iter().find_map(|(sequence, ticks)| {
+        end = end.saturating_add(usize::try_from(*ticks).unwrap_or(usize::MAX));
+        (place < end).then_some(*sequence)
+    })
 }
 
 /// Writes steps of a level. Its minutes are those of the chunks that it was made of.
@@ -174,6 +188,19 @@ pub(super) fn set_rolled(transaction: &Transaction<'_>, chunk: &Chunk) -> rusqli
         .prepare_cached("UPDATE chunk SET is_rolled = 1 WHERE number = ?1")?
         .execute([chunk.number])
         .map(drop)
+}
+
+/// Deletes the parts that series have in a chunk.
+pub(super) fn delete_parts(
+    transaction: &Transaction<'_>,
+    chunk: &Chunk,
+    series: impl IntoIterator<Item = u32>,
+) -> rusqlite::Result<()> {
+    let mut delete = transaction.prepare_cached("DELETE FROM part WHERE number = ?1")?;
+    for number in series {
+        delete.execute([chunk.number * PARTS + i64::from(number)])?;
+    }
+    Ok(())
 }
 
 /// Deletes a chunk and its parts.

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Transaction};
 use super::{
     boots::Boots,
     chunk::{self, Chunk},
-    journal,
+    journal, series,
 };
 use crate::core::{
     outbox::Range,
@@ -41,7 +41,7 @@ pub(super) fn next(
         return Ok(Some(rung));
     }
     for level in [Level::Raw, Level::Minutes, Level::Quarters] {
-        if let Some(chunks) = group(connection, level)? {
+        if let Some(chunks) = group(connection, level, now_hour.0)? {
             return Ok(Some(Rung::Roll(level, chunks)));
         }
     }
@@ -92,10 +92,10 @@ fn hour(
 }
 
 /// The oldest chunks of a level that become one chunk of the next, where their span is over.
-fn group(connection: &Connection, level: Level) -> rusqlite::Result<Option<Vec<Chunk>>> {
-    // Where the clock of a chunk is not known yet it cannot be put into steps of time.
+fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<Option<Vec<Chunk>>> {
+    // Where the clock of a chunk is not known yet it cannot be put into steps of time. It never will be of a boot that is over.
     let condition = format!(
-        "level = ?1 AND is_rolled = 0 AND boot IS NULL ORDER BY sequence_from LIMIT {GROUP_MAX}"
+        "level = ?1 AND is_rolled = 0 AND (boot IS NULL OR boot != {boot}) ORDER BY sequence_from LIMIT {GROUP_MAX}"
     );
     let waiting = chunk::list(connection, &condition, [level.number()])?;
     let Some(first) = waiting.first() else {
@@ -154,9 +154,16 @@ fn roll(
         Level::Minutes | Level::Quarters | Level::SixHours => None,
     };
     let mut series = Vec::with_capacity(numbers.len());
-    for number in numbers {
+    for stored in series::of_numbers(transaction, numbers)? {
+        if !stored.is_kept(next, last.minutes.to()) {
+            continue;
+        }
+        let number = stored.known.number;
         let mut steps = Steps::default();
-        for chunk in chunks {
+        for chunk in chunks
+            .iter()
+            .filter(|chunk| stored.born <= chunk.minutes.to())
+        {
             for (at, cell) in values(transaction, chunk, number, ticks.as_ref())? {
                 steps.add(at, step_ms, cell);
             }

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{boots::Boots, cursors::Cursors, gaps, journal, read, rows, unsigned};
+use super::{boots::Boots, cursors::Cursors, gaps, journal, read, rows, series, unsigned};
 use crate::{
     core::outbox::{Backlog, Cursor, Holdings, Range, Stream},
     store::database::Refusal,
@@ -13,6 +13,8 @@ use crate::{
 pub(super) struct Contents {
     pub(super) epoch: u64,
     pub(super) boots: Boots,
+    /// Series that are known, at most.
+    pub(super) series: usize,
     /// The number of the boot that runs; `None` where none of its samples are on disk.
     pub(super) boot: Option<u32>,
     pub(super) metrics: Holdings,
@@ -63,6 +65,7 @@ impl Contents {
             epoch: epoch(connection)?.unwrap_or(0),
             before_boot: before(connection, boot, last)?,
             boots,
+            series: series::count(connection)?,
             boot,
             metrics: holdings(Stream::Metrics, last)?,
             events: holdings(Stream::Events, rows::last(connection, "event")?)?,

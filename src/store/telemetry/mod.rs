@@ -11,7 +11,7 @@ use crate::{
         event::{Event, LogLine},
         health::Condition,
         outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
-        series::{Known, Line, Query, Select, Tick},
+        series::{Line, Page, Query, Search, Tick},
         time::{Now, Wall},
     },
     error::Result,
@@ -25,8 +25,10 @@ mod archive;
 mod boots;
 mod chunk;
 mod compact;
+mod conditions;
 mod contents;
 mod cursors;
+mod forget;
 mod gaps;
 mod journal;
 mod query;
@@ -38,8 +40,11 @@ mod series;
 #[cfg(test)]
 mod tests;
 mod thin;
+mod upkeep;
+#[cfg(test)]
+mod years;
 
-pub use archive::CONDITIONS;
+pub use conditions::CONDITIONS;
 pub use reader::{Kept, Reader};
 
 use archive::Archive;
@@ -146,10 +151,9 @@ impl Handle {
         self.post.call(move |archive| archive.query(&query)).await
     }
 
-    /// All series that there ever were, those of the minute that was not flushed yet, too. Their number is good for a question until the
-    /// flush after the next.
-    pub async fn series(&self) -> Answer<Vec<Known>> {
-        self.post.call(|archive| archive.series(&Select::All)).await
+    /// A part of the list of series that have samples here, those of the minute that was not flushed yet among them.
+    pub async fn series(&self, search: Search) -> Answer<Page> {
+        self.post.call(move |archive| archive.series(&search)).await
     }
 
     /// Events or log lines before a sequence, the newest first. What was not flushed yet is among them.

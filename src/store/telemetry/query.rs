@@ -7,7 +7,9 @@ use rusqlite::Connection;
 use super::{
     boots::Boots,
     chunk::{self, Chunk},
-    compact, journal, series, unsigned,
+    compact, journal,
+    series::{self, Stored},
+    unsigned,
 };
 use crate::core::{
     retention::Level,
@@ -39,64 +41,109 @@ pub(super) struct Fresh {
     pub(super) block: Block,
 }
 
-/// Answers a question by what is on disk and what comes there with the next flush.
+/// Answers a question by what is on disk and what comes there with the next flush. The connection must be in a transaction where somebody else
+/// may write.
 pub(super) fn answer(
     connection: &Connection,
     boots: &Boots,
     query: &Query,
     fresh: Fresh,
 ) -> rusqlite::Result<Answered> {
-    let mut wanted = series::select(connection, &query.select)?;
+    let stored = series::select(connection, &query.select, 0)?;
+    let mut wanted: Vec<Known> = stored.iter().map(|stored| stored.known.clone()).collect();
     wanted.extend(fresh.series);
     let level = Level::for_step(query.step);
     let span = (query.from.millis(), query.to.millis());
-    let mut found: BTreeMap<u32, Found> = wanted
-        .iter()
-        .map(|known| (known.number, Found::default()))
-        .collect();
-    let mut count = 0_usize;
-    let mut heads = Heads::default();
-    for chunk in plan(connection, level, span)? {
-        let head = heads.of(connection, boots, &chunk)?;
-        for (number, found) in &mut found {
-            for (at, cell) in compact::values(connection, &chunk, *number, head)? {
-                if at >= span.0 && at < span.1 {
-                    count = count.saturating_add(1);
-                    found.add(at, cell, (level, chunk.level));
-                }
-            }
-            if count > SPOTS_MAX {
-                return Ok(Answered::TooMany);
-            }
+    let mut answer = Answer {
+        level,
+        span,
+        found: wanted
+            .iter()
+            .map(|known| (known.number, Found::default()))
+            .collect(),
+        count: 0,
+    };
+    for of in Level::ALL {
+        let at: Vec<_> = stored
+            .iter()
+            .filter(|stored| stored.level(level) == of)
+            .collect();
+        if !at.is_empty() && !answer.chunks(connection, boots, &at, of)? {
+            return Ok(Answered::TooMany);
         }
     }
     let journal = journal::all(connection, boots)?;
     let written = journal.into_iter().filter_map(|minute| minute.block);
     for block in written.chain([fresh.block]) {
-        for (number, column) in &block.columns {
-            let Some(found) = found.get_mut(number) else {
-                continue;
-            };
-            for (tick, value) in block.ticks.iter().zip(column) {
-                let at = block.wall_ms(*tick);
-                if let Some(value) = value
-                    && at >= span.0
-                    && at < span.1
-                {
-                    count = count.saturating_add(1);
-                    found.add(at, Cell::of(*value), (level, Level::Raw));
-                }
-            }
-        }
+        answer.block(&block);
     }
     let step_ms = query
         .step
         .map(|step| i64::try_from(step.as_millis()).unwrap_or(i64::MAX).max(1));
     let lines = wanted.into_iter().filter_map(|known| {
-        let spots = found.remove(&known.number)?.spots(step_ms);
+        let spots = answer.found.remove(&known.number)?.spots(step_ms);
         (!spots.is_empty()).then_some(Line { known, spots })
     });
     Ok(Answered::Lines(lines.collect()))
+}
+
+/// An answer that is being put together.
+struct Answer {
+    /// The level that fits the step that was asked for.
+    level: Level,
+    span: (i64, i64),
+    found: BTreeMap<u32, Found>,
+    count: usize,
+}
+
+impl Answer {
+    /// Takes what chunks have of some series, those of level `of` where there are any. `false`: it is too much.
+    fn chunks(
+        &mut self,
+        connection: &Connection,
+        boots: &Boots,
+        series: &[&Stored],
+        of: Level,
+    ) -> rusqlite::Result<bool> {
+        let mut heads = Heads::default();
+        for chunk in plan(connection, of, self.span)? {
+            let head = heads.of(connection, boots, &chunk)?;
+            for stored in series {
+                if stored.born > chunk.minutes.to() {
+                    continue;
+                }
+                let number = stored.known.number;
+                for (at, cell) in compact::values(connection, &chunk, number, head)? {
+                    self.take(number, at, cell, chunk.level);
+                }
+                if self.count > SPOTS_MAX {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the values of a block that is not in a chunk yet.
+    fn block(&mut self, block: &Block) {
+        for (number, column) in &block.columns {
+            for (tick, value) in block.ticks.iter().zip(column) {
+                if let Some(value) = value {
+                    self.take(*number, block.wall_ms(*tick), Cell::of(*value), Level::Raw);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, number: u32, at: i64, cell: Cell, is: Level) {
+        if at >= self.span.0
+            && at < self.span.1
+            && let Some(found) = self.found.get_mut(&number)
+        {
+            self.count = self.count.saturating_add(1);
+            found.add(at, cell, (self.level, is));
+        }
+    }
 }
 
 /// What was found of one series: single values as they are, steps of the wanted level put together.

@@ -1,5 +1,7 @@
 //! Records for delivery, wherever they lie by now: minutes of the journal and of finished hours, events, log lines.
 
+use std::collections::BTreeMap;
+
 use rusqlite::Connection;
 
 use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
@@ -84,13 +86,28 @@ fn minutes(
             let part = Range::new(all.from(), to).unwrap_or(all);
             (part, block.cut(part.from(), part.to()))
         }
-        None => match from_journal(connection, boots, before_next(connection, range)?, bytes_max)? {
+        None => match from_journal(
+            connection,
+            boots,
+            before_next(connection, range)?,
+            bytes_max,
+        )? {
             Ok(found) => found,
             Err(missing) => return Ok(lost(missing, Loss::Damaged)),
         },
     };
+    let mut block = block;
     let numbers = block.columns.iter().map(|(number, _)| *number);
-    let series = series::of_numbers(connection, numbers)?;
+    let series: BTreeMap<_, _> = series::of_numbers(connection, numbers)?
+        .into_iter()
+        .filter(|stored| stored.born <= range.to())
+        .map(|stored| (stored.known.number, stored.known.series))
+        .collect();
+    // A column without a name, or under the number of a series that came later, says nothing.
+    block
+        .columns
+        .retain(|(number, _)| series.contains_key(number));
+    let series = series.into_iter().collect();
     Ok(Batch {
         range,
         body: Body::Samples(Samples { series, block }),

@@ -18,7 +18,7 @@ use super::{
     cursors::Cursors,
     journal::{self, Minute},
     query::{self, Fresh},
-    series,
+    series, unsigned,
 };
 use crate::{
     core::{
@@ -97,14 +97,33 @@ impl Reader {
     /// Values over a time.
     pub fn query(&self, query: &Query) -> Result<Vec<Line>> {
         let boots = &self.contents.boots;
-        let answered = query::answer(&self.connection, boots, query, Fresh::default())
-            .map_err(|error| self.explain(&error))?;
+        let answer = || {
+            // One state of the file for the whole answer: an agent may forget series and give their numbers to others meanwhile.
+            let transaction = self.connection.unchecked_transaction()?;
+            query::answer(&transaction, boots, query, Fresh::default())
+        };
+        let answered = answer().map_err(|error| self.explain(&error))?;
         Ok(lines(answered)?)
     }
 
-    /// The series that are meant.
-    pub fn series(&self, select: &Select) -> Result<Vec<Known>> {
-        series::select(&self.connection, select).map_err(|error| self.explain(&error))
+    /// The series that are meant, of those that were there since a moment. Of the days around it there may be some that ended before.
+    pub fn series(&self, select: &Select, since: Wall) -> Result<Vec<Known>> {
+        let select = || {
+            let transaction = self.connection.unchecked_transaction()?;
+            let first: Option<i64> = transaction.query_row(
+                "SELECT min(sequence_from) FROM chunk WHERE wall_to > ?1",
+                [since.millis()],
+                |row| row.get(0),
+            )?;
+            let journal = journal::all(&transaction, &self.contents.boots)?;
+            let is_since = walls(&journal).is_some_and(|(_, last)| last >= since.millis());
+            let journal = journal.first().filter(|_| is_since);
+            let journal = journal.map(|minute| minute.sequence);
+            let first = first.map(unsigned).into_iter().chain(journal).min();
+            series::select(&transaction, select, first.unwrap_or(u64::MAX))
+        };
+        let found = select().map_err(|error| self.explain(&error))?;
+        Ok(found.into_iter().map(|stored| stored.known).collect())
     }
 
     /// What waits for each destination, by what is on disk.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::core::{
     outbox::{Loss, Range, Stream},
-    retention::Level,
+    retention::{Bounds, Level},
 };
 
 /// Chunks that go in one transaction.
@@ -31,10 +31,14 @@ pub(super) fn next(
     connection: &Connection,
     cursors: &Cursors,
     (epoch, last): (u64, u64),
-    budget_bytes: u64,
+    (bounds, budget_bytes): (&Bounds, u64),
 ) -> rusqlite::Result<Option<Cut>> {
     for level in Level::ALL {
-        let old = aged(connection, level, last.saturating_sub(level.kept_minutes()))?;
+        let old = aged(
+            connection,
+            level,
+            last.saturating_sub(bounds.kept_minutes(level)),
+        )?;
         let free = old
             .into_iter()
             .take_while(|chunk| {
@@ -58,7 +62,8 @@ pub(super) fn next(
             return Ok(Some(Cut::Rows(stream, range, loss)));
         }
     }
-    if used_bytes(connection)? <= budget_bytes {
+    let over = used_bytes(connection)?.saturating_sub(budget_bytes);
+    if over == 0 {
         return Ok(None);
     }
     for level in Level::ALL {
@@ -71,7 +76,8 @@ pub(super) fn next(
             ],
         )?;
         if !oldest.is_empty() {
-            return Ok(Some(Cut::Chunks(oldest, Loss::Budget)));
+            let cut = enough(connection, oldest, over)?;
+            return Ok(Some(Cut::Chunks(cut, Loss::Budget)));
         }
     }
     // The newest hour stays, whatever the budget is: it is what a person looks for first.
@@ -79,6 +85,24 @@ pub(super) fn next(
     Ok(journal::bounds(connection)?
         .and_then(|all| Range::new(all.from(), kept.min(all.to())))
         .map(Cut::Minutes))
+}
+
+/// As many of these chunks as take so many bytes: no more goes than has to.
+fn enough(
+    connection: &Connection,
+    mut chunks: Vec<Chunk>,
+    bytes: u64,
+) -> rusqlite::Result<Vec<Chunk>> {
+    let (mut count, mut taken) = (0, 0_u64);
+    for chunk in &chunks {
+        taken = taken.saturating_add(chunk.bytes(connection)?);
+        count += 1;
+        if taken >= bytes {
+            break;
+        }
+    }
+    chunks.truncate(count);
+    Ok(chunks)
 }
 
 /// The oldest chunks of a level whose minutes are all at most `until`. Single values that are not in steps yet stay.
@@ -102,14 +126,20 @@ fn aged(connection: &Connection, level: Level, until: u64) -> rusqlite::Result<V
 }
 
 /// What the database takes, without what is free in it.
-pub(super) fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+    used_and_whole_bytes(connection).map(|(used, _)| used)
+}
+
+/// The same, and with what is free in it.
+pub(super) fn used_and_whole_bytes(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
     let number = |pragma: &str| {
         connection
             .pragma_query_value(None, pragma, |row| row.get(0))
             .map(unsigned)
     };
-    let pages = number("page_count")?.saturating_sub(number("freelist_count")?);
-    Ok(pages.saturating_mul(number("page_size")?))
+    let (pages, size) = (number("page_count")?, number("page_size")?);
+    let used = pages.saturating_sub(number("freelist_count")?);
+    Ok((used.saturating_mul(size), pages.saturating_mul(size)))
 }
 
 /// Carries a cut out.

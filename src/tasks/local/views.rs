@@ -92,7 +92,25 @@ impl Local {
     }
 
     pub(super) async fn series(&self, asked: &Asked) -> Reply {
-        shown(&series::list(&self.telemetry, subjects(asked)).await)
+        let [contains, next] =
+            ["contains", "continue"].map(|name| asked.value(name).unwrap_or_default());
+        let most = i64::from(series::LIMIT_MAX);
+        let limit = asked.number("limit", i64::from(series::LIMIT), 1..=most);
+        let limit = limit.and_then(|limit| u32::try_from(limit).ok());
+        let page = match limit {
+            Some(limit) => {
+                let wanted = (contains.as_str(), next.as_str(), limit);
+                series::list(&self.telemetry, subjects(asked), wanted).await
+            }
+            None => None,
+        };
+        match page {
+            Some(page) => shown(&page),
+            None => odd(
+                "the page or its length makes no sense",
+                "?contains=cpu&limit=500 (up to 1000); continue is copied from the answer before",
+            ),
+        }
     }
 
     pub(super) async fn values(&self, asked: &Asked) -> Reply {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{Answer, silent};
 use crate::{
     core::{
-        series::{Known, Line, Query, Select, Spot, float, unit},
+        series::{Key, Line, Listed, Page, Query, Search, Select, Spot, float, unit},
         time::Wall,
     },
     store::telemetry::Handle,
@@ -34,9 +34,16 @@ pub enum Subjects {
     All,
 }
 
+/// How the names of series of the cluster begin.
+const CLUSTER: &str = "cluster_";
+/// Series of one page at most, and without a word about it.
+pub const LIMIT_MAX: u32 = 1000;
+/// Series of a page where nothing else is asked for.
+pub const LIMIT: u32 = 500;
+
 impl Subjects {
-    fn has(self, known: &Known) -> bool {
-        self == Self::All || subject(known) == "host"
+    fn has(self, key: &str) -> bool {
+        self == Self::All || subject(key) == "host"
     }
 }
 
@@ -53,67 +60,99 @@ pub struct Question {
     pub points: u32,
 }
 
-fn subject(known: &Known) -> &'static str {
-    if known.series.key.name().starts_with("cluster_") {
+fn subject(key: &str) -> &'static str {
+    if key.starts_with(CLUSTER) {
         "cluster"
     } else {
         "host"
     }
 }
 
-/// All series that there are.
-pub async fn list(samples: &Handle, subjects: Subjects) -> Answer<SeriesList> {
-    let known = samples.series().await.map_err(|failure| silent(&failure))?;
-    let mut series: Vec<_> = known
-        .iter()
-        .filter(|known| subjects.has(known))
-        .map(|known| {
-            let key = &known.series.key;
-            SeriesHead {
-                key: key.to_string(),
-                metric: key.name().to_owned(),
-                labels: key
-                    .labels()
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .collect(),
-                unit: unit(key.name()).to_owned(),
-                subject: subject(known).to_owned(),
-            }
-        })
-        .collect();
-    series.sort_by(|one, other| one.key.cmp(&other.key));
-    // One series whose precision changed has two numbers.
-    series.dedup_by(|one, other| one.key == other.key);
-    Ok(SeriesList { series })
+/// A page of the list of series whose key contains a text. `next` is where it begins; `None` where that was never the end of a page.
+pub async fn list(
+    samples: &Handle,
+    subjects: Subjects,
+    (contains, next, limit): (&str, &str, u32),
+) -> Option<Answer<SeriesList>> {
+    let after = match next {
+        "" => None,
+        next => Some(listed(next)?),
+    };
+    let search = Search {
+        contains: contains.to_lowercase(),
+        without: match subjects {
+            Subjects::Host => CLUSTER,
+            Subjects::All => "",
+        },
+        after,
+        limit: usize::try_from(limit.clamp(1, LIMIT_MAX)).unwrap_or(1),
+    };
+    let page = samples.series(search).await;
+    Some(
+        page.map_err(|failure| silent(&failure))
+            .map(|page| page_of(&page)),
+    )
+}
+
+fn page_of(page: &Page) -> SeriesList {
+    let next = page.series.last().filter(|_| page.has_more);
+    SeriesList {
+        next: next.map(token),
+        total: page.total,
+        series: page.series.iter().filter_map(head).collect(),
+    }
+}
+
+/// `None` for a key that this program would not write.
+fn head(listed: &Listed) -> Option<SeriesHead> {
+    let key = Key::parse(&listed.key).ok()?;
+    let labels = key.labels();
+    Some(SeriesHead {
+        key: listed.key.clone(),
+        metric: key.name().to_owned(),
+        labels: labels
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        unit: unit(key.name()).to_owned(),
+        subject: subject(&listed.key).to_owned(),
+        live: !listed.has_ended,
+    })
+}
+
+/// Where a page ends, for the question for the next one.
+fn token(last: &Listed) -> String {
+    let word = if last.has_ended { "ended" } else { "live" };
+    format!("{word}:{}", last.key)
+}
+
+fn listed(token: &str) -> Option<Listed> {
+    let (word, key) = token.split_once(':')?;
+    let has_ended = match word {
+        "ended" => true,
+        "live" => false,
+        _ => return None,
+    };
+    let key = key.to_owned();
+    Some(Listed { has_ended, key })
 }
 
 /// Values of some series. Those that are not there, or are not shown to this viewer, are left out.
 pub async fn values(samples: &Handle, subjects: Subjects, asked: Question) -> Answer<Values> {
-    let known = samples.series().await.map_err(|failure| silent(&failure))?;
-    let is_asked = |known: &Known| {
-        let key = known.series.key.to_string();
-        subjects.has(known) && asked.keys.contains(&key)
-    };
-    let is_throttled = |known: &Known| known.series.key.name() == THROTTLED;
-    let numbers = known
-        .iter()
-        .filter(|known| is_asked(known) || is_throttled(known))
-        .map(|known| known.number);
     let step_s = step(&asked);
-    let query = Query {
-        select: Select::Numbers(numbers.collect()),
+    let query = |select| Query {
+        select,
         from: second(asked.from),
         to: second(asked.to),
         step: Some(Duration::from_secs(u64::from(step_s))),
     };
-    let lines = samples
-        .query(query)
+    let keys = asked.keys.iter().filter(|key| subjects.has(key)).cloned();
+    let lines = samples.query(query(Select::Keys(keys.collect()))).await;
+    let lines = lines.map_err(|failure| silent(&failure))?;
+    let throttled = samples
+        .query(query(Select::Matching(THROTTLED.to_owned(), Vec::new())))
         .await
-        .map_err(|failure| silent(&failure))?;
+        .unwrap_or_default();
     let boots = samples.boots().await.unwrap_or_default();
-    let (throttled, lines): (Vec<_>, Vec<_>) = lines
-        .into_iter()
-        .partition(|line| is_throttled(&line.known) && !is_asked(&line.known));
     Ok(answer(
         &asked,
         step_s,
@@ -235,7 +274,7 @@ fn marks(asked: &Question, boots: &[Wall], throttled: Option<&Line>) -> Vec<Mark
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::series::{Key, Series};
+    use crate::core::series::{Known, Series};
 
     fn asked(from: i64, to: i64, points: u32) -> Question {
         Question {
@@ -280,6 +319,20 @@ mod tests {
             (i64::MAX, 2000, u32::MAX),
         ] {
             assert_eq!(step(&asked(0, span, points)), wanted, "{span} {points}");
+        }
+    }
+
+    #[test]
+    fn a_page_ends_where_the_next_one_begins() {
+        for (has_ended, key) in [(false, "host_load1"), (true, "a{b=\"live:x\"}")] {
+            let last = Listed {
+                has_ended,
+                key: key.to_owned(),
+            };
+            assert_eq!(listed(&token(&last)), Some(last));
+        }
+        for odd in ["host_load1", "dead:x", ":", ""] {
+            assert_eq!(listed(odd), None, "{odd}");
         }
     }
 

@@ -4,17 +4,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the list of series is found.
+/// Where the list of series is found: `?contains=&continue=&limit=`.
 pub const SERIES_PATH: &str = "/api/v1/series";
 /// Where values are found: `?key=K&from=S&to=S&points=N`, with up to 16 keys.
 pub const VALUES_PATH: &str = "/api/v1/series/values";
 
-/// All series.
+/// Series that have samples: those that are measured now, then those that ended.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct SeriesList {
-    /// By key.
+    /// By key, the live ones before the ended ones.
     pub series: Vec<SeriesHead>,
+    /// Number of series that match, with those of other pages.
+    pub total: usize,
+    /// Asks for the next page; `null`: this is the last.
+    #[serde(rename = "continue")]
+    pub next: Option<String>,
 }
 
 /// What a series is.
@@ -31,6 +36,8 @@ pub struct SeriesHead {
     pub unit: String,
     /// `host` or `cluster`.
     pub subject: String,
+    /// Whether it is measured now.
+    pub live: bool,
 }
 
 /// Values of some series at the same times.

@@ -187,7 +187,10 @@ async fn asked(handle: &Handle, end: i64, days: i64, step_s: u64) -> Result<Meas
     let mut count = 0;
     for _ in 0..9 {
         let query = Query {
-            select: Select::Numbers(vec![2]),
+            select: Select::Matching(
+                "host_bench_bytes_per_second".to_owned(),
+                vec![("device".to_owned(), "device-1".to_owned())],
+            ),
             from: Wall::from_millis(end - days * 86_400_000),
             to: Wall::from_millis(end),
             step: Some(Duration::from_secs(step_s)),

@@ -1,0 +1,131 @@
+//! Conditions of the archive: what is wrong with it now, for people.
+
+use super::{archive::Archive, series::LIVE_MAX};
+use crate::{
+    core::health::{Condition, Severity},
+    error::Error,
+    store::database::State,
+};
+
+/// Every condition that the archive reports.
+pub const CONDITIONS: [&str; 7] = [
+    UNWRITABLE, NEWER, DAMAGED, LOST, TOO_MANY, THINNED, OVERSIZED,
+];
+
+const UNWRITABLE: &str = "telemetry.unwritable";
+const NEWER: &str = "telemetry.newer";
+const DAMAGED: &str = "telemetry.damaged";
+const LOST: &str = "telemetry.lost";
+const TOO_MANY: &str = "telemetry.too-many-series";
+const THINNED: &str = "telemetry.thinned";
+const OVERSIZED: &str = "telemetry.oversized";
+
+/// A condition before it has a time.
+type Said = (&'static str, Severity, Error);
+
+impl Archive {
+    pub(super) fn conditions(&self) -> Vec<Condition> {
+        let all = [
+            self.trouble(),
+            self.damage(),
+            self.losses(),
+            self.too_many(),
+            self.thinned(),
+            self.oversized(),
+        ];
+        let since = self.database.wall();
+        let condition = |(id, severity, error): Said| Condition {
+            id,
+            severity,
+            since,
+            sentence: error.sentence(),
+            fix: error.fix,
+        };
+        all.into_iter().flatten().map(condition).collect()
+    }
+
+    fn trouble(&self) -> Option<Said> {
+        match self.database.state() {
+            State::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
+            State::Unwritable(error) => {
+                let sentence = format!(
+                    "{}; samples wait in memory, the last hour of them",
+                    error.sentence()
+                );
+                let fix = error.fix.clone();
+                let said = Error {
+                    fix,
+                    ..Error::new(sentence)
+                };
+                Some((UNWRITABLE, Severity::Warning, said))
+            }
+            State::Well => None,
+        }
+    }
+
+    fn damage(&self) -> Option<Said> {
+        if self.database.has_removed_damaged() {
+            let said = Error::new(
+                "the samples were damaged and begun anew; the damaged file took more than half of telemetry.disk_max and was removed",
+            )
+            .fix("check the disk: dmesg | grep -i error");
+            return Some((DAMAGED, Severity::Warning, said));
+        }
+        let path = self.database.newest_damaged()?;
+        let path = path.display();
+        let said = Error::new(format!(
+            "the samples were damaged and begun anew; what was there is in {path}"
+        ))
+        .fix(format!(
+            "check the disk (dmesg | grep -i error); once it is not needed any more: rm {path}*"
+        ));
+        Some((DAMAGED, Severity::Warning, said))
+    }
+
+    fn losses(&self) -> Option<Said> {
+        let lost = self.pending.lost + self.events.lost + self.logs.lost;
+        let said = Error::new(format!(
+            "{lost} samples, events and log lines were lost since the start, because the disk could not be written for so long"
+        ));
+        (lost > 0).then_some((LOST, Severity::Warning, said))
+    }
+
+    fn too_many(&self) -> Option<Said> {
+        let refused = self.numbers.refused_last;
+        if refused > 0 {
+            let said = Error::new(format!(
+                "more than {LIVE_MAX} series are measured at once; {refused} values of others were not kept in the last minute"
+            ));
+            return Some((TOO_MANY, Severity::Warning, said));
+        }
+        let unnumbered = self.numbers.unnumbered_last;
+        let forgotten = self.forgotten;
+        let said = Error::new(if unnumbered > 0 {
+            format!("{unnumbered} new series are not kept: as many are known as there may be")
+        } else {
+            format!(
+                "so many series came and went that {forgotten} of them were removed since the start, before every receiver had them"
+            )
+        })
+        .fix("see what comes and goes: kubectl get pods -A --sort-by=.metadata.creationTimestamp; let the receivers catch up: pipeops-agent metrics outbox");
+        (unnumbered > 0 || forgotten > 0).then_some((TOO_MANY, Severity::Warning, said))
+    }
+
+    fn oversized(&self) -> Option<Said> {
+        let error = self.oversized.as_ref()?;
+        let said = Error::new(format!(
+            "the file of the samples is larger than telemetry.disk_max and cannot be made smaller: {}",
+            error.sentence()
+        ));
+        let fix = error.fix.clone();
+        Some((OVERSIZED, Severity::Note, Error { fix, ..said }))
+    }
+
+    fn thinned(&self) -> Option<Said> {
+        let said = Error::new(
+            "the disk budget of the samples is spent: the oldest single values went before their time",
+        )
+        .fix("raise telemetry.disk_max, or let the receivers catch up: pipeops-agent metrics outbox");
+        self.has_thinned.then_some((THINNED, Severity::Note, said))
+    }
+}
