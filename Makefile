@@ -23,7 +23,7 @@ test:
 pages:
 	@tests/pages
 
-## make torture 1,000 power cuts, an error at each call of some minutes, a month off line: of the samples (as root)
+## make torture 1,000 power cuts of each database, an error at each call of some minutes, a month off line, five years of Pods (as root)
 torture:
 	@tests/torture
 

@@ -55,6 +55,8 @@ mod openapi;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod power;
+#[cfg(test)]
 mod proxy;
 #[cfg(test)]
 mod rbac;
