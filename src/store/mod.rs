@@ -165,7 +165,7 @@ pub fn is_own_file(name: &str) -> bool {
     };
     is_beside(DATABASE)
         || is_beside(telemetry::DATABASE)
-        || [IDENTITY, disk::NOTES, reserve::FILE].contains(&name)
+        || [IDENTITY, CLOCK, disk::NOTES, reserve::FILE].contains(&name)
 }
 
 /// Two agents on one directory would each undo what the other writes. The lock goes with the process, however that ends.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{OPEN, SECRET, Secrecy, Wish};
+use super::{OPEN, Secrecy, Wish};
 use crate::{
     config::{
         Loaded, Origin,
@@ -108,7 +108,8 @@ pub(super) struct Copy {
     pub(super) from: PathBuf,
     to: PathBuf,
     content: Vec<u8>,
-    mode: u32,
+    /// Whether everybody may read it.
+    is_open: bool,
 }
 
 impl Copy {
@@ -118,12 +119,11 @@ impl Copy {
     }
 
     pub(super) fn write(&self, owner: Option<(u32, u32)>) -> Result<()> {
-        let (mode, owner) = match owner {
-            _ if self.mode == OPEN => (OPEN, None),
-            Some((_, group)) => (SECRET, Some((0, group))),
-            None => (files::PRIVATE, None),
-        };
-        files::replace_as_it_was(&self.to, &self.content, mode, owner)
+        if self.is_open {
+            files::replace_as_it_was(&self.to, &self.content, OPEN, None)
+        } else {
+            files::replace_secret(&self.to, &self.content, owner)
+        }
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) fn copies(wishes: &[Wish], file: &Path, owner: Option<(u32, u32)>) ->
             from: from.to_owned(),
             to: file.with_file_name(copy_name(key)),
             content,
-            mode: if is_certificate { OPEN } else { SECRET },
+            is_open: is_certificate,
         });
     }
     Ok(copies)
@@ -230,6 +230,11 @@ mod tests {
                 "agent.labels",
                 "site=berlin,rack=4",
                 r#"{ "rack" = "4", "site" = "berlin" }"#,
+            ),
+            (
+                "access.expose",
+                "NodePort,LoadBalancer",
+                "[\"NodePort\", \"LoadBalancer\"]",
             ),
             ("telemetry.interval", "90s", "\"1 min 30 s\""),
             ("pipeops.cluster_name", r#"a "b" \c"#, r#""a \"b\" \\c""#),
