@@ -1,7 +1,7 @@
 //! What `up`, `token rotate` and `replace-go-agent` share: the settings that are to hold, the token, the service.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     fs::{DirBuilder, Permissions},
     io::ErrorKind,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
@@ -95,8 +95,7 @@ fn sources(file: &Path, basis: Basis) -> Sources {
     sources.is_new = true;
     sources.environment.retain(|name, _| match basis {
         Basis::Process => {
-            *name != OsString::from("PIPEOPS_TOKEN")
-                && *name != OsString::from("PIPEOPS_TOKEN_FILE")
+            name != OsStr::new("PIPEOPS_TOKEN") && name != OsStr::new("PIPEOPS_TOKEN_FILE")
         }
         Basis::Files => name.to_str().is_none_or(|name| !keys::is_variable(name)),
     });

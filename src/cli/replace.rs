@@ -112,8 +112,8 @@ fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
     let found = trial::with_cluster(&plan.settings, async |client| {
         find(&client, &namespace).await
     })?;
-    let taken = found.keys.iter().filter(|(key, _)| !is_set(key));
-    keys.extend(taken.map(|(key, value)| install::wish(key, value, "the agent in the cluster")));
+    let adopted = found.keys.iter().filter(|(key, _)| !is_set(key));
+    keys.extend(adopted.map(|(key, value)| install::wish(key, value, "the agent in the cluster")));
     let plan = Plan::new(file, keys, Basis::Files, output)?;
 
     let own = plan.settings.pipeops.token.read().ok();

@@ -416,6 +416,10 @@ impl Value {
     pub fn toml(&self) -> String {
         match self {
             Self::Flag(flag) => flag.to_string(),
+            Self::Words(words) => {
+                let items: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+                format!("[{}]", items.join(", "))
+            }
             Self::Labels(labels) => {
                 let pairs = labels
                     .iter()

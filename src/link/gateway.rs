@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn admitted(caller: &Caller, url: &str, way: Way) -> Result<Option<usize>, String> {
-        let target = Target::gateway(url, "c", "1").unwrap();
+        let target = Target::gateway(url, "c", "1").map_err(|error| format!("{error:?}"))?;
         let peer = Peer::new("cp.example", 443);
         let proxy = match way {
             Way::Direct => None,

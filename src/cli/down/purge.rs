@@ -70,7 +70,11 @@ impl Purge {
         let drop_ins = settings.join("config.d");
         if subject.is_usual || subject.file.exists() {
             purge.folder(&drop_ins, |name| {
-                is_of(name, |name| name.ends_with(".toml"))
+                is_of(name, |name| {
+                    Path::new(name)
+                        .extension()
+                        .is_some_and(|ending| ending == "toml")
+                })
             });
             let copies: Vec<String> = install::copy_names().collect();
             let is_ours =

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use super::{Reader, select};
 use crate::{
     config::keys::nearest,
-    core::series::{Key, Select},
+    core::{
+        series::{Key, Select},
+        time::Wall,
+    },
     error::{Error, Result},
 };
 
@@ -14,10 +17,13 @@ const NAMES_MAX: usize = 5;
 
 /// The error of a question for `text` where no series fits it; `None` where one does.
 pub(super) fn unknown(reader: &Reader, text: &str) -> Result<Option<Error>> {
-    if !reader.series(&select(Some(text))?)?.is_empty() {
+    if !reader
+        .series(&select(Some(text))?, Wall::default())?
+        .is_empty()
+    {
         return Ok(None);
     }
-    let known = reader.series(&Select::All)?;
+    let known = reader.series(&Select::All, Wall::default())?;
     let keys: Vec<&Key> = known.iter().map(|known| &known.series.key).collect();
     Ok(Some(suggested(text, &keys)))
 }
@@ -26,17 +32,17 @@ fn suggested(text: &str, keys: &[&Key]) -> Error {
     let name = text.split('{').next().unwrap_or(text).trim();
     let same: Vec<_> = keys.iter().filter(|key| key.name() == name).collect();
     if !same.is_empty() {
-        let some: Vec<_> = same
+        let shown: Vec<_> = same
             .iter()
             .take(NAMES_MAX)
             .map(ToString::to_string)
             .collect();
-        let more = match same.len().saturating_sub(some.len()) {
+        let more = match same.len().saturating_sub(shown.len()) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         return Error::new(format!("no series of {name} has these labels"))
-            .fix(format!("there is {}{more}", some.join(", ")));
+            .fix(format!("there is {}{more}", shown.join(", ")));
     }
     let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).collect();
     let error = Error::new(format!("there is no series {name}"));
@@ -46,9 +52,9 @@ fn suggested(text: &str, keys: &[&Key]) -> Error {
     let near: Vec<_> = names
         .iter()
         .copied()
-        .filter(|it| it.contains(name))
+        .filter(|known| known.contains(name))
+        .take(NAMES_MAX)
         .collect();
-    let near: Vec<_> = near.into_iter().take(NAMES_MAX).collect();
     error.fix(match near.as_slice() {
         [] => "list them: pipeops-agent metrics query".to_owned(),
         [meant] => format!("did you mean {meant}?"),

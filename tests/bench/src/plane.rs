@@ -232,7 +232,9 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Linked { url, token } => Ok(Link { url, token }),
-            other => Err(format!("no agent is linked after {limit:?} ({other:?})")),
+            other @ (Answer::Done | Answer::Again { .. } | Answer::Pongs { .. } | Answer::Late) => {
+                Err(format!("no agent is linked after {limit:?} ({other:?})"))
+            }
         }
     }
 
@@ -248,7 +250,10 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Again { ms } => Ok(ms),
-            other => Err(format!("not linked again after {limit:?} ({other:?})")),
+            other
+            @ (Answer::Done | Answer::Linked { .. } | Answer::Pongs { .. } | Answer::Late) => {
+                Err(format!("not linked again after {limit:?} ({other:?})"))
+            }
         }
     }
 
@@ -260,7 +265,10 @@ impl PlaneProcess {
     ) -> Result<(Vec<f64>, u32), String> {
         match self.ask(&Ask::Pings { count, bytes_per_s })? {
             Answer::Pongs { ms, behind } => Ok((ms, behind)),
-            other => Err(format!("a ping was not answered ({other:?})")),
+            other
+            @ (Answer::Done | Answer::Linked { .. } | Answer::Again { .. } | Answer::Late) => {
+                Err(format!("a ping was not answered ({other:?})"))
+            }
         }
     }
 
@@ -270,7 +278,10 @@ impl PlaneProcess {
             limit_ms: ms(limit),
         })? {
             Answer::Done => Ok(()),
-            other => Err(format!("still linked after {limit:?} ({other:?})")),
+            other @ (Answer::Linked { .. }
+            | Answer::Again { .. }
+            | Answer::Pongs { .. }
+            | Answer::Late) => Err(format!("still linked after {limit:?} ({other:?})")),
         }
     }
 }
