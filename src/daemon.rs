@@ -43,6 +43,7 @@ use crate::{
         proxy::Proxy,
         pulse::Pulse,
         remote_write,
+        revocation::Revocation,
         rights::Rights,
         sample::Sampler,
         status,
@@ -134,6 +135,7 @@ async fn live(
         agent.spawn(Rc::clone(&agent).observe()),
         agent.spawn(Rc::clone(&agent).feel_pulse()),
         agent.spawn(Rc::clone(&agent).look_after_rights()),
+        agent.spawn(Rc::clone(&agent).revoke()),
         agent.spawn(Rc::clone(&agent).tend()),
         agent.spawn(Rc::clone(&agent).tell_manager()),
         agent.spawn(Rc::clone(&agent).keep_samples(flushed)),
@@ -202,6 +204,7 @@ struct Agent {
     pulse: Option<Rc<Pulse>>,
     rights: Option<Rc<Rights>>,
     delegate: Option<Rc<Delegate>>,
+    revocation: Option<Rc<Revocation>>,
     facts: Rc<Facts>,
     proxy: Rc<Proxy>,
     delivery: Rc<Delivery>,
@@ -229,6 +232,11 @@ impl Agent {
         let delegate = cluster
             .clone()
             .map(|client| Rc::new(parts::delegate(&settings, client, notes)));
+        let revocation = delegate.clone().map(|delegate| {
+            let shares = settings.access.shares_token;
+            let kept = (store.clone(), notes);
+            Rc::new(Revocation::new(delegate, kept, Rc::clone(&board), shares))
+        });
         let facts = Facts::new(
             parts::profile(&settings),
             PathBuf::from("/"),
@@ -277,6 +285,7 @@ impl Agent {
             pulse,
             rights,
             delegate,
+            revocation,
             facts,
             proxy,
             delivery: Rc::new(delivery),
@@ -366,6 +375,13 @@ impl Agent {
     async fn look_after_rights(self: Rc<Self>) {
         if let Some(rights) = &self.rights {
             rights.run().await;
+        }
+    }
+
+    /// Makes shared tokens worthless that permit more than the level.
+    async fn revoke(self: Rc<Self>) {
+        if let Some(revocation) = &self.revocation {
+            revocation.run().await;
         }
     }
 

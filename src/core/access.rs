@@ -4,8 +4,10 @@
 //! calls; that is [`policy`](crate::core::policy).
 
 mod explain;
+mod shared;
 
 pub use explain::{Explanation, Finding, Inquiry, Look, explain, reason};
+pub use shared::{Issued, permits_sharing};
 
 use crate::core::{
     policy::{Level, Rules},

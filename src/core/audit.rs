@@ -139,6 +139,54 @@ fn the_end(text: &str, room: usize) -> String {
     )
 }
 
+/// How a permitted request ended.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Outcome {
+    /// The caller gave it up, or the agent stopped.
+    #[default]
+    Cancelled,
+    /// It was carried out.
+    Done,
+    /// It broke on the way.
+    Failed,
+    /// The session with the control plane was lost meanwhile.
+    LinkLost,
+    /// The agent refused it.
+    Refused,
+    /// The API server answered with an error of this HTTP status.
+    Rejected(u16),
+    /// Its permission was withdrawn while it ran, for this reason.
+    Withdrawn(String),
+}
+
+impl Outcome {
+    /// The text on disk: a word, and a reason where there is one.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Cancelled => "cancelled".to_owned(),
+            Self::Done => "done".to_owned(),
+            Self::Failed => "failed".to_owned(),
+            Self::LinkLost => "link lost".to_owned(),
+            Self::Refused => "refused".to_owned(),
+            Self::Rejected(status) => {
+                format!("rejected{WHY}the API server answered with HTTP status {status}")
+            }
+            Self::Withdrawn(why) => format!("withdrawn{WHY}{}", tame(why)),
+        }
+    }
+}
+
+/// What stands between the word of an outcome and its reason.
+const WHY: &str = ": ";
+
+/// The text of an outcome in its two parts: the word, and the reason.
+pub fn outcome_and_why(text: &str) -> (&str, Option<&str>) {
+    match text.split_once(WHY) {
+        Some((word, why)) => (word, Some(why)),
+        None => (text, None),
+    }
+}
+
 /// How a request is written down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Form {
@@ -380,6 +428,27 @@ mod tests {
         assert!(entry.what().ends_with('…'));
         assert!(!entry.what().chars().any(char::is_control));
     }
+
+    #[test]
+    fn an_outcome_is_a_word_and_where_there_is_one_a_reason() {
+        for (outcome, word, why) in [
+            (Outcome::Done, "done", None),
+            (Outcome::LinkLost, "link lost", None),
+            (
+                Outcome::Rejected(403),
+                "rejected",
+                Some("the API server answered with HTTP status 403"),
+            ),
+            (
+                Outcome::Withdrawn("the namespace shop: \u{1b}gone".to_owned()),
+                "withdrawn",
+                Some("the namespace shop: \u{fffd}gone"),
+            ),
+        ] {
+            assert_eq!(outcome_and_why(&outcome.text()), (word, why));
+        }
+    }
+
     #[test]
     fn a_caller_cannot_write_the_fix_of_its_refusal() {
         let real = "set access.level = \"managed\"";

@@ -145,12 +145,14 @@ impl Agent {
     /// could be had.
     async fn supply(self: &Rc<Self>, commands: &Sender<Command>) -> Option<Task<()>> {
         let delegate = Rc::clone(self.delegate.as_ref()?);
+        let revocation = Rc::clone(self.revocation.as_ref()?);
         let credential = delegate.credential();
-        credential.prepare(&delegate).await;
+        credential.prepare(&delegate, &revocation).await;
         let (agent, commands) = (Rc::clone(self), commands.clone());
         Some(self.spawn(async move {
             let parts = credential::Parts {
                 delegate: &delegate,
+                revocation: &revocation,
                 store: agent.store.clone(),
                 board: &agent.board,
                 commands,

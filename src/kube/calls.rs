@@ -188,6 +188,19 @@ impl Client {
         Ok(())
     }
 
+    /// Deletes the object `path` if it still has this UID.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 409 where it is another object by now.
+    pub async fn delete_exactly(&self, path: &str, uid: &str) -> Result<(), Error> {
+        let options = serde_json::json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
+        });
+        let content = Some(encoded(path, &options, JSON)?);
+        let () = self.call(Method::DELETE, path, JSON, content).await?;
+        Ok(())
+    }
+
     /// What the API server is: `v1.34.4+k3s1`.
     ///
     /// # Errors

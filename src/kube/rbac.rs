@@ -6,6 +6,7 @@ pub mod check;
 use crate::core::{
     namespace::OwnNamespace,
     policy::{Expose, PodSecurity},
+    yaml,
 };
 
 /// The account under which calls of the control plane run.
@@ -14,6 +15,8 @@ pub const ACCOUNT: &str = "pipeops-cp";
 pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
 /// The role that it has in managed namespaces.
 pub const MANAGED: &str = "pipeops-managed";
+/// The binding that makes it cluster-admin, under `access.level = "full"` only.
+pub const FULL_BINDING: &str = "pipeops-full";
 
 const MANIFEST: &str = include_str!("rbac/manifest.yaml");
 const FULL: &str = include_str!("rbac/full.yaml");
@@ -77,6 +80,11 @@ impl Manifest {
         self.reach == Reach::Full
     }
 
+    /// What a managed namespace must enforce.
+    pub const fn pod_security(&self) -> PodSecurity {
+        self.pod_security
+    }
+
     /// Where the accounts are.
     pub const fn namespace(&self) -> &OwnNamespace {
         &self.namespace
@@ -89,6 +97,21 @@ impl Manifest {
         } else {
             format!("{name}.{}", self.namespace)
         }
+    }
+
+    /// The account of the control plane, as the manifest has it.
+    pub fn account(&self) -> Option<serde_json::Value> {
+        let text = self.text();
+        let mut all = text
+            .split("\n---\n")
+            .filter_map(|document| yaml::parse(document).ok());
+        all.find(|object| {
+            object.pointer("/kind").and_then(|kind| kind.as_str()) == Some("ServiceAccount")
+                && object
+                    .pointer("/metadata/name")
+                    .and_then(|name| name.as_str())
+                    == Some(ACCOUNT)
+        })
     }
 
     /// The line that brings the cluster up to date.
@@ -219,7 +242,6 @@ fn renamed(text: &str, name: &str, by: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::yaml;
     use serde_json::Value;
 
     fn manifest(namespace: &str, pod_security: PodSecurity, reach: Reach) -> Manifest {
@@ -237,6 +259,14 @@ mod tests {
         assert_eq!(ours.text(), MANIFEST);
         assert_eq!(ours.command(), "pipeops-agent rbac | kubectl apply -f -");
         assert_eq!(ours.wide(MANAGED), "pipeops-managed");
+    }
+
+    #[test]
+    fn the_account_of_the_control_plane_is_that_of_the_manifest() {
+        let account = manifest("edge", PodSecurity::Baseline, Reach::Full).account();
+        let account = account.unwrap();
+        assert_eq!(account["metadata"]["namespace"], "edge");
+        assert_eq!(account["automountServiceAccountToken"], false);
     }
 
     #[test]

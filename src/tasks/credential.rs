@@ -16,9 +16,9 @@ use smol::{
     future::{self, FutureExt as _},
 };
 
-use super::{board::Board, delegate::Delegate, uplink::Command};
+use super::{board::Board, delegate::Delegate, revocation::Revocation, uplink::Command};
 use crate::{
-    core::{health::Severity, secret::Secret, time::Mono},
+    core::{access::permits_sharing, health::Severity, policy::Level, secret::Secret, time::Mono},
     host::{clock, random},
     store::{self, Notes},
 };
@@ -53,6 +53,13 @@ pub struct Credential {
     told: RefCell<Option<Secret>>,
     is_on_disk: Cell<bool>,
     taken: (Sender<()>, Receiver<()>),
+    /// The level that holds: nothing is offered that permits more.
+    level: Cell<Level>,
+    levels: (Sender<()>, Receiver<()>),
+    /// Whether a registration has said anything yet.
+    has_offered: Cell<bool>,
+    /// How long the newest token was good for when it was made.
+    life: Cell<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +67,20 @@ struct Given {
     secret: Secret,
     /// When it ends; `None`: never.
     ends: Option<Mono>,
+    /// The level that it was made under; `None`: it permits nothing by itself.
+    made_under: Option<Level>,
+}
+
+impl Given {
+    fn is_good(&self, now: Mono) -> bool {
+        self.ends.is_none_or(|ends| now < ends)
+    }
+
+    /// Whether it permits no more than this level.
+    fn fits(&self, level: Level) -> bool {
+        let made_under = self.made_under;
+        made_under.is_none_or(|made_under| permits_sharing(level) && level <= made_under)
+    }
 }
 
 /// A token as the API server gave it.
@@ -76,6 +97,8 @@ pub struct Token {
 pub struct Parts<'a> {
     /// Who gets tokens.
     pub delegate: &'a Delegate,
+    /// Records tokens before they are made.
+    pub revocation: &'a Revocation,
     /// Where handles are kept.
     pub store: store::Handle,
     /// Where it is said that a token is shared.
@@ -95,7 +118,7 @@ impl Credential {
         }
         let credential = Self::empty(kind);
         match random::hex::<32>() {
-            Ok(handle) => credential.add(Secret::new(handle), None),
+            Ok(handle) => credential.add_handle(Secret::new(handle)),
             Err(error) => log::error!("the control plane gets no handle: {error}"),
         }
         credential
@@ -104,7 +127,7 @@ impl Credential {
     /// A handle that the control plane has already.
     pub fn of_handle(handle: Secret) -> Self {
         let credential = Self::empty(Kind::Handle);
-        credential.add(handle, None);
+        credential.add_handle(handle);
         credential.is_on_disk.set(true);
         credential
     }
@@ -116,7 +139,23 @@ impl Credential {
             told: RefCell::default(),
             is_on_disk: Cell::new(false),
             taken: bounded(1),
+            level: Cell::new(Level::Off),
+            levels: bounded(1),
+            has_offered: Cell::new(false),
+            life: Cell::new(Duration::ZERO),
         }
+    }
+
+    /// Holds a level from now on.
+    pub fn hold(&self, level: Level) {
+        self.level.set(level);
+        // Full: it is told already.
+        self.levels.0.try_send(()).ok();
+    }
+
+    /// The level that is held.
+    pub fn level(&self) -> Level {
+        self.level.get()
     }
 
     /// Whether the control plane must hear a registration, because what it holds is not ours any more.
@@ -124,14 +163,19 @@ impl Credential {
         !self.is_on_disk.get()
     }
 
-    /// What a registration says; `None` where there is nothing yet.
+    /// What a registration says; `None` where there is nothing yet, or nothing that the level permits.
     pub fn offer(&self) -> Option<Secret> {
+        let offered = self.current().map(|given| given.secret);
+        self.told.replace(offered.clone());
+        self.has_offered.set(true);
+        offered
+    }
+
+    /// The newest that is good and that the level permits.
+    fn current(&self) -> Option<Given> {
         let now = clock::now().mono;
         let newest = self.known.borrow().back().cloned();
-        let offered = newest.filter(|given| given.ends.is_none_or(|ends| now < ends));
-        let offered = offered.map(|given| given.secret);
-        self.told.replace(offered.clone());
-        offered
+        newest.filter(|given| given.is_good(now) && given.fits(self.level.get()))
     }
 
     /// The control plane has taken what was offered last.
@@ -143,28 +187,36 @@ impl Credential {
     /// Whether the control plane has this from us.
     pub fn is_ours(&self, bearer: &str) -> bool {
         let now = clock::now().mono;
-        self.known.borrow().iter().any(|given| {
-            given.secret.reveal() == bearer && given.ends.is_none_or(|ends| now < ends)
-        })
+        let known = self.known.borrow();
+        known
+            .iter()
+            .any(|given| given.secret.reveal() == bearer && given.is_good(now))
     }
 
-    fn add(&self, secret: Secret, ends: Option<Mono>) {
+    fn add(&self, given: Given) {
         let mut known = self.known.borrow_mut();
-        known.push_back(Given { secret, ends });
+        known.push_back(given);
         while known.len() > KNOWN_MAX {
             known.pop_front();
         }
     }
 
+    fn add_handle(&self, secret: Secret) {
+        self.add(Given {
+            secret,
+            ends: None,
+            made_under: None,
+        });
+    }
+
     /// Gets the first token, but does not wait for ever: a control plane without a token is better than none.
-    pub async fn prepare(&self, delegate: &Delegate) {
-        if self.kind == Kind::Handle {
+    pub async fn prepare(&self, delegate: &Delegate, revocation: &Revocation) {
+        if self.kind == Kind::Handle || !permits_sharing(self.level.get()) {
             return;
         }
         let asked = async {
-            match delegate.shared_token().await {
-                Ok(token) => self.add_token(&token),
-                Err(error) => log::warn!("registering without a token: {error}"),
+            if let Err(error) = self.get_token(delegate, revocation).await {
+                log::warn!("registering without a token: {error}");
             }
         };
         let late = async {
@@ -174,9 +226,21 @@ impl Credential {
         asked.or(late).await;
     }
 
-    fn add_token(&self, token: &Token) {
-        let ends = clock::now().mono.after(token.life);
-        self.add(token.secret.clone(), Some(ends));
+    /// Gets a token that the level permits. It is recorded before it is made, so that it can be made worthless after any crash.
+    async fn get_token(&self, delegate: &Delegate, revocation: &Revocation) -> Result<(), String> {
+        let made_under = revocation.prepare_token().await?;
+        let token = delegate.shared_token().await?;
+        let given = Given {
+            secret: token.secret,
+            ends: Some(clock::now().mono.after(token.life)),
+            made_under: Some(made_under),
+        };
+        if !given.fits(self.level.get()) || !revocation.covers(made_under) {
+            return Err("access has changed meanwhile".to_owned());
+        }
+        self.life.set(token.life);
+        self.add(given);
+        Ok(())
     }
 
     /// Keeps the control plane supplied, for ever. `is_idle` says whether a registration would end nothing.
@@ -206,55 +270,79 @@ impl Credential {
         }
     }
 
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn share(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
         // A handle of former days is no longer what the control plane holds.
         self.write_note(&parts.store, None).await;
-        let mut is_first = !self.left().is_zero();
         loop {
-            let life = if is_first {
-                self.left()
-            } else {
-                self.next_token(parts).await
+            let changed = async {
+                if self.levels.1.recv().await.is_err() {
+                    future::pending().await
+                }
             };
-            let now = clock::now().mono;
-            let (due, overdue) = (now.after(life * 3 / 4), now.after(life * 5 / 6));
-            if !is_first && parts.commands.send(Command::Register).await.is_err() {
-                return;
-            }
-            is_first = false;
             let told = async {
                 while self.taken.1.recv().await.is_ok() {
-                    Self::say(parts.board);
+                    self.say(parts.board);
                 }
                 future::pending().await
             };
-            clock::until(due).or(told).await;
-            // On a gateway a registration ends what runs: it waits for a quiet moment, while there is time.
-            while !is_idle() && clock::now().mono < overdue {
-                Timer::after(LOOK_EVERY).await;
-            }
+            let shared = self.share_one(parts, is_idle);
+            Box::pin(shared).or(changed).or(told).await;
         }
     }
 
-    fn left(&self) -> Duration {
-        let newest = self.known.borrow().back().and_then(|given| given.ends);
-        newest.map_or(Duration::ZERO, |ends| ends.since(clock::now().mono))
+    /// Sees to it that the control plane holds the one token that it may hold, and waits until that needs another one. A change of the
+    /// level begins again.
+    async fn share_one(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
+        let Some(given) = self.current() else {
+            parts.board.clear(SHARED);
+            // The control plane hears at once that it has no token any more.
+            self.register(parts).await;
+            if !permits_sharing(self.level.get()) {
+                future::pending::<()>().await;
+            }
+            return self.next_token(parts).await;
+        };
+        self.register(parts).await;
+        let now = clock::now().mono;
+        let left = given.ends.map_or(Duration::ZERO, |ends| ends.since(now));
+        let life = self.life.get().max(left);
+        let used = life.saturating_sub(left);
+        let due = now.after((life * 3 / 4).saturating_sub(used));
+        let overdue = now.after((life * 5 / 6).saturating_sub(used));
+        clock::until(due).await;
+        // On a gateway a registration ends what runs: it waits for a quiet moment, while there is time.
+        while !is_idle() && clock::now().mono < overdue {
+            Timer::after(LOOK_EVERY).await;
+        }
+        self.next_token(parts).await;
     }
 
-    async fn next_token(&self, parts: &Parts<'_>) -> Duration {
-        loop {
-            match parts.delegate.shared_token().await {
-                Ok(token) => {
-                    self.add_token(&token);
-                    return token.life;
-                }
-                Err(error) => log::warn!("no token to share: {error}"),
-            }
+    /// Registers where the last registration said something else than the next one will. The first registration needs no reason.
+    async fn register(&self, parts: &Parts<'_>) {
+        let next = self.current().map(|given| given.secret);
+        if !self.has_offered.get() || *self.told.borrow() == next {
+            return;
+        }
+        if parts.commands.send(Command::Register).await.is_err() {
+            future::pending().await
+        }
+        // Until that registration is made, another one has no other reason.
+        self.told.replace(next);
+    }
+
+    /// Gets the next token, however long that takes.
+    async fn next_token(&self, parts: &Parts<'_>) {
+        while let Err(error) = self.get_token(parts.delegate, parts.revocation).await {
+            log::warn!("no token to share: {error}");
             Timer::after(ASK_AGAIN).await;
         }
     }
 
-    fn say(board: &Board) {
+    fn say(&self, board: &Board) {
+        if self.current().is_none() {
+            return;
+        }
         let sentence = "the control plane holds a token of pipeops-cp that the API server believes, because access.share_token is true; each ends within the hour";
         let fix = "where the control plane can do without: access.share_token = false".to_owned();
         board.report(SHARED, Severity::Note, sentence, Some(fix));

@@ -18,21 +18,28 @@ use smol::{
 use super::credential::{Credential, Token};
 use crate::{
     core::{
-        policy::{self, Level, Namespace, PROTECTED, PodSecurity, Rules},
+        policy::{
+            self, Level, Namespace, PROTECTED, PodSecurity, Rules,
+            standing::{Grant, Observed},
+        },
         secret::Secret,
         time::{Mono, in_words},
     },
     host::clock,
     kube::{
-        Client, Error,
+        Client, Error, Identity, Patch,
         rbac::{
-            ACCOUNT, Manifest,
-            check::{self, Finding},
+            ACCOUNT, FULL_BINDING, Manifest,
+            check::{self, Finding, State},
         },
     },
-    wire::kube::{HeadOnly, TokenRequest, token_life},
+    wire::kube::{
+        HeadOnly, TokenRequest,
+        rights::{ACCESS_REVIEWS, AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview},
+        token_life,
+    },
 };
-use bindings::Bindings;
+use bindings::{Bindings, Place};
 use looks::Looks;
 
 /// How long a token is good for. The API server gives ten minutes at least.
@@ -55,13 +62,21 @@ pub struct Delegate {
     failure: RefCell<Option<(String, Mono)>>,
     /// One request for a token at a time; the others wait for its answer.
     asking: Mutex<()>,
-    namespaces: RefCell<LiteMap<String, (Option<Namespace>, Mono)>>,
+    /// Namespaces, each with the moment at which the look at it began.
+    namespaces: RefCell<LiteMap<String, (Option<Observed>, Mono)>>,
     bindings: Bindings,
     looks: Looks,
     was_refused: Cell<bool>,
     /// Whether the cluster seems to lack rights, so that a call that works is news.
     is_doubted: Cell<bool>,
+    /// Whether the cluster had no such account when a token was asked for last.
+    lacks_account: Cell<bool>,
     news: (Sender<()>, Receiver<()>),
+    /// Signals that the level has changed, to whoever makes shared tokens worthless.
+    levels: (Sender<()>, Receiver<()>),
+    held: Cell<Option<Level>>,
+    /// Whether the binding that makes the account cluster-admin was seen to be gone.
+    is_full_gone: Cell<bool>,
 }
 
 impl Delegate {
@@ -80,7 +95,40 @@ impl Delegate {
             namespaces: RefCell::default(),
             was_refused: Cell::new(false),
             is_doubted: Cell::new(false),
+            lacks_account: Cell::new(false),
             news: bounded(1),
+            levels: bounded(1),
+            held: Cell::new(None),
+            is_full_gone: Cell::new(false),
+        }
+    }
+
+    /// Holds a level from now on: what the control plane is offered follows it at once.
+    pub fn hold(&self, level: Level) {
+        self.credential.hold(level);
+        if level == Level::Off {
+            self.token.replace(None);
+        }
+        if level == Level::Full {
+            self.is_full_gone.set(false);
+        }
+        // Full: somebody is on the way to look.
+        self.levels.0.try_send(()).ok();
+        let before = self.held.replace(Some(level));
+        if before.is_some_and(|before| before != level) {
+            self.news.0.try_send(()).ok();
+        }
+    }
+
+    /// The level that is held.
+    pub fn level(&self) -> Level {
+        self.credential.level()
+    }
+
+    /// Waits until another level may be held.
+    pub async fn level_changed(&self) {
+        if self.levels.1.recv().await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -148,6 +196,8 @@ impl Delegate {
         let ask = TokenRequest::lasting(TOKEN_LIFE);
         let answer: Result<TokenRequest, _> = self.client.create(&path, &ask).await;
         let is_refused = matches!(answer, Err(Error::Refused { .. }));
+        self.lacks_account
+            .set(answer.as_ref().is_err_and(Error::is_not_found));
         if is_refused || self.was_refused.replace(false) {
             self.was_refused.set(is_refused);
             // Full: somebody is on the way to look.
@@ -180,7 +230,8 @@ impl Delegate {
         self.client.heard().try_again();
     }
 
-    /// Waits until the cluster has refused a token, or gives one again: something in it is not as it was.
+    /// Waits until the cluster has refused a token, or gives one again, or until the level has changed: something may have to be mended or
+    /// taken back.
     pub async fn news(&self) {
         if self.news.1.recv().await.is_err() {
             std::future::pending().await
@@ -202,27 +253,86 @@ impl Delegate {
         }
     }
 
-    /// What the cluster says of a namespace now; `None` where there is none.
+    /// The labels of a namespace, at most a second old; `None` where there is none.
     pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, String> {
+        let (found, _) = self.observed(name).await?;
+        Ok(found.map(|found| found.namespace))
+    }
+
+    /// A namespace, at most a second old, and the moment at which the look at it began; `None` where there is none.
+    pub async fn observed(&self, name: &str) -> Result<(Option<Observed>, Mono), String> {
         let now = clock::now().mono;
-        if let Some((found, until)) = self.namespaces.borrow().get(name)
-            && now < *until
+        if let Some((found, began)) = self.namespaces.borrow().get(name)
+            && now < began.after(NAMESPACE_FRESH)
         {
-            return Ok(found.clone());
+            return Ok((found.clone(), *began));
         }
+        self.observe(name).await
+    }
+
+    /// Looks at a namespace now. The moment is the one at which the look began.
+    pub async fn observe(&self, name: &str) -> Result<(Option<Observed>, Mono), String> {
+        let began = clock::now().mono;
         let path = format!("/api/v1/namespaces/{name}");
         let found = match self.client.get::<HeadOnly>(&path).await {
-            Ok(head) => Some(self.judged(&head)),
+            Ok(head) => Some(Observed {
+                namespace: self.judged(&head),
+                uid: head.metadata.uid,
+            }),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(format!("the namespace {name} cannot be looked at: {error}")),
         };
+        let now = clock::now().mono;
         let mut namespaces = self.namespaces.borrow_mut();
-        namespaces.retain(|_, (_, until)| now < *until);
+        namespaces.retain(|_, (_, began)| now < began.after(NAMESPACE_FRESH));
         if namespaces.len() < NAMESPACES_MAX {
-            let until = clock::now().mono.after(NAMESPACE_FRESH);
-            namespaces.insert(name.to_owned(), (found.clone(), until));
+            namespaces.insert(name.to_owned(), (found.clone(), began));
         }
-        Ok(found)
+        Ok((found, began))
+    }
+
+    /// Asks the API server whether the account still has a right. Where it has lost it, the next call looks for its binding again.
+    pub async fn is_granted(&self, grant: &Grant) -> Result<bool, String> {
+        let is_granted = self.ask_for(grant).await?;
+        if !is_granted {
+            self.bindings.forget(&grant.namespace);
+        }
+        Ok(is_granted)
+    }
+
+    /// A token that is not believed any more is replaced once.
+    async fn ask_for(&self, grant: &Grant) -> Result<bool, String> {
+        let question = SelfSubjectAccessReview {
+            spec: AccessReviewSpec {
+                resource_attributes: ResourceAttributes {
+                    namespace: grant.namespace.clone(),
+                    verb: grant.verb.clone(),
+                    group: grant.group.clone(),
+                    resource: grant.resource.clone(),
+                    subresource: grant.subresource.clone(),
+                    name: grant.name.clone(),
+                },
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        for _ in 0..2 {
+            let token = match self.token().await {
+                Ok(token) => token,
+                Err(_) if self.lacks_account.get() => return Ok(false),
+                Err(why) => return Err(why),
+            };
+            let identity = Identity::Bearer(token.clone());
+            let answer: Result<SelfSubjectAccessReview, _> = self
+                .client
+                .create_as(&identity, ACCESS_REVIEWS, &question)
+                .await;
+            match answer {
+                Ok(answer) => return Ok(answer.status.allowed),
+                Err(Error::Refused { status: 401, .. }) => self.refused(&token),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(false)
     }
 
     fn judged(&self, head: &HeadOnly) -> Namespace {
@@ -238,23 +348,123 @@ impl Delegate {
 
     /// Lets the account into a managed namespace, where that was not done before. Whether the namespace is managed was asked before;
     /// an error says what to do.
-    pub async fn bind(&self, namespace: &str) -> Result<(), String> {
-        if self.bindings.is_known(namespace) {
+    pub async fn bind(&self, namespace: &str, observed: &Observed) -> Result<(), String> {
+        let place = Place {
+            namespace,
+            uid: &observed.uid,
+        };
+        if self.bindings.is_known(place) {
             return Ok(());
         }
         let token = self.token().await?;
-        self.bindings.make(namespace, &token).await
+        self.bindings.make(place, &token).await
     }
 
-    /// Takes back what [`Delegate::bind`] gave in namespaces that are not managed any more, or in all of them where these rules need no
-    /// bindings.
-    pub async fn sweep(&self, rules: &Rules) -> Result<(), String> {
+    fn account_path(&self) -> String {
+        let namespace = self.manifest.namespace();
+        format!("/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}")
+    }
+
+    /// UID of the account; `None`: the cluster has none.
+    pub async fn account_uid(&self) -> Result<Option<String>, String> {
+        match self.client.get::<HeadOnly>(&self.account_path()).await {
+            Ok(head) => Ok(Some(head.metadata.uid)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(format!("the account cannot be looked at: {error}")),
+        }
+    }
+
+    /// Makes the account again, so that its tokens stop working. `uid` is that of the account which has to go; `None`: it is gone.
+    pub async fn recreate_account(&self, uid: Option<&str>) -> Result<(), String> {
+        let path = self.account_path();
+        if let Some(uid) = uid {
+            match self.client.delete_exactly(&path, uid).await {
+                // Somebody else was faster.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                deleted => {
+                    deleted.map_err(|error| format!("{ACCOUNT} cannot be deleted: {error}"))?;
+                }
+            }
+        }
+        self.token.replace(None);
+        let account = self
+            .manifest
+            .account()
+            .ok_or("the manifest has no account")?;
+        let apply = format!("{path}?fieldManager=pipeops-agent&force=true");
+        let made: Result<HeadOnly, _> = self.client.patch(&apply, Patch::Apply, &account).await;
+        made.map_err(|error| format!("{ACCOUNT} cannot be made again: {error}"))?;
+        log::info!("{ACCOUNT} was made again: its tokens of before do not work any more");
+        Ok(())
+    }
+
+    /// Whether the cluster lets the agent make the account again.
+    pub async fn may_recreate_account(&self) -> Result<bool, String> {
+        for verb in ["delete", "create", "patch"] {
+            let question = SelfSubjectAccessReview {
+                spec: AccessReviewSpec {
+                    resource_attributes: ResourceAttributes {
+                        namespace: self.manifest.namespace().to_string(),
+                        verb: verb.to_owned(),
+                        resource: "serviceaccounts".to_owned(),
+                        name: ACCOUNT.to_owned(),
+                        ..ResourceAttributes::default()
+                    },
+                },
+                ..SelfSubjectAccessReview::default()
+            };
+            let answer: Result<SelfSubjectAccessReview, _> =
+                self.client.create(ACCESS_REVIEWS, &question).await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            if !answer.status.allowed {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the binding that makes the account cluster-admin, where it is there.
+    pub async fn remove_full_binding(&self) -> Result<(), String> {
+        if self.is_full_gone.get() {
+            return Ok(());
+        }
+        let name = self.manifest.wide(FULL_BINDING);
+        let removed = self.bindings.remove_full(&name).await;
+        removed
+            .map_err(|error| format!("the ClusterRoleBinding {name} cannot be removed: {error}"))?;
+        self.is_full_gone.set(true);
+        Ok(())
+    }
+
+    /// Takes back what [`Delegate::bind`] gave in namespaces that are not managed any more, or in all of them where the level needs no
+    /// bindings; and the binding of `full` at any other level.
+    pub async fn sweep(&self) -> Result<(), String> {
+        let full = match self.level() {
+            Level::Full => Ok(()),
+            Level::Managed | Level::ReadOnly | Level::Off => self.remove_full_binding().await,
+        };
+        self.sweep_namespaces().await?;
+        full
+    }
+
+    /// The rules of now, as far as bindings depend on them.
+    fn rules(&self) -> Rules {
+        Rules {
+            level: self.level(),
+            pod_security: self.manifest.pod_security(),
+            ..Rules::default()
+        }
+    }
+
+    async fn sweep_namespaces(&self) -> Result<(), String> {
         let ours = self.bindings.ours().await;
         let ours = ours.map_err(|error| format!("bindings cannot be looked at: {error}"))?;
         for namespace in ours {
-            if rules.level == Level::Managed {
-                let found = self.namespace(&namespace).await?;
-                if policy::settle(rules, &namespace, found.as_ref()).is_ok() {
+            // The level of now: it may have changed since the last namespace.
+            if self.level() == Level::Managed {
+                let (found, _) = self.observe(&namespace).await?;
+                let labels = found.as_ref().map(|found| &found.namespace);
+                if policy::settle(&self.rules(), &namespace, labels).is_ok() {
                     continue;
                 }
             }
@@ -268,7 +478,11 @@ impl Delegate {
 
     /// What in the cluster is not as the manifest has it.
     pub async fn compare(&self) -> Result<Vec<Finding>, Error> {
-        check::compare(&self.client, &self.manifest).await
+        let findings = check::compare(&self.client, &self.manifest).await?;
+        if findings.iter().any(|found| found.state == State::Unwanted) {
+            self.is_full_gone.set(false);
+        }
+        Ok(findings)
     }
 
     /// Whether the account reaches Secrets that the manifest does not give it; `None` where that cannot be asked.

@@ -24,6 +24,7 @@ pub mod permit;
 pub mod proxy;
 pub mod pulse;
 pub mod remote_write;
+pub mod revocation;
 pub mod rights;
 pub mod sample;
 pub mod status;

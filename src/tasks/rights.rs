@@ -156,7 +156,7 @@ impl Rights {
 
 /// Looks once.
 async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
-    if let Err(error) = delegate.sweep(rules).await {
+    if let Err(error) = delegate.sweep().await {
         log::debug!("rights: {error}");
     }
     if rules.level == Level::Off {

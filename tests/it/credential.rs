@@ -12,13 +12,16 @@ use serde_json::json;
 
 use crate::{
     accounts::{Accounts, Reach, of_token, said},
-    agent::{Agent, SOON, command, put},
+    agent::{Agent, SOON, clock, command, put, until},
     by_hand,
-    cluster::{admin, calm, variable},
+    cluster::{admin, calm, kubectl, variable},
 };
 
 /// Registrations, dials and tokens that last seconds instead of minutes.
 const LONG: Duration = Duration::from_secs(60);
+
+/// Promise after access became stricter: the API server believes a token for 10 s that it has seen before.
+const WORTHLESS_WITHIN: Duration = Duration::from_secs(15);
 
 /// An API server as far as a new agent asks it: no earlier installation, and tokens that last this long. It ends with the test's process.
 #[expect(
@@ -49,6 +52,13 @@ fn answer(mut stream: TcpStream, number: u64, life_s: u64) -> Option<()> {
             json!({"status": {"token": format!("e30.{claims}.c2ln")}}),
         ),
         path if path.contains("/pods?labelSelector") => ("200 OK", json!({"items": []})),
+        path if path.ends_with("/serviceaccounts/pipeops-cp") => (
+            "200 OK",
+            json!({"metadata": {"name": "pipeops-cp", "uid": "1"}}),
+        ),
+        path if path.ends_with("/selfsubjectaccessreviews") => {
+            ("201 Created", json!({"status": {"allowed": true}}))
+        }
         _ => ("404 Not Found", json!({"reason": "NotFound"})),
     };
     by_hand::answer(&mut stream, status, &body)
@@ -203,4 +213,160 @@ fn a_real_token_is_that_of_the_narrow_account_and_ends_within_the_hour() {
     let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
     let life = claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap();
     assert!(life <= 3600, "{life}");
+}
+
+/// An agent under its own account that shares tokens.
+fn sharing(plane: &Plane, accounts: &Accounts, level: &str) -> Agent {
+    let kubeconfig = accounts.kubeconfig("pipeops-agent");
+    Agent::new(plane)
+        .with("KUBECONFIG", kubeconfig.display().to_string())
+        .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
+        .with("PIPEOPS_AGENT_GO_STATE_NAMESPACE", accounts.namespace())
+        .with("PIPEOPS_ACCESS_LEVEL", level)
+        .with("PIPEOPS_ACCESS_SHARE_TOKEN", "true")
+}
+
+/// What a token is worth at the API server itself.
+struct Worth {
+    folder: tempfile::TempDir,
+}
+
+impl Worth {
+    fn of(token: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        put(&folder.path().join("config"), &of_token(token));
+        Self { folder }
+    }
+
+    /// What the API server says to a request for the list of nodes.
+    fn says(&self, arguments: &[&str]) -> (bool, String) {
+        let output = command(variable("KUBECTL"))
+            .arg("--kubeconfig")
+            .arg(self.folder.path().join("config"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        (output.status.success(), said(&output))
+    }
+
+    fn is_believed(&self) -> bool {
+        self.says(&["get", "nodes"]).0
+    }
+
+    /// Waits until the API server refuses it, by 401 or 403.
+    fn until_worthless(&self) -> Duration {
+        let began = clock();
+        until("the token is worth nothing", WORTHLESS_WITHIN, || {
+            let (works, text) = self.says(&["get", "nodes"]);
+            let is_refused = text.contains("Unauthorized") || text.contains("Forbidden");
+            (!works && is_refused).then_some(())
+        });
+        clock() - began
+    }
+}
+
+#[test]
+fn a_shared_token_ends_with_the_level_and_the_next_registration_brings_none() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    let plane = plane_with(|_| {});
+    let mut agent = sharing(&plane, &accounts, "managed");
+    agent.start();
+    let tokens = until_given(&plane, 1);
+    assert_eq!(tokens.len(), 1);
+    let worth = Worth::of(&tokens[0]);
+    assert!(worth.is_believed());
+    agent.until_linked();
+
+    let (code, told) = agent.cli(&["access", "off"]);
+    assert_eq!(code, 0, "{told}");
+    let taken = worth.until_worthless();
+    println!("a shared token was worthless after {taken:?}");
+    plane
+        .until(LONG, |view| (view.registrations.len() >= 2).then_some(()))
+        .expect("a registration without a token");
+    assert_eq!(given(&plane).len(), 1, "the second one brings none");
+    agent.until("the note is gone", SOON, |_| {
+        (!read(&agent).contains("access.shared")).then_some(())
+    });
+
+    // After a restart nothing is made or sent.
+    agent.stop();
+    agent.start();
+    agent.until_linked();
+    assert_eq!(given(&plane).len(), 1);
+    let account = [
+        "get",
+        "serviceaccount",
+        "pipeops-cp",
+        "-n",
+        accounts.namespace(),
+    ];
+    let made = kubectl(&[&account[..], &["-o", "yaml"]].concat());
+    assert!(
+        made.contains("automountServiceAccountToken: false"),
+        "{made}"
+    );
+    let again = accounts.apply(&accounts.manifest(&[]));
+    assert!(again.contains("serviceaccount/pipeops-cp"), "{again}");
+}
+
+#[test]
+fn what_full_gave_is_taken_back_at_a_stricter_level() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Full);
+    let plane = plane_with(|_| {});
+    let mut agent = sharing(&plane, &accounts, "full");
+    agent.start();
+    let tokens = until_given(&plane, 1);
+    let worth = Worth::of(&tokens[0]);
+    until("the token can do everything", SOON, || {
+        worth.says(&["get", "secrets", "-A"]).0.then_some(())
+    });
+
+    // Tightened while the agent does not run: the note brings it about.
+    agent.stop();
+    assert!(read(&agent).contains("access.shared"));
+    let mut agent = agent.with("PIPEOPS_ACCESS_LEVEL", "managed");
+    agent.start();
+    worth.until_worthless();
+    let tokens = until_given(&plane, 2);
+    let narrow = Worth::of(tokens.last().unwrap());
+    assert!(narrow.is_believed(), "a new one, of the new level");
+    assert!(!narrow.says(&["get", "secrets", "-A"]).0);
+    let full = format!("pipeops-full.{}", accounts.namespace());
+    let bindings = kubectl(&["get", "clusterrolebindings", "-o", "name"]);
+    assert!(!bindings.contains(&full), "{bindings}");
+}
+
+#[test]
+fn without_the_right_to_end_a_token_none_is_shared_and_the_fix_is_told() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Managed);
+    // The manifest of an earlier version.
+    let role = ["patch", "role", "pipeops-agent", "-n", accounts.namespace()];
+    let roles = kubectl(&[
+        "get",
+        "role",
+        "pipeops-agent",
+        "-n",
+        accounts.namespace(),
+        "-o",
+        "json",
+    ]);
+    let found: serde_json::Value = serde_json::from_str(&roles).unwrap();
+    let rules = found["rules"].as_array().unwrap().iter();
+    let at = rules
+        .take_while(|rule| rule["resources"][0] != "serviceaccounts")
+        .count();
+    let patch = format!(r#"[{{"op":"replace","path":"/rules/{at}/verbs","value":["get"]}}]"#);
+    kubectl(&[&role[..], &["--type=json", "-p", &patch]].concat());
+    let plane = plane_with(|_| {});
+    let mut agent = sharing(&plane, &accounts, "managed");
+    agent.start();
+    agent.until_linked();
+    let condition = agent.until_condition("access.token-withheld", LONG);
+    let fix = condition["fix"].as_str().unwrap();
+    assert!(fix.ends_with("| kubectl apply -f -"), "{condition}");
+    assert_eq!(given(&plane), Vec::<String>::new());
 }

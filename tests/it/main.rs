@@ -84,3 +84,5 @@ mod trees;
 mod verdict;
 #[cfg(test)]
 mod views;
+#[cfg(test)]
+mod withdrawn;

@@ -3,7 +3,7 @@
 
 use std::{
     path::PathBuf,
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -92,15 +92,8 @@ impl Bench {
 
     /// Stock kubectl through the link.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
-        command(variable("KUBECTL"))
-            .arg("--kubeconfig")
-            .arg(&self.through)
-            .arg("--cache-dir")
-            .arg(self.agent.folder().join("cache"))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        let mut kubectl = self.kubectl(arguments);
+        kubectl.stdin(Stdio::null()).output().unwrap()
     }
 
     /// How often the agent has refused something because of this level or of what it permits.
@@ -117,7 +110,31 @@ impl Bench {
         }
     }
 
-    fn works(&self, arguments: &[&str]) -> String {
+    /// The same, not started yet.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Command {
+        let mut kubectl = command(variable("KUBECTL"));
+        kubectl.arg("--kubeconfig").arg(&self.through);
+        kubectl
+            .arg("--cache-dir")
+            .arg(self.agent.folder().join("cache"));
+        kubectl.args(arguments);
+        kubectl
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    pub(crate) fn plane(&mut self) -> &mut Plane {
+        &mut self.plane
+    }
+
+    /// The namespace of the accounts.
+    pub(crate) fn own(&self) -> &str {
+        self.accounts.namespace()
+    }
+
+    pub(crate) fn works(&self, arguments: &[&str]) -> String {
         let output = self.ask(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
         said(&output)
@@ -391,9 +408,47 @@ fn rights_that_are_wider_or_narrower_than_the_manifest_are_named() {
 }
 
 #[test]
-fn a_cluster_admin_behind_a_managed_level_is_an_open_lock() {
+fn a_cluster_admin_behind_a_managed_level_is_removed_or_told() {
     let Some(_held) = calm() else { return };
     let accounts = Accounts::new(Reach::Full);
+    let name = format!("pipeops-full.{}", accounts.namespace());
+    // By another name it is somebody else's, and told.
+    let other = format!("another-of-{}", accounts.namespace());
+    let account = format!("--serviceaccount={}:pipeops-cp", accounts.namespace());
+    let create = ["create", "clusterrolebinding", &other, &account];
+    kubectl(&[&create[..], &["--clusterrole=cluster-admin"]].concat());
+    let plane = Plane::start(Options::default()).unwrap();
+    let mut agent = agent_of(&plane, &accounts);
+    agent.start();
+    until("the agent's own is gone", LOOKED, || {
+        let bindings = kubectl(&["get", "clusterrolebindings", "-o", "name"]);
+        (!bindings.contains(&name)).then_some(())
+    });
+    let told = agent.until("the other one is told", LOOKED, |status| {
+        let all = conditions(status);
+        all.into_iter()
+            .find(|told| told.contains("somebody has given"))
+    });
+    assert!(told.contains("grep pipeops-cp"), "{told}");
+    kubectl(&["delete", "clusterrolebinding", &other]);
+}
+
+#[test]
+fn a_cluster_admin_that_the_agent_may_not_remove_is_an_open_lock() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Full);
+    // The manifest of an earlier version has no such right.
+    let role = format!("pipeops-agent-cluster.{}", accounts.namespace());
+    let found = kubectl(&["get", "clusterrole", &role, "-o", "json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let rules = found["rules"].as_array().unwrap().iter();
+    let at = rules
+        .take_while(|rule| {
+            rule["resources"][0] != "clusterrolebindings" || rule["verbs"][0] != "delete"
+        })
+        .count();
+    let patch = format!(r#"[{{"op":"remove","path":"/rules/{at}"}}]"#);
+    kubectl(&["patch", "clusterrole", &role, "--type=json", "-p", &patch]);
     let plane = Plane::start(Options::default()).unwrap();
     let mut agent = agent_of(&plane, &accounts);
     agent.start();
@@ -408,25 +463,4 @@ fn a_cluster_admin_behind_a_managed_level_is_an_open_lock() {
         open["fix"],
         format!("kubectl delete clusterrolebinding {name}").as_str()
     );
-
-    // By another name it is found, too.
-    let other = format!("another-of-{}", accounts.namespace());
-    let account = format!("--serviceaccount={}:pipeops-cp", accounts.namespace());
-    kubectl(&[
-        "create",
-        "clusterrolebinding",
-        &other,
-        "--clusterrole=cluster-admin",
-        &account,
-    ]);
-    kubectl(&["delete", "clusterrolebinding", &name]);
-    agent.stop();
-    agent.start();
-    let told = agent.until("the other one is told", LOOKED, |status| {
-        let all = conditions(status);
-        all.into_iter()
-            .find(|told| told.contains("somebody has given"))
-    });
-    assert!(told.contains("grep pipeops-cp"), "{told}");
-    kubectl(&["delete", "clusterrolebinding", &other]);
 }

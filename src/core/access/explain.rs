@@ -186,7 +186,8 @@ pub fn reason(call: Option<&Call>, refusal: &Refusal) -> String {
 }
 
 impl Inquiry {
-    fn asked(&self) -> Asked {
+    /// The same as it would be asked for.
+    pub fn asked(&self) -> Asked {
         let (path, query) = self
             .target
             .split_once('?')

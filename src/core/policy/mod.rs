@@ -27,6 +27,7 @@ mod namespace;
 mod pods;
 mod protobuf;
 mod shape;
+pub mod standing;
 mod tables;
 
 pub use attributes::{Attributes, Object, Verb};

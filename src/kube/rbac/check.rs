@@ -10,7 +10,9 @@ use crate::{
     kube::{Client, Error, Identity},
     wire::{
         json::{self, fields},
-        kube::rights::{AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview},
+        kube::rights::{
+            ACCESS_REVIEWS, AccessReviewSpec, ResourceAttributes, SelfSubjectAccessReview,
+        },
     },
 };
 
@@ -170,13 +172,15 @@ pub async fn reaches_secrets(
                 namespace: manifest.namespace().to_string(),
                 verb: "get".to_owned(),
                 resource: "secrets".to_owned(),
+                ..ResourceAttributes::default()
             },
         },
         ..SelfSubjectAccessReview::default()
     };
     let identity = Identity::Bearer(token.clone());
-    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let answer: SelfSubjectAccessReview = client.create_as(&identity, path, &question).await?;
+    let answer: SelfSubjectAccessReview = client
+        .create_as(&identity, ACCESS_REVIEWS, &question)
+        .await?;
     Ok(answer.status.allowed)
 }
 

@@ -18,7 +18,7 @@ use crate::{
     wire::kube::{
         Metadata,
         rights::{
-            AccessReviewSpec, GROUP, ResourceAttributes, RoleBinding, RoleRef,
+            ACCESS_REVIEWS, AccessReviewSpec, GROUP, ResourceAttributes, RoleBinding, RoleRef,
             SelfSubjectAccessReview, Subject,
         },
     },
@@ -40,9 +40,17 @@ const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "pipeops-agent");
 pub(super) struct Bindings {
     client: Client,
     manifest: Manifest,
-    known: RefCell<LiteMap<String, Mono>>,
+    /// Namespaces with a binding that was seen: the UID of each, and until when that counts.
+    known: RefCell<LiteMap<String, (String, Mono)>>,
     /// One at a time: calls that need the same one come together.
     making: Mutex<()>,
+}
+
+/// A namespace: one that was deleted and created again is another place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) uid: &'a str,
 }
 
 impl Bindings {
@@ -56,18 +64,20 @@ impl Bindings {
     }
 
     /// Whether one was seen here a short time ago.
-    pub(super) fn is_known(&self, namespace: &str) -> bool {
+    pub(super) fn is_known(&self, place: Place<'_>) -> bool {
         let now = clock::now().mono;
         let known = self.known.borrow();
-        known.get(namespace).is_some_and(|until| now < *until)
+        let found = known.get(place.namespace);
+        found.is_some_and(|(uid, until)| uid == place.uid && now < *until)
     }
 
     /// Makes the binding of this namespace where it is missing. `token` is the account's.
-    pub(super) async fn make(&self, namespace: &str, token: &Secret) -> Result<(), String> {
+    pub(super) async fn make(&self, place: Place<'_>, token: &Secret) -> Result<(), String> {
         let _one_at_a_time = self.making.lock().await;
-        if self.is_known(namespace) {
+        if self.is_known(place) {
             return Ok(());
         }
+        let namespace = place.namespace;
         let wanted = self.wanted(namespace);
         let found = match self.found(namespace).await {
             Err(error) if error.is_not_found() => self.create(namespace, &wanted, token).await,
@@ -85,7 +95,7 @@ impl Bindings {
                 found.role_ref.kind, found.role_ref.name
             ));
         }
-        self.remember(namespace);
+        self.remember(place);
         Ok(())
     }
 
@@ -119,6 +129,7 @@ impl Bindings {
                     namespace: namespace.to_owned(),
                     verb: "create".to_owned(),
                     resource: "pods".to_owned(),
+                    ..ResourceAttributes::default()
                 },
             },
             ..SelfSubjectAccessReview::default()
@@ -126,9 +137,10 @@ impl Bindings {
         let identity = Identity::Bearer(token.clone());
         let deadline = clock::now().mono.after(IN_FORCE_WITHIN);
         while clock::now().mono < deadline {
-            let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-            let answer: Result<SelfSubjectAccessReview, _> =
-                self.client.create_as(&identity, path, &question).await;
+            let answer: Result<SelfSubjectAccessReview, _> = self
+                .client
+                .create_as(&identity, ACCESS_REVIEWS, &question)
+                .await;
             match answer {
                 Ok(answer) if answer.status.allowed => return,
                 Ok(_) => Timer::after(LOOK_AGAIN).await,
@@ -141,13 +153,19 @@ impl Bindings {
         log::warn!("the binding in the namespace {namespace} is not in force yet");
     }
 
-    fn remember(&self, namespace: &str) {
+    fn remember(&self, place: Place<'_>) {
         let now = clock::now().mono;
         let mut known = self.known.borrow_mut();
-        known.retain(|_, until| now < *until);
+        known.retain(|_, (_, until)| now < *until);
         if known.len() < KNOWN_MAX {
-            known.insert(namespace.to_owned(), now.after(FRESH));
+            let seen = (place.uid.to_owned(), now.after(FRESH));
+            known.insert(place.namespace.to_owned(), seen);
         }
+    }
+
+    /// Forgets that one was seen here: the next call that needs it looks again.
+    pub(super) fn forget(&self, namespace: &str) {
+        self.known.borrow_mut().remove(namespace);
     }
 
     /// The namespaces in which there is a binding of ours.
@@ -183,6 +201,30 @@ impl Bindings {
             Err(error) if !error.is_not_found() => Err(error),
             Ok(()) | Err(_) => {
                 log::info!("{ACCOUNT} is no longer let into the namespace {namespace}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the binding that makes the account cluster-admin, where it is ours: that role, for this account alone.
+    pub(super) async fn remove_full(&self, name: &str) -> Result<(), Error> {
+        let path = format!("/apis/{GROUP}/v1/clusterrolebindings/{name}");
+        let found: RoleBinding = match self.client.get(&path).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?,
+        };
+        let is_ours =
+            found.role_ref.name == "cluster-admin" && found.subjects == self.wanted("").subjects;
+        if !is_ours {
+            return Err(Error::BadRequest(format!(
+                "it is not the agent's: it gives {}",
+                found.role_ref.name
+            )));
+        }
+        match self.client.delete(&path).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            Ok(()) | Err(_) => {
+                log::warn!("{name} was removed: {ACCOUNT} is not cluster-admin any more");
                 Ok(())
             }
         }

@@ -1,18 +1,18 @@
 //! What is written down about proxied calls: writes and exec row by row before their effect, reads and floods of refusals as sums.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     rc::Rc,
     time::Duration,
 };
 
 use smol::channel::{Receiver, Sender, bounded};
 
-use super::upstream::until;
+use super::{gate::Withdrawal, upstream::until};
 use crate::{
     core::{
         access::reason,
-        audit::{Effect, Entry, Form as Written, Kind, Minute, Summary, Verdict},
+        audit::{Effect, Entry, Form as Written, Kind, Minute, Outcome, Summary, Verdict},
         policy::Rules,
         proxy::{Call, Form, Refusal, Target},
         time::{Mono, Wall, in_words},
@@ -47,7 +47,7 @@ struct Desk {
 #[derive(Debug)]
 struct End {
     begun: Begun,
-    outcome: &'static str,
+    outcome: Outcome,
     effect: Effect,
 }
 
@@ -57,7 +57,11 @@ pub(super) struct Record {
     audit: Rc<Audit>,
     place: RefCell<Option<Place>>,
     started: Mono,
-    outcome: Cell<&'static str>,
+    outcome: RefCell<Outcome>,
+    /// HTTP status of the API server's answer.
+    status: Cell<Option<u16>>,
+    /// Filled when the permission is withdrawn: that is how the call ended, then.
+    withdrawal: Rc<OnceCell<Withdrawal>>,
     pub(super) received_bytes: Cell<u64>,
     pub(super) sent_bytes: Cell<u64>,
 }
@@ -83,12 +87,18 @@ impl Audit {
     }
 
     /// Writes a permitted call down. What cannot be written down may not go on: the text says why.
-    pub(super) async fn permit(self: &Rc<Self>, call: &Call) -> Result<Record, String> {
+    pub(super) async fn permit(
+        self: &Rc<Self>,
+        call: &Call,
+        withdrawal: Rc<OnceCell<Withdrawal>>,
+    ) -> Result<Record, String> {
         let record = Record {
             audit: Rc::clone(self),
             place: RefCell::new(None),
             started: clock::now().mono,
-            outcome: Cell::new("cancelled"),
+            outcome: RefCell::default(),
+            status: Cell::new(None),
+            withdrawal,
             received_bytes: Cell::new(0),
             sent_bytes: Cell::new(0),
         };
@@ -146,7 +156,7 @@ impl Audit {
             Ok(begun) => {
                 let end = End {
                     begun,
-                    outcome: "refused",
+                    outcome: Outcome::Refused,
                     effect: Effect::default(),
                 };
                 write_end(&desk.book, end).await;
@@ -215,7 +225,7 @@ async fn write_end(book: &Book, end: End) {
         outcome,
         effect,
     } = end;
-    if let Err(error) = book.end(begun, outcome, effect).await {
+    if let Err(error) = book.end(begun, &outcome.text(), effect).await {
         log::warn!("proxy: the end of a call is not in the audit: {error}");
     }
 }
@@ -230,9 +240,28 @@ fn kind(call: &Call) -> Kind {
 }
 
 impl Record {
+    /// Keeps the status of the answer. An application's own is no outcome: its answers were carried through.
+    pub(super) fn answered(&self, target: &Target, status: u16) {
+        if matches!(target, Target::Kubernetes(_)) {
+            self.status.set(Some(status));
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        if let Some(Withdrawal { why, .. }) = self.withdrawal.get() {
+            return Outcome::Withdrawn(why.clone());
+        }
+        match (self.outcome.take(), self.status.get()) {
+            (Outcome::Done | Outcome::Failed, Some(status)) if status >= 400 => {
+                Outcome::Rejected(status)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// How it came out.
-    pub(super) fn ended(&self, outcome: &'static str) {
-        self.outcome.set(outcome);
+    pub(super) fn ended(&self, outcome: Outcome) {
+        self.outcome.replace(outcome);
     }
 
     /// Counts bytes of the request.
@@ -267,7 +296,7 @@ impl Drop for Record {
             Some(Place::Row(begun)) => {
                 let end = End {
                     begun,
-                    outcome: self.outcome.get(),
+                    outcome: self.outcome(),
                     effect,
                 };
                 let desk = self.audit.desk.as_ref();

@@ -16,7 +16,10 @@ use super::{
     upstream::{self, header_list, late, until},
 };
 use crate::{
-    core::proxy::{HeaderList, Limits, first},
+    core::{
+        audit::Outcome,
+        proxy::{HeaderList, Limits, first},
+    },
     kube::Body,
     link::outlet::Outlet,
     wire::control::Answer,
@@ -119,20 +122,20 @@ impl Exchange {
         };
         match outcome {
             Ok(Some(whole)) => {
-                say_ended("done");
+                say_ended(Outcome::Done);
                 // Complete and local: no limit of the caller's can cut the message in its middle any more.
                 reply.send_whole(whole).await;
             }
             Ok(None) => {
-                say_ended("done");
+                say_ended(Outcome::Done);
                 reply.finish();
             }
             Err(Failure::Told(text)) => {
-                say_ended("failed");
+                say_ended(Outcome::Failed);
                 log::debug!("proxy: a request failed: {text}");
                 reply.fail(&text).await;
             }
-            Err(Failure::Lost) => say_ended("link lost"),
+            Err(Failure::Lost) => say_ended(Outcome::LinkLost),
         }
     }
 }
@@ -170,6 +173,9 @@ impl Conversation<'_> {
         let status = response.status().as_u16();
         let headers = header_list(response.headers());
         let (target, idle) = (&self.permit.call.target, self.limits.idle);
+        if let Some(record) = book.get() {
+            record.answered(target, status);
+        }
         let body = response.into_body();
         let sent = |bytes| {
             if let Some(record) = book.get() {

@@ -1,7 +1,9 @@
-//! Who runs, who waits for its turn, and who has to go because the rules have become stricter. The same for every form of request.
+//! Who runs, who waits for its turn, and who has to go because its permission was withdrawn. The same for every form of request.
 
 use std::{
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
+    collections::BTreeMap,
+    convert::Infallible,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll},
@@ -19,6 +21,11 @@ use super::{
 };
 use crate::{
     core::{
+        access::reason,
+        policy::{
+            Rules, Terms,
+            standing::{Grant, Observed, Standing, Subject, first_look_at_grant},
+        },
         proxy::{Admission, Call, Class, Refusal, Slots},
         time::Mono,
     },
@@ -26,9 +33,20 @@ use crate::{
 };
 
 /// The gate that every exchange goes through.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Gate {
     state: RefCell<State>,
+    /// Signals that calls rely on something else than before.
+    changed: (Sender<()>, Receiver<()>),
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            state: RefCell::default(),
+            changed: bounded(1),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -38,12 +56,40 @@ struct State {
     numbers: u64,
 }
 
-/// One that is inside or waits. Each channel holds one word and gets one.
+/// One that is inside or waits.
 #[derive(Debug)]
 struct Guest {
     call: Rc<Call>,
     turn: Sender<()>,
-    cut: Sender<Refusal>,
+    /// Closed when the permission is withdrawn.
+    cut: Sender<Infallible>,
+    withdrawal: Rc<OnceCell<Withdrawal>>,
+    standing: Standing,
+    /// The right of the control plane's account that the call needs, and when to look at it.
+    grant: Option<(Grant, Mono)>,
+}
+
+/// Why the permission of a running call was withdrawn.
+#[derive(Clone, Debug)]
+pub(super) struct Withdrawal {
+    refusal: Refusal,
+    /// The reason in the audit.
+    pub(super) why: String,
+}
+
+impl Guest {
+    /// Ends the call where it may not go on. Returns whether it was this that ended it.
+    fn apply(&self, verdict: Result<(), Refusal>) -> bool {
+        let Err(refusal) = verdict else {
+            return false;
+        };
+        let why = reason(Some(&self.call), &refusal);
+        log::info!("proxy: {} is cut: {why}", self.call.line());
+        // One that was told before is on its way.
+        let is_first = self.withdrawal.set(Withdrawal { refusal, why }).is_ok();
+        self.cut.close();
+        is_first
+    }
 }
 
 /// A place inside, or in the queue; given up when it is dropped.
@@ -55,7 +101,7 @@ pub(super) struct Pass {
     /// Until when it waits for its turn; `None`: it may run.
     waits_until: Option<Mono>,
     turn: Receiver<()>,
-    cut: Receiver<Refusal>,
+    cut: Cut,
 }
 
 impl Gate {
@@ -75,6 +121,13 @@ impl Gate {
             call: Rc::clone(call),
             turn,
             cut,
+            withdrawal: Rc::default(),
+            standing: Standing::Waiting,
+            grant: None,
+        };
+        let cut = Cut {
+            closed: Box::pin(told_cut),
+            withdrawal: Rc::clone(&guest.withdrawal),
         };
         state.guests.insert(number, guest);
         Ok(Pass {
@@ -83,19 +136,96 @@ impl Gate {
             class: call.class,
             waits_until,
             turn: told_turn,
-            cut: told_cut,
+            cut,
         })
     }
 
-    /// Tells everybody who may not be here any more to go. Returns how many were told.
-    pub(super) fn review(&self, judge: impl Fn(&Call) -> Result<(), Refusal>) -> usize {
-        let state = self.state.borrow();
-        let refused = state.guests.values().filter_map(|guest| {
-            let refusal = judge(&guest.call).err()?;
-            // One that was told before is on its way.
-            guest.cut.try_send(refusal).ok()
+    /// Evaluates the terms of every call again under changed rules. Returns how many calls that ended.
+    pub(super) fn review(&self, judge: impl Fn(&Call) -> Result<Terms, Refusal>) -> usize {
+        let now = clock::now().mono;
+        let count = self.each(|guest| {
+            let terms = judge(&guest.call)?;
+            guest.standing.revise(terms, now)
         });
-        refused.count()
+        self.wake();
+        count
+    }
+
+    /// Takes in what a look at a namespace found. Returns how many calls that ended.
+    pub(super) fn observed(
+        &self,
+        rules: Rules,
+        name: &str,
+        found: Option<&Observed>,
+        seen: Mono,
+    ) -> usize {
+        self.each(|guest| guest.standing.observe(&rules, name, found, seen))
+    }
+
+    /// Takes in whether the control plane's account has a right. Returns how many calls that ended.
+    pub(super) fn granted(&self, asked: &Grant, is_granted: bool, account: &str) -> usize {
+        let now = clock::now().mono;
+        self.each(|guest| {
+            if let Some((grant, due)) = &mut guest.grant
+                && grant == asked
+            {
+                *due = first_look_at_grant(now);
+                if !is_granted {
+                    return Err(grant.withdrawn(account));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends calls that rely on what was not confirmed in time. Returns how many those were.
+    pub(super) fn expire(&self, now: Mono) -> usize {
+        self.each(|guest| guest.standing.check_age(now))
+    }
+
+    fn each(&self, mut judge: impl FnMut(&mut Guest) -> Result<(), Refusal>) -> usize {
+        let mut state = self.state.borrow_mut();
+        let all = state.guests.iter_mut().map(|(_, guest)| {
+            let verdict = judge(guest);
+            guest.apply(verdict)
+        });
+        all.filter(|is_cut| *is_cut).count()
+    }
+
+    /// What running calls rely on outside this machine, and from when on another look is wanted.
+    pub(super) fn relied_on(&self) -> BTreeMap<Subject, Mono> {
+        let mut all: BTreeMap<Subject, Mono> = BTreeMap::new();
+        let state = self.state.borrow();
+        let alive = state.guests.values();
+        for guest in alive.filter(|guest| guest.withdrawal.get().is_none()) {
+            let grant = guest.grant.clone();
+            let grant = grant.map(|(grant, due)| (Subject::Grant(grant), due));
+            for (subject, due) in guest.standing.next_look().into_iter().chain(grant) {
+                let wanted = all.entry(subject).or_insert(due);
+                *wanted = due.min(*wanted);
+            }
+        }
+        all
+    }
+
+    /// Moment of the next [`Gate::expire`] that may end a call.
+    pub(super) fn expires(&self) -> Option<Mono> {
+        let state = self.state.borrow();
+        let alive = state.guests.values();
+        let alive = alive.filter(|guest| guest.withdrawal.get().is_none());
+        alive.filter_map(|guest| guest.standing.good_until()).min()
+    }
+
+    /// Waits until calls rely on something else than before.
+    pub(super) async fn changed(&self) {
+        if self.changed.1.recv().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    fn wake(&self) {
+        // Full: somebody is on the way to look.
+        self.changed.0.try_send(()).ok();
     }
 
     /// How many are inside or wait.
@@ -133,17 +263,27 @@ impl Pass {
         }
     }
 
-    /// Waits until the rules have become too strict for this call; for ever where they do not.
-    pub(super) async fn cut(&self) -> Denial {
-        match self.cut.recv().await {
-            Ok(refusal) => refusal.into(),
-            Err(_) => std::future::pending().await,
-        }
+    /// Keeps the terms on which the call starts, and the right that its account needs.
+    pub(super) fn rely(&self, standing: Standing, grant: Option<Grant>) {
+        let mut state = self.gate.state.borrow_mut();
+        let Some(guest) = state.guests.get_mut(&self.number) else {
+            return;
+        };
+        let first_look = first_look_at_grant(clock::now().mono);
+        guest.grant = grant.map(|grant| (grant, first_look));
+        guest.standing = standing;
+        drop(state);
+        self.gate.wake();
     }
 
-    /// The same for what is polled.
+    /// Waits until the permission is withdrawn; for ever where it is not.
+    pub(super) async fn cut(&self) -> Denial {
+        self.watch_cut().cut().await
+    }
+
+    /// The same for somebody else than the holder of the place.
     pub(super) fn watch_cut(&self) -> Cut {
-        Cut(Box::pin(self.cut.clone()))
+        self.cut.clone()
     }
 
     /// Lets the next short one in, although this one still goes on: it holds nobody up any more. Long ones stay counted.
@@ -162,15 +302,31 @@ impl Drop for Pass {
     }
 }
 
-/// Learns that the rules have become too strict.
-#[derive(Debug)]
-pub(super) struct Cut(Pin<Box<Receiver<Refusal>>>);
+/// Learns that the permission of a call was withdrawn. Any number may listen.
+#[derive(Clone, Debug)]
+pub(super) struct Cut {
+    closed: Pin<Box<Receiver<Infallible>>>,
+    withdrawal: Rc<OnceCell<Withdrawal>>,
+}
 
 impl Cut {
+    /// Why the permission was withdrawn, once it was.
+    pub(super) fn withdrawal(&self) -> Rc<OnceCell<Withdrawal>> {
+        Rc::clone(&self.withdrawal)
+    }
+
+    /// Waits until the permission is withdrawn; for ever where the call ends before.
+    pub(super) async fn cut(&mut self) -> Denial {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Denial> {
-        match self.0.as_mut().poll_next(context) {
-            Poll::Ready(Some(refusal)) => Poll::Ready(refusal.into()),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        match self.closed.as_mut().poll_next(context) {
+            Poll::Ready(_closed) => match self.withdrawal.get() {
+                Some(Withdrawal { refusal, .. }) => Poll::Ready(refusal.clone().into()),
+                None => Poll::Pending,
+            },
+            Poll::Pending => Poll::Pending,
         }
     }
 }

@@ -19,6 +19,7 @@ mod socket;
 mod streams;
 mod table;
 mod upstream;
+mod vigil;
 
 use std::{
     cell::{Cell, RefCell},
@@ -82,7 +83,7 @@ pub struct Proxy {
     shared: Rc<Shared>,
     refusals: RefCell<Option<Refusals>>,
     streams: RefCell<Option<Streams>>,
-    _keeping: Task<()>,
+    _tasks: [Task<()>; 2],
 }
 
 /// What every exchange may reach.
@@ -147,19 +148,25 @@ impl Proxy {
     fn with_audit(parts: Parts, book: Option<Book>) -> Self {
         let rules = Rc::new(Cell::new(parts.rules));
         let audit = Audit::new(book, Rc::clone(&rules));
-        let keeping = parts.executor.spawn(Rc::clone(&audit).keep());
+        let executor = Rc::clone(&parts.executor);
+        if let Some(delegate) = &parts.delegate {
+            delegate.hold(parts.rules.level);
+        }
+        let keeping = executor.spawn(Rc::clone(&audit).keep());
+        let shared = Rc::new(Shared {
+            parts,
+            rules,
+            audit,
+            gate: Rc::default(),
+            budget: Budget::default(),
+            table: RefCell::default(),
+        });
+        let vigil = executor.spawn(vigil::keep(Rc::clone(&shared)));
         Self {
-            shared: Rc::new(Shared {
-                parts,
-                rules,
-                audit,
-                gate: Rc::default(),
-                budget: Budget::default(),
-                table: RefCell::default(),
-            }),
+            shared,
             refusals: RefCell::new(None),
             streams: RefCell::new(None),
-            _keeping: keeping,
+            _tasks: [keeping, vigil],
         }
     }
 

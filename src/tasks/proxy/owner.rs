@@ -27,6 +27,9 @@ impl Proxy {
     pub fn set_rules(&self, rules: Rules) -> usize {
         self.shared.rules.set(rules);
         let shared = &self.shared;
+        if let Some(delegate) = &shared.parts.delegate {
+            delegate.hold(rules.level);
+        }
         shared.gate.review(|call| shared.review(call))
     }
 

@@ -11,9 +11,13 @@ use super::{
 use crate::{
     core::{
         audit::Entry,
-        policy::{self, Fenced, PROTECTED, Terms, Which, Written},
+        policy::{
+            self, Fenced, PROTECTED, Terms, Which, Written,
+            standing::{Grant, Observed, Standing},
+        },
         proxy::{Asked, Call, Cluster, Refusal, Target},
         secret::Secret,
+        time::Mono,
     },
     kube::{Identity, query_escaped},
     wire::{
@@ -35,12 +39,10 @@ pub(super) struct Denied {
     pub(super) row: Option<Entry>,
 }
 
-/// A call that may run as far as it says itself.
+/// A call that may run as far as it says itself. It is judged again when its turn comes.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) call: Rc<Call>,
-    terms: Terms,
-    caller: Caller,
 }
 
 /// Who a call runs as.
@@ -78,10 +80,8 @@ impl Shared {
             row: None,
         })?;
         match self.judge(&call) {
-            Ok((terms, caller)) => Ok(Admitted {
+            Ok(_) => Ok(Admitted {
                 call: Rc::new(call),
-                terms,
-                caller,
             }),
             Err(refusal) => Err(Denied {
                 row: self.audit.refuse(&call, &refusal),
@@ -90,9 +90,9 @@ impl Shared {
         }
     }
 
-    /// Whether a call that runs would still be admitted.
-    pub(super) fn review(&self, call: &Call) -> Result<(), Refusal> {
-        self.judge(call).map(drop)
+    /// The terms on which a call would be admitted now.
+    pub(super) fn review(&self, call: &Call) -> Result<Terms, Refusal> {
+        self.judge(call).map(|(terms, _)| terms)
     }
 
     fn judge(&self, call: &Call) -> Result<(Terms, Caller), Refusal> {
@@ -119,8 +119,8 @@ impl Shared {
         delegate.is_some_and(|delegate| delegate.is_handle(bearer))
     }
 
-    /// Waits for the turn of an admitted call, asks the cluster what is still open, writes the call down into `book`, and gets it an
-    /// identity.
+    /// Waits for the turn of an admitted call, judges it by the rules of then, asks the cluster what is still open, writes the call down
+    /// into `book`, and gets it an identity.
     pub(super) async fn permit(
         &self,
         admitted: Admitted,
@@ -128,17 +128,31 @@ impl Shared {
         book: &OnceCell<Record>,
     ) -> Result<Permit, Denial> {
         pass.turn().await?;
-        let Admitted {
-            call,
-            terms,
-            caller,
-        } = admitted;
+        let Admitted { call } = admitted;
+        let (terms, caller) = match self.judge(&call) {
+            Ok(judged) => judged,
+            Err(refusal) => return Err(self.refuse(&call, refusal).await),
+        };
+        let grant = match caller {
+            Caller::ControlPlane => Grant::of(&call),
+            Caller::Foreign(_) | Caller::Itself => None,
+        };
         let mut writes = None;
-        if let Terms::InManaged(namespace) = &terms {
-            self.settle(&call, namespace).await?;
-            writes = policy::written(&call);
+        match &terms {
+            Terms::Free => pass.rely(Standing::Free, grant),
+            Terms::NewNamespace => pass.rely(Standing::NewNamespace, grant),
+            Terms::InManaged(namespace) => {
+                let (found, seen) = self.settle(&call, namespace).await?;
+                // From here on a change of the labels ends the call, whether it has started or not.
+                pass.rely(Standing::in_managed(namespace, &found, seen), grant);
+                self.bind(&call, namespace, &found).await?;
+                writes = policy::written(&call);
+            }
         }
-        let record = self.audit.permit(&call).await;
+        let record = self
+            .audit
+            .permit(&call, pass.watch_cut().withdrawal())
+            .await;
         let record = record.map_err(|text| Denial::new(Cause::Busy, text))?;
         book.get_or_init(|| record);
         let is_delegated = matches!(caller, Caller::ControlPlane);
@@ -170,36 +184,45 @@ impl Shared {
         delegate.token().await.map_err(Denial::backend)
     }
 
-    /// Asks the cluster whether a namespace is one where the call may run.
-    async fn settle(&self, call: &Call, namespace: &str) -> Result<(), Denial> {
+    /// Asks the cluster whether a namespace is one where the call may run. The moment is the one at which the look began.
+    async fn settle(&self, call: &Call, namespace: &str) -> Result<(Observed, Mono), Denial> {
         let Some(delegate) = &self.parts.delegate else {
             return Err(no_cluster());
         };
-        let found = delegate.namespace(namespace).await;
-        let found = found.map_err(Denial::backend)?;
-        // The rules of now: they may have changed since the call was admitted.
-        let settled = policy::settle(&self.rules.get(), namespace, found.as_ref());
+        let found = delegate.observed(namespace).await;
+        let (found, seen) = found.map_err(Denial::backend)?;
+        // The rules of now: they may have changed while the cluster was asked.
+        let labels = found.as_ref().map(|found| &found.namespace);
+        let settled = policy::settle(&self.rules.get(), namespace, labels);
         let fenced = Fenced::of(call);
         let settled = match &fenced {
-            Some(fenced) => settled.and_then(|()| fenced.settle(found.as_ref())),
+            Some(fenced) => settled.and_then(|()| fenced.settle(labels)),
             None => settled,
         };
         let settled = match (settled, &fenced) {
             (Ok(()), Some(fenced)) => self.look_at_fence(fenced).await?,
             (settled, _) => settled,
         };
-        let Err(refusal) = settled else {
-            let bound = delegate.bind(namespace).await;
-            return match call.target {
-                Target::Kubernetes(_) => {
-                    bound.map_err(Denial::backend)?;
-                    self.enter(call, namespace).await
-                }
-                // Needed where the way leads through the API server, and most hosts reach their Pods by themselves.
-                Target::Service(_) => Ok(()),
-            };
+        match settled {
+            Ok(()) => Ok((found.unwrap_or_default(), seen)),
+            Err(refusal) => Err(self.refuse(call, refusal).await),
+        }
+    }
+
+    /// Lets the control plane's account into a managed namespace, where that was not done before.
+    async fn bind(&self, call: &Call, namespace: &str, found: &Observed) -> Result<(), Denial> {
+        let Some(delegate) = &self.parts.delegate else {
+            return Err(no_cluster());
         };
-        Err(self.refuse(call, refusal).await)
+        let bound = delegate.bind(namespace, found).await;
+        match call.target {
+            Target::Kubernetes(_) => {
+                bound.map_err(Denial::backend)?;
+                self.enter(call, namespace).await
+            }
+            // Needed where the way leads through the API server, and most hosts reach their Pods by themselves.
+            Target::Service(_) => Ok(()),
+        }
     }
 }
 

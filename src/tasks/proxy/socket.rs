@@ -22,7 +22,10 @@ use super::{
     upstream::{self, DEADLINE, every_header, header_list, until},
 };
 use crate::{
-    core::proxy::{Form, Limits, Target, end_to_end},
+    core::{
+        audit::Outcome,
+        proxy::{Form, Limits, Target, end_to_end},
+    },
     host::clock,
     kube::{
         Body, UpgradedStream,
@@ -75,12 +78,11 @@ enum Over {
 }
 
 impl Over {
-    /// The word in the audit.
-    const fn word(&self) -> &'static str {
+    const fn outcome(&self) -> Outcome {
         match self {
-            Self::ByCaller | Self::ByBackend => "done",
-            Self::Failed(_) => "failed",
-            Self::Lost => "link lost",
+            Self::ByCaller | Self::ByBackend => Outcome::Done,
+            Self::Failed(_) => Outcome::Failed,
+            Self::Lost => Outcome::LinkLost,
         }
     }
 }
@@ -103,14 +105,22 @@ impl SocketExchange {
         let opening = async {
             let shared = &self.place.shared;
             let permit = shared.permit(admitted, &self.pass, &book).await?;
-            self.open(&permit, &mut reply).await
+            self.open(&permit, &mut reply, &book).await
         };
         let cut = async { Err(self.pass.cut().await.into()) };
         let opened = Box::pin(opening).or(ended).or(cut).await;
+        let say_ended = |outcome| {
+            if let Some(record) = book.get() {
+                record.ended(outcome);
+            }
+        };
         let socket = match opened {
             Ok(socket) => socket,
-            Err(Failure::Told(text)) => return self.refused(reply, &text).await,
-            Err(Failure::Lost) => return,
+            Err(Failure::Told(text)) => {
+                say_ended(Outcome::Failed);
+                return self.refused(reply, &text).await;
+            }
+            Err(Failure::Lost) => return say_ended(Outcome::LinkLost),
         };
         if self.say_open(&mut reply, &socket).await.is_err() {
             return;
@@ -130,7 +140,7 @@ impl SocketExchange {
         };
         let cut = async { Over::Failed(self.pass.cut().await.text) };
         let over = relay.or(cut).await;
-        record.ended(over.word());
+        record.ended(over.outcome());
         record.received_bytes.set(self.frames.received_bytes());
         if self.say_over(&mut reply, over).await.is_ok() {
             reply.finish();
@@ -138,7 +148,12 @@ impl SocketExchange {
     }
 
     /// The handshake. A refusal of the backend's is passed on.
-    async fn open(&self, permit: &Permit, reply: &mut Reply) -> Result<Box<Socket>, Failure> {
+    async fn open(
+        &self,
+        permit: &Permit,
+        reply: &mut Reply,
+        book: &OnceCell<Record>,
+    ) -> Result<Box<Socket>, Failure> {
         let what = match self.kind {
             Kind::Application => "failed to connect to service WebSocket",
             Kind::Kubernetes => "failed to connect to K8s API",
@@ -181,6 +196,9 @@ impl SocketExchange {
             Opened::Open(socket) => Ok(socket),
             Opened::Refused(response) => {
                 let status = response.status().as_u16();
+                if let Some(record) = book.get() {
+                    record.answered(&permit.call.target, status);
+                }
                 if self.answer == Answer::Streaming {
                     let headers = header_list(response.headers());
                     reply.head(status, &headers).await?;

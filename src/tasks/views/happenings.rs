@@ -3,7 +3,7 @@
 use super::{Answer, silent};
 use crate::{
     core::{
-        audit::{Verdict, reason_and_fix},
+        audit::{Verdict, outcome_and_why, reason_and_fix},
         event::Source,
         health::Severity,
         outbox::{Backlog, Row, Stream},
@@ -175,10 +175,13 @@ pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
     let entry = &row.entry;
     let (reason, fix) = reason_and_fix(entry.why());
     let is_refused = entry.verdict() == Verdict::Refused;
-    let outcome = match (&row.ended, is_refused) {
-        (_, true) => "refused".to_owned(),
-        (Some((word, _)), false) => word.clone(),
-        (None, false) => "running".to_owned(),
+    let (outcome, reason) = match (&row.ended, is_refused) {
+        (_, true) => ("refused", reason),
+        (Some((text, _)), false) => {
+            let (word, why) = outcome_and_why(text);
+            (word, why.unwrap_or(reason))
+        }
+        (None, false) => ("running", reason),
     };
     let level = level(row);
     let before = level
@@ -190,7 +193,7 @@ pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
         who: entry.who().to_owned(),
         from: from(entry.who()).to_owned(),
         what: entry.what().to_owned(),
-        outcome,
+        outcome: outcome.to_owned(),
         why: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
         undo: Undo {
             possible: before.is_some(),

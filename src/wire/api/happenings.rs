@@ -170,7 +170,8 @@ pub struct ChangeReport {
     pub from: String,
     /// What.
     pub what: String,
-    /// `done`, `failed`, `undone`, `refused` or `running`.
+    /// `done`, `failed`, `undone`, `refused` by the agent, `rejected` by the API server, `withdrawn` while it ran, `cancelled`, `link lost` or
+    /// `running`.
     pub outcome: String,
     /// Why it ended so, in words.
     pub why: Option<String>,

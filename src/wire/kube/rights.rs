@@ -7,6 +7,8 @@ use crate::wire::json::fields;
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
+/// The collection in which an account asks about its own rights.
+pub const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Gives a role to somebody in one namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -94,13 +96,25 @@ pub struct ResourceAttributes {
     pub namespace: String,
     /// What.
     pub verb: String,
-    /// To what; of the core's group.
+    /// API group; empty for the core.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// To what.
     pub resource: String,
+    /// Part of it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subresource: String,
+    /// One object; empty for all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
 }
 fields!(ResourceAttributes {
     namespace,
     verb,
-    resource
+    group,
+    resource,
+    subresource,
+    name
 });
 
 /// The answer.

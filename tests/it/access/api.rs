@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -16,7 +16,16 @@ use crate::by_hand;
 /// It ends with the process of the tests.
 pub(super) struct Api {
     port: u16,
-    watches: Arc<AtomicUsize>,
+    seen: Arc<Seen>,
+}
+
+/// What it saw, and whether its namespaces are what they were.
+#[derive(Default)]
+struct Seen {
+    watches: AtomicUsize,
+    /// Looks at namespaces and rights.
+    looks: AtomicUsize,
+    is_changed: AtomicBool,
 }
 
 impl Api {
@@ -27,20 +36,30 @@ impl Api {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let watches = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&watches);
+        let seen = Arc::<Seen>::default();
+        let counted = Arc::clone(&seen);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let counted = Arc::clone(&counted);
                 std::thread::spawn(move || serve(stream, &counted));
             }
         });
-        Self { port, watches }
+        Self { port, seen }
     }
 
-    /// Watches of ConfigMaps that run.
+    /// Watches of ConfigMaps and Secrets that run.
     pub(super) fn watches(&self) -> usize {
-        self.watches.load(Ordering::SeqCst)
+        self.seen.watches.load(Ordering::SeqCst)
+    }
+
+    /// How often a namespace or a right was looked at.
+    pub(super) fn looks(&self) -> usize {
+        self.seen.looks.load(Ordering::SeqCst)
+    }
+
+    /// From here on the namespaces `unlabelled`, `recreated`, `deleted` and `silent` are what they are called.
+    pub(super) fn change_namespaces(&self) {
+        self.seen.is_changed.store(true, Ordering::SeqCst);
     }
 
     pub(super) fn kubeconfig(&self) -> String {
@@ -49,15 +68,45 @@ impl Api {
 }
 
 /// Answers one request, as every connection has one.
-fn serve(mut stream: TcpStream, watches: &AtomicUsize) -> Option<()> {
+fn serve(mut stream: TcpStream, seen: &Seen) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let request = by_hand::read(&mut reader)?;
-    if request.path.starts_with("/api/v1/configmaps?watch") {
-        watch(stream, reader, watches);
+    let path = request.path.as_str();
+    if path.starts_with("/api/v1/configmaps?watch") || path.contains("/secrets?watch") {
+        watch(stream, reader, &seen.watches);
         return Some(());
     }
-    let (status, body) = answer(&request.path, &request.body);
+    let namespace = path.strip_prefix("/api/v1/namespaces/");
+    let namespace = namespace.filter(|name| !name.contains('/'));
+    if namespace.is_some() || path.ends_with("/selfsubjectaccessreviews") {
+        seen.looks.fetch_add(1, Ordering::SeqCst);
+    }
+    let changing = ["unlabelled", "recreated", "deleted", "silent", "annotated"];
+    let (status, body) = match namespace.filter(|name| changing.contains(name)) {
+        Some(name) => changeable(name, seen.is_changed.load(Ordering::SeqCst)),
+        None => answer(path, &request.body),
+    };
     by_hand::answer(&mut stream, status, &body)
+}
+
+/// A managed namespace, or what it has become.
+fn changeable(name: &str, is_changed: bool) -> (&'static str, Value) {
+    let managed =
+        json!({"pipeops.io/managed": "true", "pod-security.kubernetes.io/enforce": "baseline"});
+    let head = |uid: &str, labels: Value| {
+        let metadata = json!({"name": name, "uid": uid, "labels": labels});
+        ("200 OK", json!({"kind": "Namespace", "metadata": metadata}))
+    };
+    match (is_changed, name) {
+        (true, "unlabelled") => head("1", json!({})),
+        (true, "recreated") => head("2", managed),
+        (true, "deleted") => ("404 Not Found", json!({"reason": "NotFound"})),
+        (true, "silent") => (
+            "500 Internal Server Error",
+            json!({"reason": "InternalError"}),
+        ),
+        _ => head("1", managed),
+    }
 }
 
 fn answer(path: &str, sent: &[u8]) -> (&'static str, Value) {
@@ -77,7 +126,7 @@ fn answer(path: &str, sent: &[u8]) -> (&'static str, Value) {
             json!({"reason": "InternalError"}),
         ),
         "/api/v1/namespaces/shop/pods/a" => ("200 OK", json!({"kind": "Status"})),
-        "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings" => {
+        path if path.ends_with("/rolebindings") && !sent.is_empty() => {
             ("201 Created", serde_json::from_slice(sent).unwrap())
         }
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => {

@@ -13,6 +13,6 @@ mod held;
 mod hostile;
 mod outages;
 mod reads;
-mod running;
+pub(crate) mod running;
 mod services;
 mod takeover;

@@ -15,8 +15,8 @@ use nix::{
 use crate::agent::{SOON, clock, command, until};
 
 /// A command that prints for a long time, line by line. Dropping it kills it.
-pub(super) struct Running {
-    pub(super) child: Child,
+pub(crate) struct Running {
+    pub(crate) child: Child,
     lines: Receiver<String>,
 }
 
@@ -25,7 +25,7 @@ impl Running {
         clippy::disallowed_methods,
         reason = "a reader for each long-running command; it ends with its pipe"
     )]
-    pub(super) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -51,7 +51,7 @@ impl Running {
     }
 
     /// The same on a terminal of its own, whose name is returned too.
-    pub(super) fn on_terminal(command: &Command, rows: u16, columns: u16) -> (Self, String) {
+    pub(crate) fn on_terminal(command: &Command, rows: u16, columns: u16) -> (Self, String) {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<String> = words
             .map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''")))
@@ -71,7 +71,7 @@ impl Running {
     }
 
     /// The next line that is it.
-    pub(super) fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let deadline = clock() + SOON;
         let mut others = Vec::new();
         loop {
@@ -85,26 +85,26 @@ impl Running {
     }
 
     /// What else it printed, once it has ended.
-    pub(super) fn rest(&self) -> String {
+    pub(crate) fn rest(&self) -> String {
         let lines: Vec<String> = self.lines.iter().collect();
         lines.join("\n")
     }
 
     /// Types something.
-    pub(super) fn say(&mut self, text: &str) {
+    pub(crate) fn say(&mut self, text: &str) {
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(text.as_bytes()).unwrap();
         input.flush().unwrap();
     }
 
     /// Ctrl-C.
-    pub(super) fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         let id = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(id), Signal::SIGINT).unwrap();
     }
 
     /// The user sees an end.
-    pub(super) fn ends(&mut self, limit: Duration) -> ExitStatus {
+    pub(crate) fn ends(&mut self, limit: Duration) -> ExitStatus {
         wait(&mut self.child, limit)
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Running {
 }
 
 /// Waits for the end of a command. One that does not end is killed, so that nobody waits for its pipes for ever.
-pub(super) fn wait(child: &mut Child, limit: Duration) -> ExitStatus {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> ExitStatus {
     let deadline = clock() + limit;
     until("the command ends, or is late", 2 * limit, || {
         let ended = child.try_wait().unwrap();
@@ -131,7 +131,7 @@ pub(super) fn wait(child: &mut Child, limit: Duration) -> ExitStatus {
 }
 
 /// Changes the size of a terminal, as a window does that is dragged.
-pub(super) fn resize(terminal: &str, rows: u16, columns: u16) {
+pub(crate) fn resize(terminal: &str, rows: u16, columns: u16) {
     let (rows, columns) = (rows.to_string(), columns.to_string());
     let stty = ["-F", terminal, "rows", &rows, "cols", &columns];
     assert!(command("stty").args(stty).status().unwrap().success());

@@ -13,7 +13,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use smol::Timer;
 
 use crate::{
-    core::time::in_words,
+    core::{audit::Outcome, time::in_words},
     kube::Body,
     tasks::proxy::{
         audit::Record,
@@ -80,14 +80,14 @@ impl Flow {
         }
     }
 
-    fn ended(&self, how: &'static str) {
+    fn ended(&self, how: Outcome) {
         if let Some(record) = self.book.get() {
             record.ended(how);
         }
     }
 
     fn fail(&self, text: String) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.ended("failed");
+        self.ended(Outcome::Failed);
         log::debug!("proxy: an answer was cut short: {text}");
         Poll::Ready(Some(Err(io::Error::other(text))))
     }
@@ -113,13 +113,13 @@ impl HttpBody for Flow {
         };
         flow.silence = None;
         match &frame {
-            None => flow.ended("done"),
+            None => flow.ended(Outcome::Done),
             Some(Ok(frame)) => {
                 if let Some(record) = flow.book.get() {
                     record.sent(frame.data_ref().map_or(0, Bytes::len));
                 }
                 if flow.body.is_end_stream() {
-                    flow.ended("done");
+                    flow.ended(Outcome::Done);
                 }
             }
             Some(Err(error)) => {
@@ -133,7 +133,7 @@ impl HttpBody for Flow {
     fn is_end_stream(&self) -> bool {
         let is_over = self.body.is_end_stream();
         if is_over {
-            self.ended("done");
+            self.ended(Outcome::Done);
         }
         is_over
     }

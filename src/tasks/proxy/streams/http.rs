@@ -15,7 +15,11 @@ use hyper::{
     server::conn::http1,
     service::service_fn,
 };
-use smol::{future::FutureExt as _, io::AsyncWriteExt};
+use smol::{
+    channel::{Receiver, Sender, bounded},
+    future::FutureExt as _,
+    io::AsyncWriteExt,
+};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
@@ -24,7 +28,10 @@ use super::{
     relay::{self, Switched},
 };
 use crate::{
-    core::proxy::{Asked, Form, HeaderList, Limit, Limits, Scheme, route_http},
+    core::{
+        audit::Outcome,
+        proxy::{Asked, Form, HeaderList, Limit, Limits, Scheme, Target, route_http},
+    },
     host::clock,
     kube::{Body, Upgraded, strip_hop_by_hop},
     link::mux::MuxStream,
@@ -32,7 +39,7 @@ use crate::{
         Shared,
         audit::Record,
         denial::{Cause, Denial},
-        gate::Pass,
+        gate::{Cut, Pass},
         permit::Permit,
         upstream::{self, until},
     },
@@ -43,6 +50,8 @@ use crate::{
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
 /// How long a stream may wait for its next request, and the head of one may take.
 const HEAD_WITHIN: Duration = Duration::from_secs(90);
+/// Time in which an answer whose permission was withdrawn ends by itself.
+const END_WITHIN: Duration = Duration::from_secs(1);
 /// How a service is spoken to; the agent reads and removes it.
 const SCHEME: &str = "x-pipeops-scheme";
 
@@ -59,6 +68,8 @@ struct Server {
     to: Destination,
     /// What follows a 101, until the connection has sent that.
     switched: RefCell<Option<Switched>>,
+    /// Receives the permission of each request that begins.
+    begun: (Sender<Cut>, Receiver<Cut>),
 }
 
 /// Serves requests until the stream ends, or until one of them has switched protocols and that is over.
@@ -68,6 +79,7 @@ pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination
         shared,
         to,
         switched: RefCell::new(None),
+        begun: bounded(1),
     });
     let service = service_fn({
         let server = Rc::clone(&server);
@@ -93,7 +105,11 @@ pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination
         watch.ended().await;
         None
     };
-    let Some(parts) = done.or(gone).await else {
+    let withdrawn = async {
+        server.withdrawn().await;
+        None
+    };
+    let Some(parts) = done.or(gone).or(withdrawn).await else {
         return;
     };
     let mut stream = parts.io.into_inner();
@@ -107,6 +123,24 @@ pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination
 }
 
 impl Server {
+    /// Waits until the permission of the request that runs was withdrawn and its answer had time to end by itself. It does not where the
+    /// caller has stopped reading: nobody polls the answer then, and the backend would stay connected.
+    async fn withdrawn(&self) {
+        let begun = &self.begun.1;
+        let mut running = begun.recv().await.ok();
+        while let Some(cut) = &mut running {
+            let next = async { Some(begun.recv().await) };
+            let is_cut = async {
+                cut.cut().await;
+                None
+            };
+            match is_cut.or(next).await {
+                Some(next) => running = next.ok(),
+                None => return clock::until(clock::now().mono.after(END_WITHIN)).await,
+            }
+        }
+    }
+
     async fn answer(
         self: Rc<Self>,
         request: Request<Incoming>,
@@ -128,21 +162,25 @@ impl Server {
             }
         };
         let pass = shared.gate.ask(&admitted.call)?;
+        if let Err(error) = self.begun.0.force_send(pass.watch_cut()) {
+            log::debug!("proxy: a stream of HTTP is over already: {error}");
+        }
         let book: Rc<OnceCell<Record>> = Rc::default();
-        let limits = admitted.call.limits(clock::now());
+        let call = Rc::clone(&admitted.call);
+        let limits = call.limits(clock::now());
         let opening = async {
             let permit = shared.permit(admitted, &pass, &book).await?;
             let opened = self.open(&permit, &limits, body, &book).await;
             if opened.is_err()
                 && let Some(record) = book.get()
             {
-                record.ended("failed");
+                record.ended(Outcome::Failed);
             }
             opened
         };
         let cut = async { Err(pass.cut().await) };
         let opened = Box::pin(opening).or(cut).await?;
-        Ok(self.begin(opened, pass, book, limits.idle))
+        Ok(self.begin(opened, pass, book, (&call.target, limits.idle)))
     }
 
     async fn open(
@@ -166,10 +204,13 @@ impl Server {
         opened: Upgraded,
         pass: Pass,
         book: Rc<OnceCell<Record>>,
-        idle: Duration,
+        (target, idle): (&Target, Duration),
     ) -> Response<Body> {
         match opened {
             Upgraded::Refused(response) => {
+                if let Some(record) = book.get() {
+                    record.answered(target, response.status().as_u16());
+                }
                 // The window of the stream holds it back from here on, so it need not hold up others.
                 pass.step_aside();
                 let (mut head, body) = response.into_parts();

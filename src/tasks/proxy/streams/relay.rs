@@ -9,6 +9,7 @@ use smol::{
 };
 
 use crate::{
+    core::audit::Outcome,
     host::clock,
     kube::UpgradedStream,
     link::mux::MuxStream,
@@ -45,26 +46,38 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
         }
     };
     let up = async {
-        to_backend.write_all(&read_before).await?;
+        let written = to_backend.write_all(&read_before).await;
+        written.map_err(Over::Broken)?;
         count(Record::received, read_before.len());
         let counted = |bytes| count(Record::received, bytes);
-        copy(&mut from_caller, &mut to_backend, counted).await?;
-        // The caller has said everything; the backend may still answer.
-        to_backend.close().await?;
-        std::future::pending::<io::Result<()>>().await
+        match copy(&mut from_caller, &mut to_backend, counted).await {
+            // The caller has said everything; the backend may still answer.
+            Ok(()) => to_backend.close().await.map_err(Over::Broken)?,
+            Err(Side::From(error)) => return Err(Over::CallerGone(error)),
+            Err(Side::To(error)) => return Err(Over::Broken(error)),
+        }
+        std::future::pending().await
     };
     let down = async {
         let counted = |bytes| count(Record::sent, bytes);
-        copy(&mut from_backend, &mut to_caller, counted).await
+        match copy(&mut from_backend, &mut to_caller, counted).await {
+            Ok(()) => Ok(()),
+            Err(Side::From(error)) => Err(Over::Broken(error)),
+            Err(Side::To(error)) => Err(Over::CallerGone(error)),
+        }
     };
     let gone = async {
         watch.broken().await;
-        Err(io::ErrorKind::ConnectionReset.into())
+        Err(Over::CallerGone(io::ErrorKind::ConnectionReset.into()))
     };
-    let cut = async { Err(io::Error::other(pass.cut().await.text)) };
+    let cut = async { Err(Over::Broken(io::Error::other(pass.cut().await.text))) };
     let over = down.or(up).or(gone).or(cut).await;
     if let Some(record) = book.get() {
-        record.ended(if over.is_ok() { "done" } else { "failed" });
+        record.ended(match &over {
+            // Whoever is done with a terminal or a forwarded port hangs up.
+            Ok(()) | Err(Over::CallerGone(_)) => Outcome::Done,
+            Err(Over::Broken(_)) => Outcome::Failed,
+        });
     }
     match over {
         Ok(()) => {
@@ -73,8 +86,22 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
             log::trace!("proxy: a switched stream is over: {closed:?}");
         }
         // Dropped without a close: the caller sees a reset and not a clean end.
-        Err(error) => log::debug!("proxy: a switched stream broke: {error}"),
+        Err(Over::CallerGone(error) | Over::Broken(error)) => {
+            log::debug!("proxy: a switched stream broke: {error}");
+        }
     }
+}
+
+/// Why a stream ended before the backend had said everything.
+enum Over {
+    CallerGone(io::Error),
+    Broken(io::Error),
+}
+
+/// The side of a copy that broke.
+enum Side {
+    From(io::Error),
+    To(io::Error),
 }
 
 /// Carries bytes one way until there are no more.
@@ -82,17 +109,17 @@ async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     counted: impl Fn(usize),
-) -> io::Result<()> {
+) -> Result<(), Side> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut in_a_row = 0;
     loop {
-        let count = from.read(&mut piece).await?;
+        let count = from.read(&mut piece).await.map_err(Side::From)?;
         if count == 0 {
             return Ok(());
         }
         let read = piece.get(..count).unwrap_or_default();
-        to.write_all(read).await?;
-        to.flush().await?;
+        to.write_all(read).await.map_err(Side::To)?;
+        to.flush().await.map_err(Side::To)?;
         counted(count);
         in_a_row += 1;
         if in_a_row >= PIECES_A_TURN {
