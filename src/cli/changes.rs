@@ -12,7 +12,7 @@ use super::{
     given::Given,
     keeper::ROOT,
     load,
-    output::{Output, Tone, ago, printable},
+    output::{Output, Tone, ago, moment, printable},
     socket::{self, Ask},
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
 };
@@ -238,10 +238,11 @@ fn changes(given: &Given, output: &mut Output) -> Result<Exit> {
     }
     let now = clock::now().wall;
     for change in &all {
-        let age = ago(&change.at, now).map(|age| format!("{age} ago"));
+        let age = ago(&change.at, now).map(|age| format!("({age} ago)"));
         let head = [
             Some(change.id.clone()),
             Some(change.outcome.clone()),
+            Some(moment(&change.at)),
             age,
             Some(format!("by {}", change.who)),
         ];

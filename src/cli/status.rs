@@ -440,7 +440,11 @@ fn traffic(load: Said<'_>, link: Said<'_>) -> String {
     let some = |name: &str| load.count(name).filter(|count| *count > 0);
     let bytes = |name: &str| size(link.count(name).unwrap_or(0));
     joined([
-        Some(format!("{} requests", load.count("exchanges").unwrap_or(0))),
+        Some(match load.count("requests").unwrap_or(0) {
+            1 => "1 request".to_owned(),
+            count => format!("{count} requests"),
+        }),
+        some("exchanges").map(|count| format!("{count} running")),
         some("waiting").map(|count| format!("{count} waiting")),
         some("streams").map(|count| format!("{count} streams")),
         some("queued_bytes").map(|bytes| format!("{} queued", size(bytes))),

@@ -1,19 +1,30 @@
 //! What is written down about each request, and how: row by row, or summed per minute, so that no caller can wear the card out.
 //!
-//! Writes and exec are a row before their effect. Refusals of them are rows until there are too many. Reads are summed.
+//! Writes, reads of Secrets and ways into containers are a row before their effect; where there are too many, they are refused. Plain requests
+//! to what serves in the cluster (a page and its pictures) are a row for each service in each minute, and sums beside it. Refusals are rows
+//! until there are too many. Other reads are summed, long ones when they begin.
 
+mod kind;
 mod summary;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+pub use kind::{in_words, root_of_visit};
 pub use summary::{Counts, Refused, Summary};
 
 use crate::core::time::{Mono, Wall};
 
 /// Refusals that are written row by row in a minute; more are summed.
 const REFUSAL_ROWS_MAX: u32 = 30;
-/// Writes and exec in a minute. Each is a row that must be on disk before its effect: at 8 KiB a row this is 5 MB a minute at most.
+/// Rows in a minute that must be on disk before their effect: at 8 KiB a row this is 5 MB a minute at most.
 const EFFECT_ROWS_MAX: u32 = 600;
+/// The same in a day: 800 MB at most. A lease that is renewed every two seconds takes 43,200.
+const EFFECT_ROWS_A_DAY_MAX: u32 = 100_000;
+/// Rows in a day of what is read and entered. As many as are kept: within a day nobody pushes out what was written down.
+const ENTRY_ROWS_A_DAY_MAX: u32 = 20_000;
 /// Different sums in a minute; more go into the sum of [`OTHERS`].
 const SUMS_MAX: usize = 64;
 /// The longest text of one field. What is longer is cut: a caller chooses the path that is written down.
@@ -25,16 +36,23 @@ pub const REFUSALS_SHOWN_MAX: usize = 20;
 /// What stands for all that had no room of their own.
 pub const OTHERS: &str = "(others)";
 const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Time within which a client that was refused an upgrade asks for the same in the older form: kubectl by GET, then by POST.
+const SAME_UPGRADE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
-    /// It changes nothing.
+    /// It changes nothing and shows nothing secret.
     Read,
+    /// It reads Secrets, or what may hold them.
+    Secret,
     /// It changes something in the cluster or on the machine.
     Write,
     /// It runs something, or opens a way into a container.
     Exec,
+    /// It asks what serves in the cluster, and changes nothing by its method.
+    Visit,
 }
 
 /// What was decided about it.
@@ -194,7 +212,7 @@ pub enum Form {
     Row,
     /// Added to a sum, after it.
     Sum,
-    /// Not at all, so it may not go on either: there were too many in this minute. Try again after this time.
+    /// Not at all, so it may not go on either: there were too many in this minute or on this day. Try again after this time.
     TooMany(Duration),
 }
 
@@ -222,13 +240,25 @@ pub struct Sum {
     pub effect: Effect,
 }
 
-/// The rows and sums of the minute that runs.
+/// The rows and sums of the minute that runs, and the rows of the day.
 #[derive(Debug)]
 pub struct Minute {
     began: Mono,
     refusal_rows: u32,
     effect_rows: u32,
+    day: Day,
+    /// What was visited in this minute and has its row.
+    visited: BTreeSet<String>,
+    /// The upgrade that was refused last.
+    upgrade: Option<(String, Mono)>,
     sums: BTreeMap<(Wall, Entry), (u64, Effect)>,
+}
+
+#[derive(Debug)]
+struct Day {
+    began: Mono,
+    effect_rows: u32,
+    entry_rows: u32,
 }
 
 impl Minute {
@@ -238,39 +268,108 @@ impl Minute {
             began: now,
             refusal_rows: 0,
             effect_rows: 0,
+            day: Day {
+                began: now,
+                effect_rows: 0,
+                entry_rows: 0,
+            },
+            visited: BTreeSet::new(),
+            upgrade: None,
             sums: BTreeMap::new(),
+        }
+    }
+
+    fn turn(&mut self, now: Mono) {
+        if now.since(self.began) >= MINUTE {
+            (self.began, self.refusal_rows, self.effect_rows) = (now, 0, 0);
+            self.visited.clear();
+        }
+        if now.since(self.day.began) >= DAY {
+            self.day = Day {
+                began: now,
+                effect_rows: 0,
+                entry_rows: 0,
+            };
         }
     }
 
     /// How a request is written down. Counts it.
     pub fn form(&mut self, kind: Kind, verdict: Verdict, now: Mono) -> Form {
-        if now.since(self.began) >= MINUTE {
-            (self.began, self.refusal_rows, self.effect_rows) = (now, 0, 0);
+        self.turn(now);
+        match (kind, verdict) {
+            (Kind::Read, _) => Form::Sum,
+            (_, Verdict::Permitted) => self.effect_row(kind, now),
+            (_, Verdict::Refused) if self.refusal_rows < REFUSAL_ROWS_MAX => {
+                self.refusal_rows += 1;
+                Form::Row
+            }
+            (_, Verdict::Refused) => Form::Sum,
         }
-        let (rows, rows_max) = match (kind, verdict) {
-            (Kind::Read, _) => return Form::Sum,
-            (Kind::Write | Kind::Exec, Verdict::Permitted) => {
-                (&mut self.effect_rows, EFFECT_ROWS_MAX)
-            }
-            (Kind::Write | Kind::Exec, Verdict::Refused) => {
-                (&mut self.refusal_rows, REFUSAL_ROWS_MAX)
-            }
+    }
+
+    /// How a permitted visit is written down: the first one of each minute as a row, before its effect.
+    pub fn form_of_visit(&mut self, root: &str, now: Mono) -> Form {
+        self.turn(now);
+        if self.visited.contains(root) {
+            return Form::Sum;
+        }
+        let form = self.effect_row(Kind::Visit, now);
+        if form == Form::Row {
+            self.visited.insert(root.to_owned());
+        }
+        form
+    }
+
+    fn effect_row(&mut self, kind: Kind, now: Mono) -> Form {
+        let day = &mut self.day;
+        let is_entry = match kind {
+            Kind::Secret | Kind::Exec | Kind::Visit => true,
+            Kind::Read | Kind::Write => false,
         };
-        if *rows < rows_max {
-            *rows += 1;
-            return Form::Row;
+        if day.effect_rows >= EFFECT_ROWS_A_DAY_MAX
+            || (is_entry && day.entry_rows >= ENTRY_ROWS_A_DAY_MAX)
+        {
+            return Form::TooMany(day.began.after(DAY).since(now));
         }
-        match verdict {
-            Verdict::Refused => Form::Sum,
-            Verdict::Permitted => Form::TooMany(self.began.after(MINUTE).since(now)),
+        if self.effect_rows >= EFFECT_ROWS_MAX {
+            return Form::TooMany(self.began.after(MINUTE).since(now));
         }
+        self.effect_rows += 1;
+        day.effect_rows += 1;
+        day.entry_rows += u32::from(is_entry);
+        Form::Row
+    }
+
+    /// Whether this refused upgrade is the one that was refused a moment ago, asked for in another form. Then it is written down already.
+    pub fn is_same_upgrade(&mut self, path: &str, now: Mono) -> bool {
+        let before = self.upgrade.take();
+        let is_same = before
+            .is_some_and(|(before, at)| before == path && now.since(at) < SAME_UPGRADE_WITHIN);
+        if !is_same {
+            self.upgrade = Some((path.to_owned(), now));
+        }
+        is_same
     }
 
     /// Adds a request to its sum.
     pub fn add(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+        self.add_to(entry, (1, effect), wall, SUMS_MAX);
+    }
+
+    /// Adds a visit to the sum of its service, which has a place of its own: each has a row in this minute, and those are bounded.
+    pub fn add_visit(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+        self.add_to(entry, (1, effect), wall, usize::MAX);
+    }
+
+    /// Adds what a request did that was counted when it began.
+    pub fn add_effect(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+        self.add_to(entry, (0, effect), wall, SUMS_MAX);
+    }
+
+    fn add_to(&mut self, entry: Entry, (one, effect): (u64, Effect), wall: Wall, sums_max: usize) {
         let minute = Wall::from_millis(wall.millis().div_euclid(60_000).saturating_mul(60_000));
         let mut key = (minute, entry);
-        if self.sums.len() >= SUMS_MAX && !self.sums.contains_key(&key) {
+        if self.sums.len() >= sums_max && !self.sums.contains_key(&key) {
             key.1 = Entry::new(OTHERS, OTHERS, key.1.verdict, "");
             // The clock may jump while sums wait: the others of all minutes share the first one's.
             if let Some((minute, _)) = self.sums.keys().next() {
@@ -278,7 +377,7 @@ impl Minute {
             }
         }
         let (count, total) = self.sums.entry(key).or_default();
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(one);
         total.received_bytes = total.received_bytes.saturating_add(effect.received_bytes);
         total.sent_bytes = total.sent_bytes.saturating_add(effect.sent_bytes);
         total.duration_ms = total.duration_ms.saturating_add(effect.duration_ms);
@@ -336,6 +435,8 @@ mod tests {
             (Kind::Read, Verdict::Refused, Form::Sum),
             (Kind::Write, Verdict::Permitted, Form::Row),
             (Kind::Exec, Verdict::Permitted, Form::Row),
+            (Kind::Secret, Verdict::Permitted, Form::Row),
+            (Kind::Secret, Verdict::Refused, Form::Row),
             (Kind::Exec, Verdict::Refused, Form::Row),
         ] {
             assert_eq!(minute.form(kind, verdict, Mono::default()), form);
@@ -366,6 +467,79 @@ mod tests {
             Form::Row
         );
         assert_eq!(minute.form(Kind::Write, Verdict::Refused, next), Form::Row);
+    }
+
+    #[test]
+    fn a_flood_of_secret_reads_is_refused_and_pushes_nothing_out() {
+        let mut minute = Minute::new(Mono::default());
+        let mut now = Mono::default();
+        let mut rows = 0;
+        let refused = loop {
+            match minute.form(Kind::Secret, Verdict::Permitted, now) {
+                Form::Row => rows += 1,
+                Form::TooMany(wait) if wait <= MINUTE => now = now.after(wait),
+                other @ (Form::Sum | Form::TooMany(_)) => break other,
+            }
+        };
+        assert_eq!(rows, ENTRY_ROWS_A_DAY_MAX);
+        let Form::TooMany(wait) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(wait > Duration::from_secs(23 * 3600), "{wait:?}");
+        // Changes have room of their own, and so has the next day.
+        now = now.after(MINUTE);
+        assert_eq!(minute.form(Kind::Write, Verdict::Permitted, now), Form::Row);
+        now = now.after(wait);
+        assert_eq!(
+            minute.form(Kind::Secret, Verdict::Permitted, now),
+            Form::Row
+        );
+    }
+
+    #[test]
+    fn a_page_with_its_pictures_is_one_row_a_minute_and_one_sum() {
+        let mut minute = Minute::new(Mono::default());
+        let later = Mono::default().after(MINUTE);
+        let root = "GET shop/web:80/";
+        assert_eq!(minute.form_of_visit(root, Mono::default()), Form::Row);
+        assert_eq!(minute.form_of_visit(root, Mono::default()), Form::Sum);
+        assert_eq!(minute.form_of_visit("GET shop/db:80/", later), Form::Row);
+        assert_eq!(minute.form_of_visit(root, later), Form::Row);
+        for n in 0..1_000 {
+            minute.add(
+                entry(&format!("GET /{n}")),
+                Effect::default(),
+                Wall::default(),
+            );
+        }
+        minute.add_visit(entry(root), Effect::default(), Wall::default());
+        let sums = minute.take_sums();
+        assert!(sums.iter().any(|sum| sum.entry.what() == root));
+    }
+
+    #[test]
+    fn an_upgrade_that_is_tried_in_two_forms_is_one_refusal() {
+        let mut minute = Minute::new(Mono::default());
+        let at = |seconds| Mono::default().after(Duration::from_secs(seconds));
+        assert!(!minute.is_same_upgrade("/a/exec", at(0)));
+        assert!(minute.is_same_upgrade("/a/exec", at(1)));
+        assert!(!minute.is_same_upgrade("/a/exec", at(2)), "asked again");
+        assert!(!minute.is_same_upgrade("/b/exec", at(3)));
+        assert!(!minute.is_same_upgrade("/b/exec", at(9)), "later");
+    }
+
+    #[test]
+    fn a_long_read_is_counted_once_and_its_bytes_when_it_ends() {
+        let mut minute = Minute::new(Mono::default());
+        minute.add(entry("GET /a"), Effect::default(), Wall::default());
+        assert_eq!(minute.take_sums()[0].count, 1);
+        let effect = Effect {
+            sent_bytes: 7,
+            ..Effect::default()
+        };
+        minute.add_effect(entry("GET /a"), effect, Wall::default());
+        let sums = minute.take_sums();
+        assert_eq!((sums[0].count, sums[0].effect.sent_bytes), (0, 7));
     }
 
     #[test]

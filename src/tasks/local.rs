@@ -74,6 +74,7 @@ impl Answers for Local {
             exchanges: load.exchanges.try_into().unwrap_or(u64::MAX),
             waiting: load.short_waiting.try_into().unwrap_or(u64::MAX),
             streams: load.long_running.try_into().unwrap_or(u64::MAX),
+            requests: load.requests,
             spooled_bytes: load.spooled_bytes,
             ..Load::default()
         };

@@ -242,6 +242,8 @@ pub struct TurnedAway {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Load {
+    /// Proxied requests since the start, also those that were refused.
+    pub requests: u64,
     /// Proxied requests under way.
     pub exchanges: u64,
     /// Proxied requests that wait for their turn.

@@ -1,6 +1,7 @@
 //! The owner's side of the policy, with the real program: what is set here holds at once, against the link, and after a restart.
 
 mod api;
+mod labels;
 mod room;
 
 use std::time::Duration;

@@ -1,11 +1,12 @@
 //! How strict this box is, in lines for a tired person: the level and its meaning first, then why, then what was asked and refused.
 
 use super::{
-    super::output::{Output, Tone, ago, printable, size},
+    super::output::{Output, Tone, ago, moment, printable, size},
     counted, joined, table,
 };
 use crate::{
     core::{policy::Level, time::Wall},
+    tasks::views::happenings::what_in_words,
     wire::api::{AccessReport, Asked, LastDay, RefusedCall},
 };
 
@@ -52,7 +53,7 @@ pub(super) fn told(report: &AccessReport, now: Wall, output: &Output) -> Vec<Str
         lines.push(output.toned(Tone::Strong, "Refused, the newest first"));
     }
     for refused in refusals.iter().take(REFUSALS_MAX) {
-        lines.extend(told_refusal(refused, now, output));
+        lines.extend(told_refusal(refused, output));
     }
     if refusals.len() > REFUSALS_MAX {
         lines.push("and others: pipeops-agent access --json".to_owned());
@@ -147,14 +148,15 @@ fn verdicts(asked: &Asked) -> String {
     )
 }
 
-fn told_refusal(refused: &RefusedCall, now: Wall, output: &Output) -> Vec<String> {
-    let last = ago(&refused.last, now).map_or_else(String::new, |ago| format!("{ago} ago"));
+fn told_refusal(refused: &RefusedCall, output: &Output) -> Vec<String> {
+    let last = moment(&refused.last);
     let often = match refused.count {
         1 => last,
         count => format!("{count} times, the last {last}"),
     };
+    let what = what_in_words(&refused.what);
     let mut lines = vec![
-        format!("  {} ({often})", printable(&refused.what)),
+        format!("  {} ({often})", printable(&what)),
         format!("    {}", printable(&refused.why)),
     ];
     if let Some(fix) = &refused.fix {
@@ -236,7 +238,7 @@ mod tests {
              \x20 reads        1000 permitted, 0 refused; 0 B in, 1.2 MB out\n\
              \x20 changes      0 permitted, 2 refused; 0 B in, 0 B out\n\n\
              Refused, the newest first\n\
-             \x20 POST /api/v1/namespaces/a/pods (2 times, the last 3 min ago)\n\
+             \x20 create pods in a: POST /api/v1/namespaces/a/pods (2 times, the last 2026-06-16 05:57:00Z)\n\
              \x20   it was tightened\\u{1b}[2J\n\
              \x20   fix: sudo pipeops-agent access managed"
         );

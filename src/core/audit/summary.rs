@@ -1,6 +1,6 @@
 //! What was asked in a stretch of time, counted: by what it does and what was decided, and the newest refusals with their reasons.
 
-use super::{Kind, OTHERS, REFUSALS_SHOWN_MAX, Sum, Verdict};
+use super::{Kind, REFUSALS_SHOWN_MAX, Sum, Verdict};
 use crate::core::time::Wall;
 
 /// Requests of one kind.
@@ -36,7 +36,7 @@ pub struct Summary {
     pub reads: Counts,
     /// What changes something.
     pub changes: Counts,
-    /// Ways into containers: exec, attach, port-forward.
+    /// Ways into containers and to what serves there: exec, attach, port-forward, proxies, services.
     pub entries: Counts,
     /// What was too much to be told apart.
     pub others: Counts,
@@ -44,40 +44,13 @@ pub struct Summary {
     pub refusals: Vec<Refused>,
 }
 
-impl Kind {
-    /// What a line of the audit does, by its method and whether it leads into a container.
-    pub fn of_line(what: &str) -> Option<Self> {
-        if what == OTHERS {
-            return None;
-        }
-        let method = what.split(' ').next().unwrap_or_default();
-        Some(Self::of_method(method, is_entry(what)))
-    }
-
-    /// The same for one that was told apart already.
-    pub fn of_method(method: &str, is_entry: bool) -> Self {
-        match method {
-            _ if is_entry => Self::Exec,
-            "GET" | "HEAD" | "OPTIONS" => Self::Read,
-            _ => Self::Write,
-        }
-    }
-}
-
-fn is_entry(what: &str) -> bool {
-    let parent = ["/exec", "/attach", "/portforward"]
-        .into_iter()
-        .find_map(|end| what.strip_suffix(end));
-    parent.is_some_and(|parent| parent.contains("/pods/"))
-}
-
 impl Summary {
     /// The requests of a kind; `None`: those that were too many to be told apart.
     pub fn counts(&mut self, kind: Option<Kind>) -> &mut Counts {
         match kind {
-            Some(Kind::Read) => &mut self.reads,
+            Some(Kind::Read | Kind::Secret) => &mut self.reads,
             Some(Kind::Write) => &mut self.changes,
-            Some(Kind::Exec) => &mut self.entries,
+            Some(Kind::Exec | Kind::Visit) => &mut self.entries,
             None => &mut self.others,
         }
     }
@@ -167,24 +140,6 @@ mod tests {
                 sent_bytes: 10,
                 ..Effect::default()
             },
-        }
-    }
-
-    #[test]
-    fn a_line_says_what_it_does() {
-        for (what, kind) in [
-            ("GET /api/v1/pods", Some(Kind::Read)),
-            ("HEAD /version", Some(Kind::Read)),
-            ("DELETE /api/v1/namespaces/a/pods/exec", Some(Kind::Write)),
-            ("GET /api/v1/namespaces/a/pods/b/exec", Some(Kind::Exec)),
-            (
-                "POST /api/v1/namespaces/a/pods/b/portforward",
-                Some(Kind::Exec),
-            ),
-            ("GET shop/web:80/exec", Some(Kind::Read)),
-            (OTHERS, None),
-        ] {
-            assert_eq!(Kind::of_line(what), kind, "{what}");
         }
     }
 

@@ -117,6 +117,34 @@ fn kubernetes(rules: Rules, call: &Call, path: &KubePath) -> Result<Terms, Refus
     judged.map_err(|denial| denial.refusal(rules, &attributes.to_string()))
 }
 
+/// What a call does, as far as the audit tells it apart.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Nature {
+    /// A question about oneself, asked by creating an object.
+    Question,
+    /// A read of Secrets, or of what may hold them.
+    Secret,
+    /// Anything else.
+    Other,
+}
+
+/// What a call does, at whatever level.
+pub fn nature(call: &Call) -> Nature {
+    let Target::Kubernetes(path) = &call.target else {
+        return Nature::Other;
+    };
+    let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query) else {
+        return Nature::Other;
+    };
+    match judge(call, &object) {
+        Ok(Effect::Ask) => Nature::Question,
+        Ok(Effect::ReadSecret) => Nature::Secret,
+        Ok(Effect::Read | Effect::Change | Effect::Enter | Effect::NewNamespace) | Err(_) => {
+            Nature::Other
+        }
+    }
+}
+
 fn impersonates(headers: &HeaderList) -> bool {
     headers.iter().any(|(name, _)| {
         let prefix = name.get(.."impersonate-".len());

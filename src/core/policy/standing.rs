@@ -432,7 +432,10 @@ mod tests {
         let relied_on = BTreeMap::from([(subject.clone(), due)]);
         assert_eq!(rounds.begin(&relied_on, at(104)), Vec::<Subject>::new());
         assert_eq!(rounds.next(&relied_on), Some(at(105)));
-        assert_eq!(rounds.begin(&relied_on, at(105)), [subject.clone()]);
+        assert_eq!(
+            rounds.begin(&relied_on, at(105)),
+            std::slice::from_ref(&subject)
+        );
         assert_eq!(rounds.begin(&relied_on, at(106)), Vec::<Subject>::new());
         assert_eq!(rounds.next(&relied_on), None, "it is under way");
         rounds.end(&subject);

@@ -247,6 +247,18 @@ impl Call {
         self.form != Form::Plain || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
     }
 
+    /// The same for the audit: only that it watches or follows is repeated of the query.
+    pub fn audit_line(&self) -> String {
+        let flags = ["watch", "follow"].into_iter();
+        let mut flags = flags.filter(|flag| query_flag(&self.query, flag));
+        match (&self.target, self.class, flags.next()) {
+            (Target::Kubernetes(_), Class::Long, Some(flag)) => {
+                format!("{}?{flag}=true", self.line())
+            }
+            _ => self.line(),
+        }
+    }
+
     /// What was asked, in one line without the query, which may hold secrets.
     pub fn line(&self) -> String {
         match &self.target {

@@ -8,16 +8,14 @@ use crate::core::{
     time::Wall,
 };
 
-/// One row a method, verdict and way. Rows and sums are of one shape here; `?2` is who asked, `?3` stands for those without room of their
+/// One row for each line and verdict. Rows and sums are of one shape here; `?2` is who asked, `?3` stands for those without room of their
 /// own.
 const COUNTS: &str = "
-    SELECT what = ?3, substr(what, 1, instr(what, ' ') - 1),
-           what GLOB '*/pods/*/exec' OR what GLOB '*/pods/*/attach' OR what GLOB '*/pods/*/portforward',
-           verdict, sum(count), sum(received_bytes), sum(sent_bytes)
+    SELECT what, verdict, sum(count), sum(received_bytes), sum(sent_bytes)
     FROM (SELECT what, verdict, 1 AS count, received_bytes, sent_bytes FROM audit WHERE at >= ?1 AND who = ?2
           UNION ALL
           SELECT what, verdict, count, received_bytes, sent_bytes FROM audit_sum WHERE minute >= ?1 AND who IN (?2, ?3))
-    GROUP BY 1, 2, 3, 4";
+    GROUP BY 1, 2";
 
 const REFUSALS: &str = "
     SELECT what, why, max(at), sum(count)
@@ -42,14 +40,11 @@ fn summary(connection: &Connection, who: &str, since: Wall) -> rusqlite::Result<
     let mut query = connection.prepare(COUNTS)?;
     let mut rows = query.query(params![since.millis(), who, OTHERS])?;
     while let Some(row) = rows.next()? {
-        let (is_others, method, is_entry): (bool, String, bool) =
-            (row.get(0)?, row.get(1)?, row.get(2)?);
-        let kind = (!is_others).then(|| Kind::of_method(&method, is_entry));
-        let verdict: String = row.get(3)?;
-        summary.counts(kind).add(Counts {
-            received_bytes: count(row.get(5)?),
-            sent_bytes: count(row.get(6)?),
-            ..Counts::of(verdict_of(&verdict), count(row.get(4)?))
+        let (what, verdict): (String, String) = (row.get(0)?, row.get(1)?);
+        summary.counts(Kind::of_line(&what)).add(Counts {
+            received_bytes: count(row.get(3)?),
+            sent_bytes: count(row.get(4)?),
+            ..Counts::of(verdict_of(&verdict), count(row.get(2)?))
         });
     }
     let mut query = connection.prepare(REFUSALS)?;

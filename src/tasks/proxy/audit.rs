@@ -1,4 +1,5 @@
-//! What is written down about proxied calls: writes and exec row by row before their effect, reads and floods of refusals as sums.
+//! What is written down about proxied calls: writes, reads of Secrets and ways into the cluster row by row before their effect, other reads
+//! and floods of refusals as sums.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -6,15 +7,20 @@ use std::{
     time::Duration,
 };
 
-use smol::channel::{Receiver, Sender, bounded};
+use smol::{
+    channel::{Receiver, Sender, bounded},
+    future::FutureExt as _,
+};
 
 use super::{gate::Withdrawal, upstream::until};
 use crate::{
     core::{
         access::reason,
-        audit::{Effect, Entry, Form as Written, Kind, Minute, Outcome, Summary, Verdict},
+        audit::{
+            Effect, Entry, Form as Written, Kind, Minute, Outcome, Summary, Verdict, root_of_visit,
+        },
         policy::Rules,
-        proxy::{Call, Form, Refusal, Target},
+        proxy::{Call, Class, Refusal, Target},
         time::{Mono, Wall, in_words},
     },
     host::clock,
@@ -24,6 +30,8 @@ use crate::{
 
 /// How often sums are written.
 const SUMS_EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two writes of sums, for calls that begin and may go on for a long time.
+const SUMS_APART: Duration = Duration::from_secs(10);
 /// Ends of rows that wait for the disk: as many as exchanges can end at once.
 const ENDS_MAX: usize = 128;
 /// Who asks in all of this.
@@ -42,6 +50,7 @@ struct Desk {
     book: Book,
     ends: Sender<End>,
     ended: Receiver<End>,
+    hurry: (Sender<()>, Receiver<()>),
 }
 
 #[derive(Debug)]
@@ -70,6 +79,9 @@ pub(super) struct Record {
 enum Place {
     Row(Begun),
     Sum(Entry),
+    /// Counted when it began.
+    Counted(Entry),
+    Visit(Entry),
 }
 
 impl Audit {
@@ -77,7 +89,13 @@ impl Audit {
     pub(super) fn new(book: Option<Book>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
         let desk = book.map(|book| {
             let (ends, ended) = bounded(ENDS_MAX);
-            Desk { book, ends, ended }
+            let hurry = bounded(1);
+            Desk {
+                book,
+                ends,
+                ended,
+                hurry,
+            }
         });
         Rc::new(Self {
             desk,
@@ -110,17 +128,32 @@ impl Audit {
             None => format!("access.level = {}", rules.level.word()),
             Some(_) => format!("access = {}, set by hand", rules.level.word()),
         };
-        let entry = Entry::new(WHO, &call.line(), Verdict::Permitted, &why);
-        let form = self.form(kind(call), Verdict::Permitted);
-        let place = match form {
-            Written::Sum => Place::Sum(entry),
-            Written::TooMany(wait) => {
-                let wait = in_words(wait);
-                return Err(format!(
-                    "busy: too many writes in a minute; try again in {wait}"
-                ));
+        let entry = Entry::new(WHO, &call.audit_line(), Verdict::Permitted, &why);
+        let place = match (self.form_of_permitted(call), Kind::of(call)) {
+            (Written::Sum, Kind::Visit) => Place::Visit(Entry::new(
+                WHO,
+                &root_of_visit(call),
+                Verdict::Permitted,
+                &why,
+            )),
+            (Written::Sum, _) if call.class == Class::Long => {
+                let now = clock::now().wall;
+                let begun = entry.clone();
+                self.minute.borrow_mut().add(begun, Effect::default(), now);
+                self.hurry();
+                Place::Counted(entry)
             }
-            Written::Row => {
+            (Written::Sum, _) => Place::Sum(entry),
+            (Written::TooMany(wait), kind) => {
+                let text = too_many(kind, wait);
+                let refused = Entry::refused(WHO, &call.audit_line(), &text, None);
+                let now = clock::now().wall;
+                self.minute
+                    .borrow_mut()
+                    .add(refused, Effect::default(), now);
+                return Err(text);
+            }
+            (Written::Row, _) => {
                 let begun = desk.book.begin(entry, clock::now().wall).await;
                 let begun =
                     begun.map_err(|error| format!("busy: the audit cannot be written: {error}"))?;
@@ -134,9 +167,17 @@ impl Audit {
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
     pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
         self.desk.as_ref()?;
+        let kind = Kind::of(call);
+        let now = clock::now().mono;
+        if let (Kind::Exec, Target::Kubernetes(path)) = (kind, &call.target)
+            && self.minute.borrow_mut().is_same_upgrade(path.as_str(), now)
+        {
+            return None;
+        }
         let reason = reason(Some(call), refusal);
-        let entry = Entry::refused(WHO, &call.line(), &reason, refusal.fix());
-        match self.form(kind(call), Verdict::Refused) {
+        let entry = Entry::refused(WHO, &call.audit_line(), &reason, refusal.fix());
+        let form = self.minute.borrow_mut().form(kind, Verdict::Refused, now);
+        match form {
             Written::Row => Some(entry),
             Written::Sum | Written::TooMany(_) => {
                 let wall = clock::now().wall;
@@ -170,14 +211,24 @@ impl Audit {
         let Some(desk) = &self.desk else {
             return;
         };
-        let mut sums_at = clock::now().mono.after(SUMS_EVERY);
+        let mut written = clock::now().mono;
+        let mut sums_at = written.after(SUMS_EVERY);
         loop {
-            match until(sums_at, desk.ended.recv()).await {
-                Some(Ok(end)) => write_end(&desk.book, end).await,
-                Some(Err(_)) => return,
+            let ended = async { Some(desk.ended.recv().await) };
+            let hurried = async {
+                match desk.hurry.1.recv().await {
+                    Ok(()) => None,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            match until(sums_at, ended.or(hurried)).await {
+                Some(Some(Ok(end))) => write_end(&desk.book, end).await,
+                Some(Some(Err(_))) => return,
+                Some(None) => sums_at = sums_at.min(written.after(SUMS_APART)),
                 None => {
                     self.write_sums().await;
-                    sums_at = clock::now().mono.after(SUMS_EVERY);
+                    written = clock::now().mono;
+                    sums_at = written.after(SUMS_EVERY);
                 }
             }
         }
@@ -213,10 +264,42 @@ impl Audit {
         }))
     }
 
-    fn form(&self, kind: Kind, verdict: Verdict) -> Written {
+    fn form_of_permitted(&self, call: &Call) -> Written {
         let now = clock::now().mono;
-        self.minute.borrow_mut().form(kind, verdict, now)
+        let mut minute = self.minute.borrow_mut();
+        let kind = Kind::of(call);
+        if kind == Kind::Visit {
+            minute.form_of_visit(&root_of_visit(call), now)
+        } else {
+            minute.form(kind, Verdict::Permitted, now)
+        }
     }
+
+    /// Has sums written soon: something began that may go on for a long time.
+    fn hurry(&self) {
+        if let Some(desk) = &self.desk {
+            // Full: it is going to happen anyway.
+            desk.hurry.0.try_send(()).ok();
+        }
+    }
+}
+
+/// What a caller is told for whom the audit has no room.
+fn too_many(kind: Kind, wait: Duration) -> String {
+    let what = match kind {
+        Kind::Secret => "reads of Secrets",
+        Kind::Exec | Kind::Visit => "ways into the cluster",
+        Kind::Write | Kind::Read => "changes",
+    };
+    let since = if wait > SUMS_EVERY {
+        "on one day"
+    } else {
+        "in a minute"
+    };
+    let wait = in_words(wait);
+    format!(
+        "busy: too many {what} {since}, and each is written into the audit; try again in {wait}"
+    )
 }
 
 async fn write_end(book: &Book, end: End) {
@@ -227,15 +310,6 @@ async fn write_end(book: &Book, end: End) {
     } = end;
     if let Err(error) = book.end(begun, &outcome.text(), effect).await {
         log::warn!("proxy: the end of a call is not in the audit: {error}");
-    }
-}
-
-/// What a call does, for the audit. A WebSocket of the API runs something or opens a way into a container.
-fn kind(call: &Call) -> Kind {
-    match (&call.form, &call.target) {
-        (Form::Socket(_) | Form::Upgrade(_), Target::Kubernetes(_)) => Kind::Exec,
-        _ if call.is_write() => Kind::Write,
-        _ => Kind::Read,
     }
 }
 
@@ -292,6 +366,14 @@ impl Drop for Record {
             None => {}
             Some(Place::Sum(entry)) => {
                 self.audit.minute.borrow_mut().add(entry, effect, now.wall);
+            }
+            Some(Place::Counted(entry)) => {
+                let mut minute = self.audit.minute.borrow_mut();
+                minute.add_effect(entry, effect, now.wall);
+            }
+            Some(Place::Visit(entry)) => {
+                let mut minute = self.audit.minute.borrow_mut();
+                minute.add_visit(entry, effect, now.wall);
             }
             Some(Place::Row(begun)) => {
                 let end = End {

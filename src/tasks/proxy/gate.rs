@@ -85,7 +85,6 @@ impl Guest {
         };
         let why = reason(Some(&self.call), &refusal);
         log::info!("proxy: {} is cut: {why}", self.call.line());
-        // One that was told before is on its way.
         let is_first = self.withdrawal.set(Withdrawal { refusal, why }).is_ok();
         self.cut.close();
         is_first
@@ -185,11 +184,14 @@ impl Gate {
 
     fn each(&self, mut judge: impl FnMut(&mut Guest) -> Result<(), Refusal>) -> usize {
         let mut state = self.state.borrow_mut();
-        let all = state.guests.iter_mut().map(|(_, guest)| {
+        let all = state.guests.iter_mut().map(|(_, guest)| guest);
+        // One that was told before is on its way.
+        let alive = all.filter(|guest| guest.withdrawal.get().is_none());
+        let cut = alive.map(|guest| {
             let verdict = judge(guest);
             guest.apply(verdict)
         });
-        all.filter(|is_cut| *is_cut).count()
+        cut.filter(|is_cut| *is_cut).count()
     }
 
     /// What running calls rely on outside this machine, and from when on another look is wanted.
@@ -270,10 +272,13 @@ impl Pass {
             return;
         };
         let first_look = first_look_at_grant(clock::now().mono);
+        let is_looked_at = standing.next_look().is_some() || grant.is_some();
         guest.grant = grant.map(|grant| (grant, first_look));
         guest.standing = standing;
         drop(state);
-        self.gate.wake();
+        if is_looked_at {
+            self.gate.wake();
+        }
     }
 
     /// Waits until the permission is withdrawn; for ever where it is not.

@@ -95,6 +95,8 @@ struct Shared {
     gate: Rc<Gate>,
     budget: Budget,
     table: RefCell<Table>,
+    /// Requests since the start, of every form.
+    requests: Cell<u64>,
 }
 
 /// The one lane for answers to messages that started nothing.
@@ -107,6 +109,8 @@ struct Refusals {
 /// What the proxy is doing now, for tests and the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
+    /// Requests of every form since the start, also those that were refused.
+    pub requests: u64,
     /// Exchanges of every form that are not over.
     pub exchanges: usize,
     /// WebSockets among them.
@@ -160,6 +164,7 @@ impl Proxy {
             gate: Rc::default(),
             budget: Budget::default(),
             table: RefCell::default(),
+            requests: Cell::new(0),
         });
         let vigil = executor.spawn(vigil::keep(Rc::clone(&shared)));
         Self {
@@ -249,6 +254,7 @@ impl Proxy {
         let (short_running, short_waiting, long_running) = self.shared.gate.load();
         let streams = self.streams.borrow();
         Load {
+            requests: self.shared.requests.get(),
             exchanges: self.shared.gate.count(),
             streams: streams.as_ref().map_or(0, Streams::open_count),
             sockets: table.sockets(),

@@ -71,6 +71,7 @@ pub(super) struct Permit {
 impl Shared {
     /// Routes a request and judges what it says itself.
     pub(super) fn admit(&self, asked: &Asked, route: Route) -> Result<Admitted, Denied> {
+        self.requests.set(self.requests.get().saturating_add(1));
         let cluster = match self.parts.client {
             Some(_) => Cluster::Known,
             None => Cluster::None,

@@ -3,7 +3,7 @@
 use super::{Answer, silent};
 use crate::{
     core::{
-        audit::{Verdict, outcome_and_why, reason_and_fix},
+        audit::{Kind, Verdict, in_words, outcome_and_why, reason_and_fix},
         event::Source,
         health::Severity,
         outbox::{Backlog, Row, Stream},
@@ -27,6 +27,8 @@ const AT_ONCE: u32 = 500;
 const OUTAGES_MAX: usize = 100;
 /// Who it was where the control plane asked.
 const CONTROL_PLANE: &str = "control-plane";
+/// Time within which a client asks for an upgrade in another form.
+const ASKED_AGAIN_WITHIN_MS: i64 = 5_000;
 /// Changes that are shown.
 const CHANGES_MAX: u32 = 200;
 
@@ -155,7 +157,7 @@ pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
         .await
         .map_err(|failure| silent(&failure))?;
     let mut has_level = false;
-    let rows = rows.iter().map(|row| {
+    let rows = once(&rows).map(|row| {
         // Only the last change of a level can be taken back: those before it were replaced.
         let is_newest = !has_level;
         has_level |= level(row).is_some();
@@ -164,10 +166,39 @@ pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
     Ok(rows.collect())
 }
 
+/// Rows without those that were asked for again in another form: kubectl asks for an upgrade by GET, and by POST where that was rejected.
+fn once(rows: &[AuditRow]) -> impl Iterator<Item = &AuditRow> {
+    let mut newer: Option<&AuditRow> = None;
+    rows.iter().filter(move |row| {
+        let newer = newer.replace(row);
+        !newer.is_some_and(|newer| is_asked_again(row, newer))
+    })
+}
+
+fn is_asked_again(row: &AuditRow, newer: &AuditRow) -> bool {
+    let path = |row: &AuditRow, method| {
+        let path = row.entry.what().strip_prefix(method)?;
+        (Kind::of_line(row.entry.what()) == Some(Kind::Exec)).then(|| path.to_owned())
+    };
+    let outcome = row.ended.as_ref().map(|(text, _)| outcome_and_why(text).0);
+    let apart = newer.at.millis().saturating_sub(row.at.millis());
+    matches!(outcome, Some("rejected" | "failed"))
+        && (0..=ASKED_AGAIN_WITHIN_MS).contains(&apart)
+        && path(row, "GET ").is_some_and(|asked| path(newer, "POST ") == Some(asked))
+}
+
 /// The level before and after, where that is what was changed.
 fn level(row: &AuditRow) -> Option<&str> {
     let is_done = row.entry.verdict() == Verdict::Permitted;
     row.entry.what().strip_prefix("access ").filter(|_| is_done)
+}
+
+/// What was asked in words, with method and path behind it.
+pub fn what_in_words(what: &str) -> String {
+    match in_words(what) {
+        Some(words) => format!("{words}: {what}"),
+        None => what.to_owned(),
+    }
 }
 
 /// A row of the audit as a change. `is_newest`: none of its kind came after it.
@@ -192,7 +223,7 @@ pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
         at: row.at.rfc3339(),
         who: entry.who().to_owned(),
         from: from(entry.who()).to_owned(),
-        what: entry.what().to_owned(),
+        what: what_in_words(entry.what()),
         outcome: outcome.to_owned(),
         why: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
         undo: Undo {
@@ -227,6 +258,7 @@ fn from(who: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::audit::{Effect, Entry};
 
     fn event(at: &str, severity: &str) -> EventReport {
         EventReport {
@@ -235,6 +267,42 @@ mod tests {
             message: format!("lost at {at}"),
             ..EventReport::default()
         }
+    }
+
+    fn row(number: i64, what: &str, outcome: &str) -> AuditRow {
+        AuditRow {
+            number,
+            at: Wall::from_millis(number * 1_000),
+            entry: Entry::new(
+                CONTROL_PLANE,
+                what,
+                Verdict::Permitted,
+                "access.level = full",
+            ),
+            ended: Some((outcome.to_owned(), Effect::default())),
+        }
+    }
+
+    #[test]
+    fn an_upgrade_that_was_asked_for_in_two_forms_is_told_once_and_in_words() {
+        let exec = "/api/v1/namespaces/fixtures/pods/shell/exec";
+        let (get, post) = (format!("GET {exec}"), format!("POST {exec}"));
+        let rejected = "rejected: the API server answered with HTTP status 403";
+        let rows = [
+            row(40, &get, "done"),
+            row(31, &post, "done"),
+            row(30, &get, rejected),
+            row(20, &get, "withdrawn: the namespace fixtures is not managed"),
+        ];
+        let shown: Vec<_> = once(&rows).map(|row| change(row, false)).collect();
+        let told: Vec<_> = shown
+            .iter()
+            .map(|it| (it.id.as_str(), it.outcome.as_str()))
+            .collect();
+        assert_eq!(told, [("40", "done"), ("31", "done"), ("20", "withdrawn")]);
+        assert_eq!(shown[1].what, format!("exec into fixtures/shell: {post}"));
+        let why = shown[2].why.as_deref();
+        assert_eq!(why, Some("the namespace fixtures is not managed"));
     }
 
     #[test]

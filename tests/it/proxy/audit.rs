@@ -96,3 +96,83 @@ fn a_flood_of_refusals_does_not_wear_the_disk_out() {
         store.close().await.unwrap();
     });
 }
+
+#[test]
+fn a_flood_of_reads_hides_no_secret_and_no_way_in() {
+    with_bench(async |mut bench| {
+        let store = audited(&mut bench, Level::Full).await;
+        for number in 1..=72 {
+            let id = format!("{number}");
+            bench.ask(&id, json!({"path": format!("/api/v1/bytes/{number}")}));
+            bench.expect("proxy_response", &id).await;
+        }
+        let hidden = [
+            "/api/v1/namespaces/a/secrets/x",
+            "/api/v1/namespaces/a/secrets",
+            "/apis/helm.cattle.io/v1/namespaces/a/helmcharts",
+            "/api/v1/namespaces/a/pods/b:80/proxy/x",
+        ];
+        for path in hidden {
+            bench.ask(path, json!({"path": path}));
+            bench.expect("proxy_response", path).await;
+        }
+        // The second one to the same Pod within the minute is counted.
+        let again = "/api/v1/namespaces/a/pods/b:80/proxy/y";
+        bench.ask("again", json!({"path": again}));
+        bench.expect("proxy_response", "again").await;
+        bench.until_idle().await;
+        bench.proxy.flush_audit().await;
+        let rows = store.handle().recent_audit(100).await.unwrap();
+        let rows: Vec<&str> = rows.iter().rev().map(|row| row.entry.what()).collect();
+        let wanted: Vec<String> = hidden.iter().map(|path| format!("GET {path}")).collect();
+        assert_eq!(rows, wanted);
+        let sums = store.handle().recent_sums(100).await.unwrap();
+        let root = "GET /api/v1/namespaces/a/pods/b:80/proxy/";
+        let visits = sums.iter().find(|sum| sum.entry.what() == root);
+        assert_eq!(visits.map(|sum| sum.count), Some(1), "{sums:?}");
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_long_read_is_in_the_audit_while_it_runs() {
+    with_bench(async |mut bench| {
+        let store = audited(&mut bench, Level::Full).await;
+        let watch = json!({"path": "/api/v1/watch", "query": "watch=true", "supports_response_streaming": true});
+        bench.ask("w", watch);
+        bench
+            .until("the watch runs", |bench| bench.seen.bodies.get() == 1)
+            .await;
+        bench.proxy.flush_audit().await;
+        let sums = store.handle().recent_sums(10).await.unwrap();
+        let counted: Vec<_> = sums
+            .iter()
+            .map(|sum| (sum.entry.what(), sum.count))
+            .collect();
+        assert_eq!(counted, [("GET /api/v1/watch?watch=true", 1)]);
+        bench.say(&json!({"type": "proxy_cancel", "request_id": "w"}));
+        bench.until_idle().await;
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_the_api_server_rejects_is_not_done() {
+    with_bench(async |mut bench| {
+        let store = audited(&mut bench, Level::Full).await;
+        bench.ask(
+            "w",
+            json!({"method": "POST", "path": "/api/v1/refused/409"}),
+        );
+        bench.expect("proxy_response", "w").await;
+        bench.until_idle().await;
+        bench.proxy.flush_audit().await;
+        let rows = store.handle().recent_audit(10).await.unwrap();
+        let (outcome, _) = rows[0].ended.clone().unwrap();
+        assert_eq!(
+            outcome,
+            "rejected: the API server answered with HTTP status 409"
+        );
+        store.close().await.unwrap();
+    });
+}

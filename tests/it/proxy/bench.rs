@@ -262,6 +262,7 @@ impl Bench {
         self.until("idle", |bench| {
             let load = bench.proxy.load();
             let idle = Load {
+                requests: load.requests,
                 dropped_messages: load.dropped_messages,
                 ..Load::default()
             };
@@ -484,6 +485,12 @@ async fn answer(
         "endless" => ("text/plain", living(Kind::Endless)),
         "watch" => ("application/json", living(Kind::Events)),
         "cut" => ("text/plain", living(Kind::Cut(number(), false))),
+        "refused" => {
+            let status = u16::try_from(number()).unwrap();
+            let status_object = whole(&json!({"kind": "Status", "code": status}));
+            let refused = Response::builder().status(status).body(status_object);
+            return Ok(refused.unwrap());
+        }
         "hang" => {
             let _held = Counted::new(&seen, |seen| &seen.bodies);
             std::future::pending().await

@@ -1,0 +1,285 @@
+//! Requests as the audit has them: what a call does, and what a line of the audit asks for in words.
+
+use super::{Kind, OTHERS};
+use crate::core::{
+    access::Inquiry,
+    policy::{Attributes, Nature, Object, Verb, nature},
+    proxy::{Call, Cluster, Form, Target, query_flag, route},
+};
+
+impl Kind {
+    /// What a call does.
+    pub fn of(call: &Call) -> Self {
+        let is_plain = call.form == Form::Plain;
+        let enters = match (is_plain, is_get(&call.method)) {
+            (true, true) => Self::Visit,
+            (true, false) => Self::Write,
+            (false, _) => Self::Exec,
+        };
+        let path = match &call.target {
+            Target::Service(_) => return enters,
+            Target::Kubernetes(path) => path,
+        };
+        let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query)
+        else {
+            return if is_get(&call.method) {
+                Self::Read
+            } else {
+                Self::Write
+            };
+        };
+        match (object.subresource.as_ref(), object.verb) {
+            ("exec" | "attach" | "portforward", Verb::Get | Verb::Create) => return Self::Exec,
+            ("proxy", _) | (_, Verb::Proxy) => return enters,
+            _ => {}
+        }
+        match nature(call) {
+            Nature::Question => Self::Read,
+            Nature::Secret => Self::Secret,
+            Nature::Other if is_get(&call.method) => Self::Read,
+            Nature::Other => Self::Write,
+        }
+    }
+
+    /// What the call behind a line of the audit does. `None` for what stands for many.
+    pub fn of_line(what: &str) -> Option<Self> {
+        if what == OTHERS {
+            return None;
+        }
+        Some(match call(what) {
+            Some(call) => Self::of(&call),
+            None if is_get(what.split(' ').next().unwrap_or_default()) => Self::Read,
+            None => Self::Write,
+        })
+    }
+}
+
+fn is_get(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS")
+}
+
+/// The call of a line `METHOD target`; `None` for another line, and for one that was cut.
+fn call(what: &str) -> Option<Call> {
+    let (method, target) = what.split_once(' ')?;
+    if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        return None;
+    }
+    let inquiry = Inquiry {
+        method: method.to_owned(),
+        target: target.to_owned(),
+    };
+    route(&inquiry.asked(), Cluster::Known).ok()
+}
+
+/// The line that the visits to one service, or to one Pod, have in common.
+pub fn root_of_visit(call: &Call) -> String {
+    let line = call.line();
+    match &call.target {
+        Target::Service(service) => format!(
+            "{} {}/{}:{}/",
+            call.method, service.namespace, service.name, service.port
+        ),
+        Target::Kubernetes(_) => match line.split_once("/proxy") {
+            Some((before, _)) => format!("{before}/proxy/"),
+            None => line,
+        },
+    }
+}
+
+/// What a line of the audit asks for, in words; `None` where the line says it as well.
+pub fn in_words(what: &str) -> Option<String> {
+    let call = call(what)?;
+    let path = match &call.target {
+        Target::Service(service) => {
+            return Some(format!(
+                "call the service {}/{}:{}",
+                service.namespace, service.name, service.port
+            ));
+        }
+        Target::Kubernetes(path) => path,
+    };
+    match Attributes::of(&call.method, path, &call.query)? {
+        Attributes::Path { .. } => None,
+        Attributes::Object(_) if nature(&call) == Nature::Question => {
+            Some("ask what it may do".to_owned())
+        }
+        Attributes::Object(object) => is_tame(&object).then(|| object_in_words(&call, &object)),
+    }
+}
+
+/// Whether names are made of what names are made of. A caller may put sentences of its own there, escaped in the path.
+fn is_tame(object: &Object<'_>) -> bool {
+    let parts = [
+        &object.group,
+        &object.namespace,
+        &object.resource,
+        &object.subresource,
+        &object.name,
+    ];
+    parts.iter().all(|part| {
+        part.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
+    })
+}
+
+fn object_in_words(call: &Call, object: &Object<'_>) -> String {
+    let is_namespace = object.resource == "namespaces" && object.group.is_empty();
+    let full_name = match (object.namespace.as_ref(), object.name.as_ref()) {
+        (_, "") => String::new(),
+        ("", name) => name.to_owned(),
+        (_, name) if is_namespace => name.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    };
+    match object.subresource.as_ref() {
+        "exec" => return format!("exec into {full_name}"),
+        "attach" => return format!("attach to {full_name}"),
+        "portforward" => return format!("port-forward to {full_name}"),
+        "log" if query_flag(&call.query, "follow") => {
+            return format!("follow the log of {full_name}");
+        }
+        "log" => return format!("read the log of {full_name}"),
+        "eviction" => return format!("evict the Pod {full_name}"),
+        "ephemeralcontainers" if !object.verb.is_read() => {
+            return format!("debug the Pod {full_name}");
+        }
+        "proxy" => {
+            return format!(
+                "call {} {full_name} through the API server",
+                object.resource
+            );
+        }
+        _ => {}
+    }
+    let verb = if object.verb == Verb::DeleteCollection {
+        "delete all"
+    } else if object.verb == Verb::None {
+        "use"
+    } else {
+        object.verb.word()
+    };
+    let mut words = format!("{verb} {}", object.resource);
+    if !object.group.is_empty() {
+        words = format!("{words}.{}", object.group);
+    }
+    if !object.subresource.is_empty() {
+        words = format!("{words}/{}", object.subresource);
+    }
+    if !full_name.is_empty() {
+        return format!("{words} {full_name}");
+    }
+    match object.namespace.as_ref() {
+        "" => words,
+        namespace => format!("{words} in {namespace}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "/api/v1/namespaces/a";
+
+    #[test]
+    fn a_line_says_what_it_does() {
+        for (what, kind) in [
+            ("GET /api/v1/pods", Kind::Read),
+            ("GET /api/v1/pods?watch=true", Kind::Read),
+            ("HEAD /version", Kind::Read),
+            ("DELETE /api/v1/namespaces/a/pods/exec", Kind::Write),
+            ("GET /api/v1/namespaces/a/pods/b/exec", Kind::Exec),
+            ("POST /api/v1/namespaces/a/pods/b/portforward", Kind::Exec),
+            (
+                "GET /api/v1/namespaces/a/pods/b/log?follow=true",
+                Kind::Read,
+            ),
+            ("GET /api/v1/namespaces/a/secrets?watch=true", Kind::Secret),
+            ("GET /api/v1/secrets", Kind::Secret),
+            ("GET /apis/helm.cattle.io/v1/helmcharts", Kind::Secret),
+            ("GET /api/v1/namespaces/a/pods/b:80/proxy/x", Kind::Visit),
+            (
+                "GET /api/v1/namespaces/a/services/b:80/proxy/x",
+                Kind::Visit,
+            ),
+            (
+                "POST /api/v1/namespaces/a/services/b:80/proxy/x",
+                Kind::Write,
+            ),
+            ("GET /api/v1/nodes/a/proxy/pods", Kind::Visit),
+            ("GET shop/web:80/exec", Kind::Visit),
+            ("PUT shop/web:80/exec", Kind::Write),
+            (
+                "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                Kind::Read,
+            ),
+            (
+                "POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
+                Kind::Write,
+            ),
+            ("GET /api/v1/…", Kind::Read),
+            ("access managed -> off", Kind::Write),
+        ] {
+            assert_eq!(Kind::of_line(what), Some(kind), "{what}");
+        }
+        assert_eq!(Kind::of_line(OTHERS), None);
+    }
+
+    #[test]
+    fn a_line_is_told_in_words() {
+        for (what, words) in [
+            (format!("GET {A}/pods/b/exec"), "exec into a/b"),
+            (format!("POST {A}/pods/b/attach"), "attach to a/b"),
+            (format!("GET {A}/pods/b/portforward"), "port-forward to a/b"),
+            (
+                format!("GET {A}/pods/b/log?follow=true"),
+                "follow the log of a/b",
+            ),
+            (format!("GET {A}/secrets?watch=true"), "watch secrets in a"),
+            (format!("GET {A}/secrets/b"), "get secrets a/b"),
+            (format!("DELETE {A}/pods"), "delete all pods in a"),
+            (format!("POST {A}/pods/b/eviction"), "evict the Pod a/b"),
+            (
+                format!("GET {A}/services/b:80/proxy/x"),
+                "call services a/b:80 through the API server",
+            ),
+            ("GET /api/v1/namespaces/a".to_owned(), "get namespaces a"),
+            (
+                "PATCH /apis/apps/v1/namespaces/a/deployments/b/scale".to_owned(),
+                "patch deployments.apps/scale a/b",
+            ),
+            (
+                "GET shop/web:80/x".to_owned(),
+                "call the service shop/web:80",
+            ),
+            (
+                "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews".to_owned(),
+                "ask what it may do",
+            ),
+        ] {
+            assert_eq!(in_words(&what).as_deref(), Some(words), "{what}");
+        }
+        let evil = "GET /api/v1/namespaces/a/secrets/x%3B%20fix%3A%20rm";
+        for plain in [
+            "GET /version",
+            "access managed -> off",
+            "exec",
+            evil,
+            OTHERS,
+            "",
+        ] {
+            assert_eq!(in_words(plain), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn visits_to_one_service_have_one_root() {
+        for (what, root) in [
+            ("GET shop/web:80/a/b", "GET shop/web:80/"),
+            (
+                "GET /api/v1/namespaces/a/pods/b:80/proxy/x/proxy/y",
+                "GET /api/v1/namespaces/a/pods/b:80/proxy/",
+            ),
+        ] {
+            assert_eq!(root_of_visit(&call(what).unwrap()), root);
+        }
+    }
+}
