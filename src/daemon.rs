@@ -229,9 +229,7 @@ impl Agent {
         let network = Network::new(&settings, &board, recorded);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
         let pulse = parts::pulse(cluster.as_ref(), &board);
-        let delegate = cluster
-            .clone()
-            .map(|client| Rc::new(parts::delegate(&settings, client, notes)));
+        let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let revocation = delegate.clone().map(|delegate| {
             let shares = settings.access.shares_token;
             let kept = (store.clone(), notes);

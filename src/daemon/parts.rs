@@ -351,14 +351,19 @@ pub(super) fn manifest(settings: &Settings) -> Manifest {
 }
 
 /// The account under which calls of the control plane run.
-pub(super) fn delegate(settings: &Settings, client: Client, notes: &store::Notes) -> Delegate {
+pub(super) fn delegate(
+    settings: &Settings,
+    client: Option<&Client>,
+    notes: &store::Notes,
+) -> Option<Rc<Delegate>> {
     let kind = if settings.access.shares_token {
         Kind::Token
     } else {
         Kind::Handle
     };
     let credential = Rc::new(Credential::new(kind, notes));
-    Delegate::new(client, manifest(settings), credential)
+    let delegate = Delegate::new(client?.clone(), manifest(settings), credential);
+    Some(Rc::new(delegate))
 }
 
 /// What finds out whether the cluster answers.
