@@ -345,7 +345,7 @@ fn without_the_right_to_end_a_token_none_is_shared_and_the_fix_is_told() {
     let accounts = Accounts::new(Reach::Managed);
     // The manifest of an earlier version.
     let role = ["patch", "role", "pipeops-agent", "-n", accounts.namespace()];
-    let roles = kubectl(&[
+    let printed = kubectl(&[
         "get",
         "role",
         "pipeops-agent",
@@ -354,7 +354,7 @@ fn without_the_right_to_end_a_token_none_is_shared_and_the_fix_is_told() {
         "-o",
         "json",
     ]);
-    let found: serde_json::Value = serde_json::from_str(&roles).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&printed).unwrap();
     let rules = found["rules"].as_array().unwrap().iter();
     let at = rules
         .take_while(|rule| rule["resources"][0] != "serviceaccounts")
