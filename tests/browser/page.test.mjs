@@ -10,8 +10,10 @@ import { readsOnce, staysSmall, survivesSteps } from './week.mjs';
 import { World, until } from './world.mjs';
 
 const WEIGHT_BYTES_MAX = 50_000;
-// What is asked for is 150 ms; a machine that compiles something meanwhile must not break the test, so this is far above. The figure is printed.
-const USABLE_MS_MAX = 3000;
+// All that may be read before the page can be used. How many milliseconds that takes depends on the machine: `make bench` has the goal.
+const BEFORE_USABLE = ['/', '/assets/app.css', '/assets/app.js', '/assets/base.js', '/assets/favicon.svg', '/assets/pages.js'];
+// The pages that are read when they are looked at for the first time.
+const WITH_A_FILE = ['host', 'cluster'];
 const LONG = { timeout: 900_000 };
 
 const world = new World();
@@ -31,6 +33,12 @@ after(async () => {
   fs.mkdirSync(SCREENSHOTS, { recursive: true });
   fs.writeFileSync(path.join(SCREENSHOTS, 'figures.json'), `${JSON.stringify(figures, null, 2)}\n`);
 }, LONG);
+
+// Says it in the words that tests/all looks for, too: node's own report of a skipped test is no failure anywhere.
+function skip(t, why) {
+  console.log(`skipped: the page in a browser: ${t.name}: ${why}`);
+  t.skip(why);
+}
 
 // Every page in every look.
 async function walk(folder, { pages = PAGES, prepare, hasCharts = true, ...more } = {}) {
@@ -69,7 +77,7 @@ test('the link is lost, and every page says so', LONG, async () => {
 });
 
 test('the cluster is lost, and every page says so', LONG, async (t) => {
-  if (!world.kubeconfig) return t.skip('there is no cluster');
+  if (!world.kubeconfig) return skip(t, 'there is no cluster');
   await world.cluster('stop-apiserver');
   await world.status('the agent notices', ({ verdict }) => verdict.code === 'cluster.unreachable');
   const seen = await open(browser, world.base, { isRefused: true });
@@ -110,8 +118,13 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
   for (const window of windows) {
     for (const name of PAGES) {
       await window.page.evaluate((hash) => { location.hash = hash; }, `#/${name}`);
-      // What was not shown before cannot be had now, and says so.
-      await window.page.waitForFunction((wanted) => document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`, name, { timeout: 2_000 }).catch(() => {});
+      // A page with a file of its own that was not read before cannot be had now, and says so; the others are there.
+      const isMissing = WITH_A_FILE.includes(name);
+      await window.page.waitForFunction(([wanted, missing]) => {
+        const isCurrent = document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`;
+        const isTold = document.querySelector('main').textContent.includes('this part of the page cannot be had');
+        return missing ? isTold && document.querySelector('h1').textContent.toLowerCase() === wanted : isCurrent && !isTold;
+      }, [name, isMissing], { timeout: 15_000 });
       await judge(window, `agent killed: ${name || 'overview'}`);
       await picture(window, 'agent-killed', name);
     }
@@ -169,12 +182,18 @@ test('the whole page weighs what it may, and can be used at once', LONG, async (
     const fresh = await open(browser, world.base);
     await fresh.page.goto(world.base);
     const mark = await fresh.page.waitForFunction(() => performance.getEntriesByName('usable')[0]?.startTime);
-    times.push(Math.round(await mark.jsonValue()));
+    const usable = await mark.jsonValue();
+    times.push(Math.round(usable));
+    const read = await fresh.page.evaluate((until) => performance.getEntriesByType('resource').filter(({ startTime }) => startTime < until).map(({ name }) => new URL(name).pathname), usable);
+    // The stream of what is new may be opened already, but nobody waits for it.
+    const early = ['/', ...read.filter((name) => name !== '/api/v1/stream')];
+    assert.deepEqual(early.filter((name) => !BEFORE_USABLE.includes(name)), [], 'nothing else is read before the page can be used');
+    assert.equal(new Set(early).size, early.length, 'nothing is read twice');
+    assert.ok(early.includes('/assets/app.js'), early.join(', '));
     await fresh.close();
   }
   times.sort((one, other) => one - other);
   figures['usable after, ms, of seven cold loads'] = times.join(' ');
-  assert.ok(times[3] <= USABLE_MS_MAX, `usable after ${times} ms`);
 });
 
 test('the first chart of a day and of a year', LONG, async () => {
@@ -241,7 +260,7 @@ test('a token goes from the address into a session, and is not kept', LONG, asyn
   assert.ok(!(await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]))).includes(token));
   await show(window, 'access');
   assert.match(await page.textContent('main'), /Needs the role operator/);
-  await page.goBack().catch(() => {});
+  await page.goBack();
   assert.ok(!page.url().includes(token), page.url());
   await page.goto(`${world.base}/#/`);
   await page.click('text=Log out');
@@ -425,7 +444,7 @@ test('a flood of changes is read once a second', LONG, () => readsOnce(browser, 
 
 test('from another machine it is the same page, encrypted, for who has logged in', LONG, async (t) => {
   const exposed = await world.exposed();
-  if (!exposed) return t.skip('this machine has no address but its own');
+  if (!exposed) return skip(t, 'this machine has no address but its own');
   try {
     const window = await open(browser, exposed.base, { ignoreHTTPSErrors: true });
     const { page } = window;
