@@ -119,6 +119,19 @@ fn bench() -> Option<Bench> {
     Some(bench)
 }
 
+/// Whether an answer is what the list wants of this body, sent this way.
+fn is_as_listed(said: &Said, verdict: &str, method: &str, kind: &str) -> bool {
+    let is_refused = said.is_refused_by_the_agent() || said.is_refused_by_the_policy();
+    match (verdict, method) {
+        // There is nothing yet that could be updated, and what the API server filled into the
+        // object in protobuf may not be there at a creation (the selector of a Job).
+        ("fine", "PUT") => matches!(said.status, 200 | 201 | 404 | 409 | 422),
+        ("fine", _) if kind == PROTOBUF => !is_refused && said.status != 400,
+        ("fine", _) => matches!(said.status, 200 | 201),
+        _ => said.is_refused_by_the_agent(),
+    }
+}
+
 /// Every body of the list by every way to send a whole object: what the link says, and what the
 /// list wants.
 fn try_whole_objects(bench: &Bench) {
@@ -174,15 +187,7 @@ fn try_whole_objects(bench: &Bench) {
         for (method, target, kind, bytes) in ways {
             let said = ask(bench, method, target, (kind, &bytes));
             tried += 1;
-            let is_refused = said.is_refused_by_the_agent() || said.is_refused_by_the_policy();
-            let is_fine = match (body.verdict, method) {
-                // There is nothing yet that could be updated, and what the API server filled into
-                // the object in protobuf may not be there at a creation (the selector of a Job).
-                ("fine", "PUT") => matches!(said.status, 200 | 201 | 404 | 409 | 422),
-                ("fine", _) if kind == PROTOBUF => !is_refused && said.status != 400,
-                ("fine", _) => matches!(said.status, 200 | 201),
-                _ => said.is_refused_by_the_agent(),
-            };
+            let is_fine = is_as_listed(&said, body.verdict, method, kind);
             if !is_fine {
                 let Said { status, text } = said;
                 wrong.push(format!(

@@ -499,14 +499,7 @@ async fn answer(
             let service = json!({"spec": {"type": "ClusterIP", "ports": [{"port": 80}]}});
             ("application/json", whole(&service))
         }
-        "v1" => {
-            let address = seen.application.get().expect("an application");
-            let target = json!({"kind": "Pod", "namespace": "shop", "name": "web-0"});
-            let slices = json!({"metadata": {}, "items": [{"addressType": "IPv4",
-                "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}, "targetRef": target}],
-                "ports": [{"port": address.port(), "protocol": "TCP"}]}]});
-            ("application/json", whole(&slices))
-        }
+        "v1" => ("application/json", whole(&slices(&seen))),
         _ => ("application/json", echo(request).await?),
     };
     Ok(Response::builder()
@@ -516,6 +509,15 @@ async fn answer(
         .header("keep-alive", "timeout=5")
         .body(body)
         .unwrap())
+}
+
+/// The slices of a service: one ready Pod, at the address of the application.
+fn slices(seen: &Seen) -> serde_json::Value {
+    let address = seen.application.get().expect("an application");
+    let target = json!({"kind": "Pod", "namespace": "shop", "name": "web-0"});
+    json!({"metadata": {}, "items": [{"addressType": "IPv4",
+        "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}, "targetRef": target}],
+        "ports": [{"port": address.port(), "protocol": "TCP"}]}]})
 }
 
 /// Says what arrived.
