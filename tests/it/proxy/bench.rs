@@ -512,7 +512,7 @@ async fn answer(
 }
 
 /// The slices of a service: one ready Pod, at the address of the application.
-fn slices(seen: &Seen) -> serde_json::Value {
+fn slices(seen: &Seen) -> Value {
     let address = seen.application.get().expect("an application");
     let target = json!({"kind": "Pod", "namespace": "shop", "name": "web-0"});
     json!({"metadata": {}, "items": [{"addressType": "IPv4",
