@@ -122,8 +122,7 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
       const isMissing = WITH_A_FILE.includes(name);
       await window.page.waitForFunction(([wanted, missing]) => {
         const isCurrent = document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`;
-        const isTold = document.querySelector('main').textContent.includes('this part of the page cannot be had');
-        return missing ? isTold && document.querySelector('h1').textContent.toLowerCase() === wanted : isCurrent && !isTold;
+        return isCurrent && document.querySelector('main').textContent.toLowerCase().includes('this part of the page cannot be had') === missing;
       }, [name, isMissing], { timeout: 15_000 });
       await judge(window, `agent killed: ${name || 'overview'}`);
       await picture(window, 'agent-killed', name);

@@ -123,9 +123,10 @@ async function route() {
     // Meanwhile somebody went on.
     if (hash !== location.hash) return;
   } catch {
-    // The agent is away, or another version of it is there.
-    draw(main, title(name), trouble(Object.assign(new Error('this part of the page cannot be had'), { fix: 'it is read from the agent: wait until it answers, then try again' }), () => location.reload()));
-    return;
+    if (hash !== location.hash) return;
+    // The agent is away, or another version of it is there. A page like any other: the one before would be drawn over it.
+    const error = Object.assign(new Error('this part of the page cannot be had'), { fix: 'it is read from the agent: wait until it answers, then try again' });
+    page = { commands: () => [], draw: () => trouble(error, () => location.reload()) };
   }
   view?.ended.abort();
   view?.page.end?.(view);
