@@ -193,10 +193,11 @@ fn a_container_without_a_log_is_told_by_what_happened_to_its_pod() {
             (code == 2 && told.contains(word)).then_some(told)
         })
     };
-    let missing = told("views-no-image", "newest event");
+    // Before that it is only being created.
+    let missing = told("views-no-image", "pipeops-test.invalid/missing:1");
     assert!(
         missing.contains("the container has not started, so there is no log: ")
-            && missing.contains("pipeops-test.invalid/missing:1")
+            && missing.contains("; the newest event of its Pod: ")
             && missing.contains("fix: kubectl -n fixtures describe pod views-no-image"),
         "{missing}"
     );
