@@ -41,8 +41,24 @@ impl Bench {
     }
 
     fn restart(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    /// Starts it again at another level of its settings.
+    fn restart_at(mut self, level: &str) -> Self {
+        self.stop();
+        self.agent = self.agent.with("PIPEOPS_ACCESS_LEVEL", level);
+        self.start();
+        self
+    }
+
+    fn stop(&mut self) {
         assert!(self.agent.stop().success());
         self.plane.wait_gone(SOON).expect("the session is closed");
+    }
+
+    fn start(&mut self) {
         self.agent.start();
         self.agent.until_linked();
     }
@@ -122,8 +138,7 @@ fn tightening_cuts_what_runs_and_outlives_reloads_restarts_and_the_configuration
         );
         assert_eq!(bench.agent.status()["access"]["tightened_from"], "managed");
 
-        bench.agent = bench.agent.with("PIPEOPS_ACCESS_LEVEL", "full");
-        bench.restart();
+        bench = bench.restart_at("full");
         bench.refused("/api/v1/pods");
         assert_eq!(bench.access()["configured"]["level"], "full");
     }
@@ -153,8 +168,7 @@ fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands()
             && told.contains("fix: change PIPEOPS_ACCESS_LEVEL where"),
         "{told}"
     );
-    bench.agent = bench.agent.with("PIPEOPS_ACCESS_LEVEL", "off");
-    bench.restart();
+    bench = bench.restart_at("off");
     let (_, told) = bench.agent.cli(&["access"]);
     assert!(told.starts_with("off: "), "{told}");
     assert!(
@@ -162,8 +176,7 @@ fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands()
         "{told}"
     );
     assert_eq!(set(&bench, "read-only").0, 1, "the stricter holds");
-    bench.agent = bench.agent.with("PIPEOPS_ACCESS_LEVEL", "managed");
-    bench.restart();
+    bench = bench.restart_at("managed");
     assert_eq!(
         bench.access()["level"],
         "read-only",

@@ -227,6 +227,8 @@ fn the_agent_refuses_hostile_bodies_by_itself_and_patches_without_the_lock() {
     // Whatever the agent refuses from here on it refuses alone.
     let lock = format!("pipeops-cp-lock.{}", bench.accounts.namespace());
     kubectl(&["delete", "validatingadmissionpolicybinding", &lock]);
+    // Not by patches again and again: each takes one of the rows of the audit for a minute.
+    bench.agent.until_condition("access.second-lock", 4 * SOON);
     let said = until("a patch is refused without the lock", 4 * SOON, || {
         let said = ask(&bench, "PATCH", &service, (MERGE, label));
         said.is_refused_by_the_agent().then_some(said)
