@@ -20,14 +20,24 @@ use serde_json::Value;
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// Looks at a level until it gives something; panics with what was awaited when the limit passes.
-pub(crate) fn until<T>(what: &str, limit: Duration, mut level: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, limit: Duration, level: impl FnMut() -> Option<T>) -> T {
+    until_every(Duration::from_millis(20), what, limit, level)
+}
+
+/// The same at this interval, where each look costs something.
+pub(crate) fn until_every<T>(
+    interval: Duration,
+    what: &str,
+    limit: Duration,
+    mut level: impl FnMut() -> Option<T>,
+) -> T {
     let deadline = clock() + limit;
     loop {
         if let Some(found) = level() {
             return found;
         }
         assert!(clock() < deadline, "not within {limit:?}: {what}");
-        pause();
+        pause(interval);
     }
 }
 
@@ -43,8 +53,8 @@ pub(crate) fn clock() -> Instant {
     clippy::disallowed_methods,
     reason = "the pause between two looks at a level, with the deadline of `until`"
 )]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(20));
+fn pause(interval: Duration) {
+    std::thread::sleep(interval);
 }
 
 #[expect(

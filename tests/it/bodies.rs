@@ -2,7 +2,7 @@
 //! itself, what the admission policy refuses where the agent cannot see, and that both judge Pods
 //! as Pod Security admission does.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::{Method, Request, header};
@@ -18,7 +18,7 @@ use smol::LocalExecutor;
 
 use crate::{
     accounts::said,
-    agent::{SOON, put, until},
+    agent::{SOON, put, until, until_every},
     cluster::{admin, calm, kubectl, leave, variable},
     rights::Bench,
 };
@@ -227,12 +227,17 @@ fn the_agent_refuses_hostile_bodies_by_itself_and_patches_without_the_lock() {
     // Whatever the agent refuses from here on it refuses alone.
     let lock = format!("pipeops-cp-lock.{}", bench.accounts.namespace());
     kubectl(&["delete", "validatingadmissionpolicybinding", &lock]);
-    // Not by patches again and again: each takes one of the rows of the audit for a minute.
-    bench.agent.until_condition("access.second-lock", 4 * SOON);
-    let said = until("a patch is refused without the lock", 4 * SOON, || {
-        let said = ask(&bench, "PATCH", &service, (MERGE, label));
-        said.is_refused_by_the_agent().then_some(said)
-    });
+    // Once a second: each patch takes one of the rows that the audit has for a minute.
+    let second = Duration::from_secs(1);
+    let said = until_every(
+        second,
+        "a patch is refused without the lock",
+        4 * SOON,
+        || {
+            let said = ask(&bench, "PATCH", &service, (MERGE, label));
+            said.is_refused_by_the_agent().then_some(said)
+        },
+    );
     assert!(
         said.text.contains("the result of a patch")
             && said.text.contains("pipeops-agent rbac --namespace"),
