@@ -23,6 +23,8 @@ const OF_LABEL: Duration = Duration::from_secs(10);
 const OF_RIGHTS: Duration = Duration::from_secs(30);
 /// Pieces that a call must still bring to count as untouched: one each 100 ms, for longer than the interval between two looks.
 const PIECES: usize = 70;
+/// Looks in a row that find the long calls alone.
+const QUIET_LOOKS: u32 = 5;
 /// An answer that does not end by itself.
 const ENDLESS: &str = "drip?n=100000&ms=100";
 
@@ -37,8 +39,11 @@ enum Relies {
     Rights,
 }
 
+/// A long call: its name, the line of kubectl, and what it relies on.
+type LongCall = (&'static str, &'static str, Relies);
+
 /// Long calls; `NS` is the managed namespace.
-const CALLS: &[(&str, &str, Relies)] = &[
+const CALLS: &[LongCall] = &[
     (
         "watch of Pods",
         "get --raw /api/v1/pods?watch=true&timeoutSeconds=600",
@@ -220,18 +225,29 @@ fn begin(bench: &mut Bench, line: &str) -> Held {
     Held::Kubectl(Running::start(bench.kubectl(&words)))
 }
 
-/// Every call, running.
-fn begin_all(bench: &mut Bench) -> BTreeMap<&'static str, Held> {
+/// Long calls that this form can carry.
+fn carried(streams: Streams) -> Vec<LongCall> {
+    let all = CALLS.iter().copied();
+    all.filter(|(name, ..)| streams == Streams::Preferred || *name != "port-forward")
+        .collect()
+}
+
+/// These calls, running.
+fn begin_all(bench: &mut Bench, wanted: &[LongCall]) -> BTreeMap<&'static str, Held> {
     // What was allowed a moment ago may have to be learnt again by the API server.
     let managed = bench.managed.clone();
     until("the namespace can be entered", 2 * SOON, || {
         let output = bench.ask(&["exec", "web", "-n", &managed, "--", "true"]);
         output.status.success().then_some(())
     });
-    let begun = |(name, line, _): &(&'static str, &str, Relies)| (*name, begin(bench, line));
-    let mut calls: BTreeMap<_, _> = CALLS.iter().map(begun).collect();
+    let begun = |(name, line, _): &LongCall| (*name, begin(bench, line));
+    let mut calls: BTreeMap<_, _> = wanted.iter().map(begun).collect();
     // kubectl looks at the Pod before it enters: what runs is what the audit has without an end.
-    let entered = ["watch secrets", "exec into", "attach to", "port-forward to"];
+    let mut entered = vec!["watch secrets", "exec into", "attach to"];
+    if calls.contains_key("port-forward") {
+        entered.push("port-forward to");
+    }
+    let mut quiet = 0;
     until("all calls run", 2 * SOON, || {
         for (name, held) in &mut calls {
             if let Held::Kubectl(running) = held
@@ -245,9 +261,11 @@ fn begin_all(bench: &mut Bench) -> BTreeMap<&'static str, Held> {
             let mut rows = rows.iter();
             rows.any(|(what, outcome)| what.starts_with(*words) && outcome == "running")
         };
+        // No more and no less, several times: until then kubectl still asks before its call begins.
         let exchanges = bench.agent().status()["load"]["exchanges"].as_u64();
-        let is_whole = exchanges >= u64::try_from(CALLS.len()).ok();
-        (is_whole && entered.iter().all(runs)).then_some(())
+        let is_whole = exchanges == u64::try_from(wanted.len()).ok();
+        quiet = if is_whole { quiet + 1 } else { 0 };
+        (quiet >= QUIET_LOOKS && entered.iter().all(runs)).then_some(())
     });
     calls
 }
@@ -263,12 +281,12 @@ fn ended(bench: &Bench) -> Vec<(String, String)> {
 }
 
 /// Applies a change and waits until exactly the calls have ended that relied on it.
-fn try_change(bench: &mut Bench, change: &Change) {
-    let mut calls = begin_all(bench);
+fn try_change(bench: &mut Bench, all: &[LongCall], change: &Change) {
+    let mut calls = begin_all(bench, all);
     let began = clock();
     (change.apply)(bench);
     let mut ended_after: BTreeMap<&str, Duration> = BTreeMap::new();
-    let wanted: Vec<&str> = CALLS
+    let wanted: Vec<&str> = all
         .iter()
         .filter(|(name, _, relies)| (change.ends)(name, *relies))
         .map(|(name, _, _)| *name)
@@ -285,7 +303,11 @@ fn try_change(bench: &mut Bench, change: &Change) {
     println!("{}: {ended_after:?}", change.name);
     for (name, after) in &ended_after {
         let is_wanted = wanted.contains(name) || !change.is_withdrawal;
-        assert!(is_wanted, "{}: {name} ended", change.name);
+        let last_words = || match calls.get(name) {
+            Some(Held::Kubectl(running)) => running.rest(),
+            Some(Held::Service(_)) | None => String::new(),
+        };
+        assert!(is_wanted, "{}: {name} ended: {}", change.name, last_words());
         assert!(
             *after <= change.within + Duration::from_secs(1),
             "{}: {name} ended after {after:?}",
@@ -315,17 +337,18 @@ fn every_change(streams: Streams, changes: &[&str]) {
         assert!(bench.plane().wait_streams(SOON).is_some());
     }
     serve(&bench);
+    let calls = carried(streams);
     for change in CHANGES {
         if changes.is_empty() || changes.contains(&change.name) {
-            try_change(&mut bench, change);
+            try_change(&mut bench, &calls, change);
         }
     }
-    nothing_ends_by_what_changes_nothing(&mut bench);
+    nothing_ends_by_what_changes_nothing(&mut bench, &calls);
 }
 
 /// An annotation is a change of the namespace that withdraws nothing, and so is a level that was set again.
-fn nothing_ends_by_what_changes_nothing(bench: &mut Bench) {
-    let mut calls = begin_all(bench);
+fn nothing_ends_by_what_changes_nothing(bench: &mut Bench, all: &[LongCall]) {
+    let mut calls = begin_all(bench, all);
     kubectl(&[
         "annotate",
         "namespace",
