@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long the lock is believed to hold.
-const LOCK_FRESH: Duration = Duration::from_secs(30);
+const LOCK_FRESH: Duration = Duration::from_secs(5);
 /// The same where it does not: somebody may be mending it.
 const OPEN_FRESH: Duration = Duration::from_secs(2);
 /// How long a Pod is not looked at again. What is judged of it does not change while it runs.
