@@ -98,7 +98,7 @@ async fn no_log(client: &Client, why: &str, (namespace, pod): (&str, &str)) -> R
     Reply::not_found(sentence, Some(&fix))
 }
 
-/// The newest warning of a Pod, else its newest event.
+/// The newest warning of a Pod that says more than its reason, else its newest event.
 async fn newest_event(client: &Client, namespace: &str, pod: &str) -> Option<String> {
     let path = format!(
         "/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.kind%3DPod,involvedObject.name%3D{pod}&limit=50"
@@ -114,7 +114,9 @@ async fn newest_event(client: &Client, namespace: &str, pod: &str) -> Option<Str
         let at = stamps
             .iter()
             .find_map(|name| Wall::parse_rfc3339(&text(event, name)));
-        (text(event, "type") == "Warning", at)
+        // The kubelet adds a second event that only repeats the reason: "Error: ErrImagePull".
+        let says_more = !text(event, "message").starts_with("Error: ");
+        (text(event, "type") == "Warning", says_more, at)
     })?;
     Some(format!(
         "{}: {}",
