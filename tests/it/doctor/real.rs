@@ -242,22 +242,30 @@ fn a_port_that_another_program_has() {
 #[test]
 fn a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("disk");
-    let disk = format!(
-        "truncate -s 600M {0}; mkfs.ext4 -q -F {0}; mkdir -p /var/lib/pipeops-agent; mount -o loop {0} /var/lib/pipeops-agent",
-        image.display()
-    );
-    let Some(told) = after(&disk, &[]) else {
+    // An image of its own each time: what is in memory of one that was just unmounted would show through.
+    let disk = |name: &str| {
+        let image = folder.path().join(name);
+        format!(
+            "truncate -s 600M {0}; mkfs.ext4 -q -F {0}; mkdir -p /var/lib/pipeops-agent; mount -o loop {0} /var/lib/pipeops-agent",
+            image.display()
+        )
+    };
+    let Some(told) = after(&disk("empty"), &[]) else {
         return;
     };
     assert_content(&told, "disk.space");
-    let full = format!("{disk}; fallocate -l 480M /var/lib/pipeops-agent/much");
+    let full = format!(
+        "{}; fallocate -l 480M /var/lib/pipeops-agent/much",
+        disk("full")
+    );
     let Some(told) = after(&full, &[]) else {
         return;
     };
     assert_problem(&told, "disk.space", "/var/lib/pipeops-agent");
+    // The image has 38,400 inodes: the last files cannot be made, or the world is not as it should be.
     let many = format!(
-        "{disk}; cd /var/lib/pipeops-agent; seq 40000 | xargs touch 2>/dev/null || true; cd /"
+        "{}; cd /var/lib/pipeops-agent; if seq 40000 | xargs touch 2>/dev/null; then exit 1; fi; cd /",
+        disk("many")
     );
     let told = after(&many, &[]).unwrap();
     assert_problem(&told, "disk.inodes", "inodes");
