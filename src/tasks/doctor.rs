@@ -121,13 +121,18 @@ pub struct Report {
     pub took: Duration,
     /// Whether the root helper answered.
     pub has_helper: bool,
+    /// Whether everything on this machine was read in time; otherwise what was not read may look missing.
+    pub is_whole: bool,
 }
 
 impl Report {
     /// As the API and the command line tell it.
     pub fn told(&self) -> Doctor {
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
-        let told = Doctor::new(&self.environment, &self.verdicts, self.at, took_ms);
+        let told = Doctor {
+            is_whole: self.is_whole,
+            ..Doctor::new(&self.environment, &self.verdicts, self.at, took_ms)
+        };
         if self.has_helper {
             return told;
         }
@@ -140,7 +145,7 @@ impl Report {
 pub async fn look(subject: &Subject) -> Report {
     let started = clock::now();
     let found = zip(read(&subject.place), seen_by_root(&subject.keeper));
-    let ((mut facts, by_root), certificate) = zip(found, certificate(subject)).await;
+    let (((mut facts, is_whole), by_root), certificate) = zip(found, certificate(subject)).await;
     let has_helper = by_root.is_some();
     facts.complete(by_root.unwrap_or_default());
     let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
@@ -164,12 +169,13 @@ pub async fn look(subject: &Subject) -> Report {
         at: started.wall,
         took: clock::now().mono.since(started.mono),
         has_helper,
+        is_whole,
     }
 }
 
 /// The environment alone.
 pub async fn environment(place: &Place) -> Environment {
-    Environment::of(&read(place).await)
+    Environment::of(&read(place).await.0)
 }
 
 enum Found {
@@ -177,7 +183,8 @@ enum Found {
     Reading(Box<Reading>),
 }
 
-async fn read(place: &Place) -> Facts {
+/// Reads this machine. False beside it where the time was over before everything was read.
+async fn read(place: &Place) -> (Facts, bool) {
     let mut facts = Facts {
         now: clock::now().wall,
         built: build_date(),
@@ -195,12 +202,17 @@ async fn read(place: &Place) -> Facts {
         // Nobody waits any more where it came too late.
         drop(tell.send_blocking(Found::Reading(Box::new(reading))));
     });
+    let whole = async {
+        collect(&told, &mut facts).await;
+        true
+    };
     let late = async {
         Timer::after(READ_WITHIN).await;
+        false
     };
-    or(collect(&told, &mut facts), late).await;
+    let is_whole = or(whole, late).await;
     drop(reading);
-    facts
+    (facts, is_whole)
 }
 
 async fn collect(told: &Receiver<Found>, facts: &mut Facts) {

@@ -97,6 +97,10 @@ impl Repairs {
 
 /// Makes what the doctor found a condition.
 fn tell(board: &Board, found: &Doctor) {
+    // A busy machine: what was not read in time is no finding, and what was found before holds.
+    if !found.is_whole {
+        return;
+    }
     board.examined.set(Some(board.now().mono));
     let problems: Vec<_> = found.checks.iter().filter(|check| is_told(check)).collect();
     let Some(worst) = problems.first() else {
@@ -151,8 +155,12 @@ impl Local {
                 asked.recv().await.ok();
             };
             time.or(question).await;
-            self.examined().await;
-            wait = EXAMINED_EVERY;
+            let found = self.examined().await;
+            wait = if found.is_whole {
+                EXAMINED_EVERY
+            } else {
+                FIRST_AFTER
+            };
         }
     }
 
@@ -295,10 +303,13 @@ mod tests {
 
     fn told(checks: Vec<Check>) -> Option<(String, Severity)> {
         let board = Board::new(Now::default);
-        let found = Doctor {
+        let mut found = Doctor {
             checks,
             ..Doctor::default()
         };
+        tell(&board, &found);
+        assert_eq!(board.examined.get(), None, "it was not whole");
+        found.is_whole = true;
         tell(&board, &found);
         assert!(board.examined.get().is_some());
         board.with_conditions(|list| {

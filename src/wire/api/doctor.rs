@@ -22,6 +22,8 @@ pub struct Doctor {
     pub at: String,
     /// All checks: problems first, the worst on top.
     pub checks: Vec<Check>,
+    /// Whether everything on the machine was read in time; otherwise what was not read may look missing.
+    pub is_whole: bool,
     /// The verdict of the running agent; `null` where none was asked.
     pub verdict: Option<super::Verdict>,
 }
@@ -30,6 +32,7 @@ fields!(Doctor {
     took_ms,
     at,
     checks,
+    is_whole,
     verdict
 });
 
@@ -158,6 +161,7 @@ impl Doctor {
             took_ms,
             at: stamp(at),
             checks: verdicts.iter().map(Check::from).collect(),
+            is_whole: true,
             verdict: None,
         }
     }
