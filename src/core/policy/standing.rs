@@ -1,6 +1,6 @@
 //! Standing permissions: what a running call relies on, and when it must end because that no longer holds.
 //!
-//! [`decide`](super::decide) and [`settle`] judge a call before it starts. A [`Standing`] keeps the terms of that decision, takes in what
+//! [`decide`] and [`settle`] judge a call before it starts. A [`Standing`] keeps the terms of that decision, takes in what
 //! becomes known later, and turns into a refusal once the call would not be admitted any more. [`Rounds`] says what to look at and when.
 
 use std::{collections::BTreeMap, time::Duration};
