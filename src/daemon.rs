@@ -13,7 +13,7 @@ use smol::{
 
 use crate::{
     config::{Credentials, LogFormat, Settings, url::ApiUrl},
-    core::{health::Severity, series::Tick},
+    core::{health::Severity, link::Command, series::Tick},
     dashboard::Topic,
     error::{Exit, Result},
     host::{
@@ -26,28 +26,23 @@ use crate::{
     outside::{self, post::Way},
     store::{self, Store, telemetry},
     tasks::{
-        access::{self, Access},
-        board::Board,
-        book::Book,
-        chronicle::Chronicle,
-        cluster,
-        delegate::Delegate,
-        deliver::{self, Delivery},
-        doorman::Doorman,
-        events::Events,
-        facts::Facts,
-        last_words,
-        live::Live,
-        local::Local,
-        observe,
-        proxy::Proxy,
-        pulse::Pulse,
-        remote_write,
-        revocation::Revocation,
-        rights::Rights,
-        sample::Sampler,
-        status,
-        uplink::Command,
+        audit::AuditWriter,
+        dashboard::{handlers::Local, login::Doorman, status},
+        link::{
+            deliver::{self, Delivery},
+            registration::Facts,
+        },
+        proxy::{
+            Proxy,
+            level::{self, Access},
+        },
+        rights::{delegate::Delegate, manifest::Rights, revocation::Revocation},
+        state::Board,
+        stream::Stream,
+        telemetry::{
+            cluster, events::Events, last_words, liveness::Pulse, observe, publisher::Chronicle,
+            remote_write, sample::Sampler,
+        },
     },
 };
 
@@ -127,7 +122,7 @@ async fn live(
     let (flushed, news) = bounded(1);
     let told = loaded
         .notes
-        .get(crate::tasks::notify::NOTE)
+        .get(crate::tasks::telemetry::notify::NOTE)
         .map(str::to_owned);
     let tasks = [
         agent.spawn(Rc::clone(&agent).serve()),
@@ -210,10 +205,10 @@ struct Agent {
     delivery: Rc<Delivery>,
     access: Rc<Access>,
     doorman: Rc<Doorman>,
-    live: Rc<Live>,
+    stream: Rc<Stream>,
     sampler: Rc<Sampler>,
     chronicle: Rc<Chronicle>,
-    book: Book,
+    book: AuditWriter,
 }
 
 impl Agent {
@@ -241,8 +236,8 @@ impl Agent {
             Rc::clone(&board),
         );
         let facts = Rc::new(facts.giving(delegate.as_ref().map(|known| known.credential())));
-        let live = Rc::new(Live::new(Rc::clone(&board)));
-        let book = Book::told(store.clone(), Rc::clone(&live));
+        let stream = Rc::new(Stream::new(board.started().wall));
+        let book = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
         let proxy = Rc::new(parts::proxy(
             &settings,
             (cluster.clone(), delegate.clone()),
@@ -257,7 +252,7 @@ impl Agent {
         let known = Rc::clone(&facts);
         let me = move || known.agent_id();
         let delivery = Delivery::new(books, me, Rc::clone(&board), Rc::clone(&executor));
-        let access = access::Parts {
+        let access = level::Parts {
             configured: parts::configured(&settings),
             proxy: Rc::clone(&proxy),
             book: book.clone(),
@@ -267,7 +262,7 @@ impl Agent {
         let doorman = Rc::new(Doorman::new(book.clone(), Rc::clone(&board), notes));
         let sampler = Rc::new(network.sampler(&settings, &board));
         let events = Events::new(Rc::clone(&board));
-        let chronicle = Chronicle::new(events, telemetry.clone(), Rc::clone(&live));
+        let chronicle = Chronicle::new(events, telemetry.clone(), Rc::clone(&stream));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
@@ -289,7 +284,7 @@ impl Agent {
             delivery: Rc::new(delivery),
             access,
             doorman,
-            live,
+            stream,
             sampler,
             chronicle: Rc::new(chronicle),
             book,
@@ -310,7 +305,7 @@ impl Agent {
             sampler: Rc::clone(&self.sampler),
             telemetry: self.telemetry.clone(),
             book: self.book.clone(),
-            live: Rc::clone(&self.live),
+            stream: Rc::clone(&self.stream),
             chronicle: Rc::clone(&self.chronicle),
             sources: self.sources(),
             pulse: self.pulse.clone(),
@@ -327,7 +322,7 @@ impl Agent {
 
     /// Keeps a sample.
     async fn keep(&self, topic: Topic, tick: Tick) {
-        self.live.measured(topic, &tick);
+        self.stream.measured(topic, &tick);
         if let Err(failure) = self.telemetry.take(tick).await {
             ::log::debug!("a sample was not kept: {failure}");
         }

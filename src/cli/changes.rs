@@ -86,7 +86,9 @@ impl Hands {
     pub(super) fn plan(&self, check: &str) -> Result<Plan> {
         match self {
             Self::Own(keeper) => keeper.plan(check),
-            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).plan(check)),
+            Self::Helper(socket) => {
+                smol::block_on(tasks::machine::keeper::Keeper::at(socket).plan(check))
+            }
         }
     }
 
@@ -94,21 +96,27 @@ impl Hands {
     pub(super) fn fix(&self, check: &str) -> Result<Done> {
         match self {
             Self::Own(keeper) => keeper.fix(check, &who()),
-            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).fix(check)),
+            Self::Helper(socket) => {
+                smol::block_on(tasks::machine::keeper::Keeper::at(socket).fix(check))
+            }
         }
     }
 
     fn undo(&self, change: &str) -> Result<Done> {
         match self {
             Self::Own(keeper) => keeper.undo(change, &who()),
-            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).undo(change)),
+            Self::Helper(socket) => {
+                smol::block_on(tasks::machine::keeper::Keeper::at(socket).undo(change))
+            }
         }
     }
 
     fn changes(&self) -> Result<Vec<ChangeReport>> {
         match self {
             Self::Own(keeper) => keeper.changes(),
-            Self::Helper(socket) => smol::block_on(tasks::keeper::Keeper::at(socket).changes()),
+            Self::Helper(socket) => {
+                smol::block_on(tasks::machine::keeper::Keeper::at(socket).changes())
+            }
         }
     }
 }

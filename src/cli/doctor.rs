@@ -19,7 +19,7 @@ use crate::{
     daemon,
     error::{Error, Exit, Result},
     host::clock,
-    tasks::doctor,
+    tasks::machine::doctor,
     wire::api::{Check, Doctor, Environment, PROBLEMS_PATH},
 };
 

@@ -48,6 +48,23 @@ const OUTAGES_MAX: usize = 32;
 /// Output requests that wait at most. They are drained after every input, so a handful is normal.
 const OUTPUTS_MAX: usize = 512;
 
+/// Request to the link from another part of the agent.
+#[derive(Debug)]
+pub enum Command {
+    /// Keep the link down while the Go agent runs; the text says why.
+    Hold(String),
+    /// The Go agent is gone.
+    Release,
+    /// Register again: the content of the registration has changed.
+    Register,
+    /// Adopt the cluster id under which another agent of this cluster is registered.
+    Belongs(String),
+    /// Look at the lease gate again.
+    Look,
+    /// Close the session and end the task.
+    Stop,
+}
+
 /// What may be changed by settings.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -18,8 +18,8 @@ use crate::{
         tls,
     },
     tasks::{
-        board::Board,
-        doctor::{self, ControlPlane, Place, Subject},
+        machine::doctor::{self, ControlPlane, Place, Subject},
+        state::Board,
     },
 };
 

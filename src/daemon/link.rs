@@ -18,17 +18,20 @@ use crate::{
         health::Severity,
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
         lease::{self as election, Election, Party},
-        link::{self, Link, Membership},
+        link::{self, Command, Link, Membership},
         time::Wall,
     },
     host::random,
     link::dial::Caller,
     store,
     tasks::{
-        credential, lease,
-        permit::{Permission, Permit},
-        takeover,
-        uplink::{self, Command},
+        link::{
+            lease,
+            lease_gate::{Permission, Permit},
+            takeover,
+            uplink::{self},
+        },
+        rights::credential,
     },
 };
 

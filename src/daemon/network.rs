@@ -16,7 +16,7 @@ use crate::{
     dashboard::{Loaded, OWN_FILE, Origin, Server, Shown, Site, Time},
     error::{Error, Result},
     host::{facts::hostname, network::addresses},
-    tasks::board::{CertificateView, DashboardView},
+    tasks::state::{CertificateView, DashboardView},
 };
 
 /// How often the certificate is looked at.

@@ -6,7 +6,7 @@ use super::Agent;
 use crate::{
     config::Credentials,
     outside::notify::Receiver,
-    tasks::notify::{self, LOOK_EVERY, Parts},
+    tasks::telemetry::notify::{self, LOOK_EVERY, Parts},
     wire::notify::Reader,
 };
 

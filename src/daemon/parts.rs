@@ -40,16 +40,19 @@ use crate::{
     },
     tasks::{
         self,
-        access::Configured,
-        board::Board,
-        book::Book,
-        credential::{Credential, Kind},
-        delegate::Delegate,
-        facts::{Facts, Profile},
-        proxy::Proxy,
-        pulse::Pulse,
-        rights::Rights,
-        sample::{self, Sampler},
+        audit::AuditWriter,
+        link::registration::{Facts, Profile},
+        proxy::{Proxy, level::Configured},
+        rights::{
+            credential::{Credential, Kind},
+            delegate::Delegate,
+            manifest::Rights,
+        },
+        state::Board,
+        telemetry::{
+            liveness::Pulse,
+            sample::{self, Sampler},
+        },
     },
 };
 
@@ -412,7 +415,7 @@ pub(super) fn proxy(
     settings: &Settings,
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
-    book: Book,
+    book: AuditWriter,
 ) -> Proxy {
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
@@ -427,11 +430,11 @@ pub(super) fn proxy(
 /// What tells this agent from others that have the same agent id: by their settings, or because several took over what the Go agent
 /// left in their cluster. Made once, and kept.
 pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> String {
-    if let Some(name) = notes.get(tasks::lease::NOTE_NAME) {
+    if let Some(name) = notes.get(tasks::link::lease::NOTE_NAME) {
         return name.to_owned();
     }
     let name = random::hex::<4>().unwrap_or_default();
-    let kept = store.keep_note(tasks::lease::NOTE_NAME, Some(name.clone()));
+    let kept = store.keep_note(tasks::link::lease::NOTE_NAME, Some(name.clone()));
     if let Err(failure) = kept.await {
         // After a restart this agent then waits for its own Lease as for another one's.
         log::warn!("lease: the name of this agent is not on disk: {failure}");

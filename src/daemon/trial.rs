@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     host::clock,
     kube::Client,
-    tasks::board::Board,
+    tasks::state::Board,
     wire::handshake::Target,
 };
 

@@ -7,17 +7,20 @@ use smol::{Timer, future};
 use super::{Agent, TEND_EVERY};
 use crate::{
     config::{Origin, Settings, keys::Secrecy},
-    core::{door::Role, health::Severity},
-    dashboard::{Server, Site},
+    core::{authorization::Role, health::Severity},
+    dashboard::{Answers as _, Server, Site},
     error::{Error, Result},
     host::clock,
     log,
     tasks::{
-        board::DashboardView,
-        deliver::Databases,
-        doctor,
-        local::{Local, Look, Repairs, Sources},
-        views::diagnosis::{self, Doubt},
+        dashboard::{
+            handlers::{Local, Look, Repairs, Sources},
+            stream::Watcher,
+            views::diagnosis::{self, Doubt},
+        },
+        link::deliver::Databases,
+        machine::doctor,
+        state::DashboardView,
     },
     wire::{
         api::{LogEntry, LogPage, SettingReport, SettingsReport},
@@ -34,10 +37,16 @@ impl Agent {
             Role::Nobody
         };
         let local = self.local();
-        let site = Site::new(Rc::<Local>::clone(&local), anonymous, self.live.hub());
+        let site = Site::new(Rc::<Local>::clone(&local), anonymous, self.stream.hub());
         let site = Rc::new(site);
         let lines_after = |seen| lines_after(&self.lines, seen);
-        let told = self.live.run(&local, &lines_after);
+        let watcher = Watcher {
+            stream: &self.stream,
+            status: &|| local.status(),
+            now: &|| self.board.now(),
+            lines_after: &lines_after,
+        };
+        let told = watcher.run();
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
         let examined = future::zip(self.chronicle.run(), local.examine());
         future::zip(future::zip(served, told), examined).await;

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use super::{Peer, Reply, assets::Cache};
 use crate::{
     core::{
-        door::{Role, View, Way},
+        authorization::{Role, View, Way},
         proxy::{query_value, query_values},
     },
     wire::api::{SessionReport, Status},
@@ -16,7 +16,7 @@ use crate::{
 /// An answer that is being made.
 pub type Answering = Pin<Box<dyn Future<Output = Reply>>>;
 
-/// Where the answers come from. A view is a line in `core::door::ROUTES` and an arm of [`Answers::answer`].
+/// Where the answers come from. A view is a line in `core::authorization::ROUTES` and an arm of [`Answers::answer`].
 pub trait Answers: 'static {
     /// How everything is.
     fn status(&self) -> Status;

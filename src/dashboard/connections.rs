@@ -21,7 +21,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
     answers::Away,
-    guest::{Guest, Manner, Source},
+    connection::{Guest, Manner, Source},
     reply::{Reply, Sending},
     site::{Place, Site},
 };

@@ -15,7 +15,7 @@ use std::{
 use hyper::body::Bytes;
 use smol::stream::Stream;
 
-use crate::core::door::Role;
+use crate::core::authorization::Role;
 
 /// Messages that are kept for who comes back.
 const MESSAGES_MAX: usize = 256;

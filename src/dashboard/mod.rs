@@ -1,12 +1,12 @@
 //! The party local viewer: HTTP on the Unix socket that the command line speaks to, and on a port for browsers and a Prometheus.
 //!
-//! It shows what it is given and decides nothing: who may ask for what is decided in [`core::door`](crate::core::door).
+//! It shows what it is given and decides nothing: who may ask for what is decided in [`core::authorization`](crate::core::authorization).
 
 mod answers;
 mod assets;
 mod certificate;
+mod connection;
 mod connections;
-mod guest;
 mod hub;
 mod page;
 mod peer;

@@ -7,7 +7,7 @@ use nix::{
     unistd::geteuid,
 };
 
-use crate::core::door::Role;
+use crate::core::authorization::Role;
 
 /// The process that connected, as it was at that moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,7 +5,7 @@ use std::{convert::Infallible, net::SocketAddr, path::Path, rc::Rc};
 use smol::{LocalExecutor, net::TcpListener};
 
 use super::{
-    answers::From, certificate::Shown, connections::Connections, guest::Guest, peer::Peer,
+    answers::From, certificate::Shown, connection::Guest, connections::Connections, peer::Peer,
     site::Site, socket::Socket,
 };
 use crate::{

@@ -25,7 +25,7 @@ use super::{
     reply::Reply,
 };
 use crate::{
-    core::door::{self, Fault, Own, Role, View, Way, What},
+    core::authorization::{self, Fault, Own, Role, View, Way, What},
     wire::api::Health,
 };
 
@@ -107,7 +107,7 @@ impl Site {
     /// Those of these names that mean this machine, beside those of the loopback interface.
     fn also_here(&self, hosts: &[&str]) -> Vec<String> {
         let network = self.network.borrow();
-        let names = hosts.iter().filter_map(|host| door::name_of(host));
+        let names = hosts.iter().filter_map(|host| authorization::name_of(host));
         let known = |name: &&str| {
             let network = network.as_ref();
             network.is_some_and(|network| network.is_here(name))
@@ -119,7 +119,7 @@ impl Site {
     pub(super) fn send_to_tls(&self, request: &Request<Incoming>) -> Reply {
         let host = request.headers().get(header::HOST);
         let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let is_here = door::is_here(host, &self.also_here(&[host]));
+        let is_here = authorization::is_here(host, &self.also_here(&[host]));
         let way = request.uri().path_and_query();
         if request.method().is_safe() && is_here {
             let way = way.map(PathAndQuery::as_str);
@@ -209,12 +209,12 @@ impl Site {
             } else {
                 COOKIE
             };
-            door::cookie(cookies, name).map(str::to_owned)
+            authorization::cookie(cookies, name).map(str::to_owned)
         });
         let caller = self.caller(from, cookie.as_deref());
         let fetch_site = text(HeaderName::from_static("sec-fetch-site"));
         let also_here = self.also_here(&hosts);
-        let asked = door::Request {
+        let asked = authorization::Request {
             way: from.way(),
             is_encrypted: from.is_encrypted(),
             also_here: &also_here,
@@ -227,7 +227,7 @@ impl Site {
             has_body: !request.body().is_end_stream(),
             role: caller.role,
         };
-        let (route, id) = door::judge(&asked).map_err(|fault| said(&fault))?;
+        let (route, id) = authorization::judge(&asked).map_err(|fault| said(&fault))?;
         let asked = Asked {
             id: id.to_owned(),
             body: Bytes::new(),

@@ -164,7 +164,7 @@ fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure {
             kind: DialFailure::Refused,
-            error: error.fix(super::ladder::TOKEN_FIX).retry(Retry::Never),
+            error: error.fix(super::probe::TOKEN_FIX).retry(Retry::Never),
         },
         StatusCode::NOT_FOUND => Failure {
             kind: DialFailure::Status(404, None),

@@ -2,7 +2,7 @@
 
 pub mod dial;
 mod gateway;
-pub mod ladder;
 pub mod mux;
 pub mod outlet;
+pub mod probe;
 pub mod session;

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, limits::
 
 use super::{
     Failure,
-    aside::{self, Kept},
+    quarantine::{self, Kept},
     reserve::Reserve,
     schema::{self, Migrated},
     trouble,
@@ -122,12 +122,12 @@ impl Database {
     /// Lets damaged ones take no more than so many bytes, from now on.
     pub(super) fn bound_damaged(&mut self, bytes: u64) {
         self.damaged.bytes = bytes;
-        aside::bound(&self.directory, self.form.file, self.damaged);
+        quarantine::bound(&self.directory, self.form.file, self.damaged);
     }
 
     /// What damaged ones take.
     pub(super) fn damaged_bytes(&self) -> u64 {
-        aside::bytes(&self.directory, self.form.file)
+        quarantine::bytes(&self.directory, self.form.file)
     }
 
     /// Whether a damaged one was too large to be kept, since the start.
@@ -268,7 +268,7 @@ impl Database {
 
     /// The damaged one that was moved aside last.
     pub(super) fn newest_damaged(&self) -> Option<PathBuf> {
-        let newest = aside::damaged(&self.directory, self.form.file).pop()?;
+        let newest = quarantine::damaged(&self.directory, self.form.file).pop()?;
         Some(self.directory.join(newest))
     }
 
@@ -372,7 +372,8 @@ impl Database {
 
     /// Makes way for an empty database.
     fn move_aside(&mut self) -> Result<()> {
-        let is_kept = aside::move_aside(&self.directory, self.form.file, self.damaged, self.wall)?;
+        let is_kept =
+            quarantine::move_aside(&self.directory, self.form.file, self.damaged, self.wall)?;
         self.has_removed_damaged |= !is_kept;
         self.was_replaced = true;
         Ok(())

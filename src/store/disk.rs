@@ -10,13 +10,12 @@ use rusqlite::{Connection, Transaction};
 
 pub(super) use super::database::Refusal;
 use super::{
-    Failure, Loaded,
-    aside::Kept,
-    audit, clock,
+    Failure, Loaded, audit, clock,
     database::{Database, Form, State},
     identity::{self, KeptIdentity},
     journal,
     notes::{self, Notes},
+    quarantine::Kept,
     reserve::Reserve,
     schema,
     thread::Owned,

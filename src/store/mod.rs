@@ -14,7 +14,6 @@ use crate::{
     files,
 };
 
-mod aside;
 mod audit;
 mod clock;
 mod database;
@@ -22,6 +21,7 @@ mod disk;
 mod identity;
 mod journal;
 mod notes;
+mod quarantine;
 mod reserve;
 mod schema;
 mod streams;

@@ -1,33 +1,12 @@
-//! Introductions: short loops that introduce a machine of `core` to one or more parties.
+//! Tasks: short loops that join a decision of `core` to one or more outside systems, grouped by
+//! the flow of data that they serve.
 
-pub mod access;
-pub mod board;
-pub mod book;
-pub mod chronicle;
-pub mod cluster;
-pub mod credential;
-pub mod delegate;
-pub mod deliver;
-pub mod doctor;
-pub mod doorman;
-pub mod events;
-pub mod facts;
-pub mod keeper;
-pub mod last_words;
-pub mod lease;
-pub mod live;
-pub mod local;
-pub mod metrics;
-pub mod notify;
-pub mod observe;
-pub mod permit;
+pub mod audit;
+pub mod dashboard;
+pub mod link;
+pub mod machine;
 pub mod proxy;
-pub mod pulse;
-pub mod remote_write;
-pub mod revocation;
 pub mod rights;
-pub mod sample;
-pub mod status;
-pub mod takeover;
-pub mod uplink;
-pub mod views;
+pub mod state;
+pub mod stream;
+pub mod telemetry;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{json, state::hex};
 use crate::core::{
-    door::{
+    authorization::{
         Role,
         keys::{
             Guesses, Hash, Keys, Password, SESSION_LIFE, Session, TOKEN_LIFE, Token, ahead, behind,

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::core::{
+    bisect::Piece,
     outbox::Samples,
     series::{Series, block::Column, float},
-    sieve::Piece,
 };
 
 /// What the body of such a request is, for its head.

@@ -121,7 +121,7 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// Asserts what holds of every request at the door: a line is `WAY ROLE METHOD PATH HOST ORIGIN
 /// SITE TYPE COOKIE`, with spaces between.
 pub fn door(line: &str) {
-    use core::door::{self, Fault, Request, Role, Way, Whence};
+    use core::authorization::{self, Fault, Request, Role, Way, Whence};
     let mut words = line.split(' ');
     let mut next = || words.next().unwrap_or_default();
     let way = match next() {

@@ -6,7 +6,7 @@ use std::{
 
 use pipeops_agent::{
     core::{
-        door::{Role, View},
+        authorization::{Role, View},
         policy::Level,
     },
     dashboard::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pipeops_agent::{
-    core::door::{Method, ROUTES},
+    core::authorization::{Method, ROUTES},
     wire::{api, keeper},
 };
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Holds the plan of the house: which room may name which. The message of a failure says where the line belongs.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -133,6 +133,45 @@ fn no_test_is_switched_off_and_no_file_knows_this_machine() {
 }
 
 #[test]
+fn no_two_folders_of_tasks_import_each_other() {
+    let tasks = root().join("src/tasks");
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in rust_files(&tasks) {
+        let below = file.strip_prefix(&tasks).unwrap();
+        let folder = below.iter().next().unwrap().to_str().unwrap();
+        let folder = folder.trim_end_matches(".rs");
+        let named = modules_of_tasks(&program_text(&file));
+        let named = named.into_iter().filter(|named| named != folder);
+        imports.entry(folder.to_owned()).or_default().extend(named);
+    }
+    assert!(
+        imports.values().any(|named| !named.is_empty()),
+        "the scan finds no imports"
+    );
+    // Folders that import nothing of what is left are taken away; a circle is what never goes.
+    while let Some(free) = imports
+        .iter()
+        .find(|(_, named)| !named.iter().any(|named| imports.contains_key(named)))
+        .map(|(folder, _)| folder.clone())
+    {
+        imports.remove(&free);
+    }
+    assert!(
+        imports.is_empty(),
+        "these folders of src/tasks import each other in a circle: {imports:?}; hand in a value or a closure, or move \
+         what both need up into src/tasks"
+    );
+}
+
+#[test]
+fn the_scan_of_tasks_sees_imports_in_braces() {
+    let text = "use crate::{\n    core::time,\n    tasks::{link::{lease, uplink::Parts}, proxy::Proxy, state::Board},\n};\n\
+                fn f() { crate::tasks::rights::look() }\n";
+    let named: Vec<_> = modules_of_tasks(text).into_iter().collect();
+    assert_eq!(named, ["link", "proxy", "rights", "state"]);
+}
+
+#[test]
 fn the_scan_sees_what_it_is_for() {
     let text = "use crate::{\n    core::{lanes, time::Now},\n    error::Error,\n    store,\n};\n\
                 fn f() { crate::link::dial(); }\n// crate::kube is only told about\n";
@@ -157,6 +196,23 @@ fn advice(room: &str, named: &str) -> String {
         _ => "see the table in src/ARCHITECTURE.md",
     };
     format!("{room}/ may not use {named}/: {rule}")
+}
+
+/// Modules of `tasks` named behind every `crate::tasks::`, whether alone or in braces.
+fn modules_of_tasks(text: &str) -> BTreeSet<String> {
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join("\n");
+    let mut modules = BTreeSet::new();
+    for rest in code.split("tasks::").skip(1) {
+        match rest.strip_prefix('{') {
+            Some(list) => modules.extend(top_level(list)),
+            None => modules.extend([word(rest)]),
+        }
+    }
+    modules
 }
 
 /// The rooms behind every `crate::`, whether alone or in braces.

@@ -1,12 +1,10 @@
 //! How strict this box is, in lines for a tired person: the level and its meaning first, then why, then what was asked and refused.
 
-use super::{
-    super::output::{Output, Tone, ago, moment, printable, size},
-    counted, joined, table,
-};
+use super::{counted, joined, table};
 use crate::{
+    cli::output::{Output, Tone, ago, moment, printable, size},
     core::{policy::Level, time::Wall},
-    tasks::views::happenings::what_in_words,
+    tasks::audit::report::what_in_words,
     wire::api::{AccessReport, Asked, LastDay, RefusedCall},
 };
 

@@ -12,7 +12,7 @@ use smol::{
     future::FutureExt as _,
 };
 
-use super::{gate::Withdrawal, upstream::until};
+use super::{admission::Withdrawal, upstream::until};
 use crate::{
     core::{
         access::reason,
@@ -25,7 +25,7 @@ use crate::{
     },
     host::clock,
     store::Failure,
-    tasks::book::{Begun, Book},
+    tasks::audit::{AuditWriter, Begun},
 };
 
 /// How often sums are written.
@@ -47,7 +47,7 @@ pub(super) struct Audit {
 
 #[derive(Debug)]
 struct Desk {
-    book: Book,
+    book: AuditWriter,
     ends: Sender<End>,
     ended: Receiver<End>,
     hurry: (Sender<()>, Receiver<()>),
@@ -86,7 +86,7 @@ enum Place {
 
 impl Audit {
     /// The audit, or none: then nothing is written down.
-    pub(super) fn new(book: Option<Book>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
+    pub(super) fn new(book: Option<AuditWriter>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
         let desk = book.map(|book| {
             let (ends, ended) = bounded(ENDS_MAX);
             let hurry = bounded(1);
@@ -302,7 +302,7 @@ fn too_many(kind: Kind, wait: Duration) -> String {
     )
 }
 
-async fn write_end(book: &Book, end: End) {
+async fn write_end(book: &AuditWriter, end: End) {
     let End {
         begun,
         outcome,

@@ -9,9 +9,9 @@ use hyper::{
 
 use super::{
     Shared,
+    authorization::Permit,
     body::{Held, busy_with_bodies},
     denial::{Cause, Denial},
-    permit::Permit,
     upstream::{failure, late, left, until},
 };
 use crate::{

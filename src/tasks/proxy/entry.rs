@@ -1,14 +1,14 @@
 //! Pods that a call leads into: whether they meet the standard that the namespace must enforce. Pod
 //! Security admission does not look at what ran before the namespace was labelled.
 
-use super::{Shared, denial::Denial, permit::no_cluster};
+use super::{Shared, authorization::no_cluster, denial::Denial};
 use crate::{
     core::{
         policy::{self, Breach, Entered, Level, PodSecurity, Rules},
         proxy::{Call, Refusal},
     },
     kube::services::Pod,
-    tasks::delegate::Delegate,
+    tasks::rights::delegate::Delegate,
 };
 
 /// Pods of a service that are looked at and kept: one is needed, the others are for those that do

@@ -4,22 +4,19 @@
 //! [`Proxy::deliver`] never waits: bodies and frames go into bounded queues. What may be asked is decided in `core::policy`, where it goes
 //! in `core::proxy`.
 
-mod answer;
+mod admission;
 mod audit;
+mod authorization;
 mod bodies;
 mod body;
 mod denial;
 mod entry;
-mod exchange;
-mod frames;
-mod gate;
+pub mod level;
+mod messages;
 mod owner;
-mod permit;
-mod socket;
+mod revalidation;
 mod streams;
-mod table;
 mod upstream;
-mod vigil;
 
 use std::{
     cell::{Cell, RefCell},
@@ -32,6 +29,7 @@ use smol::{
     channel::{Sender, TrySendError, bounded},
 };
 
+use super::{audit::AuditWriter, rights::delegate::Delegate};
 use crate::{
     core::{
         audit::Entry,
@@ -42,22 +40,23 @@ use crate::{
     host::clock,
     kube::Client,
     link::outlet::{Frame, Outlet},
-    tasks::{book::Book, delegate::Delegate},
     wire::control::{
         self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
     },
 };
 
+use admission::Gate;
 use audit::Audit;
+use authorization::{Admitted, Denied};
 use body::{Budget, Pipe, Pushed, busy_with_bodies};
 use denial::Denial;
-use exchange::{Exchange, Source};
-use frames::{FrameIn, Frames, Queued};
-use gate::Gate;
-use permit::{Admitted, Denied};
-use socket::{Kind, SocketExchange};
+use messages::{
+    exchange::{self, Exchange, Source},
+    frames::{FrameIn, Frames, Queued},
+    socket::{Kind, SocketExchange},
+    table::{Inlet, Running, Table},
+};
 use streams::Streams;
-use table::{Inlet, Running, Table};
 
 /// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
 const REFUSALS_MAX: usize = 64;
@@ -145,11 +144,11 @@ impl Proxy {
     }
 
     /// A proxy that writes down what it does: writes and exec before they have an effect, and not at all where that fails.
-    pub fn audited(parts: Parts, book: Book) -> Self {
+    pub fn audited(parts: Parts, book: AuditWriter) -> Self {
         Self::with_audit(parts, Some(book))
     }
 
-    fn with_audit(parts: Parts, book: Option<Book>) -> Self {
+    fn with_audit(parts: Parts, book: Option<AuditWriter>) -> Self {
         let rules = Rc::new(Cell::new(parts.rules));
         let audit = Audit::new(book, Rc::clone(&rules));
         let executor = Rc::clone(&parts.executor);
@@ -166,12 +165,12 @@ impl Proxy {
             table: RefCell::default(),
             requests: Cell::new(0),
         });
-        let vigil = executor.spawn(vigil::keep(Rc::clone(&shared)));
+        let revalidation = executor.spawn(revalidation::keep(Rc::clone(&shared)));
         Self {
             shared,
             refusals: RefCell::new(None),
             streams: RefCell::new(None),
-            _tasks: [keeping, vigil],
+            _tasks: [keeping, revalidation],
         }
     }
 

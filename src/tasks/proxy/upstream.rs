@@ -12,9 +12,9 @@ use hyper::{
 
 use super::{
     Shared,
+    authorization::{Permit, no_cluster},
     bodies::{self, Ready},
     denial::{Cause, Denial},
-    permit::{Permit, no_cluster},
 };
 use crate::{
     core::{

@@ -4,7 +4,7 @@ use std::{path::Path, pin::pin, rc::Rc};
 
 use pipeops_agent::{
     core::{
-        door::Role,
+        authorization::Role,
         policy::{Level, Rules},
     },
     dashboard::{Caller, From, Peer},
@@ -12,9 +12,11 @@ use pipeops_agent::{
     host::clock,
     store::Store,
     tasks::{
-        access::{Access, Configured, Parts, Refused},
-        board::Board,
-        proxy::{self, Proxy},
+        proxy::{
+            self, Proxy,
+            level::{Access, Configured, Parts, Refused},
+        },
+        state::Board,
     },
 };
 use rusqlite::{Connection, OpenFlags};

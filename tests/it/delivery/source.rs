@@ -17,7 +17,7 @@ use pipeops_agent::{
         Handle, Store,
         telemetry::{self, Options, Telemetry},
     },
-    tasks::deliver::DESTINATION,
+    tasks::link::deliver::DESTINATION,
 };
 use plane::{Record, Records};
 use smol::block_on;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use pipeops_agent::core::event::Event;
 use pipeops_agent::core::health::Severity;
 use pipeops_agent::host::clock;
-use pipeops_agent::tasks::{board::Board, events::Events};
+use pipeops_agent::tasks::{state::Board, telemetry::events::Events};
 
 use super::Executor;
 use super::real::{client_of, run, until};

@@ -9,9 +9,11 @@ use pipeops_agent::core::series::Point;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::Client;
 use pipeops_agent::tasks::{
-    board::Board,
-    cluster::{self, Known, Parts},
-    last_words, observe,
+    state::Board,
+    telemetry::{
+        cluster::{self, Known, Parts},
+        last_words, observe,
+    },
 };
 use smol::Task;
 

@@ -40,9 +40,8 @@ use pipeops_agent::{
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
     store::Handle,
     tasks::{
-        credential::Credential,
-        delegate::Delegate,
         proxy::{Load, Parts, Proxy},
+        rights::{credential::Credential, delegate::Delegate},
     },
     wire::control::{Inbound, decode},
 };

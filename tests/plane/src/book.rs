@@ -37,7 +37,7 @@ pub(crate) struct News {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct AuditWriter {
     entries: BTreeMap<u32, Entry>,
     /// Those whose half the plane finished: always a subset of `entries`.
     finishing: BTreeSet<u32>,
@@ -50,7 +50,7 @@ pub(crate) struct Book {
     pub(crate) go_away: Option<(Direction, u32)>,
 }
 
-impl Book {
+impl AuditWriter {
     /// A stream that is about to be opened.
     pub(crate) fn add(
         &mut self,

@@ -22,7 +22,7 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use yamux::{Config, Connection, Mode};
 
 use crate::bell::{Bell, Inbox};
-use crate::book::{Book, News};
+use crate::book::{AuditWriter, News};
 use crate::clock;
 use crate::exchange::Failed;
 use crate::framing::{self, Framing};
@@ -79,7 +79,7 @@ pub(crate) struct Mux {
     /// What the crate wrote, and how much of it are whole frames.
     pending: RefCell<Vec<u8>>,
     whole: Cell<usize>,
-    book: RefCell<Book>,
+    book: RefCell<AuditWriter>,
     wanted: RefCell<VecDeque<Wanted>>,
     places: Arc<Semaphore>,
     ended: RefCell<Option<String>>,

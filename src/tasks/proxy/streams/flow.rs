@@ -16,8 +16,8 @@ use crate::{
     core::{audit::Outcome, time::in_words},
     kube::Body,
     tasks::proxy::{
+        admission::{Cut, Pass},
         audit::Record,
-        gate::{Cut, Pass},
     },
 };
 

@@ -37,10 +37,10 @@ use crate::{
     link::mux::MuxStream,
     tasks::proxy::{
         Shared,
+        admission::{Cut, Pass},
         audit::Record,
+        authorization::Permit,
         denial::{Cause, Denial},
-        gate::{Cut, Pass},
-        permit::Permit,
         upstream::{self, until},
     },
     wire::stream::Service,

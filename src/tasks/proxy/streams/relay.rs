@@ -8,15 +8,14 @@ use smol::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
 };
 
+use super::LAST_WORD_WITHIN;
 use crate::{
     core::audit::Outcome,
     host::clock,
     kube::UpgradedStream,
     link::mux::MuxStream,
-    tasks::proxy::{audit::Record, gate::Pass, upstream::until},
+    tasks::proxy::{admission::Pass, audit::Record, upstream::until},
 };
-
-use super::LAST_WORD_WITHIN;
 
 /// What is read at once. The frames of a stream are not larger.
 const PIECE_BYTES: usize = 16 * 1024;

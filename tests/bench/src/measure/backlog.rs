@@ -8,7 +8,7 @@ use pipeops_agent::core::outbox::Stream;
 use pipeops_agent::core::series::{Key, Point, Series, Tick};
 use pipeops_agent::core::time::{Mono, Now, Wall};
 use pipeops_agent::store::telemetry::{Options, Telemetry};
-use pipeops_agent::tasks::deliver::DESTINATION;
+use pipeops_agent::tasks::link::deliver::DESTINATION;
 use smol::block_on;
 
 use super::{Bench, Group, Results};

@@ -1,0 +1,265 @@
+//! What local viewers are told, and what they may set: the agent's side of the server on the socket.
+
+mod pod_log;
+mod repairs;
+mod views;
+
+use std::{io, rc::Rc, time::Duration};
+
+use smol::{Timer, future::FutureExt as _};
+
+use super::{login::Doorman, metrics, status};
+use crate::{
+    core::{access::Inquiry, authorization::View, outbox::Backlog, policy::Level},
+    dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
+    store::{Failure, telemetry},
+    tasks::{
+        audit::AuditWriter,
+        link::registration::Facts,
+        proxy::{Proxy, level::Access},
+        rights::manifest::Rights,
+        state::Board,
+        stream::Stream,
+        telemetry::{liveness::Pulse, publisher::Chronicle, sample::Sampler},
+    },
+    wire::{
+        api::{AccessWish, Load, SessionReport, Status},
+        exposition,
+    },
+};
+
+pub use repairs::{Look, Repairs};
+pub use views::Sources;
+
+/// Deadlines of what viewers ask others.
+mod within {
+    use std::time::Duration;
+
+    /// How long the API may take to begin with a log.
+    pub(super) const HEAD: Duration = Duration::from_secs(8);
+}
+
+/// How long a Prometheus waits for what is on disk.
+const BACKLOG_WITHIN: Duration = Duration::from_secs(2);
+
+/// Everybody who knows something.
+#[derive(Debug)]
+pub struct Local {
+    /// What is known right now.
+    pub board: Rc<Board>,
+    /// The machine.
+    pub facts: Rc<Facts>,
+    /// What runs.
+    pub proxy: Rc<Proxy>,
+    /// How strict this box is.
+    pub access: Rc<Access>,
+    /// Who has logged in.
+    pub doorman: Rc<Doorman>,
+    /// What reads the machine.
+    pub sampler: Rc<Sampler>,
+    /// What it read, and what of it waits to be delivered.
+    pub telemetry: telemetry::Handle,
+    /// What was done here.
+    pub book: AuditWriter,
+    /// What happens.
+    pub chronicle: Rc<Chronicle>,
+    /// Who watches.
+    pub stream: Rc<Stream>,
+    /// Whom views ask.
+    pub sources: Sources,
+    /// What finds out whether the cluster answers; `None`: there is none.
+    pub pulse: Option<Rc<Pulse>>,
+    /// What compares the cluster with the manifest; `None`: there is none.
+    pub rights: Option<Rc<Rights>>,
+}
+
+impl Answers for Local {
+    fn status(&self) -> Status {
+        let load = self.proxy.load();
+        let load = Load {
+            exchanges: load.exchanges.try_into().unwrap_or(u64::MAX),
+            waiting: load.short_waiting.try_into().unwrap_or(u64::MAX),
+            streams: load.long_running.try_into().unwrap_or(u64::MAX),
+            requests: load.requests,
+            spooled_bytes: load.spooled_bytes,
+            ..Load::default()
+        };
+        status::status(&self.board, &self.facts, self.access.in_short(), &load)
+    }
+
+    fn session(&self, cookie: &str) -> Option<Session> {
+        self.doorman.session(cookie)
+    }
+
+    fn report(&self, asked: &Asked) -> SessionReport {
+        self.doorman.report(asked)
+    }
+
+    fn turned_away(&self, why: Away) {
+        let mut counts = self.board.turned_away.get();
+        match why {
+            Away::Full => counts.full += 1,
+            Away::Slow => counts.slow += 1,
+            Away::Unreadable => counts.unreadable += 1,
+        }
+        self.board.turned_away.set(counts);
+    }
+
+    fn accept_failed(&self, error: &io::Error) -> Duration {
+        self.board.accept_failed(error)
+    }
+
+    fn accepted(&self) {
+        self.board.accepted();
+    }
+
+    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
+        Box::pin(async move {
+            match view {
+                View::Status => {
+                    self.refresh().await;
+                    if asked.value("fresh").is_some_and(|value| value == "1") {
+                        self.ask_for_examination();
+                    }
+                    Reply::json(&self.status())
+                }
+                View::Ready => {
+                    self.feel_pulse().await;
+                    self.ready()
+                }
+                View::Metrics => self.metrics().await,
+                View::Host => self.host().await,
+                View::Diagnosis => {
+                    self.refresh().await;
+                    self.diagnosis().await
+                }
+                View::Series => self.series(&asked).await,
+                View::Values => self.values(&asked).await,
+                View::Cluster => self.cluster().await,
+                View::Pods => self.pods(&asked).await,
+                View::Workloads => self.workloads(&asked).await,
+                View::PodLog => self.pod_log(&asked).await,
+                View::Logs => self.own_lines(&asked),
+                View::Events => self.events(&asked).await,
+                View::Link => self.link().await,
+                View::Settings => Reply::json(&self.sources.settings),
+                View::Problems => self.problems(&asked).await,
+                View::Fix => self.fix(&asked).await,
+                View::Changes => self.changes().await,
+                View::Undo => self.undo(&asked).await,
+                View::Access => Reply::json(&self.access.report().await),
+                View::Decision => self.decision(&asked).await,
+                View::SetAccess => self.set_access(&asked).await,
+                View::Session => Reply::json(&self.report(&asked)),
+                View::LogIn => self.doorman.log_in(&asked).await,
+                View::LogOut => self.doorman.log_out(&asked).await,
+                View::LogOutEverywhere => self.doorman.log_out_everywhere(&asked).await,
+                View::IssueToken => self.doorman.issue(&asked).await,
+                View::SetPassword => self.doorman.set_password(&asked).await,
+            }
+        })
+    }
+}
+
+impl Local {
+    /// Looks again at what may have changed unseen, so that what is said next is true now.
+    async fn refresh(&self) {
+        self.feel_pulse().await;
+        let is_silent = self.pulse.as_ref().is_some_and(|pulse| pulse.is_silent());
+        if let Some(rights) = self.rights.as_ref().filter(|_| !is_silent) {
+            rights.refresh().await;
+        }
+    }
+
+    async fn feel_pulse(&self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.refresh().await;
+        }
+    }
+
+    fn ready(&self) -> Reply {
+        let readiness = self.status().readiness;
+        let code = if readiness.ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Reply::json(&readiness).with_code(code)
+    }
+
+    async fn metrics(&self) -> Reply {
+        let Some(reading) = self.sampler.reading().await else {
+            return Reply::unavailable(
+                "the machine's counters cannot be read right now",
+                Some("pipeops-agent status says why"),
+            );
+        };
+        // A disk that does not answer hides what waits, not how the machine is.
+        let backlog = self.telemetry.backlog().or(late());
+        let backlog = backlog.await.unwrap_or_default();
+        let (version, load) = (self.facts.version(), self.proxy.load());
+        let page = metrics::page(&reading, &self.board, version, &load, backlog);
+        Reply::whole(exposition::CONTENT_TYPE, page)
+    }
+
+    async fn decision(&self, asked: &Asked) -> Reply {
+        let (Some(method), Some(target)) = (asked.value("method"), asked.value("path")) else {
+            return Reply::bad_request(
+                "the query names no method and no path in UTF-8",
+                Some("?method=GET&path=/api/v1/pods, with escapes where a query needs them"),
+            );
+        };
+        let inquiry = Inquiry { method, target };
+        Reply::json(&self.access.decision(&inquiry).await)
+    }
+
+    async fn set_access(&self, asked: &Asked) -> Reply {
+        match wanted(&asked.body) {
+            Err(reply) => reply,
+            Ok(level) => match self.access.set(level, &asked.caller).await {
+                Ok(change) => Reply::json(&change),
+                Err(refused) => refused.into(),
+            },
+        }
+    }
+}
+
+/// The level in a body.
+fn wanted(body: &[u8]) -> Result<Level, Reply> {
+    let fix = Some(r#"{"level":"read-only"}; the levels are full, managed, read-only and off"#);
+    let wish: AccessWish = serde_json::from_slice(body)
+        .map_err(|error| Reply::bad_request(format!("the body says no level: {error}"), fix))?;
+    Level::from_word(&wish.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))
+}
+
+async fn late() -> Result<Vec<Backlog>, Failure> {
+    Timer::after(BACKLOG_WITHIN).await;
+    Err(Failure::Slow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_says_one_level_and_nothing_else() {
+        assert_eq!(
+            wanted(br#"{"level":"read-only"}"#).unwrap(),
+            Level::ReadOnly
+        );
+        for body in [
+            "",
+            "{}",
+            "\"off\"",
+            r#"{"level":"Off"}"#,
+            r#"{"level":null}"#,
+            r#"{"level":"off","level":"full"}"#,
+            r#"{"level":"off","until":"tomorrow"}"#,
+            r#"{"level":"off"} "#,
+            r#"{"level":"off"}{}"#,
+        ] {
+            let is_fine = body == "{\"level\":\"off\"} ";
+            assert_eq!(wanted(body.as_bytes()).is_ok(), is_fine, "{body}");
+        }
+    }
+}

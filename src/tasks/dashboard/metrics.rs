@@ -1,0 +1,75 @@
+//! The board as a Prometheus reads it.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    core::{health::Severity, outbox::Backlog, rates::Reading},
+    tasks::{proxy::Load, state::Board},
+    wire::exposition::{self, Agent, Cluster, Link},
+};
+
+/// The page of this moment.
+pub fn page(
+    reading: &Reading,
+    board: &Board,
+    version: &str,
+    load: &Load,
+    backlog: Vec<Backlog>,
+) -> String {
+    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let away = board.turned_away.get();
+    let state = link.standing.as_ref().map_or("starting", |now| now.state);
+    let agent = Agent {
+        version,
+        started: board.started().wall,
+        link: Link {
+            state,
+            outages: link.outages,
+            registrations: link.registrations,
+            heartbeats: link.heartbeats,
+            last_heartbeat: link.last_heartbeat,
+            round_trip_us: link
+                .round_trip
+                .and_then(|time| u64::try_from(time.as_micros()).ok()),
+            received_bytes: link.received_bytes,
+            sent_bytes: link.sent_bytes,
+            queued_bytes: count(link.queued_bytes),
+        },
+        cluster: cluster.server.as_ref().map(|_| Cluster {
+            is_up: cluster.why.is_none() && cluster.nodes.is_some(),
+            nodes: cluster.nodes,
+            nodes_ready: cluster.nodes_ready,
+            pods: cluster.pods,
+        }),
+        conditions: conditions(board),
+        exchanges: count(load.exchanges),
+        waiting: count(load.short_waiting),
+        turned_away: [
+            ("full", away.full),
+            ("slow", away.slow),
+            ("unreadable", away.unreadable),
+        ],
+        accept_errors: board.accept_errors(),
+        backlog,
+    };
+    exposition::page(&agent, reading)
+}
+
+/// How many conditions hold of each severity: none, too.
+fn conditions(board: &Board) -> Vec<(&'static str, u64)> {
+    let each = [Severity::Note, Severity::Warning, Severity::Critical];
+    let mut counts: BTreeMap<Severity, u64> = each.map(|severity| (severity, 0)).into();
+    board.with_conditions(|list| {
+        for condition in list.worst_first() {
+            *counts.entry(condition.severity).or_default() += 1;
+        }
+    });
+    let words = counts.into_iter();
+    words
+        .map(|(severity, count)| (severity.word(), count))
+        .collect()
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,282 @@
+//! The board as the local API shows it.
+
+use std::path::Path;
+
+use crate::{
+    core::{
+        health::{Conditions, Severity},
+        link::Holder,
+        rates::DiskSpace,
+        time::Now,
+        verdict::{Known, Link as Session, Verdict},
+    },
+    error::Error as Told,
+    host::facts as host,
+    tasks::{
+        link::registration::Facts,
+        state::{Board, ClusterView, DashboardView, HostView, LinkView, TurnedAway},
+    },
+    wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
+};
+
+/// Everything that is known right now.
+pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Status {
+    let now = board.now();
+    let verdict = verdict(board);
+    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let link_shape = shape_of_link(&link);
+    Status {
+        summary: verdict.sentence.clone(),
+        version: facts.version().to_owned(),
+        agent_id: Some(facts.agent_id()).filter(|id| !id.is_empty()),
+        cluster_id: link.cluster_id.clone(),
+        cluster_name: Some(facts.cluster_name()),
+        started: api::stamp(board.started().wall),
+        uptime_s: now.mono.since(board.started().mono).as_secs(),
+        boot_id: crate::host::clock::boot_id(),
+        cluster: shape_of_cluster(&cluster, now),
+        host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
+        access,
+        dashboard: shape_of_dashboard(&board.dashboard.borrow(), board.turned_away.get()),
+        load: Load {
+            lanes: count(link.lanes),
+            queued_bytes: count(link.queued_bytes),
+            ..load.clone()
+        },
+        conditions: board.with_conditions(api::conditions),
+        readiness: board.with_conditions(|list| readiness(list, &verdict, &link)),
+        link: link_shape,
+        verdict: verdict.into(),
+    }
+}
+
+/// The state of everything: the one verdict that everything shows.
+pub fn verdict(board: &Board) -> Verdict {
+    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+    let now = board.now();
+    let heard = cluster.last_heard().unwrap_or_else(|| board.started().mono);
+    board.with_conditions(|conditions| {
+        let known = Known {
+            conditions,
+            link: session(&link),
+            link_age: link.heard.map(|heard| now.mono.since(heard)),
+            has_cluster: cluster.server.is_some(),
+            cluster_age: now.mono.since(heard),
+            machine_age: board.examined.get().map(|at| now.mono.since(at)),
+            now: now.wall,
+        };
+        known.verdict()
+    })
+}
+
+/// The parts that are always told of. Another one is where something is wrong with it.
+const PARTS: [&str; 7] = [
+    "link",
+    "cluster",
+    "store",
+    "telemetry",
+    "access",
+    "identity",
+    "dashboard",
+];
+
+fn readiness(list: &Conditions, verdict: &Verdict, link: &LinkView) -> Readiness {
+    let mut parts: Vec<_> = PARTS.into_iter().map(part).collect();
+    for condition in list.worst_first() {
+        let room = condition.id.split('.').next().unwrap_or(condition.id);
+        // A broken application or a full disk does not keep the agent from doing what it is for.
+        if condition.severity <= Severity::Note || matches!(room, "workloads" | "machine") {
+            continue;
+        }
+        let known = parts.iter().position(|part| part.id == room);
+        let place = known.unwrap_or(parts.len());
+        if known.is_none() {
+            parts.push(part(room));
+        }
+        // The worst of a room comes first, and stays.
+        if let Some(part) = parts.get_mut(place).filter(|part| part.ready) {
+            part.ready = false;
+            part.sentence = Some(condition.sentence.clone());
+        }
+    }
+    if let Some(part) = parts.first_mut().filter(|part| part.ready)
+        && session(link) == Session::Away
+    {
+        part.ready = false;
+        part.sentence = Some(verdict.sentence.clone());
+    }
+    Readiness {
+        ready: parts.iter().all(|part| part.ready),
+        sentence: verdict.sentence.clone(),
+        code: verdict.code.to_owned(),
+        parts,
+    }
+}
+
+fn part(id: &str) -> Part {
+    Part {
+        id: id.to_owned(),
+        ready: true,
+        sentence: None,
+    }
+}
+
+/// Whether the link is there, or held by another agent of the same cluster.
+fn session(link: &LinkView) -> Session {
+    match &link.standing {
+        Some(standing) if standing.state == "ready" => Session::Ready,
+        Some(standing) if standing.held_by == Some(Holder::Lease) => {
+            Session::StandingBy(standing.why.clone())
+        }
+        Some(_) | None => Session::Away,
+    }
+}
+
+fn shape_of_link(view: &LinkView) -> Link {
+    let mut shape = Link {
+        state: "starting".to_owned(),
+        last_heartbeat: view.last_heartbeat.map(api::stamp),
+        rtt_ms: view
+            .round_trip
+            .map(|time| (time.as_secs_f64() * 1e4).round() / 10.0),
+        outages: view.outages,
+        last_outage_why: view.last_outage_why.clone(),
+        received_bytes: view.received_bytes,
+        sent_bytes: view.sent_bytes,
+        ..Link::default()
+    };
+    if let Some(standing) = &view.standing {
+        standing.state.clone_into(&mut shape.state);
+        shape.since = Some(api::stamp(standing.since));
+        shape.why = Some(standing.why.clone()).filter(|why| !why.is_empty());
+        shape.endpoint.clone_from(&view.address);
+        shape.next_attempt_s = standing
+            .next_attempt
+            .map(|wait| (wait.as_secs_f64() * 10.0).round() / 10.0);
+    }
+    shape
+}
+
+fn shape_of_dashboard(view: &DashboardView, away: TurnedAway) -> Dashboard {
+    let certificate = view.certificate.as_ref();
+    Dashboard {
+        urls: view.urls.clone(),
+        fingerprint: certificate.map(|shown| shown.fingerprint.clone()),
+        until: certificate.and_then(|shown| shown.until).map(api::stamp),
+        is_self_made: certificate.map(|shown| shown.is_self_made),
+        turned_away: api::TurnedAway {
+            full: away.full,
+            slow: away.slow,
+            unreadable: away.unreadable,
+        },
+    }
+}
+
+fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
+    let silence = view.heard.as_ref().and_then(|heard| heard.silence());
+    let why = silence
+        .map(|error| Told::from(&error).sentence())
+        .or_else(|| view.why.clone());
+    let known = view.nodes.is_some() && view.pods.is_some();
+    let state = match (&view.server, &why, known) {
+        (None, _, _) => "none",
+        (Some(_), Some(_), _) => "unreachable",
+        (Some(_), None, true) => "ready",
+        (Some(_), None, false) => "connecting",
+    };
+    Cluster {
+        state: state.to_owned(),
+        server: view.server.clone(),
+        version: view.version.clone(),
+        nodes: view.nodes,
+        nodes_ready: view.nodes_ready,
+        pods: view.pods,
+        pods_expected: view.workloads.map(|(all, _)| all),
+        pods_not_ready: view.workloads.map(|(_, broken)| broken),
+        age_s: view
+            .last_heard()
+            .map(|heard| now.mono.since(heard).as_secs()),
+        why,
+    }
+}
+
+fn shape_of_host(facts: &Facts, now: Now, address: Option<String>) -> Host {
+    let HostView {
+        cpu_share,
+        memory_share,
+    } = facts.read_host();
+    let host = facts.host();
+    Host {
+        hostname: host.hostname.clone(),
+        os: host.os.clone(),
+        kernel: host.kernel.clone(),
+        architecture: host.architecture.clone(),
+        cores: host.cores,
+        memory_bytes: host.memory_bytes,
+        memory_percent: memory_share.and_then(api::percent),
+        cpu_percent: cpu_share.and_then(api::percent),
+        disk_bytes: host.disk_bytes,
+        disk_percent: host::disk_space(Path::new("/"))
+            .and_then(DiskSpace::used_share)
+            .and_then(api::percent),
+        uptime_s: Some(now.mono.elapsed_since_boot().as_secs()),
+        address,
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{health::Condition, time::Wall};
+
+    fn wrong(id: &'static str, severity: Severity) -> Condition {
+        Condition {
+            id,
+            severity,
+            since: Wall::default(),
+            sentence: format!("{id} is wrong"),
+            fix: None,
+        }
+    }
+
+    #[test]
+    fn each_part_says_the_worst_that_is_wrong_with_it() {
+        let mut list = Conditions::new();
+        list.report(wrong("cluster.none", Severity::Note));
+        list.report(wrong("store.full", Severity::Warning));
+        list.report(wrong("store.damaged", Severity::Critical));
+        list.report(wrong("lease.rbac", Severity::Warning));
+        let verdict = Known {
+            conditions: &list,
+            link: Session::Away,
+            link_age: None,
+            has_cluster: true,
+            cluster_age: std::time::Duration::ZERO,
+            machine_age: None,
+            now: Wall::default(),
+        };
+        let verdict = verdict.verdict();
+        let readiness = readiness(&list, &verdict, &LinkView::default());
+        let not: Vec<_> = readiness
+            .parts
+            .iter()
+            .filter(|part| !part.ready)
+            .map(|part| (part.id.as_str(), part.sentence.as_deref()))
+            .collect();
+        let sentence = "store.damaged is wrong; and 2 more conditions";
+        assert_eq!(
+            not,
+            [
+                ("link", Some(sentence)),
+                ("store", Some("store.damaged is wrong")),
+                ("lease", Some("lease.rbac is wrong")),
+            ]
+        );
+        assert!(!readiness.ready);
+        assert_eq!(readiness.sentence, sentence);
+    }
+}

@@ -1,0 +1,212 @@
+//! "Link or node?", asked when somebody looks, and at most once in a while unless something has changed.
+
+use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
+
+use super::cached::Kept;
+use crate::{
+    core::{
+        diagnosis::{Outcome, Rung, Side, Step, verdict},
+        link::Holder,
+        time::{Now, in_words},
+        verdict::{UNREACHABLE, sentences},
+    },
+    host::network,
+    link::{dial::Caller, probe},
+    tasks::state::Board,
+    wire::{
+        api::{self, Diagnosis},
+        handshake::Target,
+    },
+};
+
+/// How long an answer is given again: anybody on this machine may ask.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// Parts of a [`Doubt`].
+pub struct Parts {
+    /// The control plane, or why its address cannot be used.
+    pub target: Result<Target, String>,
+    /// Makes what opens connections; files are read then.
+    pub caller: Box<dyn Fn() -> Result<Caller, String>>,
+    /// The token, where it may be shown at that address.
+    pub token: Box<dyn Fn() -> Option<String>>,
+    /// The state of link and cluster.
+    pub board: Rc<Board>,
+    /// Both clocks.
+    pub clock: fn() -> Now,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts({:?})", self.target)
+    }
+}
+
+/// The way to the control plane, and what was last seen of it.
+pub struct Doubt {
+    parts: Parts,
+    last: Kept<Diagnosis>,
+    /// The state of everything when that was seen.
+    state: RefCell<String>,
+}
+
+impl std::fmt::Debug for Doubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Doubt")
+    }
+}
+
+impl Doubt {
+    /// Nothing was seen yet. What cannot be used of the settings is said when somebody asks.
+    pub fn new(parts: Parts) -> Self {
+        let last = Kept::new(parts.clock, KEPT_FOR);
+        Self {
+            parts,
+            last,
+            state: RefCell::default(),
+        }
+    }
+
+    /// Tests every step, or says what was seen a moment ago, where nothing has changed since.
+    pub async fn diagnosis(&self) -> Rc<Diagnosis> {
+        let state = self.state();
+        if self.state.replace(state.clone()) != state {
+            self.last.forget();
+        }
+        self.last.get(self.test()).await
+    }
+
+    fn state(&self) -> String {
+        let board = &self.parts.board;
+        let link = board.link.borrow();
+        let standing = link.standing.as_ref();
+        let link = standing.map(|standing| (standing.state, standing.is_refused));
+        let cluster = board.cluster.borrow();
+        let is_silent = board.with_conditions(|list| list.get(UNREACHABLE).is_some());
+        format!("{link:?} {is_silent} {}", cluster.why.is_some())
+    }
+
+    async fn test(&self) -> Diagnosis {
+        let mut rungs = smol::unblock(|| network::rungs(Path::new("/")))
+            .await
+            .to_vec();
+        let Parts {
+            target,
+            caller,
+            token,
+            clock,
+            ..
+        } = &self.parts;
+        let unusable = match (target, caller()) {
+            (Ok(target), Ok(caller)) => {
+                let token = token();
+                rungs.extend(probe::climb(&caller, target, token.as_deref(), *clock).await);
+                None
+            }
+            (Err(why), _) => Some(why.clone()),
+            (_, Err(why)) => Some(why),
+        };
+        self.complete(&mut rungs);
+        let (side, sentence) = verdict(&rungs);
+        let (side, sentence) = match unusable {
+            Some(why) => (Side::Node, format!("the settings cannot be used: {why}")),
+            None => (side, sentence),
+        };
+        Diagnosis {
+            side: side.word().to_owned(),
+            sentence,
+            at: clock().wall.rfc3339(),
+            steps: rungs.into_iter().map(shape).collect(),
+        }
+    }
+
+    /// Adds what the running agent knows: its session and its cluster.
+    fn complete(&self, rungs: &mut Vec<Rung>) {
+        let session = self.session();
+        let answer = rungs.iter_mut().find(|rung| rung.step == Step::Http);
+        let is_answered = answer
+            .as_ref()
+            .is_none_or(|answer| answer.outcome == Outcome::Ok);
+        if session.outcome == Outcome::Ok {
+            // Whatever an odd request is answered: a session is the better proof.
+            if let Some(answer) = answer.filter(|_| !is_answered) {
+                *answer = Rung::new(Step::Http, Outcome::Ok, "the session is answered");
+            }
+            rungs.push(session);
+        } else if is_answered || matches!(session.outcome, Outcome::Failed(_)) {
+            rungs.push(session);
+        } else {
+            rungs.push(Rung::skipped(Step::Session));
+        }
+        rungs.push(self.cluster());
+    }
+
+    fn session(&self) -> Rung {
+        let board = &self.parts.board;
+        let link = board.link.borrow();
+        let rung = |outcome, seen: String| Rung::new(Step::Session, outcome, seen);
+        let Some(standing) = &link.standing else {
+            return rung(Outcome::Unknown, "no session was begun yet".to_owned());
+        };
+        let why = &standing.why;
+        if standing.state == "ready" {
+            return rung(Outcome::Ok, "the control plane holds a session".to_owned());
+        }
+        match standing.held_by {
+            Some(Holder::Lease) => return rung(Outcome::Skipped, why.clone()),
+            Some(_) => return rung(Outcome::Failed(Side::Node), why.clone()),
+            None => {}
+        }
+        if standing.is_refused {
+            let seen = format!("the token was rejected: {why}");
+            return rung(Outcome::Failed(Side::Node), seen).fix(probe::TOKEN_FIX);
+        }
+        let next = standing.next_attempt.map(in_words);
+        let next = next.map_or_else(String::new, |wait| {
+            format!("; the next attempt is in {wait}")
+        });
+        let seen = match why.as_str() {
+            "" => "the session is being made".to_owned(),
+            why => format!("no session yet: {why}{next}"),
+        };
+        rung(Outcome::Unknown, seen)
+    }
+
+    fn cluster(&self) -> Rung {
+        let board = &self.parts.board;
+        let view = board.cluster.borrow();
+        let rung = |outcome, seen: String| Rung::new(Step::Cluster, outcome, seen);
+        if view.server.is_none() {
+            return rung(Outcome::Skipped, "no cluster is configured".to_owned());
+        }
+        let heard = view.last_heard().unwrap_or_else(|| board.started().mono);
+        let silent = board.with_conditions(|list| list.get(UNREACHABLE).cloned());
+        if let Some(condition) = silent {
+            let seen = sentences::cluster_silent(board.now().mono.since(heard));
+            let failed = rung(Outcome::Failed(Side::Node), seen);
+            return Rung {
+                fix: condition.fix,
+                ..failed
+            };
+        }
+        match (&view.why, view.last_heard()) {
+            (Some(why), _) => rung(Outcome::Failed(Side::Node), why.clone()),
+            (None, Some(_)) => rung(Outcome::Ok, "the API server answers".to_owned()),
+            (None, None) => rung(Outcome::Unknown, "the API server is being asked".to_owned()),
+        }
+    }
+}
+
+fn shape(rung: Rung) -> api::Rung {
+    let (id, title) = rung.step.words();
+    api::Rung {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        outcome: rung.outcome.word().to_owned(),
+        seen: rung.seen,
+        took_ms: rung
+            .took
+            .map(|took| (took.as_secs_f64() * 1e4).round() / 10.0),
+        fix: rung.fix,
+    }
+}

@@ -1,0 +1,257 @@
+//! Lists of what happened: the time line, the agent's own lines, the history of the link, what was done here.
+
+use super::{Answer, silent};
+use crate::{
+    core::{
+        audit::{Kind, outcome_and_why},
+        event::Source,
+        health::Severity,
+        outbox::{Backlog, Row, Stream},
+        time::Wall,
+    },
+    store::{self, AuditRow, telemetry::Handle},
+    tasks::{audit::report, link::deliver::Databases, state::LINK_LOST},
+    wire::{
+        api::{ChangeReport, Destination, EventPage, EventReport, Link, LinkReport, Outage},
+        record,
+    },
+};
+
+/// Events of one page.
+pub const EVENTS_MAX: u32 = 500;
+/// Rows that are looked through for one page: a page of a rare kind may be shorter than was asked for.
+const LOOKED_THROUGH_MAX: u32 = 5_000;
+/// Rows of one question to the disk.
+const AT_ONCE: u32 = 500;
+/// Outages that are shown.
+const OUTAGES_MAX: usize = 100;
+/// Time within which a client asks for an upgrade in another form.
+const ASKED_AGAIN_WITHIN_MS: i64 = 5_000;
+/// Changes that are shown.
+const CHANGES_MAX: u32 = 200;
+
+/// Which events are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Those before this one.
+    pub before: Option<u64>,
+    /// So many.
+    pub limit: u32,
+    /// Of this source only.
+    pub source: Option<Source>,
+    /// That matter at least so much.
+    pub severity: Option<Severity>,
+    /// With this word for it only.
+    pub reason: Option<&'static str>,
+}
+
+impl Wanted {
+    fn has(&self, event: &EventReport) -> bool {
+        let severity = Severity::of(&event.severity);
+        self.source
+            .is_none_or(|source| source.word() == event.source)
+            && self.reason.is_none_or(|reason| reason == event.reason)
+            && self
+                .severity
+                .is_none_or(|least| severity.is_none_or(|severity| severity >= least))
+    }
+}
+
+/// A page of the time line.
+pub async fn events(samples: &Handle, wanted: Wanted) -> Answer<EventPage> {
+    let limit = usize::try_from(wanted.limit.clamp(1, EVENTS_MAX)).unwrap_or(1);
+    let mut events: Vec<EventReport> = Vec::new();
+    let mut before = wanted.before;
+    for _ in 0..LOOKED_THROUGH_MAX / AT_ONCE {
+        let rows = samples.recent(Stream::Events, before, AT_ONCE).await;
+        let rows = rows.map_err(|failure| silent(&failure))?;
+        let is_last = rows.len() < usize::try_from(AT_ONCE).unwrap_or(usize::MAX);
+        for row in rows {
+            before = Some(row.sequence);
+            events.extend(shown(&row).filter(|event| wanted.has(event)));
+            if events.len() == limit {
+                let next = before;
+                return Ok(EventPage { events, next });
+            }
+        }
+        if is_last {
+            return Ok(EventPage { events, next: None });
+        }
+    }
+    Ok(EventPage {
+        events,
+        next: before,
+    })
+}
+
+/// An event as it is shown; `None` for a row that nobody can read.
+fn shown(row: &Row) -> Option<EventReport> {
+    let mut event: EventReport = record::read_event(&row.body)?;
+    event.id = row.sequence;
+    event.at = row.at.rfc3339();
+    Some(event)
+}
+
+/// The link now, before, and what waits for it.
+pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<LinkReport> {
+    let wanted = Wanted {
+        limit: EVENTS_MAX,
+        reason: Some(LINK_LOST),
+        ..Wanted::default()
+    };
+    let mut rows = events(samples, wanted).await?.events;
+    // Within a minute they are in no order.
+    rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
+    let is_down = link.state != "ready";
+    let waiting = books.backlog().await.map_err(|failure| silent(&failure))?;
+    Ok(LinkReport {
+        outages: outages(&rows, is_down),
+        destinations: waiting.into_iter().map(destination).collect(),
+        link,
+    })
+}
+
+/// Outages out of the events that began and ended them, the newest first as these.
+fn outages(events: &[EventReport], is_down: bool) -> Vec<Outage> {
+    let mut outages = Vec::new();
+    let mut end: Option<&EventReport> = None;
+    for event in events {
+        if event.severity == Severity::Note.word() {
+            // There was a session again.
+            end = Some(event);
+            continue;
+        }
+        let is_newest = outages.is_empty() && end.is_none();
+        outages.push(Outage {
+            from: event.at.clone(),
+            to: end
+                .take()
+                .map(|end| end.at.clone())
+                .filter(|_| !(is_newest && is_down)),
+            why: event.message.clone(),
+        });
+        if outages.len() == OUTAGES_MAX {
+            break;
+        }
+    }
+    outages
+}
+
+/// What waits of a stream for somebody.
+pub fn destination(backlog: Backlog) -> Destination {
+    Destination {
+        name: backlog.destination,
+        stream: backlog.stream.word().to_owned(),
+        records: backlog.records,
+        oldest: backlog.oldest.map(Wall::rfc3339),
+        lost: 0,
+    }
+}
+
+/// What was done by way of this agent, the newest first: changes of the journal, and what the audit has row by row.
+pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
+    let rows = store
+        .recent_audit(CHANGES_MAX)
+        .await
+        .map_err(|failure| silent(&failure))?;
+    let mut has_level = false;
+    let rows = once(&rows).map(|row| {
+        // Only the last change of a level can be taken back: those before it were replaced.
+        let is_newest = !has_level;
+        has_level |= report::level(row).is_some();
+        report::change(row, is_newest)
+    });
+    Ok(rows.collect())
+}
+
+/// Rows without those that were asked for again in another form: kubectl asks for an upgrade by GET, and by POST where that was rejected.
+fn once(rows: &[AuditRow]) -> impl Iterator<Item = &AuditRow> {
+    let mut newer: Option<&AuditRow> = None;
+    rows.iter().filter(move |row| {
+        let newer = newer.replace(row);
+        !newer.is_some_and(|newer| is_asked_again(row, newer))
+    })
+}
+
+fn is_asked_again(row: &AuditRow, newer: &AuditRow) -> bool {
+    let path = |row: &AuditRow, method| {
+        let path = row.entry.what().strip_prefix(method)?;
+        (Kind::of_line(row.entry.what()) == Some(Kind::Exec)).then(|| path.to_owned())
+    };
+    let outcome = row.ended.as_ref().map(|(text, _)| outcome_and_why(text).0);
+    let apart = newer.at.millis().saturating_sub(row.at.millis());
+    matches!(outcome, Some("rejected" | "failed"))
+        && (0..=ASKED_AGAIN_WITHIN_MS).contains(&apart)
+        && path(row, "GET ").is_some_and(|asked| path(newer, "POST ") == Some(asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::audit::{Effect, Entry, Verdict};
+
+    fn event(at: &str, severity: &str) -> EventReport {
+        EventReport {
+            at: at.to_owned(),
+            severity: severity.to_owned(),
+            message: format!("lost at {at}"),
+            ..EventReport::default()
+        }
+    }
+
+    fn row(number: i64, what: &str, outcome: &str) -> AuditRow {
+        AuditRow {
+            number,
+            at: Wall::from_millis(number * 1_000),
+            entry: Entry::new(
+                "control-plane",
+                what,
+                Verdict::Permitted,
+                "access.level = full",
+            ),
+            ended: Some((outcome.to_owned(), Effect::default())),
+        }
+    }
+
+    #[test]
+    fn an_upgrade_that_was_asked_for_in_two_forms_is_told_once_and_in_words() {
+        let exec = "/api/v1/namespaces/fixtures/pods/shell/exec";
+        let (get, post) = (format!("GET {exec}"), format!("POST {exec}"));
+        let rejected = "rejected: the API server answered with HTTP status 403";
+        let rows = [
+            row(40, &get, "done"),
+            row(31, &post, "done"),
+            row(30, &get, rejected),
+            row(20, &get, "withdrawn: the namespace fixtures is not managed"),
+        ];
+        let shown: Vec<_> = once(&rows).map(|row| report::change(row, false)).collect();
+        let told: Vec<_> = shown
+            .iter()
+            .map(|it| (it.id.as_str(), it.outcome.as_str()))
+            .collect();
+        assert_eq!(told, [("40", "done"), ("31", "done"), ("20", "withdrawn")]);
+        assert_eq!(shown[1].what, format!("exec into fixtures/shell: {post}"));
+        let why = shown[2].why.as_deref();
+        assert_eq!(why, Some("the namespace fixtures is not managed"));
+    }
+
+    #[test]
+    fn an_outage_ends_with_the_next_session_or_goes_on() {
+        let newest_first = [
+            event("5", "warning"),
+            event("3", "note"),
+            event("2", "warning"),
+            event("1", "warning"),
+        ];
+        let told = |is_down| -> Vec<_> {
+            let outages = outages(&newest_first, is_down).into_iter();
+            outages.map(|outage| (outage.from, outage.to)).collect()
+        };
+        let pair = |from: &str, to: Option<&str>| (from.to_owned(), to.map(str::to_owned));
+        // The one at 1 has no end: the agent stopped meanwhile.
+        assert_eq!(
+            told(true),
+            [pair("5", None), pair("2", Some("3")), pair("1", None)]
+        );
+    }
+}

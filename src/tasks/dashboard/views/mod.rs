@@ -1,0 +1,38 @@
+//! What people are shown, view by view: each asks whoever knows, makes one shape of the local API of it and keeps nothing.
+
+pub mod cached;
+pub mod cluster;
+pub mod diagnosis;
+pub mod figures;
+pub mod history;
+pub mod series;
+
+use crate::{
+    core::{
+        series::{Known, Query, Select, Spot},
+        time::Wall,
+    },
+    store::{Failure, telemetry::Handle},
+};
+
+/// What a view could not find out, in words.
+pub type Answer<T> = Result<T, String>;
+
+/// The newest value of each series of a metric, no older than so many milliseconds. One question, however many series there are: each
+/// unpacks the whole journal.
+async fn newest(samples: &Handle, metric: &str, now: Wall, within_ms: i64) -> Vec<(Known, Spot)> {
+    let query = Query {
+        select: Select::Matching(metric.to_owned(), Vec::new()),
+        from: Wall::from_millis(now.millis().saturating_sub(within_ms)),
+        to: Wall::from_millis(now.millis().saturating_add(1)),
+        step: None,
+    };
+    let lines = samples.query(query).await.unwrap_or_default().into_iter();
+    let newest = lines.filter_map(|line| Some((line.known, *line.spots.last()?)));
+    newest.collect()
+}
+
+/// Why the store says nothing.
+fn silent(failure: &Failure) -> String {
+    failure.to_string()
+}

@@ -1,0 +1,279 @@
+//! Introduces the election of `core::lease` to the cluster's API, to the permit of the uplink and to the disk.
+
+use std::rc::Rc;
+
+use smol::{
+    channel::{Receiver, Sender},
+    future::{self, FutureExt as _},
+};
+
+use super::lease_gate::{Permission, Permit};
+use crate::{
+    core::{
+        health::Severity,
+        lease::{CALL_WITHIN, Change, Election, Input, Output, Record, Standing},
+        link::Command,
+        time::Wall,
+    },
+    host::clock,
+    kube::{Client, Error, Patch},
+    net::{self, deadline},
+    store,
+    tasks::state::{Board, STANDBY},
+    wire::lease::{Lease, NAME, Write},
+};
+
+/// Under which name it is kept on disk what tells this agent from others with the same id.
+pub const NOTE_NAME: &str = "lease.name";
+/// The same for whether rivals are known; the word is [`RIVALS`].
+pub const NOTE_RIVALS: &str = "lease.rivals";
+/// The word for it.
+pub const RIVALS: &str = "known";
+
+/// What the task needs.
+#[derive(Debug)]
+pub struct Parts {
+    /// The way to the API.
+    pub client: Client,
+    /// Where the Lease is.
+    pub namespace: String,
+    /// What gives this agent the right to use it.
+    pub fix: String,
+    /// What is told to the uplink.
+    pub permit: Rc<Permit>,
+    /// Wakes the uplink.
+    pub commands: Sender<Command>,
+    /// Where the link's cluster id is read, and where it is said what is wrong.
+    pub board: Rc<Board>,
+    /// Keeps whether rivals are known.
+    pub store: store::Handle,
+    /// The id of a cluster that this one is a copy of: the Lease was copied too.
+    pub copied_from: Option<String>,
+}
+
+/// The permit before the first answer.
+pub fn not_asked_yet() -> Permission {
+    permission(Standing::Asking)
+}
+
+/// Takes part until `stop` is closed; then leaves the Lease to the others.
+pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
+    let mut is_stopping = false;
+    let mut registrations = 0;
+    let heard = parts.client.heard();
+    let mut chances = heard.chances();
+    loop {
+        let now = parts.board.now();
+        let view = parts.board.link.borrow().clone();
+        if let Some(id) = view.cluster_id {
+            election.handle(Input::ClusterId(id), now.mono);
+        }
+        if view.registrations != registrations {
+            registrations = view.registrations;
+            election.handle(Input::Registered, now.mono);
+        }
+        let output = election.poll(now.mono);
+        // A poll may bring the fence nearer: before what it asks for is done.
+        parts.show(&election).await;
+        let work = async {
+            match output {
+                Output::Log(line) => log::info!("{line}"),
+                Output::KeepRivals(knows) => parts.keep(knows).await,
+                Output::Wait(until) => {
+                    let time = clock::until(until);
+                    time.or(heard.chance(chances)).await;
+                    if heard.chances() != chances {
+                        return Event::Again;
+                    }
+                }
+                Output::Done => return Event::Done,
+                Output::Get => return Event::Answer(parts.get().await),
+                Output::Create(record) => {
+                    let change = Change::Acquired;
+                    return Event::Answer(parts.write(&record, change, now.wall).await);
+                }
+                Output::Update(record, change) => {
+                    return Event::Answer(parts.write(&record, change, now.wall).await);
+                }
+            }
+            Event::Nothing
+        };
+        let stopped = async {
+            if is_stopping {
+                future::pending::<()>().await;
+            }
+            // Nothing is ever sent: it is closed.
+            stop.recv().await.ok();
+            Event::Stop
+        };
+        match work.or(stopped).await {
+            Event::Nothing => {}
+            Event::Again => {
+                chances = heard.chances();
+                election.handle(Input::LookAgain, parts.board.now().mono);
+            }
+            Event::Answer(input) => {
+                if let Input::Unanswered(why) | Input::ClockBehind(why) = &input {
+                    log::debug!("lease: no answer: {why}");
+                }
+                election.handle(input, parts.board.now().mono);
+            }
+            Event::Stop => {
+                is_stopping = true;
+                election.handle(Input::Stop, parts.board.now().mono);
+            }
+            Event::Done => return,
+        }
+    }
+}
+
+enum Event {
+    Nothing,
+    /// Rights may be other ones, or the API answers again.
+    Again,
+    Answer(Input),
+    Stop,
+    Done,
+}
+
+fn permission(standing: Standing) -> Permission {
+    Permission::Not(match standing {
+        Standing::Open(until) => return Permission::Until(until),
+        Standing::Asking => "the cluster is asked which of its agents has the link".to_owned(),
+        Standing::StandingBy(holder) => {
+            format!("{} holds the link of this cluster", holder.words())
+        }
+        Standing::Blind => {
+            "the cluster's API does not answer, and another of its agents may have the link"
+                .to_owned()
+        }
+    })
+}
+
+impl Parts {
+    /// Tells the uplink and the people what is so now.
+    async fn show(&self, election: &Election) {
+        let now = self.board.now().mono;
+        let standing = election.standing(now);
+        let was_open = self.permit.is_open(now);
+        let is_open = matches!(standing, Standing::Open(_));
+        if is_open && !was_open {
+            self.introduce(election).await;
+        }
+        self.report(&standing, election.barred());
+        let permission = permission(standing);
+        let before = self.permit.set(permission.clone());
+        if is_open != was_open || (!is_open && permission != before) {
+            // Where the queue is full the uplink is about to look anyway.
+            drop(self.commands.try_send(Command::Look));
+        }
+    }
+
+    /// Says what the link must know before it is made.
+    async fn introduce(&self, election: &Election) {
+        let id = election
+            .cluster_id()
+            .filter(|id| self.copied_from.as_deref() != Some(*id));
+        let belongs = id.map(|id| Command::Belongs(id.to_owned()));
+        let register = election.must_register().then_some(Command::Register);
+        for command in [belongs, register].into_iter().flatten() {
+            // The uplink is gone only where the agent stops.
+            drop(self.commands.send(command).await);
+        }
+    }
+
+    fn report(&self, standing: &Standing, barred: Option<&str>) {
+        let board = &self.board;
+        match standing {
+            Standing::StandingBy(holder) => board.report(
+                STANDBY,
+                Severity::Note,
+                format!(
+                    "{} holds the link of this cluster; this agent stands by",
+                    holder.words()
+                ),
+                None,
+            ),
+            Standing::Open(_) | Standing::Asking | Standing::Blind => board.clear(STANDBY),
+        }
+        if *standing == Standing::Blind {
+            let sentence = "no link from here: the cluster's API does not answer, and another agent of this cluster may have the link";
+            let fix = "kubectl get --raw /readyz on this host; the agent keeps trying";
+            board.report(
+                "lease.unreachable",
+                Severity::Warning,
+                sentence,
+                Some(fix.to_owned()),
+            );
+        } else {
+            board.clear("lease.unreachable");
+        }
+        let Some(why) = barred else {
+            return board.clear("lease.rbac");
+        };
+        let sentence = format!(
+            "the agent cannot use the Lease {NAME} in namespace {}: {why}; it links as if it were the only agent of this cluster, and two would take the link from each other",
+            self.namespace
+        );
+        let fix = Some(self.fix.clone());
+        board.report("lease.rbac", Severity::Warning, sentence, fix);
+    }
+
+    async fn keep(&self, knows_rivals: bool) {
+        let word = knows_rivals.then(|| RIVALS.to_owned());
+        if let Err(failure) = self.store.keep_note(NOTE_RIVALS, word).await {
+            log::warn!("lease: whether there are other agents is not on disk: {failure}");
+        }
+    }
+
+    fn collection(&self) -> String {
+        format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            self.namespace
+        )
+    }
+
+    async fn get(&self) -> Input {
+        let path = format!("{}/{NAME}", self.collection());
+        let found = self.client.get::<Lease>(&path);
+        answer(found, |lease| Input::Found(lease.record())).await
+    }
+
+    async fn write(&self, record: &Record, change: Change, wall: Wall) -> Input {
+        let write = match Write::new(record, change, wall) {
+            Ok(write) => write,
+            Err(error) => return Input::Unanswered(error.to_string()),
+        };
+        let written = |lease: Lease| Input::Written(lease.version().to_owned());
+        if record.version.is_empty() {
+            let path = self.collection();
+            return answer(self.client.create(&path, &write), written).await;
+        }
+        let path = format!("{}/{NAME}", self.collection());
+        answer(self.client.patch(&path, Patch::Merge, &write), written).await
+    }
+}
+
+/// What a call means for the election.
+async fn answer(
+    call: impl Future<Output = Result<Lease, Error>>,
+    good: impl FnOnce(Lease) -> Input,
+) -> Input {
+    match deadline(CALL_WITHIN, call).await {
+        Ok(Ok(lease)) => good(lease),
+        Ok(Err(Error::Refused { status: 404, .. })) => Input::NotFound,
+        Ok(Err(Error::Refused { status: 409, .. })) => Input::Conflict,
+        Ok(Err(Error::Refused {
+            status: 403,
+            message,
+            ..
+        })) => Input::Forbidden(message),
+        Ok(Err(Error::Connection(error)))
+            if matches!(error.kind, net::Kind::CertificateNotYetValid { .. }) =>
+        {
+            Input::ClockBehind(error.to_string())
+        }
+        Ok(Err(error)) => Input::Unanswered(error.to_string()),
+        Err(elapsed) => Input::Unanswered(elapsed.to_string()),
+    }
+}

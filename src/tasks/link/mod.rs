@@ -1,0 +1,8 @@
+//! Session with the control plane: uplink, lease, registration, delivery of records.
+
+pub mod deliver;
+pub mod lease;
+pub mod lease_gate;
+pub mod registration;
+pub mod takeover;
+pub mod uplink;

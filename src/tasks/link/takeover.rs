@@ -1,0 +1,118 @@
+//! Introduces the identity to the cluster: what an earlier installation left there, and whether the Go agent still runs.
+//!
+//! It only reads: nothing of the earlier installation is changed or removed.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::{Timer, channel::Sender};
+
+use crate::{
+    core::{
+        health::Severity,
+        identity::{ClusterState, Installed, Remark},
+        link::Command,
+    },
+    kube::{self, Client},
+    tasks::state::Board,
+    wire::kube::{ConfigMap, HeadOnly, List},
+};
+
+/// The Go agent's state (protocol.md 11.1).
+const STATE: &str = "pipeops-agent-state";
+/// The label that all manifests and charts of the Go agent give its pods.
+const GO_AGENT_PODS: &str = "labelSelector=app.kubernetes.io%2Fname%3Dpipeops-agent&fieldSelector=status.phase%3DRunning&limit=1";
+/// How long a new box waits for its cluster before it registers without having asked it.
+pub const ASK_FOR: Duration = Duration::from_secs(20);
+/// Between two questions while the cluster does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether the Go agent runs. One small request.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The same while it does run and somebody waits for the take-over.
+const LOOK_EVERY_WHILE_HELD: Duration = Duration::from_secs(5);
+
+/// What is in the cluster; an error where it does not answer or does not let us look.
+pub async fn look(client: &Client, namespace: &str) -> Result<Installed, kube::Error> {
+    if go_agent_runs(client, namespace).await? {
+        return Ok(Installed::GoAgentRuns);
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/{STATE}");
+    let state: ConfigMap = match client.get(&path).await {
+        Ok(state) => state,
+        Err(error) if error.is_not_found() => return Ok(Installed::Nothing),
+        Err(error) => return Err(error),
+    };
+    let value = |key: &str| state.data.get(key).cloned().unwrap_or_default();
+    Ok(Installed::State(ClusterState {
+        agent_id: value("agent_id"),
+        cluster_id: value("cluster_id"),
+        gateway_ws_url: value("gateway_ws_url"),
+    }))
+}
+
+async fn go_agent_runs(client: &Client, namespace: &str) -> Result<bool, kube::Error> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods?{GO_AGENT_PODS}");
+    let pods: List<HeadOnly> = client.get(&path).await?;
+    Ok(!pods.items.is_empty())
+}
+
+/// Asks the cluster until it answers, but not for ever: a box must link even where its cluster is broken.
+pub async fn ask(client: &Client, namespace: &str, board: &Board) -> Installed {
+    let began = board.now().mono;
+    loop {
+        match look(client, namespace).await {
+            Ok(installed) => return installed,
+            Err(error) if board.now().mono.since(began) >= ASK_FOR => {
+                log::warn!("the cluster was not asked for an earlier installation: {error}");
+                return Installed::NoCluster;
+            }
+            Err(_) => Timer::after(ASK_AGAIN).await,
+        };
+    }
+}
+
+/// Waits until no Go agent runs any more.
+pub async fn until_go_agent_is_gone(client: &Client, namespace: &str) -> Installed {
+    loop {
+        Timer::after(LOOK_EVERY_WHILE_HELD).await;
+        match look(client, namespace).await {
+            Ok(Installed::GoAgentRuns) | Err(_) => {}
+            Ok(installed) => return installed,
+        }
+    }
+}
+
+/// Holds the link while a Go agent runs, should one be started beside us.
+pub async fn guard(client: Client, namespace: String, board: Rc<Board>, commands: Sender<Command>) {
+    let remark = Remark::GoAgentRuns;
+    let mut holds = false;
+    loop {
+        Timer::after(if holds {
+            LOOK_EVERY_WHILE_HELD
+        } else {
+            LOOK_EVERY
+        })
+        .await;
+        let Ok(runs) = go_agent_runs(&client, &namespace).await else {
+            continue;
+        };
+        if runs == holds {
+            continue;
+        }
+        holds = runs;
+        let command = if runs {
+            board.report(
+                "identity.go-agent-runs",
+                Severity::Critical,
+                remark.sentence(""),
+                remark.fix().map(str::to_owned),
+            );
+            Command::Hold(remark.sentence(""))
+        } else {
+            board.clear("identity.go-agent-runs");
+            Command::Release
+        };
+        if commands.send(command).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,644 @@
+//! Introduces the link machine to the network, the store and the proxy: one loop that holds the control-plane session.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    rc::Rc,
+    task::Poll,
+    time::Duration,
+};
+
+use hyper::body::Bytes;
+use smol::{Task, Timer, channel::Receiver, future};
+
+use super::{deliver::Delivery, lease_gate::Permit, registration::Facts};
+use crate::{
+    core::{
+        health::Severity,
+        link::{Command, DialFailure, Endpoint, Holder, Input, Link, Membership, Message, Output},
+        time::{Mono, Now, Wall},
+        verdict::sentences,
+    },
+    error::{Error, Result},
+    link::{
+        dial::{Caller, Failure},
+        session::{Event, MessageKind, Session},
+    },
+    tasks::{
+        proxy::Proxy,
+        state::{Board, LINK_LOST},
+    },
+    wire::{
+        control::{self, Inbound},
+        handshake::Target,
+    },
+};
+
+/// How often a token that was refused is read again, to see whether it was replaced.
+const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The machine ends a dial after 30 s; this is the same limit for what is below it.
+const DIAL_LIMIT: Duration = Duration::from_secs(30);
+/// Messages in a row before other tasks get a turn.
+const MESSAGES_A_TURN: u32 = 32;
+/// A link that is away for less is not worth a condition: control planes restart.
+const QUIET_FAILURES: u32 = 1;
+
+/// The version of the extension that this program speaks.
+const EDGE_VERSION: u32 = 1;
+
+/// Reads the token; called before each dial, so that a replaced file is picked up.
+pub type TokenSource = Box<dyn Fn() -> Result<String>>;
+/// Keeps a membership on disk; reports its own failures.
+pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to write.
+pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
+
+/// What the uplink needs.
+#[expect(missing_debug_implementations, reason = "it holds functions")]
+pub struct Parts {
+    /// The control plane's address.
+    pub api_url: String,
+    /// Opens sessions.
+    pub caller: Rc<Caller>,
+    /// Reads the token.
+    pub token: TokenSource,
+    /// Keeps what a registration brought.
+    pub keep: Keep,
+    /// Keeps what the certificate of a session proves about the time.
+    pub certified: Certified,
+    /// Makes registrations and heartbeats.
+    pub facts: Rc<Facts>,
+    /// Answers proxied requests.
+    pub proxy: Rc<Proxy>,
+    /// Sends records.
+    pub delivery: Rc<Delivery>,
+    /// Where the state of the link is shown.
+    pub board: Rc<Board>,
+    /// Whether there may be a link at all.
+    pub permit: Rc<Permit>,
+    /// What others ask of the link.
+    pub commands: Receiver<Command>,
+    /// Runs what must not hold the loop up.
+    pub executor: Rc<smol::LocalExecutor<'static>>,
+}
+
+type Dial = Pin<Box<dyn Future<Output = std::result::Result<Session, Failure>>>>;
+
+struct Uplink {
+    parts: Parts,
+    link: Link,
+    dial: Option<Dial>,
+    session: Option<Session>,
+    /// Close frames and writes to disk under way; the newest last.
+    background: VecDeque<Task<()>>,
+    last_token: RefCell<Option<String>>,
+    pinged: Option<Mono>,
+    counted: (u64, u64),
+    decode_failures: u64,
+    /// Whether the last failed dial was of a gateway that the rules of this machine do not admit.
+    is_gateway_refused: bool,
+}
+
+/// What ended a wait.
+enum Happening {
+    Dialed(Box<std::result::Result<Session, Failure>>),
+    Session(Event),
+    Command(Command),
+    Time,
+}
+
+/// Holds the link until it is told to stop.
+pub async fn run(parts: Parts, link: Link) {
+    let mut uplink = Uplink {
+        parts,
+        link,
+        dial: None,
+        session: None,
+        background: VecDeque::new(),
+        last_token: RefCell::new(None),
+        pinged: None,
+        counted: (0, 0),
+        decode_failures: 0,
+        is_gateway_refused: false,
+    };
+    uplink.turn().await;
+    for task in uplink.background {
+        task.await;
+    }
+}
+
+impl Uplink {
+    async fn turn(&mut self) {
+        let mut timer = Timer::never();
+        let mut timer_at = None;
+        let mut in_a_row = 0;
+        loop {
+            let until = self.carry_out_all();
+            self.show();
+            if self.link.state() == "closed" {
+                return;
+            }
+            if timer_at != Some(until) {
+                timer.set_after(until.since(self.now().mono));
+                timer_at = Some(until);
+            }
+            let happening = self.wait(&mut timer).await;
+            if matches!(happening, Happening::Time) {
+                timer_at = None;
+            }
+            self.take(happening);
+            in_a_row += 1;
+            if in_a_row >= MESSAGES_A_TURN {
+                in_a_row = 0;
+                future::yield_now().await;
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        self.parts.board.now()
+    }
+
+    /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them. The permit before all:
+    /// a process that was stopped, or a machine that slept, looks at it before its socket.
+    async fn wait(&mut self, timer: &mut Timer) -> Happening {
+        let time = async {
+            timer.await;
+            Happening::Time
+        };
+        let command = async {
+            match self.parts.commands.recv().await {
+                Ok(command) => Happening::Command(command),
+                // Whoever could ask for something is gone: the agent stops.
+                Err(_) => Happening::Command(Command::Stop),
+            }
+        };
+        let dialed = async {
+            match self.dial.as_mut() {
+                Some(dial) => Happening::Dialed(Box::new(dial.await)),
+                None => future::pending().await,
+            }
+        };
+        let session = async {
+            match self.session.as_mut() {
+                Some(session) => Happening::Session(session.next().await),
+                None => future::pending().await,
+            }
+        };
+        let mut first = pin!(future::or(
+            time,
+            future::or(command, future::or(dialed, session))
+        ));
+        let is_held = self.link.is_held_by(Holder::Lease);
+        let (permit, board) = (&self.parts.permit, &self.parts.board);
+        poll_fn(|context| {
+            if !is_held && !permit.is_open(board.now().mono) {
+                return Poll::Ready(Happening::Time);
+            }
+            first.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Does what the permit says.
+    fn obey(&mut self, now: Now) {
+        let is_held = self.link.is_held_by(Holder::Lease);
+        if self.parts.permit.is_open(now.mono) {
+            if is_held {
+                self.link.handle(Input::Release(Holder::Lease), now);
+            }
+            return;
+        }
+        if !is_held {
+            // Not even a close frame: it would take along what waits to be written.
+            self.dial = None;
+            self.drop_session();
+        }
+        let why = self.parts.permit.why();
+        self.link.handle(Input::Hold(Holder::Lease, why), now);
+    }
+
+    fn take(&mut self, happening: Happening) {
+        let now = self.now();
+        match happening {
+            Happening::Time => self.look_at_token(now),
+            Happening::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
+            Happening::Command(Command::Look) => {}
+            Happening::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
+            Happening::Command(Command::Hold(why)) => {
+                self.link.handle(Input::Hold(Holder::GoAgent, why), now);
+            }
+            Happening::Command(Command::Release) => {
+                self.link.handle(Input::Release(Holder::GoAgent), now);
+            }
+            Happening::Command(Command::Stop) => self.link.handle(Input::Stop, now),
+            Happening::Dialed(answer) => {
+                self.dial = None;
+                match *answer {
+                    Ok(session) => self.opened(session, now),
+                    Err(failure) => self.failed(failure, now),
+                }
+            }
+            Happening::Session(Event::Message(data, kind)) => {
+                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.message(&data, kind, now);
+            }
+            Happening::Session(Event::Ping) => {
+                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.link.handle(Input::Heard, now);
+            }
+            Happening::Session(Event::Pong) => {
+                let round_trip = self.pinged.take().map(|pinged| now.mono.since(pinged));
+                let mut view = self.parts.board.link.borrow_mut();
+                view.round_trip = round_trip;
+                view.heard = Some(now.mono);
+                drop(view);
+                self.link.handle(Input::Heard, now);
+            }
+            Happening::Session(Event::Ended(ending)) => {
+                match ending.owed {
+                    Some((code, reason)) => self.close(code, reason),
+                    None => self.drop_session(),
+                }
+                self.link.handle(Input::Lost(ending.why), now);
+            }
+        }
+    }
+
+    fn opened(&mut self, session: Session, now: Now) {
+        let mut view = self.parts.board.link.borrow_mut();
+        view.local_ip = session.local_ip();
+        view.heard = Some(now.mono);
+        drop(view);
+        let since = session.certified_since();
+        if let Some(written) = since.and_then(|since| (self.parts.certified)(since)) {
+            self.spawn(written);
+        }
+        self.session = Some(session);
+        self.counted = (0, 0);
+        self.link.handle(Input::Connected, now);
+    }
+
+    fn failed(&mut self, failure: Failure, now: Now) {
+        let Failure { kind, error } = failure;
+        self.parts.facts.link_fix(error.fix.clone());
+        self.is_gateway_refused = kind == DialFailure::NotAdmitted;
+        self.link
+            .handle(Input::DialFailed(kind, error.sentence()), now);
+    }
+
+    /// Everything the machine wants now; returns until when it then waits.
+    fn carry_out_all(&mut self) -> Mono {
+        loop {
+            let now = self.now();
+            self.obey(now);
+            match self.link.poll(now) {
+                Output::Wait(until, _) => {
+                    let until = until.min(self.parts.permit.until(now.mono).unwrap_or(until));
+                    return if self.watches_token() {
+                        until.min(now.mono.after(TOKEN_LOOK_EVERY))
+                    } else {
+                        until
+                    };
+                }
+                Output::Dial(endpoint) => self.start_dial(&endpoint, now),
+                Output::Send(message) => self.send(message, now),
+                Output::Ping => {
+                    self.pinged = Some(now.mono);
+                    if let Some(session) = self.session.as_mut() {
+                        session.ping();
+                    }
+                }
+                Output::Persist(membership) => {
+                    let kept = (self.parts.keep)(membership);
+                    self.spawn(kept);
+                }
+                Output::Registered => {
+                    self.parts.board.link.borrow_mut().registrations += 1;
+                    self.parts.facts.registered();
+                }
+                Output::Close { code, reason } => self.close(code, reason),
+                Output::Log(line) => log::info!("{line}"),
+            }
+        }
+    }
+
+    fn start_dial(&mut self, endpoint: &Endpoint, now: Now) {
+        let version = self.parts.facts.version();
+        let target = match endpoint {
+            Endpoint::Controller => Target::controller(&self.parts.api_url),
+            Endpoint::Gateway(known) => {
+                let url = known.gateway_url.as_deref().unwrap_or_default();
+                Target::gateway(url, &known.cluster_uuid, version)
+            }
+        };
+        let prepared = target
+            .map_err(|why| {
+                Error::new("the address of the control plane cannot be used")
+                    .why(why)
+                    .fix("correct pipeops.api_url")
+            })
+            .and_then(|target| self.parts.facts.allows(&target).map(|()| target))
+            .and_then(|target| (self.parts.token)().map(|token| (target, token)));
+        match prepared {
+            Ok((target, token)) => {
+                self.parts.board.link.borrow_mut().address = Some(target.origin());
+                *self.last_token.borrow_mut() = Some(token.clone());
+                let caller = Rc::clone(&self.parts.caller);
+                self.dial = Some(Box::pin(async move {
+                    caller.call(&target, &token, DIAL_LIMIT).await
+                }));
+            }
+            Err(error) => {
+                *self.last_token.borrow_mut() = None;
+                self.failed(
+                    Failure {
+                        kind: DialFailure::Network,
+                        error,
+                    },
+                    now,
+                );
+            }
+        }
+    }
+
+    /// Whether a new token would help now.
+    fn watches_token(&self) -> bool {
+        matches!(self.link.state(), "refused" | "waiting")
+    }
+
+    fn look_at_token(&mut self, now: Now) {
+        if !self.watches_token() {
+            return;
+        }
+        let Ok(token) = (self.parts.token)() else {
+            return;
+        };
+        if self
+            .last_token
+            .borrow()
+            .as_ref()
+            .is_some_and(|last| *last == token)
+        {
+            return;
+        }
+        *self.last_token.borrow_mut() = Some(token);
+        log::info!("link: the token is another one now");
+        self.link.handle(Input::TokenChanged, now);
+    }
+
+    fn send(&mut self, message: Message, now: Now) {
+        let Some(session) = &self.session else {
+            return;
+        };
+        let text = match message {
+            Message::Register {
+                request_id,
+                cluster_id,
+            } => {
+                let facts = self
+                    .parts
+                    .facts
+                    .registration(cluster_id, session.local_ip(), now.wall);
+                control::register(&request_id, &facts, now.wall)
+            }
+            Message::Heartbeat { cluster_id } => {
+                let beat = self.parts.facts.heartbeat(cluster_id, session.local_ip());
+                let mut view = self.parts.board.link.borrow_mut();
+                view.last_heartbeat = Some(now.wall);
+                view.heartbeats += 1;
+                control::heartbeat(&beat, now.wall)
+            }
+            Message::Pong { request_id } => control::pong(request_id.as_deref(), now.wall),
+            Message::Fallback {
+                unknown_type,
+                request_id,
+            } => {
+                log::info!(
+                    "link: unknown message type {unknown_type:?}; answered with protocol_fallback"
+                );
+                control::protocol_fallback(&unknown_type, request_id.as_deref(), now.wall)
+            }
+        };
+        session.outlet().control(text);
+    }
+
+    fn message(&mut self, data: &Bytes, kind: MessageKind, now: Now) {
+        if kind == MessageKind::Binary
+            && self.parts.proxy.awaits_binary()
+            && self.parts.proxy.binary_body(data)
+        {
+            self.link.handle(Input::Heard, now);
+            return;
+        }
+        if kind == MessageKind::Binary && self.parts.proxy.stream_bytes(data) {
+            self.link.handle(Input::Heard, now);
+            return;
+        }
+        match control::decode(data) {
+            Ok(inbound) => self.inbound(inbound, now),
+            Err(undecodable) => {
+                self.link.handle(Input::Heard, now);
+                self.decode_failures += 1;
+                // The first few tell what is wrong; a peer that sends nothing else must not fill the log.
+                if self.decode_failures.is_power_of_two() {
+                    log::warn!(
+                        "link: a message was dropped: {undecodable} count={}",
+                        self.decode_failures
+                    );
+                }
+            }
+        }
+    }
+
+    fn inbound(&mut self, inbound: Inbound, now: Now) {
+        let input = match inbound {
+            Inbound::Proxy(message) => {
+                if let Some(session) = &self.session {
+                    self.parts.proxy.deliver(message, session.outlet());
+                }
+                Input::Heard
+            }
+            Inbound::RegisterSuccess(success) => {
+                let membership = success.cluster_id.map(|cluster_id| Membership {
+                    cluster_uuid: success.cluster_uuid.unwrap_or_else(|| cluster_id.clone()),
+                    cluster_id,
+                    gateway_url: success.gateway_ws_url,
+                });
+                Input::RegisterSuccess {
+                    request_id: success.request_id,
+                    membership,
+                }
+            }
+            Inbound::RegisterInProgress => Input::RegisterInProgress,
+            Inbound::Error { text, request_id } => Input::Refusal { request_id, text },
+            Inbound::Ping { request_id } => Input::Ping { request_id },
+            Inbound::Unknown { kind, request_id } => Input::Unknown {
+                message_type: kind,
+                request_id,
+            },
+            Inbound::GatewayHello(hello) => {
+                if let Some(session) = &self.session
+                    && hello.use_yamux
+                {
+                    // The streams first: their first bytes may follow the acknowledgement at once.
+                    self.parts.proxy.open_streams(session.outlet());
+                    let text = control::gateway_hello_ack(now.wall);
+                    session.outlet().control(text);
+                }
+                Input::Heard
+            }
+            Inbound::EdgeHello(hello) => {
+                if let Some(session) = &self.session
+                    && hello.version > 0
+                {
+                    let text = control::edge_hello_ack(hello.version.min(EDGE_VERSION), now.wall);
+                    session.outlet().control(text);
+                    self.parts.delivery.begin(&hello, session.outlet());
+                }
+                Input::Heard
+            }
+            Inbound::EdgeAck(said) => {
+                self.parts.delivery.acknowledged(said);
+                Input::Heard
+            }
+            Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
+        };
+        self.link.handle(input, now);
+    }
+
+    fn close(&mut self, code: u16, reason: &'static str) {
+        self.dial = None;
+        let Some(session) = self.session.take() else {
+            return;
+        };
+        self.session_lost();
+        self.spawn(Box::pin(session.close(code, reason)));
+    }
+
+    fn drop_session(&mut self) {
+        if self.session.take().is_some() {
+            self.session_lost();
+        }
+    }
+
+    fn session_lost(&mut self) {
+        self.parts.proxy.session_lost();
+        self.parts.delivery.session_lost();
+        self.pinged = None;
+    }
+
+    fn spawn(&mut self, work: Pin<Box<dyn Future<Output = ()>>>) {
+        self.background.retain(|task| !task.is_finished());
+        // Each ends by its own deadline; so many at once means that the disk hangs, and then the oldest must not wait for ever.
+        if self.background.len() >= 16 {
+            self.background.pop_front();
+        }
+        let task = self.parts.executor.spawn(work);
+        self.background.push_back(task);
+    }
+
+    /// Shows the state on the board, and says what is wrong.
+    fn show(&mut self) {
+        let now = self.now();
+        let standing = self.link.standing(now);
+        let outages = self.link.outages();
+        let mut view = self.parts.board.link.borrow_mut();
+        if let Some(session) = &self.session {
+            let traffic = session.traffic();
+            view.received_bytes += traffic.bytes_in.saturating_sub(self.counted.0);
+            view.sent_bytes += traffic.bytes_out.saturating_sub(self.counted.1);
+            self.counted = (traffic.bytes_in, traffic.bytes_out);
+            (view.lanes, view.queued_bytes) = session.outlet().load();
+        } else {
+            (view.lanes, view.queued_bytes) = (0, 0);
+        }
+        let is_news = view
+            .standing
+            .as_ref()
+            .is_none_or(|old| old.state != standing.state || old.why != standing.why);
+        let is_lost_again = self.link.losses() > view.outages;
+        let was_ready = view
+            .standing
+            .as_ref()
+            .is_some_and(|old| old.state == "ready");
+        let is_back = standing.state == "ready" && !was_ready;
+        view.outages = self.link.losses();
+        view.last_outage_why = outages
+            .back()
+            .filter(|_| view.outages > 0)
+            .map(|outage| outage.why.clone());
+        view.cluster_id = self.link.membership().map(|known| known.cluster_id.clone());
+        view.standing = Some(standing.clone());
+        let why = view.last_outage_why.clone().unwrap_or_default();
+        drop(view);
+        let board = &self.parts.board;
+        if is_lost_again {
+            board.happened(
+                LINK_LOST,
+                Severity::Warning,
+                format!("the session was lost: {why}"),
+            );
+        }
+        if is_back {
+            board.happened(
+                LINK_LOST,
+                Severity::Note,
+                "over: the control plane is reached".to_owned(),
+            );
+        }
+        if is_news {
+            self.judge(&standing);
+        }
+    }
+
+    fn judge(&self, standing: &crate::core::link::Standing) {
+        let board = &self.parts.board;
+        let fix = self.parts.facts.known_link_fix();
+        if standing.state == "ready" || standing.state == "closed" {
+            board.clear("link.down");
+            board.clear("link.refused");
+            board.clear("link.held");
+            return;
+        }
+        if let Some(holder) = standing.held_by {
+            board.clear("link.down");
+            board.clear("link.refused");
+            if holder == Holder::Lease {
+                // Whoever asks for the Lease says what that means.
+                return board.clear("link.held");
+            }
+            board.report(
+                "link.held",
+                Severity::Warning,
+                sentences::link_held(&standing.why),
+                None,
+            );
+            return;
+        }
+        board.clear("link.held");
+        if standing.is_refused {
+            board.clear("link.down");
+            let sentence = sentences::link_refused(&standing.why);
+            board.report("link.refused", Severity::Critical, sentence, fix);
+        } else if standing.is_about_gateway {
+            // Nothing of the failure itself: a condition becomes an event that is delivered, and the control plane chose the
+            // address. Status and log have it, and so has a fix, which is not part of an event.
+            if standing.failures > QUIET_FAILURES {
+                let fix = fix.filter(|_| self.is_gateway_refused);
+                board.report(
+                    "link.down",
+                    Severity::Warning,
+                    sentences::GATEWAY_FAILED,
+                    fix,
+                );
+            }
+        } else if standing.failures > QUIET_FAILURES {
+            let sentence = sentences::link_down(&standing.why);
+            board.report("link.down", Severity::Warning, sentence, fix);
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! The doctor's look: facts of the host and answers of the network meet the table of checks, within two seconds in all.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::{
+    LocalExecutor, Timer,
+    channel::{Receiver, bounded},
+    future::{or, zip},
+};
+
+use super::keeper::Keeper;
+use crate::{
+    core::{
+        environment::Environment,
+        preflight::{
+            self, Verdict,
+            facts::{Fact, Facts},
+        },
+        rates::Reading,
+        time::Wall,
+    },
+    dashboard::{Origin, Time},
+    error::Error,
+    files,
+    host::{clock, doctor, sample},
+    kube::{
+        self, Client,
+        kubeconfig::{self, Source},
+    },
+    net::{
+        Elapsed, Phase, deadline,
+        dial::{Dialer, Route, Target},
+        nameserver,
+        proxy::Proxy,
+        tls::{Tls, build_date},
+    },
+    wire::api::Doctor,
+};
+
+/// What the disk and the kernel have to tell everything: a file that hangs costs what stands behind it.
+const READ_WITHIN: Duration = Duration::from_millis(900);
+/// What everything together may take.
+const ALL_WITHIN: Duration = Duration::from_millis(1850);
+/// What is left for the network at least.
+const ASK_AT_LEAST: Duration = Duration::from_millis(300);
+/// Facts on the way from the reading thread.
+const FACTS_MAX: usize = 64;
+/// Servers of resolv.conf that are asked; libc asks three.
+const SERVERS_MAX: usize = 4;
+/// Search domains that are tried.
+const DOMAINS_MAX: usize = 2;
+/// A name that nobody has, in front of a search domain.
+const NOBODY: &str = "no-such-machine-4f1d7c";
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// `/`, or a captured tree.
+    pub root: PathBuf,
+    /// The agent's own folder, below `root`.
+    pub state_dir: PathBuf,
+}
+
+/// Whom to look at.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Where files are.
+    pub place: Place,
+    /// Whether the settings can be used: what they are, or what is wrong.
+    pub settings: Result<String, Error>,
+    /// What the dashboard shows to other machines; `None`: they do not reach it.
+    pub certificate: Option<Origin>,
+    /// Files that hold tokens and passwords.
+    pub secrets: Vec<PathBuf>,
+    /// Whom to ask over the network; `None` asks nobody.
+    pub network: Option<Network>,
+    /// Where the root helper listens, which sees what only root can.
+    pub keeper: PathBuf,
+}
+
+/// Whom to ask over the network.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Makes connections.
+    pub dialer: Dialer,
+    /// The control plane, where the settings name one.
+    pub control_plane: Option<ControlPlane>,
+    /// The cluster, where there is one.
+    pub cluster: Option<kube::Settings>,
+}
+
+/// The way to the control plane.
+#[derive(Clone, Debug)]
+pub struct ControlPlane {
+    /// Where it is.
+    pub target: Target,
+    /// How it proves who it is; `None` where the link is plain.
+    pub tls: Option<Tls>,
+    /// What lies between.
+    pub proxy: Option<Proxy>,
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub struct Report {
+    /// What kind of machine this is.
+    pub environment: Environment,
+    /// All checks: problems first, the worst on top.
+    pub verdicts: Vec<Verdict>,
+    /// When.
+    pub at: Wall,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the root helper answered.
+    pub has_helper: bool,
+    /// Whether everything on this machine was read in time; otherwise what was not read may look missing.
+    pub is_whole: bool,
+}
+
+impl Report {
+    /// As the API and the command line tell it.
+    pub fn told(&self) -> Doctor {
+        let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
+        let told = Doctor {
+            is_whole: self.is_whole,
+            ..Doctor::new(&self.environment, &self.verdicts, self.at, took_ms)
+        };
+        if self.has_helper {
+            return told;
+        }
+        let start = self.environment.filled("{start pipeops-keeper}", "");
+        told.without_helper(&start)
+    }
+}
+
+/// Looks at everything.
+pub async fn look(subject: &Subject) -> Report {
+    let started = clock::now();
+    let found = zip(read(&subject.place), seen_by_root(&subject.keeper));
+    let (((mut facts, is_whole), by_root), certificate) = zip(found, certificate(subject)).await;
+    let has_helper = by_root.is_some();
+    facts.complete(by_root.unwrap_or_default());
+    let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
+    facts.found.extend(certificate);
+    let secrets = secrets(subject).await;
+    facts
+        .found
+        .extend(secrets.map(|fact| (preflight::SECRETS.to_owned(), fact)));
+    settings(subject, &mut facts);
+    if let Some(network) = &subject.network {
+        let spent = clock::now().mono.since(started.mono);
+        let limit = ALL_WITHIN.saturating_sub(spent).max(ASK_AT_LEAST);
+        let answers = ask(network, &facts, limit).await;
+        facts.found.extend(answers);
+    }
+    let environment = Environment::of(&facts);
+    let verdicts = preflight::judge(&facts, &environment);
+    Report {
+        environment,
+        verdicts,
+        at: started.wall,
+        took: clock::now().mono.since(started.mono),
+        has_helper,
+        is_whole,
+    }
+}
+
+/// The environment alone.
+pub async fn environment(place: &Place) -> Environment {
+    Environment::of(&read(place).await.0)
+}
+
+enum Found {
+    Fact(String, Fact),
+    Reading(Box<Reading>),
+}
+
+/// Reads this machine. False beside it where the time was over before everything was read.
+async fn read(place: &Place) -> (Facts, bool) {
+    let mut facts = Facts {
+        now: clock::now().wall,
+        built: build_date(),
+        ..Facts::default()
+    };
+    let (tell, told) = bounded(FACTS_MAX);
+    let place = place.clone();
+    // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends it at its next fact.
+    let reading = smol::unblock(move || {
+        let tell_fact = |name, fact| tell.send_blocking(Found::Fact(name, fact)).is_ok();
+        doctor::read(&place.root, doctor::names(), tell_fact);
+        let (name, fact) = doctor::state(&place.root, &place.state_dir);
+        tell_fact(name, fact);
+        let reading = sample::read_below(&place.root, &sample::space);
+        // Nobody waits any more where it came too late.
+        drop(tell.send_blocking(Found::Reading(Box::new(reading))));
+    });
+    let whole = async {
+        collect(&told, &mut facts).await;
+        true
+    };
+    let late = async {
+        Timer::after(READ_WITHIN).await;
+        false
+    };
+    let is_whole = or(whole, late).await;
+    drop(reading);
+    (facts, is_whole)
+}
+
+async fn collect(told: &Receiver<Found>, facts: &mut Facts) {
+    while let Ok(found) = told.recv().await {
+        match found {
+            Found::Fact(name, fact) => {
+                facts.found.insert(name, fact);
+            }
+            Found::Reading(reading) => facts.reading = *reading,
+        }
+    }
+}
+
+/// What the root helper sees; `None` where there is no helper. One that is slow has told nothing and is there.
+async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
+    match deadline(READ_WITHIN, Keeper::at(socket).inspect()).await {
+        Ok(Ok(inspection)) => Some(inspection.by_root()),
+        Ok(Err(_)) => None,
+        Err(_late) => Some(BTreeMap::new()),
+    }
+}
+
+/// What the dashboard would show to other machines. Where it is not for the eyes of this user it may well be for those of the agent's.
+async fn certificate(subject: &Subject) -> Option<Fact> {
+    let origin = subject.certificate.clone()?;
+    let state_dir = subject.place.state_dir.clone();
+    let now = clock::now().wall;
+    let time = Time {
+        now,
+        is_believed: !preflight::is_behind(now, build_date()),
+    };
+    let look = smol::unblock(move || match origin.inspect(time) {
+        Ok(seen) => Fact::Text(seen),
+        Err(error) if doctor::is_mine(&state_dir) => wrong(&error),
+        Err(error) => failed(&error),
+    });
+    let late = |Elapsed(limit)| Fact::Failed(format!("it could not be read within {limit:?}\n"));
+    Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
+}
+
+/// Whether others than their owner can read the files with tokens and passwords. `None` where there are no such files.
+async fn secrets(subject: &Subject) -> Option<Fact> {
+    let secrets = subject.secrets.clone();
+    if secrets.is_empty() {
+        return None;
+    }
+    let look = smol::unblock(move || {
+        let exposed = secrets.iter().find_map(|path| files::exposed(path));
+        exposed.map_or_else(
+            || Fact::Text("nobody but their owner reads them".to_owned()),
+            |error| wrong(&error),
+        )
+    });
+    let late =
+        |Elapsed(limit)| Fact::Failed(format!("they could not be looked at within {limit:?}\n"));
+    Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
+}
+
+/// An error as checks read it: the sentence, and the fix in a second line.
+fn failed(error: &Error) -> Fact {
+    if error.why.iter().any(|why| why.contains("ermission denied")) {
+        return Fact::Forbidden;
+    }
+    wrong(error)
+}
+
+fn wrong(error: &Error) -> Fact {
+    let fix = error.fix.as_deref().unwrap_or(
+        "try again; where it stays so, pipeops-agent bundle collects what helps to find the cause",
+    );
+    Fact::Failed(format!("{}\n{fix}", error.sentence()))
+}
+
+fn settings(subject: &Subject, facts: &mut Facts) {
+    let fact = match &subject.settings {
+        Ok(seen) => Fact::Text(seen.clone()),
+        Err(error) => failed(error),
+    };
+    facts.found.insert("settings".to_owned(), fact);
+}
+
+type Answers = Vec<(String, Fact)>;
+
+/// Asks everybody at the same time.
+async fn ask(network: &Network, facts: &Facts, limit: Duration) -> Answers {
+    let name = network
+        .control_plane
+        .as_ref()
+        .map(|way| way.target.host.as_str());
+    let name = name.filter(|name| name.parse::<IpAddr>().is_err());
+    let servers = ask_servers(facts, name, limit);
+    let control_plane = async {
+        match &network.control_plane {
+            Some(way) => ask_control_plane(&network.dialer, way, limit).await,
+            None => Answers::new(),
+        }
+    };
+    let cluster = async {
+        match &network.cluster {
+            Some(settings) => ask_cluster(&network.dialer, settings, limit).await,
+            None => Answers::new(),
+        }
+    };
+    let ((mut answers, more), rest) = zip(zip(servers, control_plane), cluster).await;
+    answers.extend(more);
+    answers.extend(rest);
+    answers
+}
+
+/// Each name server by itself, and whether a search domain answers to anything.
+async fn ask_servers(facts: &Facts, name: Option<&str>, limit: Duration) -> Answers {
+    const RESOLVER: &str = "/etc/resolv.conf";
+    let servers = facts.name_servers(RESOLVER);
+    let domains: BTreeSet<&str> = [RESOLVER, "/run/systemd/resolve/resolv.conf"]
+        .into_iter()
+        .flat_map(|file| facts.resolver_words(file, "search"))
+        .filter(|domain| *domain != ".")
+        .collect();
+    let name = name.unwrap_or(".");
+    let executor = LocalExecutor::new();
+    let asked = servers.iter().take(SERVERS_MAX).map(|server| {
+        executor.spawn(async move {
+            (
+                format!("dns {server}"),
+                answered(*server, name, limit).await,
+            )
+        })
+    });
+    let first = servers.first().copied();
+    let tried = domains.iter().take(DOMAINS_MAX).filter_map(|domain| {
+        let server = first?;
+        Some(executor.spawn(async move {
+            let asked = format!("{NOBODY}.{domain}");
+            let fact = match nameserver::ask(server, &asked, limit).await {
+                Ok(answer) if answer.code == 0 && answer.records > 0 => Fact::Text(asked),
+                Ok(_) | Err(_) => Fact::Missing,
+            };
+            (format!("any name of {domain}"), fact)
+        }))
+    });
+    let all: Vec<_> = asked.chain(tried).collect();
+    executor
+        .run(async {
+            let mut answers = Answers::new();
+            for one in all {
+                answers.push(one.await);
+            }
+            answers
+        })
+        .await
+}
+
+async fn answered(server: IpAddr, name: &str, limit: Duration) -> Fact {
+    match nameserver::ask(server, name, limit).await {
+        Err(why) => Fact::Failed(why),
+        // A server of names in the house may refuse to speak about the root, and is well.
+        Ok(answer) if answer.code == 2 || answer.code == 5 && name != "." => {
+            Fact::Failed(format!("it cannot look up {name} (code {})", answer.code))
+        }
+        Ok(_) => Fact::Text("it answers".to_owned()),
+    }
+}
+
+/// One connection as the link makes it: how far it comes says what works.
+async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration) -> Answers {
+    let route = Route::direct(&way.target)
+        .with_tls(way.tls.as_ref())
+        .through(way.proxy.as_ref());
+    let dialled = dialer.dial(&route, limit).await;
+    let broken = dialled.as_ref().err().map(|error| error.phase);
+    let target = way.target.authority();
+    let steps = [
+        (
+            "control plane dns",
+            Phase::Dns,
+            format!("{target} is known"),
+        ),
+        ("control plane tcp", Phase::Tcp, format!("{target} answers")),
+        ("control plane tls", Phase::Tls, "it is good".to_owned()),
+    ];
+    let mut answers = Answers::new();
+    for (name, phase, seen) in steps {
+        let is_here = match broken {
+            Some(Phase::Settings) => phase == Phase::Tls,
+            Some(Phase::Proxy) => phase == Phase::Tcp,
+            Some(broken) => phase == broken,
+            None => false,
+        };
+        let fact = match &dialled {
+            Err(error) if is_here => failed(&error.into()),
+            _ if phase == Phase::Tls && way.tls.is_none() => continue,
+            _ => Fact::Text(seen),
+        };
+        answers.push((name.to_owned(), fact));
+        if is_here {
+            break;
+        }
+    }
+    answers
+}
+
+async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration) -> Answers {
+    let mut answers = Answers::new();
+    let source = settings.source.clone();
+    if smol::unblock(move || is_forbidden(&source)).await {
+        answers.push(("kubeconfig".to_owned(), Fact::Forbidden));
+        answers.push(("kubernetes api".to_owned(), Fact::Forbidden));
+        return answers;
+    }
+    let source = settings.source.clone();
+    let cluster = match smol::unblock(move || kubeconfig::load(&source)).await {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            answers.push(("kubeconfig".to_owned(), failed(&error)));
+            return answers;
+        }
+    };
+    answers.push((
+        "kubeconfig".to_owned(),
+        Fact::Text(format!("it leads to {}", cluster.server)),
+    ));
+    let certificate = cluster
+        .client
+        .as_ref()
+        .map(|client| &client.certificate_pem);
+    if let Some((from, to)) = certificate.and_then(|pem| doctor::certificate::of_pem(pem)) {
+        let dates = format!("{} {}", from.millis(), to.millis());
+        answers.push(("kubeconfig dates".to_owned(), Fact::Text(dates)));
+    }
+    let executor = Rc::new(LocalExecutor::new());
+    let client = Client::new(settings, dialer.clone(), Rc::clone(&executor));
+    let version = deadline(limit, executor.run(client.version())).await;
+    let fact = match version {
+        Ok(Ok(version)) => Fact::Text(format!("it answers, {version}")),
+        Ok(Err(error)) => failed(&Error::from(&error)),
+        Err(Elapsed(limit)) => {
+            failed(&Error::new(Elapsed(limit).to_string()).fix("wait until k3s has started"))
+        }
+    };
+    answers.push(("kubernetes api".to_owned(), fact));
+    answers
+}
+
+fn is_forbidden(source: &Source) -> bool {
+    let Source::Files(paths) = source else {
+        return false;
+    };
+    let opened = |path| std::fs::File::open(path).map_err(|error| error.kind());
+    paths
+        .iter()
+        .any(|path| matches!(opened(path), Err(io::ErrorKind::PermissionDenied)))
+}

@@ -1,0 +1,4 @@
+//! Care of the machine: the doctor and the client of the keeper.
+
+pub mod doctor;
+pub mod keeper;

@@ -1,0 +1,390 @@
+//! How strict this box is: what its owner set by hand is kept on disk, held by the proxy, and shown.
+//!
+//! Whether a wish is granted is decided in `core::access`. Nothing that comes from the link leads here.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::{future::FutureExt as _, lock::Mutex};
+
+use super::Proxy;
+use crate::{
+    core::{
+        access::{Authority, Change, Denied, Inquiry, Override, Standing, Tightened},
+        audit::{Effect, Entry, Verdict},
+        health::Severity,
+        policy::{Level, Rules},
+        time::{Wall, in_words},
+    },
+    dashboard::{Caller, Reply, StatusCode},
+    host::clock,
+    store::{Failure, Notes},
+    tasks::{
+        audit::{AuditWriter, Begun},
+        state::Board,
+    },
+    wire::api::{self, AccessChange, AccessReport, ByHand, Decision, LastDay, Running},
+};
+
+/// The note that a level is kept as.
+const NOTE: &str = "access.override";
+/// How long the disk may take for one step of a change: somebody waits for it, and strictness does not wait for a disk that hangs.
+const DISK_WITHIN: Duration = Duration::from_millis(1500);
+/// How long the audit may take to be counted.
+const COUNT_WITHIN: Duration = Duration::from_secs(3);
+/// What is shown of the past.
+const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+
+const UNKNOWN: &str = "access.unknown";
+const NOT_KEPT: &str = "access.not-kept";
+
+/// What the configuration says.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The rules.
+    pub rules: Rules,
+    /// Where `access.level` stands, for people.
+    pub from: String,
+    /// What to do to change it there.
+    pub edit: String,
+}
+
+/// Who has to do with it.
+#[derive(Debug)]
+pub struct Parts {
+    /// What the configuration says.
+    pub configured: Configured,
+    /// Holds the rules.
+    pub proxy: Rc<Proxy>,
+    /// Keeps what is set by hand, and who did that.
+    pub book: AuditWriter,
+    /// Shows what is wrong.
+    pub board: Rc<Board>,
+}
+
+/// Why a level is not set.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// This caller may not.
+    Forbidden(api::Refusal),
+    /// Nobody may, as things stand.
+    Conflict(api::Refusal),
+}
+
+impl From<Refused> for Reply {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Forbidden(refusal) => Self::json(&refusal).with_code(StatusCode::FORBIDDEN),
+            Refused::Conflict(refusal) => Self::json(&refusal).with_code(StatusCode::CONFLICT),
+        }
+    }
+}
+
+/// The owner's switch.
+#[derive(Debug)]
+pub struct Access {
+    parts: Parts,
+    standing: RefCell<Standing>,
+    /// Whether what holds is not on disk yet.
+    is_unkept: Cell<bool>,
+    /// One change after the other.
+    changing: Mutex<()>,
+    /// One look into the audit at a time: it is read from the thread that calls wait for.
+    counting: Mutex<()>,
+}
+
+impl Access {
+    /// Takes up what was set by hand before the restart. The proxy holds it when this returns.
+    pub fn new(parts: Parts, notes: &Notes) -> Self {
+        let by_hand = if notes.is_unreadable {
+            Override::Unknown
+        } else {
+            Override::from_note(notes.get(NOTE))
+        };
+        let standing = Standing {
+            configured: parts.configured.rules.level,
+            by_hand,
+        };
+        let access = Self {
+            // The next note that anybody keeps would make a readable file without this one.
+            is_unkept: Cell::new(notes.is_unreadable),
+            parts,
+            standing: RefCell::new(standing),
+            changing: Mutex::new(()),
+            counting: Mutex::new(()),
+        };
+        access.hold();
+        let standing = access.standing.borrow().clone();
+        if standing.is_tightened() {
+            log::warn!(
+                "access is {}, set here by hand; the configuration says {}",
+                standing.level().word(),
+                standing.configured.word()
+            );
+        }
+        access
+    }
+
+    /// Makes the proxy hold what stands. Returns how many running calls were cut.
+    fn hold(&self) -> usize {
+        let Parts {
+            configured,
+            proxy,
+            board,
+            ..
+        } = &self.parts;
+        let standing = self.standing.borrow();
+        let cut = proxy.set_rules(standing.rules(configured.rules));
+        if standing.by_hand == Override::Unknown {
+            let word = standing.configured.word();
+            board.report(
+                UNKNOWN,
+                Severity::Critical,
+                "what access was set to on this machine cannot be read, so nothing passes until somebody says what is to hold",
+                Some(format!("sudo pipeops-agent access {word}, or something stricter")),
+            );
+        } else {
+            board.clear(UNKNOWN);
+        }
+        cut
+    }
+
+    /// Writes what is not on disk yet. Call it at the start and every half minute.
+    pub async fn tend(&self) {
+        if self.is_unkept.get() {
+            let _one_at_a_time = self.changing.lock().await;
+            self.keep().await.ok();
+        }
+    }
+
+    /// The level that holds, in short.
+    pub fn in_short(&self) -> api::Access {
+        let standing = self.standing.borrow();
+        let configured = standing.configured.word().to_owned();
+        api::Access {
+            level: standing.level().word().to_owned(),
+            tightened_from: standing.is_tightened().then_some(configured),
+        }
+    }
+
+    /// Everything about it.
+    pub async fn report(&self) -> AccessReport {
+        let (last_day, last_day_why) = match self.last_day().await {
+            Ok(last_day) => (Some(last_day), None),
+            Err(why) => (None, Some(why)),
+        };
+        let load = self.parts.proxy.load();
+        let standing = self.standing.borrow();
+        AccessReport {
+            level: standing.level().word().to_owned(),
+            configured: api::Configured {
+                level: standing.configured.word().to_owned(),
+                from: self.parts.configured.from.clone(),
+            },
+            by_hand: shape_of_override(&standing),
+            last_day,
+            last_day_why,
+            running: Running {
+                short: count(load.short_running),
+                waiting: count(load.short_waiting),
+                long: count(load.long_running),
+            },
+        }
+    }
+
+    async fn last_day(&self) -> Result<LastDay, String> {
+        let now = self.parts.board.now().wall;
+        let since = Wall::from_millis(now.millis().saturating_sub(DAY_MILLIS));
+        let counted = async {
+            let _one_at_a_time = self.counting.lock().await;
+            self.parts.proxy.asked_since(since).await
+        };
+        match within(COUNT_WITHIN, counted).await {
+            Some(Some(Ok(summary))) => Ok((&summary).into()),
+            Some(Some(Err(failure))) => Err(failure.to_string()),
+            Some(None) => Err("nothing is written down".to_owned()),
+            None => Err(slow(COUNT_WITHIN)),
+        }
+    }
+
+    /// What would become of a request.
+    pub async fn decision(&self, inquiry: &Inquiry) -> Decision {
+        let explanation = self.parts.proxy.explain(inquiry).await;
+        let account = self.parts.proxy.account();
+        Decision {
+            level: self.parts.proxy.rules().level.word().to_owned(),
+            identity: account.filter(|_| explanation.is_delegated()),
+            ..(&explanation).into()
+        }
+    }
+
+    /// Sets a level on behalf of somebody who may operate this box: written down, then in force, then kept.
+    pub async fn set(&self, level: Level, caller: &Caller) -> Result<AccessChange, Refused> {
+        let _one_at_a_time = self.changing.lock().await;
+        let by = caller.in_words();
+        let wish = Tightened {
+            level,
+            since: Some(self.parts.board.now().wall),
+            by: Some(by.clone()),
+        };
+        let before = self.standing.borrow().clone();
+        let change = before.change(wish, authority(caller)).map_err(|denied| {
+            let refused = self.refused(denied, level);
+            log::info!(
+                "access stays {}: {by} asked for {}",
+                before.level().word(),
+                level.word()
+            );
+            refused
+        })?;
+        match change {
+            Change::Nothing => Ok(self.changed(&before, 0, &[])),
+            Change::ByHand(by_hand) => Ok(self.put_in_force(&before, by_hand, &by).await),
+        }
+    }
+
+    async fn put_in_force(&self, before: &Standing, by_hand: Override, by: &str) -> AccessChange {
+        let after = Standing {
+            by_hand,
+            ..before.clone()
+        };
+        let what = format!(
+            "access {} -> {}",
+            before.level().word(),
+            after.level().word()
+        );
+        let ticket = self.write_down(by, &what, before.configured).await;
+        self.standing.replace(after);
+        self.is_unkept.set(true);
+        let cut = self.hold();
+        log::warn!("{what}, by {by}; running calls that were cut: {cut}");
+        let mut trouble = Vec::new();
+        match ticket {
+            Ok(ticket) => {
+                let ended = self.parts.book.end(ticket, "done", Effect::default());
+                drop(within(DISK_WITHIN, ended).await);
+            }
+            Err(why) => trouble.push(format!("it is not in the audit: {why}")),
+        }
+        if let Err(why) = self.keep().await {
+            trouble.push(format!("it does not survive a restart yet: {why}"));
+        }
+        self.changed(before, cut, &trouble)
+    }
+
+    /// The row that is on disk before the effect, as far as there is a disk.
+    async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
+        let why = format!("set by hand; access.level = {}", configured.word());
+        let entry = Entry::new(by, what, Verdict::Permitted, &why);
+        let now = self.parts.board.now().wall;
+        let begun = within(DISK_WITHIN, self.parts.book.begin(entry, now)).await;
+        in_time(begun)
+    }
+
+    /// Keeps what was set, or says why that cannot be done now; then it is tried again.
+    async fn keep(&self) -> Result<(), String> {
+        let note = self.standing.borrow().by_hand.note();
+        let kept = within(DISK_WITHIN, self.parts.book.store().keep_note(NOTE, note)).await;
+        let kept = in_time(kept);
+        let board = &self.parts.board;
+        match &kept {
+            Ok(()) => {
+                self.is_unkept.set(false);
+                board.clear(NOT_KEPT);
+            }
+            Err(why) => board.report(
+                NOT_KEPT,
+                Severity::Warning,
+                format!(
+                    "what access was set to on this machine does not survive a restart yet: {why}"
+                ),
+                Some("mend the disk; it is tried again by itself".to_owned()),
+            ),
+        }
+        kept
+    }
+
+    fn changed(&self, before: &Standing, cut: usize, trouble: &[String]) -> AccessChange {
+        AccessChange {
+            level: self.standing.borrow().level().word().to_owned(),
+            before: before.level().word().to_owned(),
+            cut: count(cut),
+            is_kept: !self.is_unkept.get(),
+            trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
+        }
+    }
+
+    fn refused(&self, denied: Denied, wanted: Level) -> Refused {
+        let standing = self.standing.borrow();
+        let Configured { from, edit, .. } = &self.parts.configured;
+        let (held, wanted) = (standing.level().word(), wanted.word());
+        match denied {
+            Denied::OwnerOnly => Refused::Forbidden(api::Refusal {
+                error: format!("access is {held}, and only root makes it less strict"),
+                fix: Some(format!("sudo pipeops-agent access {wanted}")),
+            }),
+            Denied::BeyondConfiguration => Refused::Conflict(api::Refusal {
+                error: format!(
+                    "the configuration permits {} at most, not {wanted} ({from})",
+                    standing.configured.word()
+                ),
+                fix: Some(format!(
+                    "{edit}, then: sudo systemctl restart pipeops-agent"
+                )),
+            }),
+        }
+    }
+}
+
+const fn authority(caller: &Caller) -> Authority {
+    if caller.is_root() {
+        Authority::Owner
+    } else {
+        Authority::Operator
+    }
+}
+
+fn shape_of_override(standing: &Standing) -> Option<ByHand> {
+    let is_in_force = standing.is_tightened();
+    match &standing.by_hand {
+        Override::None => None,
+        Override::Unknown => Some(ByHand {
+            is_in_force,
+            ..ByHand::default()
+        }),
+        Override::Known(Tightened { level, since, by }) => Some(ByHand {
+            level: Some(level.word().to_owned()),
+            is_in_force,
+            since: since.map(api::stamp),
+            by: by.clone(),
+        }),
+    }
+}
+
+fn in_time<T>(answered: Option<Result<T, Failure>>) -> Result<T, String> {
+    match answered {
+        Some(answer) => answer.map_err(|failure| failure.to_string()),
+        None => Err(slow(DISK_WITHIN)),
+    }
+}
+
+fn slow(limit: Duration) -> String {
+    format!("the disk has not answered for {}", in_words(limit))
+}
+
+/// `None` where the time is over first; what was asked of the disk then happens later, or never.
+async fn within<T>(time: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let moment = clock::now().mono.after(time);
+    let late = async {
+        clock::until(moment).await;
+        None
+    };
+    async { Some(work.await) }.or(late).await
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

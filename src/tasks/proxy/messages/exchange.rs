@@ -1,0 +1,202 @@
+//! One plain request from its turn to the end of its answer.
+
+use std::{cell::OnceCell, rc::Rc};
+
+use hyper::body::Bytes;
+use smol::future::FutureExt as _;
+
+use super::{
+    answer::{Failure, Reply, Whole, collect},
+    table::Place,
+};
+use crate::{
+    core::{
+        audit::Outcome,
+        proxy::{HeaderList, Limits, first},
+    },
+    kube::Body,
+    link::outlet::Outlet,
+    tasks::proxy::{
+        Shared,
+        admission::Pass,
+        audit::Record,
+        authorization::{Admitted, Permit},
+        body::{Held, Pipe},
+        upstream::{self, header_list, late, until},
+    },
+    wire::control::Answer,
+};
+
+/// Where the body of a request comes from.
+#[derive(Debug)]
+pub(in crate::tasks::proxy) enum Source {
+    /// There is none.
+    None,
+    /// It was in the message.
+    Inline(Bytes, Held),
+    /// It is the next binary message.
+    NextBinary(Rc<Pipe>),
+    /// It arrives in pieces.
+    Chunked {
+        /// Where they come out.
+        pipe: Rc<Pipe>,
+        /// The length that the caller declared.
+        length: Option<u64>,
+    },
+}
+
+impl Source {
+    /// The way in, for bodies that are still to come.
+    pub(in crate::tasks::proxy) fn pipe(&self) -> Option<Rc<Pipe>> {
+        match self {
+            Self::None | Self::Inline(..) => None,
+            Self::NextBinary(pipe) | Self::Chunked { pipe, .. } => Some(Rc::clone(pipe)),
+        }
+    }
+}
+
+/// The `Content-Length` of a request whose body arrives in pieces. HTTP holds the sender to it: more is not sent, less ends the connection.
+pub(in crate::tasks::proxy) fn declared_length(headers: &HeaderList) -> Option<u64> {
+    let text = first(headers, "content-length")?;
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+/// A permitted request and what its answer needs.
+#[derive(Debug)]
+pub(in crate::tasks::proxy) struct Exchange {
+    pub(in crate::tasks::proxy) place: Place,
+    pub(in crate::tasks::proxy) pass: Pass,
+    pub(in crate::tasks::proxy) admitted: Admitted,
+    pub(in crate::tasks::proxy) limits: Limits,
+    pub(in crate::tasks::proxy) answer: Answer,
+    pub(in crate::tasks::proxy) outlet: Outlet,
+}
+
+impl Exchange {
+    /// Runs it to its end. Dropping the future cancels it.
+    pub(in crate::tasks::proxy) async fn run(self, source: Source) {
+        let Self {
+            place,
+            pass,
+            admitted,
+            limits,
+            answer,
+            outlet,
+        } = self;
+        let pipe = source.pipe();
+        let mut reply = Reply::new(&place.id, answer, &outlet);
+        let book: OnceCell<Record> = OnceCell::new();
+        let conversation = async {
+            let shared = &place.shared;
+            let permit = shared.permit(admitted, &pass, &book).await?;
+            let talk = Conversation {
+                shared,
+                permit: &permit,
+                limits: &limits,
+                answer,
+            };
+            talk.run(source, &mut reply, &book).await
+        };
+        let conversation = async {
+            match limits.total {
+                Some(total) => until(total, conversation)
+                    .await
+                    .unwrap_or_else(|| Err(late().into())),
+                None => conversation.await,
+            }
+        };
+        let broken_body = async {
+            match &pipe {
+                Some(pipe) => Err(Failure::Told(pipe.failed().await)),
+                None => std::future::pending().await,
+            }
+        };
+        let cut = async { Err(pass.cut().await.into()) };
+        let outcome = Box::pin(conversation).or(broken_body).or(cut).await;
+        if let (Some(record), Some(pipe)) = (book.get(), &pipe) {
+            record.received_bytes.set(pipe.received_bytes());
+        }
+        let say_ended = |how| {
+            if let Some(record) = book.get() {
+                record.ended(how);
+            }
+        };
+        match outcome {
+            Ok(Some(whole)) => {
+                say_ended(Outcome::Done);
+                // Complete and local: no limit of the caller's can cut the message in its middle any more.
+                reply.send_whole(whole).await;
+            }
+            Ok(None) => {
+                say_ended(Outcome::Done);
+                reply.finish();
+            }
+            Err(Failure::Told(text)) => {
+                say_ended(Outcome::Failed);
+                log::debug!("proxy: a request failed: {text}");
+                reply.fail(&text).await;
+            }
+            Err(Failure::Lost) => say_ended(Outcome::LinkLost),
+        }
+    }
+}
+
+/// A permitted request on its way.
+#[derive(Clone, Copy)]
+struct Conversation<'a> {
+    shared: &'a Shared,
+    permit: &'a Permit,
+    limits: &'a Limits,
+    answer: Answer,
+}
+
+impl Conversation<'_> {
+    async fn run(
+        self,
+        source: Source,
+        reply: &mut Reply,
+        book: &OnceCell<Record>,
+    ) -> Result<Option<Whole>, Failure> {
+        let (body, held) = match source {
+            Source::None => (Body::empty(), None),
+            Source::Inline(bytes, held) => {
+                if let Some(record) = book.get() {
+                    record.received(bytes.len());
+                }
+                (Body::full(bytes), Some(held))
+            }
+            Source::NextBinary(pipe) => (Body::of_io(pipe.reader(None)), None),
+            Source::Chunked { pipe, length } => (Body::of_io(pipe.reader(length)), None),
+        };
+        let response = upstream::send(self.shared, self.permit, self.limits, body).await?;
+        // An answer has begun, so the request's bytes are out or of no use any more.
+        drop(held);
+        let status = response.status().as_u16();
+        let headers = header_list(response.headers());
+        let (target, idle) = (&self.permit.call.target, self.limits.idle);
+        if let Some(record) = book.get() {
+            record.answered(target, status);
+        }
+        let body = response.into_body();
+        let sent = |bytes| {
+            if let Some(record) = book.get() {
+                record.sent(bytes);
+            }
+        };
+        match self.answer {
+            Answer::Streaming => {
+                reply
+                    .stream(sent, (status, &headers), body, target, idle)
+                    .await?;
+                Ok(None)
+            }
+            Answer::Buffered | Answer::Socket => {
+                let spool = &self.shared.parts.spool;
+                let whole = collect((status, headers), body, spool, target, idle).await?;
+                sent(whole.body_bytes());
+                Ok(Some(whole))
+            }
+        }
+    }
+}

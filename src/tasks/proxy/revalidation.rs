@@ -1,0 +1,141 @@
+//! Looks at what running calls rely on in the cluster, and ends those whose permission was withdrawn.
+//!
+//! Nothing is asked while no running call relies on a managed namespace or on a right beyond plain reading. When to look, and what an
+//! answer means, is decided in `core::policy::standing`.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::{
+    Task,
+    channel::{Sender, bounded},
+    future::FutureExt as _,
+};
+
+use super::{Shared, upstream::until};
+use crate::{
+    core::{
+        policy::standing::{Observed, Rounds, Subject},
+        time::Mono,
+    },
+    host::clock,
+    tasks::rights::delegate::Delegate,
+};
+
+/// Time for one look. Three fit into the 10 s after which a change must have had its effect.
+const LOOK_WITHIN: Duration = Duration::from_secs(3);
+/// Answers that wait. A subject has one look at a time, and there are as many subjects as long calls at most, twice.
+const ANSWERS_MAX: usize = 256;
+
+/// The answer to a look.
+struct Answer {
+    subject: Subject,
+    began: Mono,
+    found: Found,
+}
+
+enum Found {
+    Namespace(Option<Observed>),
+    Grant(bool),
+    /// The cluster does not say.
+    Nothing,
+}
+
+/// What the task was woken by.
+enum Woken {
+    Answered(Answer),
+    Otherwise,
+}
+
+/// Looks for ever. Runs as long as it is polled.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+pub(super) async fn keep(shared: Rc<Shared>) {
+    let (answers, answered) = bounded(ANSWERS_MAX);
+    let mut rounds = Rounds::default();
+    let mut looks: Vec<Task<()>> = Vec::new();
+    loop {
+        let now = clock::now().mono;
+        shared.gate.expire(now);
+        let relied_on = shared.gate.relied_on();
+        looks.retain(|look| !look.is_finished());
+        if let Some(delegate) = &shared.parts.delegate {
+            for subject in rounds.begin(&relied_on, now) {
+                let look = look(Rc::clone(delegate), subject, answers.clone());
+                looks.push(shared.parts.executor.spawn(look));
+            }
+        }
+        let next = rounds.next(&relied_on).into_iter();
+        let next = next.chain(shared.gate.expires()).min();
+        let time = async {
+            match next {
+                Some(next) => clock::until(next).await,
+                None => std::future::pending().await,
+            }
+            Woken::Otherwise
+        };
+        let changed = async {
+            shared.gate.changed().await;
+            Woken::Otherwise
+        };
+        let answer = async {
+            match answered.recv().await {
+                Ok(answer) => Woken::Answered(answer),
+                Err(_) => std::future::pending().await,
+            }
+        };
+        if let Woken::Answered(answer) = answer.or(changed).or(time).await {
+            rounds.end(&answer.subject);
+            take_in(&shared, &answer);
+        }
+    }
+}
+
+fn take_in(shared: &Shared, answer: &Answer) {
+    let cut = match (&answer.subject, &answer.found) {
+        (Subject::Namespace(name), Found::Namespace(found)) => {
+            let rules = shared.rules.get();
+            let gate = &shared.gate;
+            gate.observed(rules, name, found.as_ref(), answer.began)
+        }
+        (Subject::Grant(grant), Found::Grant(is_granted)) => {
+            let delegate = shared.parts.delegate.as_ref();
+            let account = delegate.map_or_else(String::new, |delegate| delegate.account());
+            shared.gate.granted(grant, *is_granted, &account)
+        }
+        (Subject::Namespace(_) | Subject::Grant(_), _) => 0,
+    };
+    if cut > 0 {
+        log::warn!(
+            "proxy: running calls that were cut because access to them was withdrawn: {cut}"
+        );
+    }
+}
+
+async fn look(delegate: Rc<Delegate>, subject: Subject, answers: Sender<Answer>) {
+    let began = clock::now().mono;
+    let limit = began.after(LOOK_WITHIN);
+    let found = match &subject {
+        Subject::Namespace(name) => match until(limit, delegate.observe(name)).await {
+            Some(Ok((found, _))) => Found::Namespace(found),
+            Some(Err(why)) => nothing(&why),
+            None => nothing("no answer in time"),
+        },
+        Subject::Grant(grant) => match until(limit, delegate.is_granted(grant)).await {
+            Some(Ok(is_granted)) => Found::Grant(is_granted),
+            Some(Err(why)) => nothing(&why),
+            None => nothing("no answer in time"),
+        },
+    };
+    let answer = Answer {
+        subject,
+        began,
+        found,
+    };
+    if answers.send(answer).await.is_err() {
+        log::trace!("proxy: nobody waits for a look any more");
+    }
+}
+
+fn nothing(why: &str) -> Found {
+    log::debug!("proxy: a look at what running calls rely on failed: {why}");
+    Found::Nothing
+}

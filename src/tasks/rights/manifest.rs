@@ -1,0 +1,463 @@
+//! Looks now and then whether the cluster still has what the agent's manifest says, and takes rights back that nobody needs any more.
+//!
+//! It changes nothing but bindings of our own: what is missing or different is said with its fix.
+
+use std::{cell::Cell, fmt, rc::Rc, time::Duration};
+
+use smol::{Timer, future::FutureExt as _, lock::Mutex};
+
+use super::delegate::Delegate;
+use crate::{
+    core::{
+        health::{Condition, Severity},
+        policy::{Level, Rules},
+        time::Mono,
+        verdict::sentences,
+    },
+    kube::rbac::check::{Finding, Part, State},
+    tasks::state::Board,
+};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// The same while the cluster does not answer, or something is wrong that a person may be mending.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// A refused token is a reason to look at once, but not all the time.
+const LOOKS_APART: Duration = Duration::from_secs(20);
+/// The same while something is wrong and a person wants to know, or a call proves the contrary.
+const APART: Duration = Duration::from_secs(2);
+/// Proofs in a row that are looked at so soon.
+const PROOFS_MAX: u32 = 3;
+/// Between two looks after a person was offered a fix, and how long it is expected to be applied.
+const LOOK_SOON: Duration = Duration::from_secs(10);
+const EXPECTED_FOR: Duration = Duration::from_secs(600);
+/// How long a person waits for a look.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Objects that are named in one sentence at most.
+const NAMED_MAX: usize = 4;
+/// The first Kubernetes in which ValidatingAdmissionPolicies are to be had without being asked for: 1.30.
+const POLICIES_SINCE: u32 = 30;
+
+const MISSING: &str = "access.rbac";
+const DIFFERS: &str = "access.rbac-differs";
+const OPEN: &str = "access.second-lock";
+/// Conditions of others that end with rights too.
+const LOGS: &str = "cluster.logs-hidden";
+const STATS: &str = "cluster.stats-unread";
+const CONDITIONS: [&str; 3] = [MISSING, DIFFERS, OPEN];
+
+/// The look at the rights, for as long as the agent runs.
+pub struct Rights {
+    delegate: Rc<Delegate>,
+    board: Rc<Board>,
+    /// The rules that hold at the moment.
+    rules: Box<dyn Fn() -> Rules>,
+    /// One look at a time, and when the last one ended.
+    looking: Mutex<Option<Mono>>,
+    /// When a person asked for the last time.
+    asked: Cell<Option<Mono>>,
+}
+
+impl fmt::Debug for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rights")
+    }
+}
+
+impl Rights {
+    /// Looks at nothing yet.
+    pub fn new(delegate: Rc<Delegate>, board: Rc<Board>, rules: Box<dyn Fn() -> Rules>) -> Self {
+        Self {
+            delegate,
+            board,
+            rules,
+            looking: Mutex::new(None),
+            asked: Cell::new(None),
+        }
+    }
+
+    /// Looks now and then.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn run(&self) {
+        let mut proofs = 0_u32;
+        loop {
+            self.look().await;
+            // A call that works although rights seem to be missing proves that they are there, or that others are missing.
+            let is_prompt = self.is_wrong() && proofs < PROOFS_MAX;
+            let pause = if is_prompt { APART } else { LOOKS_APART };
+            Timer::after(pause).await;
+            let wait = self.wait();
+            let time = async {
+                Timer::after(wait.saturating_sub(pause)).await;
+                false
+            };
+            let proof = async {
+                self.delegate.news().await;
+                true
+            };
+            let is_proof = time.or(proof).await;
+            proofs = if is_proof { proofs + 1 } else { 0 };
+        }
+    }
+
+    /// Looks again where something is wrong, because a person wants to know, and soon again after that: the fix was offered.
+    pub async fn refresh(&self) {
+        if !self.is_wrong() && !self.holds(STATS) {
+            return;
+        }
+        self.asked.set(Some(self.board.now().mono));
+        let late = async {
+            Timer::after(PATIENCE).await;
+        };
+        self.look().or(late).await;
+        if self.holds(STATS) {
+            self.delegate.rights_changed();
+        }
+    }
+
+    fn holds(&self, id: &str) -> bool {
+        self.board.with_conditions(|list| list.get(id).is_some())
+    }
+
+    fn is_wrong(&self) -> bool {
+        CONDITIONS.iter().any(|id| self.holds(id))
+    }
+
+    /// Time until the next look.
+    fn wait(&self) -> Duration {
+        let now = self.board.now().mono;
+        let is_expected = self
+            .asked
+            .get()
+            .is_some_and(|asked| now.since(asked) < EXPECTED_FOR);
+        match self.is_wrong() {
+            true if is_expected => LOOK_SOON,
+            true => LOOK_AGAIN,
+            false => LOOK_EVERY,
+        }
+    }
+
+    /// Looks, unless somebody has just looked.
+    async fn look(&self) {
+        let mut looked = self.looking.lock().await;
+        if looked.is_some_and(|looked| self.board.now().mono.since(looked) < APART) {
+            return;
+        }
+        let was_missing = self.holds(MISSING);
+        look(&self.delegate, &self.board, &(self.rules)()).await;
+        self.delegate.doubt(self.holds(MISSING));
+        if was_missing && !self.holds(MISSING) {
+            // One cause, and all that followed from it: whoever was refused tries again now.
+            self.delegate.rights_changed();
+            self.board.clear(LOGS);
+        }
+        *looked = Some(self.board.now().mono);
+    }
+}
+
+/// Looks once.
+async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
+    if let Err(error) = delegate.sweep().await {
+        log::debug!("rights: {error}");
+    }
+    if rules.level == Level::Off {
+        // No call runs, so nothing is needed for it.
+        return board.show_all(&CONDITIONS, Vec::new());
+    }
+    let findings = match delegate.compare().await {
+        Ok(findings) => findings,
+        Err(error) => {
+            log::debug!("rights: the cluster cannot be compared with the manifest: {error}");
+            return;
+        }
+    };
+    let is_full = delegate.manifest().is_full();
+    let lacks_account = findings
+        .iter()
+        .any(|found| found.part == Part::Rights && found.state == State::Missing);
+    let reaches = if is_full || lacks_account {
+        None
+    } else {
+        delegate.reaches_secrets().await
+    };
+    let seen = Seen {
+        findings,
+        reaches_secrets: reaches.unwrap_or(false),
+        is_full,
+        version: board.cluster.borrow().version.clone(),
+        level: rules.level,
+        command: delegate.manifest().command(),
+        full_binding: delegate.manifest().wide("pipeops-full"),
+        account: delegate.account(),
+    };
+    let conditions = seen.conditions(board);
+    board.show_all(&CONDITIONS, conditions);
+}
+
+/// What was seen in the cluster.
+struct Seen {
+    findings: Vec<Finding>,
+    /// Whether the account reaches what no rule of ours gives it.
+    reaches_secrets: bool,
+    is_full: bool,
+    version: Option<String>,
+    level: Level,
+    command: String,
+    full_binding: String,
+    account: String,
+}
+
+impl Seen {
+    fn conditions(&self, board: &Board) -> Vec<Condition> {
+        let since = board.now().wall;
+        let found = [
+            (MISSING, self.missing()),
+            (DIFFERS, self.differs()),
+            (OPEN, self.open()),
+        ];
+        let holding = found.into_iter().filter_map(|(id, told)| {
+            let (sentence, fix) = told?;
+            Some(Condition {
+                id,
+                severity: Severity::Warning,
+                since,
+                sentence,
+                fix: Some(fix),
+            })
+        });
+        holding.collect()
+    }
+
+    fn of(&self, part: Part, states: &[State]) -> Vec<&Finding> {
+        let all = self.findings.iter();
+        all.filter(|found| found.part == part && states.contains(&found.state))
+            .collect()
+    }
+
+    fn lacks_account(&self) -> bool {
+        let missing = self.of(Part::Rights, &[State::Missing]);
+        let mut objects = missing.iter().map(|found| found.object.as_str());
+        objects.any(|object| object.starts_with("ServiceAccount "))
+    }
+
+    fn missing(&self) -> Option<(String, String)> {
+        let missing = self.of(Part::Rights, &[State::Missing]);
+        if !missing.is_empty() {
+            let sentence = sentences::rights_missing(&named(&missing));
+            return Some((sentence, self.command.clone()));
+        }
+        let hidden: Vec<_> = self
+            .findings
+            .iter()
+            .filter(|found| found.state == State::Hidden)
+            .collect();
+        if hidden.is_empty() {
+            return None;
+        }
+        let sentence = format!(
+            "the agent may not look at what it needs in the cluster: {}",
+            named(&hidden)
+        );
+        Some((sentence, self.command.clone()))
+    }
+
+    fn differs(&self) -> Option<(String, String)> {
+        let more = self.of(Part::Rights, &[State::More]);
+        let less = self.of(Part::Rights, &[State::Less]);
+        let mut other = self.of(Part::Rights, &[State::Other]);
+        if self.is_full {
+            // Where everything is allowed a lock of another kind is no danger, only not what was applied.
+            other.extend(self.of(Part::Lock, &[State::Missing, State::Other]));
+        }
+        let told: Vec<String> = [
+            ("gives more", more),
+            ("gives less", less),
+            ("says something else", other),
+        ]
+        .into_iter()
+        .filter(|(_, found)| !found.is_empty())
+        .map(|(what, found)| format!("{what}: {}", named(&found)))
+        .collect();
+        (!told.is_empty()).then(|| {
+            let sentence = format!(
+                "the cluster is not as this agent's manifest has it; {}",
+                told.join("; ")
+            );
+            (sentence, self.command.clone())
+        })
+    }
+
+    /// Why the API server does not hold the account as it should.
+    fn open(&self) -> Option<(String, String)> {
+        if self.is_full {
+            return None;
+        }
+        let level = self.level.word();
+        if !self.of(Part::Lock, &[State::Unwanted]).is_empty() {
+            let sentence = format!(
+                "the second lock is open: {} is cluster-admin although access.level is \"{level}\"",
+                self.account
+            );
+            return Some((
+                sentence,
+                format!("kubectl delete clusterrolebinding {}", self.full_binding),
+            ));
+        }
+        if self.reaches_secrets {
+            let sentence = format!(
+                "the second lock is open: somebody has given {} more than this agent's manifest does, although access.level is \"{level}\"",
+                self.account
+            );
+            let fix = "kubectl get clusterrolebindings,rolebindings --all-namespaces -o wide | grep pipeops-cp";
+            return Some((sentence, fix.to_owned()));
+        }
+        let wrong = self.of(Part::Lock, &[State::Missing, State::Other]);
+        // Without the account nobody is to be held, and the whole manifest is missing: one cause is one warning.
+        if wrong.is_empty() || self.lacks_account() {
+            return None;
+        }
+        if let Some(version) = self
+            .version
+            .as_deref()
+            .filter(|version| lacks_policies(version))
+        {
+            let sentence = format!(
+                "there is no second lock: Kubernetes {version} has no ValidatingAdmissionPolicy, so that roles and Pod Security alone hold {}",
+                self.account
+            );
+            return Some((sentence, "upgrade Kubernetes to 1.30 or later".to_owned()));
+        }
+        let sentence = format!(
+            "the second lock is not as this agent's manifest has it: {}",
+            named(&wrong)
+        );
+        Some((sentence, self.command.clone()))
+    }
+}
+
+fn named(found: &[&Finding]) -> String {
+    let names: Vec<&str> = found.iter().map(|found| found.object.as_str()).collect();
+    match names.get(..NAMED_MAX) {
+        Some(some) if names.len() > NAMED_MAX => {
+            format!("{} and {} more", some.join(", "), names.len() - NAMED_MAX)
+        }
+        Some(_) | None => names.join(", "),
+    }
+}
+
+/// Whether a version is from before the policies: `v1.29.4+k3s1`.
+fn lacks_policies(version: &str) -> bool {
+    let minor = version.strip_prefix("v1.").and_then(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u32>().ok()
+    });
+    minor.is_some_and(|minor| minor < POLICIES_SINCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::Now;
+
+    fn seen(findings: &[(&str, Part, State)]) -> Seen {
+        let findings = findings.iter().map(|(object, part, state)| Finding {
+            object: (*object).to_owned(),
+            part: *part,
+            state: *state,
+        });
+        Seen {
+            findings: findings.collect(),
+            reaches_secrets: false,
+            is_full: false,
+            version: Some("v1.34.4".to_owned()),
+            level: Level::Managed,
+            command: "apply".to_owned(),
+            full_binding: "pipeops-full".to_owned(),
+            account: "cp".to_owned(),
+        }
+    }
+
+    fn told(seen: &Seen) -> Vec<(&'static str, String, String)> {
+        let board = Board::new(Now::default);
+        let conditions = seen.conditions(&board).into_iter();
+        conditions
+            .map(|condition| (condition.id, condition.sentence, condition.fix.unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_cluster_as_the_manifest_has_it_is_no_condition() {
+        assert!(told(&seen(&[])).is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_line_that_mends_it() {
+        let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, Part::Rights, State::Missing));
+        let told = told(&seen(&names));
+        assert_eq!(told.len(), 1);
+        let (id, sentence, fix) = &told[0];
+        assert_eq!((*id, fix.as_str()), (MISSING, "apply"));
+        assert!(
+            sentence.ends_with("lacks a, b, c, d and 2 more"),
+            "{sentence}"
+        );
+    }
+
+    #[test]
+    fn a_manifest_that_is_not_there_is_one_warning() {
+        let told = told(&seen(&[
+            ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
+            ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
+        ]));
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].0, MISSING);
+    }
+
+    #[test]
+    fn wider_and_narrower_are_told_apart() {
+        let told = told(&seen(&[
+            ("ClusterRole wide", Part::Rights, State::More),
+            ("ClusterRole narrow", Part::Rights, State::Less),
+        ]));
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].0, DIFFERS);
+        assert!(
+            told[0]
+                .1
+                .contains("gives more: ClusterRole wide; gives less: ClusterRole narrow")
+        );
+    }
+
+    #[test]
+    fn an_open_second_lock_is_told_whoever_opened_it() {
+        let unwanted = seen(&[("x", Part::Lock, State::Unwanted)]);
+        assert_eq!(
+            told(&unwanted)[0].2,
+            "kubectl delete clusterrolebinding pipeops-full"
+        );
+        let mut reaches = seen(&[]);
+        reaches.reaches_secrets = true;
+        assert_eq!(told(&reaches)[0].0, OPEN);
+        let gone = [("ValidatingAdmissionPolicy x", Part::Lock, State::Missing)];
+        assert_eq!(told(&seen(&gone))[0].2, "apply");
+        let mut old = seen(&gone);
+        old.version = Some("v1.29.4+k3s1".to_owned());
+        assert!(told(&old)[0].1.contains("v1.29.4"));
+        let mut full = seen(&gone);
+        full.is_full = true;
+        assert_eq!(told(&full)[0].0, DIFFERS);
+    }
+
+    #[test]
+    fn policies_are_in_kubernetes_since_1_30() {
+        for (version, wanted) in [
+            ("v1.29.0", true),
+            ("v1.30.0-rc.1", false),
+            ("v1.34.4+k3s1", false),
+            ("v2.0.0", false),
+            ("", false),
+        ] {
+            assert_eq!(lacks_policies(version), wanted, "{version}");
+        }
+    }
+}

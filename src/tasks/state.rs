@@ -1,0 +1,329 @@
+//! What is known right now, in one place: each task reports its part, the status and the heartbeat read it.
+//!
+//! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
+
+use std::cell::{Cell, RefCell};
+use std::{io, net::IpAddr, rc::Rc, time::Duration};
+
+use crate::core::{
+    accept::Accepts,
+    event::{Event, Happening, Source, Tally},
+    health::{Change, Condition, Conditions, Severity},
+    link::Standing,
+    time::{Mono, Now, Wall},
+};
+use crate::host::random;
+use crate::kube::Heard;
+
+/// Condition of an agent that leaves the link to another one of its cluster.
+pub const STANDBY: &str = "lease.standby";
+/// The reason of events that a session was lost (warning), and that there is one again (note).
+pub const LINK_LOST: &str = "link.lost";
+
+/// The link as the uplink sees it.
+#[derive(Clone, Debug, Default)]
+pub struct LinkView {
+    /// The machine's own words; `None` before its first turn.
+    pub standing: Option<Standing>,
+    /// Times that the link was lost since the start.
+    pub outages: u64,
+    /// Why it was lost the last time.
+    pub last_outage_why: Option<String>,
+    /// What the control plane calls this cluster.
+    pub cluster_id: Option<String>,
+    /// Registrations that the control plane took since the start.
+    pub registrations: u64,
+    /// Where the link is, or was tried last: `wss://host:port`.
+    pub address: Option<String>,
+    /// This machine's address on the way there.
+    pub local_ip: Option<IpAddr>,
+    /// Heartbeats that were queued since the start.
+    pub heartbeats: u64,
+    /// When the last heartbeat was queued.
+    pub last_heartbeat: Option<Wall>,
+    /// Between the last ping and its pong.
+    pub round_trip: Option<Duration>,
+    /// Payload bytes received since the start.
+    pub received_bytes: u64,
+    /// Payload bytes sent since the start.
+    pub sent_bytes: u64,
+    /// When the last message of the control plane came.
+    pub heard: Option<Mono>,
+    /// Open lanes.
+    pub lanes: usize,
+    /// Bytes that wait in them.
+    pub queued_bytes: usize,
+}
+
+/// The cluster as its watches see it.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterView {
+    /// Where its API is; `None`: no cluster is configured.
+    pub server: Option<String>,
+    /// `gitVersion` of the API server; kept while it does not answer.
+    pub version: Option<String>,
+    /// Why the API does not answer; `None` while it does.
+    pub why: Option<String>,
+    /// Nodes; `None` before the list was complete once.
+    pub nodes: Option<u64>,
+    /// Nodes whose Ready condition is true.
+    pub nodes_ready: Option<u64>,
+    /// Pods in all namespaces.
+    pub pods: Option<u64>,
+    /// Pods that run or should, and those of them that are not ready beyond their time to start.
+    pub workloads: Option<(u64, u64)>,
+    /// The last byte of the API server.
+    pub heard: Option<Rc<Heard>>,
+}
+
+impl ClusterView {
+    /// The time of the last byte of the API server.
+    pub fn last_heard(&self) -> Option<Mono> {
+        self.heard.as_ref()?.last()
+    }
+}
+
+/// The dashboard as whoever serves it sees it.
+#[derive(Clone, Debug, Default)]
+pub struct DashboardView {
+    /// Where browsers find it, the best first: `https://192.0.2.7:7480`. Empty: nowhere but on the socket.
+    pub urls: Vec<String>,
+    /// What it shows to other machines; `None`: it is not open to them.
+    pub certificate: Option<CertificateView>,
+}
+
+/// What the dashboard shows to other machines.
+#[derive(Clone, Debug)]
+pub struct CertificateView {
+    /// SHA-256: `AB:CD:…`.
+    pub fingerprint: String,
+    /// Until when it holds, where it says so.
+    pub until: Option<Wall>,
+    /// Whether it was made here, so that nobody else vouches for it.
+    pub is_self_made: bool,
+}
+
+/// How many were turned away by the dashboard since the start, before there was a request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TurnedAway {
+    /// Because all places were taken.
+    pub full: u64,
+    /// Because what they had begun did not end in time.
+    pub slow: u64,
+    /// Because it was no request.
+    pub unreadable: u64,
+}
+
+/// The host's changing numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostView {
+    /// Share of the processor time in use since the reading before, over all processors.
+    pub cpu_share: Option<f64>,
+    /// Share of the memory in use.
+    pub memory_share: Option<f64>,
+}
+
+/// The board.
+#[derive(Debug)]
+pub struct Board {
+    clock: fn() -> Now,
+    started: Now,
+    conditions: RefCell<Conditions>,
+    happened: RefCell<Tally>,
+    /// Written by the uplink.
+    pub link: RefCell<LinkView>,
+    /// Written by the observer.
+    pub cluster: RefCell<ClusterView>,
+    /// Written by whoever serves it.
+    pub dashboard: RefCell<DashboardView>,
+    /// Counted by whoever serves it.
+    pub turned_away: Cell<TurnedAway>,
+    /// Written by whoever reads the host.
+    pub host: Cell<HostView>,
+    accepts: RefCell<Accepts>,
+    accept_errors: Cell<u64>,
+    /// When the doctor looked at this machine; written by whoever asks it.
+    pub examined: Cell<Option<Mono>>,
+}
+
+impl Board {
+    /// An empty board.
+    pub fn new(clock: fn() -> Now) -> Self {
+        Self {
+            clock,
+            started: clock(),
+            conditions: RefCell::default(),
+            happened: RefCell::default(),
+            link: RefCell::default(),
+            cluster: RefCell::default(),
+            dashboard: RefCell::default(),
+            turned_away: Cell::default(),
+            host: Cell::default(),
+            accepts: RefCell::default(),
+            accept_errors: Cell::default(),
+            examined: Cell::default(),
+        }
+    }
+
+    /// Counts a connection to the dashboard that the kernel refused to hand over; returns the time until the next try.
+    pub fn accept_failed(&self, error: &io::Error) -> Duration {
+        self.accept_errors
+            .set(self.accept_errors.get().saturating_add(1));
+        let mut accepts = self.accepts.borrow_mut();
+        let pause = accepts.failed(self.now().mono, random::jitter());
+        if pause.is_news {
+            log::warn!(
+                "the dashboard cannot accept connections: {error}; fix: ls /proc/{}/fd says which descriptors are open; \
+                 LimitNOFILE= of the service and fs.file-max say how many may be",
+                std::process::id()
+            );
+        }
+        pause.wait
+    }
+
+    /// A connection to the dashboard was handed over.
+    pub fn accepted(&self) {
+        if let Some(over) = self.accepts.borrow_mut().accepted(self.now().mono) {
+            log::info!("the dashboard: {over}");
+        }
+    }
+
+    /// Connections to the dashboard that the kernel refused to hand over since the start.
+    pub const fn accept_errors(&self) -> u64 {
+        self.accept_errors.get()
+    }
+
+    /// When the agent started.
+    pub const fn started(&self) -> Now {
+        self.started
+    }
+
+    /// The clock that everything here is stamped with.
+    pub fn now(&self) -> Now {
+        (self.clock)()
+    }
+
+    /// Says that a condition holds. What is new gets a line in the log.
+    pub fn report(
+        &self,
+        id: &'static str,
+        severity: Severity,
+        sentence: impl Into<String>,
+        fix: Option<String>,
+    ) {
+        let sentence = sentence.into();
+        let line = match &fix {
+            Some(fix) => format!("{sentence}; fix: {fix}"),
+            None => sentence.clone(),
+        };
+        let condition = Condition {
+            id,
+            severity,
+            since: self.now().wall,
+            sentence: sentence.clone(),
+            fix,
+        };
+        let change = self.conditions.borrow_mut().report(condition);
+        match change {
+            Change::Same => return,
+            Change::Changed => {}
+            Change::Began => self.happened(id, severity, sentence),
+        }
+        match severity {
+            Severity::Note => log::info!("{line} condition={id}"),
+            Severity::Warning => log::warn!("{line} condition={id}"),
+            Severity::Critical => log::error!("{line} condition={id}"),
+        }
+    }
+
+    /// Says that a condition no longer holds.
+    pub fn clear(&self, id: &'static str) {
+        if let Some(ended) = self.conditions.borrow_mut().clear(id) {
+            let line = format!("no longer: {}", ended.sentence);
+            log::info!("{line} condition={id}");
+            self.happened(id, ended.severity, line);
+        }
+    }
+
+    /// Takes out which conditions began and ended, and whatever else happened to this agent; `how` says up to where.
+    pub fn take_events(&self, how: impl FnOnce(&mut Tally) -> Vec<Event>) -> Vec<Event> {
+        how(&mut self.happened.borrow_mut())
+    }
+
+    /// How many of these were not kept since the start, because there were too many at once.
+    pub fn dropped_events(&self) -> u64 {
+        self.happened.borrow().dropped()
+    }
+
+    /// Says that something happened that is no condition.
+    pub fn happened(&self, id: &str, severity: Severity, message: String) {
+        let room = id.split('.').next().unwrap_or(id);
+        let what = Happening {
+            source: Source::Agent,
+            severity,
+            subject: room.to_owned(),
+            reason: id.to_owned(),
+            message,
+        };
+        self.happened.borrow_mut().add(what, self.now().wall, 1);
+    }
+
+    /// Shows the conditions of one reporter that always says all of them: those of `ids` that are not among them do not hold.
+    pub fn show_all(&self, ids: &[&'static str], holding: Vec<Condition>) {
+        for id in ids {
+            if !holding.iter().any(|condition| condition.id == *id) {
+                self.clear(id);
+            }
+        }
+        for Condition {
+            id,
+            severity,
+            sentence,
+            fix,
+            ..
+        } in holding
+        {
+            self.report(id, severity, sentence, fix);
+        }
+    }
+
+    /// Whether this agent leaves the cluster to another one, as far as it knows.
+    pub fn stands_by(&self) -> bool {
+        self.with_conditions(|list| list.get(STANDBY).is_some())
+    }
+
+    /// Reads the list.
+    pub fn with_conditions<T>(&self, read: impl FnOnce(&Conditions) -> T) -> T {
+        read(&self.conditions.borrow())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_an_event_when_it_begins_and_when_it_ends_and_not_in_between() {
+        let board = Board::new(Now::default);
+        board.report("link.refused", Severity::Warning, "refused once", None);
+        board.report("link.refused", Severity::Warning, "refused twice", None);
+        board.clear("link.refused");
+        board.clear("link.refused");
+        let events = board.take_events(Tally::take);
+        let said: Vec<_> = events
+            .iter()
+            .map(|event| (&*event.what.subject, &*event.what.message, event.count))
+            .collect();
+        let wanted = [
+            ("link", "no longer: refused twice", 1),
+            ("link", "refused once", 1),
+        ];
+        assert_eq!(said, wanted);
+        assert!(
+            events
+                .iter()
+                .all(|event| event.what.reason == "link.refused")
+        );
+        assert!(board.take_events(Tally::take).is_empty());
+    }
+}

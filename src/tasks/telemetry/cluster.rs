@@ -1,0 +1,214 @@
+//! Introduces the cluster's figures to whoever keeps them: once a minute, from the watches and from the kubelets.
+//!
+//! Kubelets are asked one after the other through the API server, each with a deadline, all of them with one. An agent that leaves the
+//! cluster to another one asks nobody.
+
+use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+
+use litemap::LiteMap;
+use smol::future::FutureExt as _;
+
+use super::sample::following;
+use crate::{
+    core::{
+        cluster::{Cluster, Left, NODES_MAX, Node, PODS_MAX, Phases, Round, pods::Pods},
+        health::Severity,
+        series::Tick,
+        time::{Mono, Wall},
+        verdict::sentences,
+    },
+    host::clock,
+    kube::{Client, Error},
+    tasks::state::Board,
+    wire::kube::summary,
+};
+
+/// Time between two rounds.
+pub const EVERY: Duration = Duration::from_secs(60);
+/// How long one kubelet may take. It answers in some 100 ms.
+const KUBELET_WITHIN: Duration = Duration::from_secs(10);
+/// How long all of them may take together: the next round follows.
+const ROUND_WITHIN: Duration = Duration::from_secs(45);
+/// Rounds that pass before a refused right is asked for again: each refusal is a line in the audit of the cluster.
+const ROUNDS_REFUSED: u32 = 10;
+/// The condition of kubelets that say nothing.
+const UNREAD: &str = "cluster.stats-unread";
+/// The condition of a cluster that is larger than what is kept of it.
+const PARTLY: &str = "cluster.sampled-in-part";
+
+/// What the watches of nodes and Pods know.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The nodes.
+    pub nodes: RefCell<LiteMap<String, Node>>,
+    /// The Pods.
+    pub phases: RefCell<Phases>,
+    /// Those that are not ready.
+    pub pods: RefCell<Pods>,
+}
+
+/// What the task needs.
+pub struct Parts {
+    /// The way to the API.
+    pub client: Client,
+    /// What the watches know.
+    pub known: Rc<Known>,
+    /// Where it says what it cannot read.
+    pub board: Rc<Board>,
+    /// Whether a wall clock that shows this can be believed.
+    pub is_believed: Box<dyn Fn(Wall) -> bool>,
+    /// What gives the agent the right to ask kubelets.
+    pub fix: String,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Parts of the cluster's figures")
+    }
+}
+
+/// Samples until it is dropped, and gives each sample to `keep`.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)) {
+    let mut cluster = Cluster::default();
+    let mut refused = 0_u32;
+    let mut chances = parts.client.heard().chances();
+    let mut due = parts.board.now().mono;
+    loop {
+        due = following(due, every, parts.board.now().mono);
+        while !parts.wait(due, &mut chances).await {
+            // Rights may be other ones now: what was refused is tried, and said at once where it works.
+            if refused > 0 && parts.may_ask().await {
+                refused = 0;
+                parts.board.clear(UNREAD);
+            }
+        }
+        if parts.board.stands_by() {
+            cluster = Cluster::default();
+            parts.board.show_all(&[UNREAD, PARTLY], Vec::new());
+            continue;
+        }
+        let nodes = parts.known.nodes.borrow().clone();
+        let counts = parts.known.phases.borrow_mut().take();
+        // Before the first complete list nothing is known, and nothing is no zero.
+        let Some(counts) = counts else {
+            continue;
+        };
+        let mut round = Round::default();
+        refused = refused.saturating_sub(1);
+        if refused == 0 && !parts.ask(&cluster, &nodes, &mut round).await {
+            refused = ROUNDS_REFUSED;
+        }
+        let at = parts.board.now();
+        let (points, left) = cluster.points(round, &nodes, &counts, at.mono);
+        parts.tell_left(nodes.len(), left);
+        let clock_is_set = (parts.is_believed)(at.wall);
+        keep(Tick {
+            at,
+            clock_is_set,
+            points,
+        })
+        .await;
+    }
+}
+
+impl Parts {
+    /// Waits until a round is due; false where rights may have changed before.
+    async fn wait(&self, due: Mono, chances: &mut u64) -> bool {
+        let heard = self.client.heard();
+        clock::until(due).or(heard.chance(*chances)).await;
+        *chances = heard.chances();
+        self.board.now().mono >= due
+    }
+
+    /// Whether one kubelet answers the agent.
+    async fn may_ask(&self) -> bool {
+        let node = self.known.nodes.borrow().keys().next().cloned();
+        let Some(name) = node else {
+            return false;
+        };
+        let path = format!("/api/v1/nodes/{name}/proxy/stats/summary");
+        self.client.read(&path, KUBELET_WITHIN).await.is_ok()
+    }
+
+    /// Asks the kubelets that are there. False where the agent may not.
+    async fn ask(
+        &self,
+        cluster: &Cluster,
+        nodes: &LiteMap<String, Node>,
+        round: &mut Round,
+    ) -> bool {
+        let until = self.board.now().mono.after(ROUND_WITHIN);
+        let mut silent = Vec::new();
+        for (name, _) in nodes
+            .iter()
+            .take(NODES_MAX)
+            .filter(|(_, node)| node.is_ready)
+        {
+            if self.board.now().mono >= until {
+                silent.push((name, "there was no time left for it".to_owned()));
+                continue;
+            }
+            let path = format!("/api/v1/nodes/{name}/proxy/stats/summary");
+            let answer = self.client.read(&path, KUBELET_WITHIN).await;
+            match answer.map(|bytes| summary::read(&bytes)) {
+                Ok(Ok(summary)) => cluster.add(round, name, summary),
+                Ok(Err(error)) => {
+                    silent.push((name, format!("it does not answer as a kubelet: {error}")))
+                }
+                Err(error) if error.is_forbidden() => {
+                    self.tell_forbidden();
+                    return false;
+                }
+                Err(error) => silent.push((name, Error::to_string(&error))),
+            }
+        }
+        self.tell_silent(&silent);
+        true
+    }
+
+    fn tell_forbidden(&self) {
+        let fix = Some(self.fix.clone());
+        self.board
+            .report(UNREAD, Severity::Note, sentences::STATS_UNREAD, fix);
+    }
+
+    fn tell_silent(&self, silent: &[(&String, String)]) {
+        let Some((name, why)) = silent.first() else {
+            return self.board.clear(UNREAD);
+        };
+        let more = match silent.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more nodes"),
+        };
+        let sentence = format!("the kubelet of {name}{more} says nothing of what it uses: {why}");
+        let fix = format!("kubectl get --raw /api/v1/nodes/{name}/proxy/stats/summary");
+        self.board
+            .report(UNREAD, Severity::Note, sentence, Some(fix));
+    }
+
+    fn tell_left(&self, nodes: usize, pods: Left) {
+        let mut left = Vec::new();
+        if nodes > NODES_MAX {
+            left.push(format!("{NODES_MAX} nodes"));
+        }
+        if pods.small > 0 {
+            left.push(format!(
+                "the {PODS_MAX} largest Pods, and the others as one sum"
+            ));
+        }
+        if left.is_empty() && pods.new > 0 {
+            let sentence = "Pods come and go quickly: new ones beyond 12 an hour have no figures of their own and are in one sum";
+            return self.board.report(PARTLY, Severity::Note, sentence, None);
+        }
+        if left.is_empty() {
+            return self.board.clear(PARTLY);
+        }
+        // Without how many there are: that changes each minute, and would be told each time.
+        let sentence = format!(
+            "this cluster is large: figures are kept of {}",
+            left.join(" and ")
+        );
+        self.board.report(PARTLY, Severity::Note, sentence, None);
+    }
+}

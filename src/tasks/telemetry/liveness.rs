@@ -1,0 +1,154 @@
+//! Finds out whether the cluster still answers: asks it a small question when it has been silent, when a call got no answer, and when
+//! somebody wants to know.
+//!
+//! A quiet cluster sends bookmarks about once a minute, and the election of the linking agent asks it now and then. So the question is
+//! rare: it is asked after [`SILENT_FOR`] without a byte from the API server.
+
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use smol::{future::FutureExt as _, lock::Mutex};
+
+use crate::{
+    core::{
+        health::Severity,
+        time::Mono,
+        verdict::{UNREACHABLE, sentences},
+    },
+    error::Error as Told,
+    host::clock,
+    kube::{Client, Heard},
+    tasks::state::Board,
+};
+
+/// Silence after which the API server is asked.
+const SILENT_FOR: Duration = Duration::from_secs(20);
+/// The same when somebody wants to know how the cluster is.
+const SILENT_FOR_PEOPLE: Duration = Duration::from_secs(10);
+/// Time that the API server has to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Time between two questions to an API server that does not answer.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The same after [`LONG`].
+const AGAIN_LONG: Duration = Duration::from_secs(15);
+/// Silence after which it is asked less often.
+const LONG: Duration = Duration::from_secs(600);
+/// Least time between two questions: a flood of failing calls is not one of questions.
+const APART: Duration = Duration::from_secs(1);
+/// The question. Whoever may call the API at all may ask it.
+const QUESTION: &str = "/readyz";
+
+/// Help for an API server that does not answer, where the failed question says nothing better.
+const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50";
+
+/// Knowledge of whether the cluster answers.
+#[derive(Debug)]
+pub struct Pulse {
+    client: Client,
+    heard: Rc<Heard>,
+    board: Rc<Board>,
+    /// One question at a time; the others wait for its answer.
+    asking: Mutex<()>,
+    /// The end of the last question.
+    asked: Cell<Option<Mono>>,
+}
+
+impl Pulse {
+    /// Asks nothing yet.
+    pub fn new(client: Client, board: Rc<Board>) -> Self {
+        Self {
+            heard: client.heard(),
+            client,
+            board,
+            asking: Mutex::new(()),
+            asked: Cell::new(None),
+        }
+    }
+
+    /// Watches over the cluster until it is dropped.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn run(&self) {
+        let mut failures = self.heard.failures();
+        loop {
+            let is_silent = self.heard.silence().is_some();
+            let news = self.heard.news(failures, is_silent);
+            clock::until(self.due(is_silent)).or(news).await;
+            let has_failed = self.heard.failures() != failures;
+            let is_due = has_failed || self.due(is_silent) <= self.now();
+            if is_due && self.heard.silence().is_some() == is_silent {
+                self.ask().await;
+                // The question itself fails as other calls do.
+                failures = self.heard.failures();
+            }
+            self.tell();
+        }
+    }
+
+    /// Makes sure that what is known is not older than [`SILENT_FOR_PEOPLE`], within [`ANSWER_WITHIN`] or so.
+    pub async fn refresh(&self) {
+        if self.is_silent() || self.now().since(self.last()) < SILENT_FOR_PEOPLE {
+            return;
+        }
+        self.ask().await;
+        self.tell();
+    }
+
+    /// Whether the API server does not answer.
+    pub fn is_silent(&self) -> bool {
+        self.heard.silence().is_some()
+    }
+
+    fn now(&self) -> Mono {
+        self.board.now().mono
+    }
+
+    fn last(&self) -> Mono {
+        self.heard
+            .last()
+            .unwrap_or_else(|| self.board.started().mono)
+    }
+
+    /// The moment of the next question, where no call fails before.
+    fn due(&self, is_silent: bool) -> Mono {
+        let is_long = self.now().since(self.last()) > LONG;
+        let again = if is_long { AGAIN_LONG } else { AGAIN };
+        let next = self.asked.get().map(|asked| asked.after(again));
+        let silent = self.last().after(SILENT_FOR);
+        match next {
+            Some(next) if is_silent => next,
+            Some(next) => next.max(silent),
+            None => silent,
+        }
+    }
+
+    /// Asks, unless somebody else has just asked.
+    async fn ask(&self) {
+        let _one_at_a_time = self.asking.lock().await;
+        let asked = self.asked.get();
+        if asked.is_some_and(|asked| self.now().since(asked) < APART) {
+            return;
+        }
+        let before = self.heard.last();
+        let answer = self.client.read(QUESTION, ANSWER_WITHIN).await;
+        self.asked.set(Some(self.now()));
+        if let Err(error) = answer
+            && error.is_silence()
+            && self.heard.last() == before
+            && !self.is_silent()
+        {
+            self.heard.fell_silent(error);
+        }
+    }
+
+    /// Shows what is known.
+    fn tell(&self) {
+        let Some(why) = self.heard.silence() else {
+            self.board.clear(UNREACHABLE);
+            return;
+        };
+        let told = Told::from(&why);
+        let sentence = sentences::cluster_unreachable(&told.sentence());
+        let fix = told.fix.unwrap_or_else(|| START.to_owned());
+        self.board
+            .report(UNREACHABLE, Severity::Warning, sentence, Some(fix));
+    }
+}

@@ -1,0 +1,160 @@
+//! Introduces the conditions to somebody elsewhere who wants to be told of them.
+
+use std::{path::Path, time::Duration};
+
+use smol::Timer;
+
+use crate::{
+    core::{
+        health::Severity,
+        notify::{Next, Notifier, Wanted},
+        secret::Secret,
+        time::{Mono, Now},
+    },
+    error::{Error, Result},
+    host::{
+        exec::{self, Limits},
+        random,
+    },
+    outside::notify::{Answer, Receiver},
+    store,
+    tasks::state::Board,
+    wire::notify::{Reader, kept, letter, read_kept},
+};
+#[cfg(test)]
+mod tests;
+
+/// The note of what was told before this start.
+pub const NOTE: &str = "notify.told";
+/// What keeps notices from being told. It is the one condition that is not told that way.
+pub const UNREACHED: &str = "notify.unreached";
+/// How often the list of conditions is looked at.
+pub const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Failures in a row that are worth a condition.
+const FAILURES_MAX: u32 = 3;
+/// How long the offset of the local time is believed: summer begins twice a year.
+const OFFSET_FOR: Duration = Duration::from_secs(900);
+
+/// What it is made of.
+pub struct Parts<'a> {
+    /// Who is told.
+    pub receiver: Receiver,
+    /// In which form.
+    pub reader: Reader,
+    /// What, and when not.
+    pub wanted: Wanted,
+    /// What they are shown; read anew for each message.
+    pub authorization: &'a dyn Fn() -> Result<Option<Secret>>,
+    /// What was told before this start, as [`NOTE`] has it.
+    pub told: Option<String>,
+    /// Where that is kept.
+    pub store: store::Handle,
+    /// What this machine is called.
+    pub host: String,
+    /// What holds.
+    pub board: &'a Board,
+    /// How often that is looked at: [`LOOK_EVERY`].
+    pub look_every: Duration,
+}
+
+impl std::fmt::Debug for Parts<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts({:?})", self.receiver)
+    }
+}
+
+/// Tells for as long as the agent runs.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+pub async fn run(parts: Parts<'_>) {
+    let told = parts.told.as_deref().map(read_kept).unwrap_or_default();
+    let board = parts.board;
+    let mut notifier = Notifier::new(parts.wanted, told, board.now().mono);
+    let mut offset = Offset::default();
+    loop {
+        let now = board.now();
+        board.with_conditions(|conditions| {
+            let mut all = conditions.worst_first();
+            all.retain(|condition| condition.id != UNREACHED);
+            notifier.see(&all, now.mono);
+        });
+        let minute = match parts.wanted.quiet {
+            Some(_) => offset.minute(now).await,
+            None => 0,
+        };
+        if let Next::Send(message) = notifier.next(now.mono, minute) {
+            let letter = letter(parts.reader, &message, &parts.host, now.wall);
+            let sent = match (parts.authorization)() {
+                Ok(authorization) => parts.receiver.send(&letter, authorization.as_ref()).await,
+                Err(error) => Ok(Answer::Wrong(error)),
+            };
+            let (error, wait) = match sent {
+                Ok(Answer::Taken) => {
+                    board.clear(UNREACHED);
+                    let word = kept(notifier.sent(&message, board.now().mono));
+                    if let Err(failure) = parts.store.keep_note(NOTE, Some(word)).await {
+                        log::debug!("notify: what was told is not on disk: {failure}");
+                    }
+                    continue;
+                }
+                Ok(Answer::Busy(error, wait)) => (error, wait),
+                Ok(Answer::Wrong(error)) => {
+                    report(board, &error);
+                    (error, None)
+                }
+                Err(error) => (error, None),
+            };
+            notifier.failed(board.now(), random::jitter(), wait);
+            if notifier.failures() >= FAILURES_MAX {
+                report(board, &error);
+            }
+        }
+        Timer::after(parts.look_every).await;
+    }
+}
+
+fn report(board: &Board, error: &Error) {
+    board.report(
+        UNREACHED,
+        Severity::Warning,
+        error.sentence(),
+        error.fix.clone(),
+    );
+}
+
+/// How far the local time is from UTC, as the system's `date` says: it knows the rules of all zones.
+#[derive(Default)]
+struct Offset {
+    known: Option<(Mono, i64)>,
+}
+
+impl Offset {
+    /// The minute of the day where the machine is; of UTC where it does not say.
+    async fn minute(&mut self, now: Now) -> u16 {
+        let minutes = match self.known {
+            Some((asked, minutes)) if now.mono.since(asked) < OFFSET_FOR => minutes,
+            Some(_) | None => {
+                let minutes = smol::unblock(|| {
+                    let ended = exec::run(Path::new("/"), &["date", "+%z"], Limits::SHORT).ok()?;
+                    offset_minutes(ended.output.trim())
+                })
+                .await
+                .unwrap_or(0);
+                self.known = Some((now.mono, minutes));
+                minutes
+            }
+        };
+        let local = now.wall.millis().div_euclid(60_000).saturating_add(minutes);
+        u16::try_from(local.rem_euclid(1440)).unwrap_or(0)
+    }
+}
+
+/// `+0530`
+fn offset_minutes(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.split_at_checked(1)? {
+        ("+", digits) => (1, digits),
+        ("-", digits) => (-1, digits),
+        _ => return None,
+    };
+    let number: i64 = digits.parse().ok().filter(|_| digits.len() == 4)?;
+    Some(sign * (number / 100 * 60 + number % 100))
+}

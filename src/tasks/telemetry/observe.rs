@@ -1,0 +1,393 @@
+//! Introduces the cluster to the board: nodes and pods are watched, so that every heartbeat has real numbers without asking again.
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use smol::{
+    Timer,
+    channel::{Receiver, bounded},
+    future::{self, FutureExt as _},
+};
+
+use super::{cluster::Known, last_words::Tell};
+use crate::{
+    core::{
+        cluster::pods::Trouble,
+        health::Severity,
+        time::{Mono, Now},
+        verdict::{PODS, sentences},
+    },
+    error::Error as Told,
+    host::clock,
+    kube::{
+        Client, Error,
+        counts::{Nodes, Pods},
+        services::is_name,
+        watch::{Event, Watch},
+    },
+    tasks::state::Board,
+    wire::kube::{Node, Object as _, Pod},
+};
+
+/// Help for a failure that says nothing itself.
+const FIX: &str = "journalctl -u k3s -n 50; the agent keeps trying";
+/// Nodes that are named in one sentence at most.
+const NAMED_MAX: usize = 5;
+
+/// Conditions of watches that fail although the API server answers.
+const REFUSED: &str = "cluster.refused";
+const UNWATCHED: &str = "cluster.unwatched";
+/// Time in which several changes of Pods are one look at them.
+const BURST: Duration = Duration::from_millis(300);
+
+/// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of containers that failed.
+pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>, failures: Tell) {
+    // One place: a second reason to ask for the version while the first still waits is the same reason.
+    let (ask, asked) = bounded(1);
+    // Likewise for looks at the Pods.
+    let (change, changed) = bounded(1);
+    let watches = Watches::new(&board);
+    let nodes = async {
+        let mut nodes = Nodes::default();
+        let watch = Watch::whole("/api/v1/nodes");
+        let take = |event: Event<Node>| {
+            if event == Event::Synced {
+                // Full: it is going to be asked anyway.
+                ask.try_send(()).ok();
+            }
+            know_nodes(&known, &event);
+            take_nodes(&mut nodes, &event, &watches);
+            change.try_send(()).ok();
+        };
+        watch.run(&client, take).await;
+    };
+    let pods = async {
+        let mut pods = Pods::default();
+        let watch = Watch::whole("/api/v1/pods");
+        let take = |event: Event<Pod>| {
+            if know_pods(&known, &event, &failures, board.now()) {
+                change.try_send(()).ok();
+            }
+            take_pods(&mut pods, &event, &watches);
+        };
+        watch.run(&client, take).await;
+    };
+    let looks = look_at_pods(&known, &board, &changed);
+    let all = future::zip(future::zip(nodes, pods), looks);
+    future::zip(all, versions(&client, &board, &asked)).await;
+}
+
+/// Says which Pods are a problem whenever that may have changed: by what the API says, or because the time to start is over.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+async fn look_at_pods(known: &Known, board: &Board, changed: &Receiver<()>) {
+    loop {
+        let due = tell_pods(known, board);
+        let time = async {
+            match due {
+                Some(due) => clock::until(due).await,
+                None => future::pending().await,
+            }
+        };
+        let change = async {
+            changed.recv().await.ok();
+            Timer::after(BURST).await;
+        };
+        time.or(change).await;
+    }
+}
+
+/// Says which Pods are a problem; returns when another one becomes one.
+fn tell_pods(known: &Known, board: &Board) -> Option<Mono> {
+    let (nodes, pods) = (known.nodes.borrow(), known.pods.borrow());
+    let is_away = |name: &str| nodes.get(name).is_some_and(|node| !node.is_ready);
+    // Until the list is complete, what was said before holds.
+    let (expected, unready) = known.phases.borrow().expected()?;
+    let look = pods.look(board.now().mono, is_away);
+    let broken = if look.is_full {
+        unready
+    } else {
+        look.broken.len()
+    };
+    board.cluster.borrow_mut().workloads = Some((count(expected), count(broken)));
+    let Some(worst) = look.broken.first() else {
+        board.clear(PODS);
+        return look.due;
+    };
+    let (namespace, name) = (&worst.namespace, &worst.name);
+    let pod = format!("{namespace}/{name}");
+    let sentence = sentences::pods_not_ready(broken, expected, &pod, worst.trouble.words());
+    // Names are data: what no shell should see is not part of a command.
+    let fix = (is_name(namespace) && is_name(name)).then(|| match worst.trouble {
+        Trouble::Crash => format!("kubectl -n {namespace} logs {name} --all-containers --previous"),
+        Trouble::Image
+        | Trouble::Configuration
+        | Trouble::Unplaced
+        | Trouble::Starting
+        | Trouble::Unready => format!("kubectl -n {namespace} describe pod {name}"),
+    });
+    board.report(PODS, Severity::Warning, sentence, fix);
+    look.due
+}
+
+/// Asks for the version of the API server whenever it may have become another one.
+async fn versions(client: &Client, board: &Board, asked: &Receiver<()>) {
+    while asked.recv().await.is_ok() {
+        match client.version().await {
+            Ok(version) => board.cluster.borrow_mut().version = Some(version),
+            Err(error) => log::debug!("cluster: no version: {error}"),
+        }
+    }
+}
+
+fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
+    nodes.take_in(event);
+    let board = watches.board;
+    if let Event::Failed(error) = event {
+        return watches.failed(Kind::Nodes, error);
+    }
+    let (Some(total), Some(ready)) = (nodes.total(), nodes.ready()) else {
+        return;
+    };
+    let mut view = board.cluster.borrow_mut();
+    view.nodes = Some(count(total));
+    view.nodes_ready = Some(count(ready));
+    drop(view);
+    watches.works(Kind::Nodes);
+    let away: Vec<_> = nodes.away().collect();
+    let Some(first) = away.first() else {
+        return board.clear("cluster.node-not-ready");
+    };
+    let named = match away.get(..NAMED_MAX) {
+        Some(some) if away.len() > NAMED_MAX => {
+            format!("{} and {} more", some.join(", "), away.len() - NAMED_MAX)
+        }
+        Some(_) | None => away.join(", "),
+    };
+    let sentence = sentences::nodes_not_ready(&named);
+    let fix = format!("kubectl describe node {first}");
+    board.report(
+        "cluster.node-not-ready",
+        Severity::Warning,
+        sentence,
+        Some(fix),
+    );
+}
+
+fn know_nodes(known: &Known, event: &Event<Node>) {
+    let mut nodes = known.nodes.borrow_mut();
+    match event {
+        Event::Restarted => nodes.clear(),
+        Event::Added(node) | Event::Modified(node) => {
+            nodes.insert(node.metadata.name.clone(), node.sampled());
+        }
+        Event::Deleted(node) => {
+            nodes.remove(&node.metadata.name);
+        }
+        Event::Synced | Event::Failed(_) => {}
+    }
+}
+
+/// Keeps what an event says. Returns whether other Pods than before may be a problem.
+fn know_pods(known: &Known, event: &Event<Pod>, failures: &Tell, now: Now) -> bool {
+    let (mut phases, mut pods) = (known.phases.borrow_mut(), known.pods.borrow_mut());
+    match event {
+        Event::Restarted => {
+            phases.begin_anew();
+            pods.begin_anew();
+            false
+        }
+        Event::Added(pod) | Event::Modified(pod) => {
+            let head = pod.metadata();
+            let phase = &pod.status.phase;
+            let news = phases.tell(&head.uid, &head.namespace, phase, pod.restarts());
+            if news > 0 {
+                failures.restarted(pod);
+            }
+            let readiness = pod.readiness(now.wall);
+            let is_marked = phases.mark(&head.uid, readiness);
+            let place = (&*head.namespace, &*head.name, &*pod.spec.node_name);
+            pods.tell(&head.uid, place, readiness, now.mono) || is_marked
+        }
+        Event::Deleted(pod) => {
+            phases.forget(&pod.metadata.uid);
+            pods.forget(&pod.metadata.uid);
+            true
+        }
+        Event::Synced => {
+            phases.complete();
+            true
+        }
+        Event::Failed(_) => false,
+    }
+}
+
+fn take_pods<T>(pods: &mut Pods, event: &Event<T>, watches: &Watches<'_>) {
+    pods.take_in(event);
+    if let Event::Failed(error) = event {
+        return watches.failed(Kind::Pods, error);
+    }
+    if let Some(total) = pods.total() {
+        watches.board.cluster.borrow_mut().pods = Some(count(total));
+        watches.works(Kind::Pods);
+    }
+}
+
+/// A watch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Nodes,
+    Pods,
+}
+
+/// Watches with their failures. That the API server does not answer at all is found out and told by [`super::pulse`].
+struct Watches<'a> {
+    board: &'a Board,
+    failing: [RefCell<Option<Error>>; 2],
+}
+
+impl<'a> Watches<'a> {
+    fn new(board: &'a Board) -> Self {
+        Self {
+            board,
+            failing: Default::default(),
+        }
+    }
+
+    fn of(&self, kind: Kind) -> &RefCell<Option<Error>> {
+        let [nodes, pods] = &self.failing;
+        match kind {
+            Kind::Nodes => nodes,
+            Kind::Pods => pods,
+        }
+    }
+
+    fn works(&self, kind: Kind) {
+        if self.of(kind).take().is_some() {
+            self.tell();
+        }
+    }
+
+    fn failed(&self, kind: Kind, error: &Error) {
+        if !error.is_silence() {
+            self.of(kind).replace(Some(error.clone()));
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let worst = self.failing.iter().find_map(|one| one.borrow().clone());
+        let told = worst.as_ref().map(Told::from);
+        self.board.cluster.borrow_mut().why = told.as_ref().map(Told::sentence);
+        let Some((error, told)) = worst.zip(told) else {
+            return self.board.show_all(&[REFUSED, UNWATCHED], Vec::new());
+        };
+        let why = told.sentence();
+        let is_refused = matches!(
+            error,
+            Error::Refused {
+                status: 401 | 403,
+                ..
+            }
+        );
+        let (id, other, sentence) = if is_refused {
+            (REFUSED, UNWATCHED, sentences::cluster_refused(&why))
+        } else {
+            (UNWATCHED, REFUSED, sentences::cluster_unwatched(&why))
+        };
+        self.board.clear(other);
+        let fix = told.fix.unwrap_or_else(|| FIX.to_owned());
+        self.board
+            .report(id, Severity::Warning, sentence, Some(fix));
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{core::time::Wall, tasks::telemetry::last_words};
+
+    fn board() -> Board {
+        Board::new(|| Now {
+            mono: Mono::since_boot(Duration::from_secs(1000)),
+            wall: Wall::default(),
+        })
+    }
+
+    fn holds(board: &Board, id: &str) -> bool {
+        board.with_conditions(|list| list.get(id).is_some())
+    }
+
+    #[test]
+    fn a_watch_that_fails_is_a_condition_until_this_watch_works() {
+        let board = board();
+        let watches = Watches::new(&board);
+        let (mut pods, mut nodes) = (Pods::default(), Nodes::default());
+        let failure = Event::Failed(Error::BadRequest("x".to_owned()));
+        take_pods::<Pod>(&mut pods, &failure, &watches);
+        take_nodes(&mut nodes, &Event::Synced, &watches);
+        assert!(holds(&board, UNWATCHED));
+        take_pods::<Pod>(&mut pods, &Event::Synced, &watches);
+        assert!(!holds(&board, UNWATCHED));
+        assert_eq!(board.cluster.borrow().pods, Some(0));
+        let refused = Event::Failed(Error::Refused {
+            call: "GET /api/v1/pods".to_owned(),
+            status: 403,
+            reason: "Forbidden".to_owned(),
+            message: String::new(),
+        });
+        take_pods::<Pod>(&mut pods, &refused, &watches);
+        assert!(holds(&board, REFUSED) && !holds(&board, UNWATCHED));
+    }
+
+    #[test]
+    fn a_watch_that_gets_no_answer_leaves_the_word_to_the_pulse() {
+        let board = board();
+        let watches = Watches::new(&board);
+        let failure = Event::Failed(Error::NoAnswer {
+            call: "GET /api/v1/pods".to_owned(),
+            limit: Duration::from_secs(1),
+        });
+        take_pods::<Pod>(&mut Pods::default(), &failure, &watches);
+        assert!(board.with_conditions(|list| list.worst_first().is_empty()));
+    }
+
+    #[test]
+    fn broken_pods_are_named_and_what_has_ended_is_not_counted() {
+        let board = board();
+        let known = Known::default();
+        let (failures, _kept) = last_words::channel();
+        let pod = |name: &str, status: &str| -> Pod {
+            let text = format!(
+                r#"{{"metadata":{{"uid":"{name}","name":"{name}","namespace":"demo"}},"status":{status}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let ready = r#"{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}"#;
+        let broken = r#"{"phase":"Pending","containerStatuses":[{"name":"a","state":{"waiting":{"reason":"ImagePullBackOff"}}}]}"#;
+        let tell = |event| know_pods(&known, &event, &failures, board.now());
+        tell(Event::Restarted);
+        tell(Event::Added(pod("done", r#"{"phase":"Succeeded"}"#)));
+        tell(Event::Added(pod("api", ready)));
+        tell(Event::Added(pod("web", broken)));
+        assert_eq!(tell_pods(&known, &board), None);
+        assert!(!holds(&board, PODS), "the list is not complete");
+        tell(Event::Synced);
+        tell_pods(&known, &board);
+        let wanted = sentences::pods_not_ready(1, 2, "demo/web", Trouble::Image.words());
+        board.with_conditions(|list| {
+            let told = list.get(PODS).unwrap();
+            assert_eq!(told.sentence, wanted);
+            assert_eq!(
+                told.fix.as_deref(),
+                Some("kubectl -n demo describe pod web")
+            );
+        });
+        assert!(tell(Event::Modified(pod("web", ready))));
+        tell_pods(&known, &board);
+        assert!(!holds(&board, PODS));
+        assert_eq!(board.cluster.borrow().workloads, Some((2, 0)));
+    }
+}

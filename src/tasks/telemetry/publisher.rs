@@ -1,0 +1,89 @@
+//! Introduces what happens to whoever keeps it and to whoever watches: it has one number for both from its first moment on.
+//!
+//! On disk it is with the flush of the minute. While somebody watches, what is new is told within a second; else it waits for the minute.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::{Timer, lock::Mutex};
+
+use super::events::Events;
+use crate::{core::event::Event, store::telemetry::Handle, tasks::stream::Stream};
+
+/// How often it is looked what is new while somebody watches.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What happens, on its way.
+#[derive(Debug)]
+pub struct Chronicle {
+    events: Events,
+    samples: Handle,
+    stream: Rc<Stream>,
+    /// What is new is noted before the minute that it is of ends.
+    one_at_a_time: Mutex<()>,
+}
+
+impl Chronicle {
+    /// Of these events; they are kept in `samples`.
+    pub fn new(events: Events, samples: Handle, stream: Rc<Stream>) -> Self {
+        Self {
+            events,
+            samples,
+            stream,
+            one_at_a_time: Mutex::new(()),
+        }
+    }
+
+    /// Where events come from.
+    pub const fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Notes what is new: from now on whoever asks the archive finds it, and whoever watches is told.
+    pub async fn look(&self) {
+        let _one = self.one_at_a_time.lock().await;
+        let news = self.events.news();
+        if !self.note(news).await {
+            self.events.again();
+        }
+    }
+
+    /// Ends a minute: the same thing again is another event. Call it before each flush.
+    pub async fn end_minute(&self) {
+        let _one = self.one_at_a_time.lock().await;
+        let news = self.events.take();
+        if !self.note(news).await {
+            log::warn!("events of the last minute were not kept: the archive does not answer");
+        }
+    }
+
+    /// Looks for as long as somebody watches.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn run(&self) {
+        let hub = self.stream.hub();
+        loop {
+            hub.watched().await;
+            self.look().await;
+            Timer::after(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether the archive has them.
+    async fn note(&self, events: Vec<Event>) -> bool {
+        if events.is_empty() {
+            return true;
+        }
+        let noted = self.samples.note_events(events.clone()).await;
+        match noted {
+            Ok(numbers) => {
+                for (number, event) in numbers.into_iter().zip(&events) {
+                    self.stream.happened(number, event);
+                }
+                true
+            }
+            Err(failure) => {
+                log::debug!("what happened is not kept yet: {failure}");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Introduces the machine's counters to whoever keeps them: read at every interval, and when somebody asks.
+//!
+//! One reading at a time, in the blocking pool. A kernel that does not answer (a sensor that hangs, a dying disk) holds that one reading
+//! and nothing else.
+
+use std::{collections::BTreeMap, fmt, rc::Rc, time::Duration};
+
+use smol::{
+    Timer,
+    channel::{Receiver, Sender, bounded},
+    future::{self, FutureExt as _},
+};
+
+use crate::{
+    core::{
+        health::Severity,
+        rates::{Reading, points},
+        series::Tick,
+        time::{Mono, Wall, in_words},
+    },
+    host::{clock, sample},
+    tasks::state::Board,
+};
+
+/// The condition of what cannot be read on this machine.
+const UNREAD: &str = "telemetry.unread";
+/// The condition of a reading that does not end.
+const STUCK: &str = "telemetry.stuck";
+/// A reading takes a few milliseconds, on the slowest board and with a thousand mounts some hundred.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long somebody who asks waits.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A reading that is younger is as good as a new one for who asks.
+const FRESH: Duration = Duration::from_secs(1);
+/// Who asks and waits at most: there are fewer connections than twice this.
+const ASKING_MAX: usize = 16;
+
+/// Reads the machine.
+#[derive(Debug)]
+pub struct Sampler {
+    parts: Parts,
+    ask: Sender<Sender<Rc<Reading>>>,
+    asked: Receiver<Sender<Rc<Reading>>>,
+}
+
+/// What it needs.
+pub struct Parts {
+    /// Time between two samples.
+    pub every: Duration,
+    /// Whether a wall clock that shows this can be believed.
+    pub is_believed: Box<dyn Fn(Wall) -> bool>,
+    /// Where it says what it cannot read.
+    pub board: Rc<Board>,
+    /// What reads: [`sample::read`], or a test.
+    pub read: fn() -> Reading,
+    /// How long a reading may take before somebody should know.
+    pub patience: Duration,
+}
+
+impl Parts {
+    /// The parts that read this machine.
+    pub fn new(every: Duration, is_believed: Box<dyn Fn(Wall) -> bool>, board: Rc<Board>) -> Self {
+        Self {
+            every,
+            is_believed,
+            board,
+            read: sample::read,
+            patience: PATIENCE,
+        }
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "every {:?}", self.every)
+    }
+}
+
+impl Sampler {
+    /// A sampler that reads nothing until it runs.
+    pub fn new(parts: Parts) -> Self {
+        let (ask, asked) = bounded(ASKING_MAX);
+        Self { parts, ask, asked }
+    }
+
+    /// Samples until it is dropped, and gives each sample to `keep`.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn run(&self, mut keep: impl AsyncFnMut(Tick)) {
+        let mut before: Option<Rc<Reading>> = None;
+        let mut newest = Rc::new(Reading::default());
+        let mut due = self.parts.board.now().mono;
+        loop {
+            if let Some(answer) = self.next(due).await {
+                let age = self.parts.board.now().mono.since(newest.at.mono);
+                if age >= FRESH {
+                    newest = Rc::new(self.read().await);
+                }
+                // Who asked may have gone.
+                answer.try_send(Rc::clone(&newest)).ok();
+                continue;
+            }
+            newest = Rc::new(self.read().await);
+            if before
+                .as_ref()
+                .is_none_or(|before| before.unread != newest.unread)
+            {
+                self.tell(&newest.unread);
+            }
+            keep(self.tick(before.as_deref(), &newest)).await;
+            before = Some(Rc::clone(&newest));
+            due = following(due, self.parts.every, self.parts.board.now().mono);
+        }
+    }
+
+    /// How the machine is now. `None` where the kernel does not say within five seconds, or nobody samples.
+    pub async fn reading(&self) -> Option<Rc<Reading>> {
+        let (answer, answered) = bounded(1);
+        self.ask.try_send(answer).ok()?;
+        let late = async {
+            Timer::after(ANSWER_WITHIN).await;
+            None
+        };
+        let answered = async { answered.recv().await.ok() };
+        answered.or(late).await
+    }
+
+    /// Waits until the next sample is due, or somebody asks.
+    async fn next(&self, due: Mono) -> Option<Sender<Rc<Reading>>> {
+        let is_due = async {
+            clock::until(due).await;
+            None
+        };
+        let is_asked = async { self.asked.recv().await.ok() };
+        // A sample is not late because somebody asks without end.
+        is_due.or(is_asked).await
+    }
+
+    async fn read(&self) -> Reading {
+        let board = &self.parts.board;
+        let stuck = async {
+            Timer::after(self.parts.patience).await;
+            let sentence = format!(
+                "nothing is measured: the kernel has not answered for {}",
+                in_words(self.parts.patience)
+            );
+            let fix = "dmesg | tail; a disk or a sensor that hangs holds whoever asks for it";
+            board.report(STUCK, Severity::Warning, sentence, Some(fix.to_owned()));
+            future::pending().await
+        };
+        let reading = smol::unblock(self.parts.read).or(stuck).await;
+        board.clear(STUCK);
+        reading
+    }
+
+    fn tick(&self, before: Option<&Reading>, now: &Reading) -> Tick {
+        Tick {
+            at: now.at,
+            clock_is_set: (self.parts.is_believed)(now.at.wall),
+            points: points(before, now),
+        }
+    }
+
+    /// Says what is not measured on this machine, all of it in one condition.
+    fn tell(&self, unread: &BTreeMap<&'static str, String>) {
+        if unread.is_empty() {
+            return self.parts.board.clear(UNREAD);
+        }
+        let each: Vec<_> = unread
+            .iter()
+            .map(|(what, why)| format!("{what} ({why})"))
+            .collect();
+        let sentence = format!("not measured on this machine: {}", each.join(", "));
+        let fix = unread.contains_key("pressure").then(|| {
+            "for pressure: append psi=1 to the kernel's command line (on a Raspberry Pi the single line of /boot/firmware/cmdline.txt), then reboot".to_owned()
+        });
+        self.parts
+            .board
+            .report(UNREAD, Severity::Note, sentence, fix);
+    }
+}
+
+/// The moment of the next sample: at the same distance each time, but what was missed while the machine slept is not made up for.
+pub(super) fn following(due: Mono, every: Duration, now: Mono) -> Mono {
+    let next = due.after(every);
+    if next > now { next } else { now.after(every) }
+}
+
+#[cfg(test)]
+mod tests;
