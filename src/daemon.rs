@@ -221,7 +221,7 @@ impl Agent {
     ) -> Self {
         let notes = &loaded.notes;
         let recorded = loaded.clock.unwrap_or_default();
-        let network = Network::new(&settings, &board, recorded);
+        let network = Network::new(&settings, recorded);
         let cluster = parts::cluster(&settings, &network, &board, &executor);
         let pulse = parts::pulse(cluster.as_ref(), &board);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);

@@ -10,8 +10,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, CertificateFiles, Dashboard, HeartbeatIntervals, Keeper, Log, LogFormat,
-        Pipeops, Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, CertificateFiles, Dashboard, Keeper, Log, LogFormat, Pipeops, Roots,
+        Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -296,7 +296,21 @@ impl Merged {
             .ok()
     }
 
+    /// Warns of settings that are accepted and do nothing.
+    fn warn_of_unused(&mut self) {
+        for key in [&keys::HEARTBEAT_RECONNECTING, &keys::HEARTBEAT_DISCONNECTED] {
+            let origin = self.origin(key);
+            if origin != Origin::Default {
+                let what = format!("{origin}: {} has no effect", key.path);
+                self.warnings.push(Error::new(what).fix(
+                    "remove it; heartbeats are sent on a ready link only; agent.heartbeat_interval_connected is their interval",
+                ));
+            }
+        }
+    }
+
     fn agent(&mut self) -> Option<Agent> {
+        self.warn_of_unused();
         let labels = match self.entry(&keys::LABELS).map(|entry| &entry.value) {
             Some(Value::Labels(labels)) => labels.clone(),
             _ => std::collections::BTreeMap::new(),
@@ -305,11 +319,7 @@ impl Merged {
             state_dir: self.path(&keys::STATE_DIR)?,
             kubeconfig: self.path(&keys::KUBECONFIG),
             labels,
-            heartbeat: HeartbeatIntervals {
-                connected: self.time(&keys::HEARTBEAT_CONNECTED),
-                reconnecting: self.time(&keys::HEARTBEAT_RECONNECTING),
-                disconnected: self.time(&keys::HEARTBEAT_DISCONNECTED),
-            },
+            heartbeat: self.time(&keys::HEARTBEAT_CONNECTED),
             namespace: self.namespace()?,
             go_state_namespace: self.text(&keys::GO_STATE_NAMESPACE)?,
         })

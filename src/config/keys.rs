@@ -214,13 +214,13 @@ keys! {
         path: "agent.heartbeat_interval_reconnecting",
         kind: Kind::Time { min_s: 5, max_s: 600 },
         default: Some("60s"),
-        doc: "Time between heartbeats while the link is being made again.",
+        doc: "Has no effect: heartbeats are sent on a ready link only. Accepted so that older files load.",
     }
     HEARTBEAT_DISCONNECTED = {
         path: "agent.heartbeat_interval_disconnected",
         kind: Kind::Time { min_s: 5, max_s: 600 },
         default: Some("15s"),
-        doc: "Time between heartbeats after the link was lost.",
+        doc: "Has no effect: heartbeats are sent on a ready link only. Accepted so that older files load.",
     }
     NAMESPACE = {
         path: "agent.namespace",

@@ -26,8 +26,8 @@ use self::{
 pub use self::{
     layers::{Entry, Given, Origin},
     settings::{
-        Access, Agent, CertificateFiles, Credentials, Dashboard, HeartbeatIntervals, Keeper, Log,
-        LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, CertificateFiles, Credentials, Dashboard, Keeper, Log, LogFormat, Notify,
+        Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };

@@ -133,23 +133,12 @@ pub struct Agent {
     pub kubeconfig: Option<PathBuf>,
     /// Labels to report.
     pub labels: BTreeMap<String, String>,
-    /// Time between heartbeats.
-    pub heartbeat: HeartbeatIntervals,
+    /// Time between heartbeats on a ready link.
+    pub heartbeat: Duration,
     /// Namespace of what the agent has in the cluster.
     pub namespace: OwnNamespace,
     /// Namespace of the Go agent's state.
     pub go_state_namespace: String,
-}
-
-/// Time between heartbeats in each state of the link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct HeartbeatIntervals {
-    /// While the link is ready.
-    pub connected: Duration,
-    /// While it is being made again.
-    pub reconnecting: Duration,
-    /// After it was lost.
-    pub disconnected: Duration,
 }
 
 /// `[access]`: what the control plane may do. Nothing that it sends can change this.

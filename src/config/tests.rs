@@ -61,9 +61,10 @@ impl Box {
     }
 
     fn warnings(&self) -> String {
+        let folder = format!("{}/", self.folder.path().display());
         let loaded = self.load();
         let warnings = loaded.warnings().iter().map(ToString::to_string);
-        warnings.collect::<Vec<_>>().join("\n")
+        warnings.collect::<Vec<_>>().join("\n").replace(&folder, "")
     }
 }
 
@@ -200,6 +201,21 @@ fn the_regular_name_is_stronger_than_the_older_ones() {
     let settings = made.settings();
     assert_eq!(settings.agent.state_dir, Path::new("/regular"));
     assert_eq!(settings.pipeops.proxy.unwrap().host, "proxy");
+}
+
+#[test]
+fn a_setting_without_effect_is_accepted_with_a_warning() {
+    let made = Box::new();
+    made.file(
+        "config.toml",
+        "[agent]\nheartbeat_interval_disconnected = \"15s\"\nheartbeat_interval_connected = \"20s\"\n",
+    );
+    assert_eq!(
+        made.warnings(),
+        "config.toml:2: agent.heartbeat_interval_disconnected has no effect\n\
+         fix: remove it; heartbeats are sent on a ready link only; agent.heartbeat_interval_connected is their interval"
+    );
+    assert_eq!(made.settings().agent.heartbeat, std::time::Duration::from_secs(20));
 }
 
 #[test]

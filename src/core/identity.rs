@@ -233,7 +233,9 @@ impl Remark {
         match self {
             Self::Copied {
                 is_id_shared: true, ..
-            } => Some("remove agent.id (PIPEOPS_AGENT_ID) from the settings of one of the two"),
+            } => Some(
+                "remove pipeops.agent_id (PIPEOPS_AGENT_ID) from the settings of one of the two",
+            ),
             Self::Copied {
                 is_id_shared: false,
                 ..

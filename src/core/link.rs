@@ -21,6 +21,8 @@ mod tests;
 
 pub use holds::Holder;
 
+/// State of a link that is held back: another agent of the cluster has it.
+pub const STANDING_BY: &str = "standing by";
 /// A first retry comes fast, since most losses are short (protocol.md 4.1).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
@@ -388,7 +390,7 @@ impl Link {
             State::Dialing { .. } => "dialing",
             State::Registering { .. } => "registering",
             State::Ready(_) => "ready",
-            State::Held => "standing by",
+            State::Held => STANDING_BY,
             State::Closed => "closed",
         }
     }

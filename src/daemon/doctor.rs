@@ -14,13 +14,10 @@ use crate::{
     kube,
     net::{
         dial::{Dialer, Target},
-        proxy::{Proxies, Use},
+        proxy::Proxies,
         tls,
     },
-    tasks::{
-        machine::doctor::{self, ControlPlane, Place, Subject},
-        state::Board,
-    },
+    tasks::machine::doctor::{self, ControlPlane, Place, Subject},
 };
 
 /// The folder of the agent where no settings say otherwise.
@@ -82,14 +79,14 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
 
 /// The way to the control plane, as the link takes it.
 fn way(settings: &Settings) -> Result<(ControlPlane, Proxies)> {
-    let network = Network::new(settings, &Board::new(clock::now), Wall::default());
+    let network = Network::new(settings, Wall::default());
     let caller = network.caller(settings)?;
     let url = &settings.pipeops.api_url;
     let target = Target::new(&url.host, url.port);
-    let (used, tls) = match url.security {
-        Security::Tls => (Use::Tls, Some(caller.tls)),
-        Security::Plain => (Use::Plain, None),
+    let tls = match url.security {
+        Security::Tls => Some(caller.tls),
+        Security::Plain => None,
     };
-    let proxy = caller.proxies.between(&target, used).cloned();
+    let proxy = caller.proxies.between(&target).cloned();
     Ok((ControlPlane { target, tls, proxy }, caller.proxies))
 }

@@ -77,7 +77,7 @@ impl Agent {
             .delegate
             .as_ref()
             .is_some_and(|known| known.credential().is_news());
-        settings.heartbeat_every = self.settings.agent.heartbeat.connected;
+        settings.heartbeat_every = self.settings.agent.heartbeat;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.board.now());
         let token = self.settings.pipeops.token.clone();

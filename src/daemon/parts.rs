@@ -17,6 +17,7 @@ use crate::{
         link::Membership,
         policy::{self, Level},
         preflight::is_behind,
+        secret::Secret,
         time::Wall,
     },
     error::{Error, Result},
@@ -115,23 +116,12 @@ impl Network {
         board.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
     }
 
-    pub(super) fn new(settings: &Settings, board: &Board, recorded: Wall) -> Self {
+    pub(super) fn new(settings: &Settings, recorded: Wall) -> Self {
         let clock = tls::Clock::new(wall, recorded);
-        let proxies = Proxies::new(&proxy_settings(settings), &tls::Settings::default(), clock)
-            .unwrap_or_else(|error| {
-                let error = Error::from(&error);
-                board.report(
-                    "link.proxy",
-                    Severity::Critical,
-                    error.sentence(),
-                    error.fix,
-                );
-                Proxies::default()
-            });
         Self {
             dialer: Dialer::default(),
             clock,
-            proxies,
+            proxies: proxies(settings),
         }
     }
 
@@ -232,24 +222,13 @@ fn pem(path: &Path) -> Result<Vec<u8>> {
     read_pem(path).map_err(|error| Error::from(&error))
 }
 
-fn proxy_settings(settings: &Settings) -> proxy::Settings {
-    let url = settings.pipeops.proxy.as_ref().map(|proxy| {
-        let credentials = proxy
-            .credentials
-            .as_ref()
-            .map(|secret| format!("{}@", secret.reveal()))
-            .unwrap_or_default();
-        format!(
-            "http://{credentials}{}:{}",
-            bracketed(&proxy.host),
-            proxy.port
-        )
+fn proxies(settings: &Settings) -> Proxies {
+    let proxy = settings.pipeops.proxy.as_ref().map(|setting| {
+        let target = Target::new(&setting.host, setting.port);
+        let credentials = setting.credentials.as_ref();
+        proxy::Proxy::plain(target, credentials.map(Secret::reveal))
     });
-    proxy::Settings {
-        https_proxy: url.clone(),
-        http_proxy: url,
-        no_proxy: Some(settings.pipeops.no_proxy.join(",")),
-    }
+    Proxies::new(proxy, &settings.pipeops.no_proxy.join(","))
 }
 
 fn gateway_origin(url: &ApiUrl) -> gateway::Origin {

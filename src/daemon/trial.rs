@@ -33,8 +33,7 @@ pub enum Verdict {
 
 /// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.
 pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
-    let board = Board::new(clock::now);
-    let network = Network::new(settings, &board, Wall::default());
+    let network = Network::new(settings, Wall::default());
     let caller = network.caller(settings)?;
     let target = Target::controller(&settings.pipeops.api_url.to_string())
         .map_err(|why| Error::new("the address of the control plane cannot be used").why(why))?;
@@ -60,7 +59,7 @@ pub fn with_cluster<T>(
     work: impl AsyncFnOnce(Client) -> Result<T>,
 ) -> Result<T> {
     let board = Board::new(clock::now);
-    let network = Network::new(settings, &board, Wall::default());
+    let network = Network::new(settings, Wall::default());
     let executor = Rc::new(LocalExecutor::new());
     let Some(client) = parts::cluster(settings, &network, &board, &executor) else {
         return Err(Error::new("there is no cluster to ask")

@@ -17,7 +17,7 @@ use super::pool::Pool;
 use crate::core::time::{Mono, Now};
 use crate::error::{Error as Told, Retry};
 use crate::net::dial::Target;
-use crate::net::proxy::{Proxies, Proxy, Use};
+use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Tls};
 
 /// How old a look at the files may be. k3s needs longer than this from writing its kubeconfig to answering.
@@ -235,7 +235,6 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
             Told::new("the token of the kubeconfig holds characters that HTTP does not allow")
         })?),
     };
-    let used = if is_tls { Use::Tls } else { Use::Plain };
     let proxy = match &cluster.proxy_url {
         Some(url) => Some(
             Proxy::parse(
@@ -246,7 +245,7 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
             )
             .map_err(|error| Told::from(&error))?,
         ),
-        None => proxies.between(&server.target, used).cloned(),
+        None => proxies.between(&server.target).cloned(),
     };
     // A token in clear text on a network is everybody's.
     let is_here = server.target.host == "localhost"

@@ -19,7 +19,7 @@ use crate::{
     net::{
         deadline,
         dial::{Dialer, Route, SocketOptions, Target as Peer},
-        proxy::{Proxies, Use},
+        proxy::Proxies,
         tls::Tls,
     },
     wire::{
@@ -86,11 +86,11 @@ impl Caller {
     ) -> Result<Session, Failure> {
         let request = self.request(target, token)?;
         let peer = Peer::new(&target.host, target.port);
-        let (used, tls) = match target.security {
-            Security::Tls => (Use::Tls, Some(&self.tls)),
-            Security::Plain => (Use::Plain, None),
+        let tls = match target.security {
+            Security::Tls => Some(&self.tls),
+            Security::Plain => None,
         };
-        let proxy = self.proxies.between(&peer, used);
+        let proxy = self.proxies.between(&peer);
         let addresses = self.admitted(target, proxy, limit).await?;
         let route = Route::direct(&peer)
             .with_tls(tls)

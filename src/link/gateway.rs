@@ -9,10 +9,7 @@ use crate::{
         link::DialFailure,
     },
     error::{Error, Retry},
-    net::{
-        dial::Target as Peer,
-        proxy::{Proxy, Use},
-    },
+    net::{dial::Target as Peer, proxy::Proxy},
     wire::handshake::{ChosenBy, Security, Target},
 };
 
@@ -81,12 +78,7 @@ impl Caller {
     async fn class_of_controller(&self, limit: Duration) -> Option<Class> {
         let controller = &self.gateways.controller;
         let peer = Peer::new(&controller.host, controller.port);
-        let used = if controller.is_encrypted {
-            Use::Tls
-        } else {
-            Use::Plain
-        };
-        if self.proxies.between(&peer, used).is_some() {
+        if self.proxies.between(&peer).is_some() {
             return Class::of_text(&controller.host);
         }
         let found = self.dialer.look_up(&peer, limit).await.ok()?;
@@ -126,23 +118,19 @@ mod tests {
         core::{gateway::Rules, time::Wall},
         net::{
             dial::Dialer,
-            proxy::{self, Proxies},
+            proxy::Proxies,
             tls::{self, Clock, Tls},
         },
     };
 
     fn caller(api: &str) -> Caller {
         let clock = Clock::new(Wall::default, Wall::default());
-        let settings = proxy::Settings {
-            https_proxy: Some("http://proxy.invalid:3128".to_owned()),
-            http_proxy: Some("http://proxy.invalid:3128".to_owned()),
-            no_proxy: None,
-        };
+        let proxy = Proxy::plain(Peer::new("proxy.invalid", 3128), None);
         let controller = origin(&Target::controller(api).unwrap());
         Caller {
             dialer: Dialer::default(),
             tls: Tls::new(&tls::Settings::default(), clock).unwrap(),
-            proxies: Proxies::new(&settings, &tls::Settings::default(), clock).unwrap(),
+            proxies: Proxies::new(Some(proxy), ""),
             gateways: Rules {
                 controller,
                 listed: Vec::new(),
@@ -156,7 +144,7 @@ mod tests {
         let peer = Peer::new("cp.example", 443);
         let proxy = match way {
             Way::Direct => None,
-            Way::Proxy => caller.proxies.between(&peer, Use::Tls),
+            Way::Proxy => caller.proxies.between(&peer),
         };
         let admitted = caller.admitted(&target, proxy, Duration::from_secs(5));
         match smol::block_on(admitted) {

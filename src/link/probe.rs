@@ -13,7 +13,6 @@ use crate::{
     net::{
         self, Kind, Phase, Stream, deadline,
         dial::{Route, Target as Peer},
-        proxy::Use,
     },
     wire::handshake::{Security, Target},
 };
@@ -68,11 +67,7 @@ struct Way<'a> {
 impl Way<'_> {
     /// Adds steps until one fails.
     async fn climb(&self, rungs: &mut Vec<Rung>) -> Option<()> {
-        let used = match self.target.security {
-            Security::Tls => Use::Tls,
-            Security::Plain => Use::Plain,
-        };
-        let proxy = self.caller.proxies.between(&self.peer, used);
+        let proxy = self.caller.proxies.between(&self.peer);
         let nearest = proxy.map_or(&self.peer, |proxy| &proxy.target);
         let by = match proxy {
             Some(_) => format!(" (the proxy {})", nearest.authority()),

@@ -13,28 +13,6 @@ use super::{Error, Kind, Phase, Stream};
 /// A proxy's answer to CONNECT is a status line and a few headers. Longer is not a proxy.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// The three settings as people know them from the environment.
-#[derive(Clone, Default)]
-pub struct Settings {
-    /// For TLS targets: `http://user:password@host:port`, or `https://…` for TLS to the proxy itself.
-    pub https_proxy: Option<String>,
-    /// For plain targets.
-    pub http_proxy: Option<String>,
-    /// Comma list of what is reached without: names, `.suffixes`, addresses, CIDR blocks, each with an optional port; `*` is all.
-    pub no_proxy: Option<String>,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The addresses may carry a password.
-        f.debug_struct("Settings")
-            .field("https_proxy", &self.https_proxy.is_some())
-            .field("http_proxy", &self.http_proxy.is_some())
-            .field("no_proxy", &self.no_proxy)
-            .finish()
-    }
-}
-
 /// One proxy.
 #[derive(Clone)]
 pub struct Proxy {
@@ -56,6 +34,16 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
+    /// An HTTP proxy that is reached without TLS. `credentials` are `user:password`, as they are
+    /// meant: nothing in them is decoded.
+    pub fn plain(target: Target, credentials: Option<&str>) -> Self {
+        Self {
+            target,
+            tls: None,
+            authorization: credentials.map(|plain| basic(plain.as_bytes())),
+        }
+    }
+
     /// Reads a proxy's address. Without a scheme it is `http`, without a port 80 or 443, as curl reads it.
     ///
     /// # Errors
@@ -96,8 +84,7 @@ impl Proxy {
                 };
                 plain.push(b':');
                 plain.extend(password);
-                let code = base64::engine::general_purpose::STANDARD.encode(plain);
-                Some(format!("Basic {code}"))
+                Some(basic(&plain))
             }
         };
         let (host, port) = host_and_port(host, port)
@@ -110,54 +97,33 @@ impl Proxy {
     }
 }
 
-/// Which proxy lies before which target.
+/// Value of `Proxy-Authorization` for `user:password`.
+fn basic(credentials: &[u8]) -> String {
+    let code = base64::engine::general_purpose::STANDARD.encode(credentials);
+    format!("Basic {code}")
+}
+
+/// The proxy, and the targets that are reached without it.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
-    https: Option<Proxy>,
-    http: Option<Proxy>,
+    proxy: Option<Proxy>,
     without: Vec<Exception>,
 }
 
-/// How the connection will be used, which decides between the two proxies.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Use {
-    /// TLS inside: `https_proxy`.
-    Tls,
-    /// Plain: `http_proxy`.
-    Plain,
-}
-
 impl Proxies {
-    /// Reads the settings. `proxy_tls` is for the connection to an `https://` proxy.
-    ///
-    /// # Errors
-    /// The setting that cannot be used.
-    pub fn new(
-        settings: &Settings,
-        proxy_tls: &tls::Settings,
-        clock: Clock,
-    ) -> Result<Self, Error> {
-        let parse = |name: &str, url: &Option<String>| match url.as_deref().map(str::trim) {
-            None | Some("") => Ok(None),
-            Some(url) => Proxy::parse(name, url, proxy_tls, clock).map(Some),
-        };
-        let without = settings.no_proxy.as_deref().unwrap_or_default();
-        Ok(Self {
-            https: parse("https_proxy", &settings.https_proxy)?,
-            http: parse("http_proxy", &settings.http_proxy)?,
-            without: without
-                .split([',', ' '])
-                .filter_map(Exception::parse)
-                .collect(),
-        })
+    /// `without` is a comma list of what is reached directly: names, `.suffixes`, addresses, CIDR
+    /// blocks, each with an optional port; `*` is all.
+    pub fn new(proxy: Option<Proxy>, without: &str) -> Self {
+        let without = without.split([',', ' ']).filter_map(Exception::parse);
+        Self {
+            proxy,
+            without: without.collect(),
+        }
     }
 
     /// The proxy between us and `target`. Loopback is always direct.
-    pub fn between(&self, target: &Target, used: Use) -> Option<&Proxy> {
-        let proxy = match used {
-            Use::Tls => self.https.as_ref(),
-            Use::Plain => self.http.as_ref(),
-        }?;
+    pub fn between(&self, target: &Target) -> Option<&Proxy> {
+        let proxy = self.proxy.as_ref()?;
         let address = target.host.parse::<IpAddr>().ok();
         let host = target.host.trim_end_matches('.').to_ascii_lowercase();
         let is_loopback =
@@ -375,17 +341,13 @@ mod tests {
     }
 
     fn proxies(no_proxy: &str) -> Proxies {
-        let settings = Settings {
-            https_proxy: Some("http://proxy.example:3128".to_owned()),
-            http_proxy: None,
-            no_proxy: Some(no_proxy.to_owned()),
-        };
-        Proxies::new(&settings, &tls::Settings::default(), clock()).unwrap()
+        let proxy = Proxy::plain(Target::new("proxy.example", 3128), None);
+        Proxies::new(Some(proxy), no_proxy)
     }
 
     fn is_direct(no_proxy: &str, host: &str, port: u16) -> bool {
         proxies(no_proxy)
-            .between(&Target::new(host, port), Use::Tls)
+            .between(&Target::new(host, port))
             .is_none()
     }
 
@@ -427,10 +389,10 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_tls_have_proxies_of_their_own() {
-        let target = Target::new("cp.example", 80);
-        assert!(proxies("").between(&target, Use::Plain).is_none());
-        assert!(proxies("").between(&target, Use::Tls).is_some());
+    fn credentials_of_a_setting_are_sent_as_they_are() {
+        let proxy = Proxy::plain(Target::new("proxy", 3128), Some("u:100%25sure/%2F"));
+        let code = base64::engine::general_purpose::STANDARD.encode("u:100%25sure/%2F");
+        assert_eq!(proxy.authorization, Some(format!("Basic {code}")));
     }
 
     fn parse(url: &str) -> Result<Proxy, Error> {

@@ -18,7 +18,7 @@ use crate::{
     net::{
         Body, Bytes, deadline,
         dial::{Dialer, Route, Target},
-        proxy::{Proxies, Use},
+        proxy::Proxies,
         tls::Tls,
     },
 };
@@ -165,15 +165,10 @@ impl Way {
     }
 
     async fn open(&self, wording: Wording) -> Result<Line> {
-        let used = if self.tls.is_some() {
-            Use::Tls
-        } else {
-            Use::Plain
-        };
         let target = &self.address.target;
         let route = Route::direct(target)
             .with_tls(self.tls.as_ref())
-            .through(self.proxies.between(target, used));
+            .through(self.proxies.between(target));
         let dialled = self.dialer.dial(&route, CONNECT_WITHIN).await;
         let stream =
             dialled.map_err(|error| Error::from(&error).within(self.failure(wording).what))?;

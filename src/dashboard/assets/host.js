@@ -114,6 +114,9 @@ function partsOf(series) {
     if (!charts.has(id)) charts.set(id, { id, title: family ?? words(one.metric), metric: one.metric, series: [] });
     charts.get(id).series.push(one);
   }
+  // By number, so that load5 comes before load15.
+  const order = ({ key }) => key.replace(/\d+/g, (digits) => digits.padStart(9, '0'));
+  for (const chart of charts.values()) chart.series.sort((a, b) => (order(a) < order(b) ? -1 : 1));
   const parts = PARTS.map(([name]) => [name, []]);
   for (const chart of charts.values()) parts[PARTS.findIndex(([, pattern]) => pattern.test(chart.metric))][1].push(chart);
   return parts.filter(([, list]) => list.length);
@@ -368,7 +371,8 @@ function scale(uPlot, chart, isFlag, low, high) {
   if (low == null) return [0, 1];
   if (isFlag) return [0, Math.max(1, high)];
   if (chart.metric.endsWith('_celsius')) return uPlot.rangeNum(low, high === low ? high + 1 : high, 0.1, true);
-  return [Math.min(0, low), high > 0 ? high * 1.08 : low < 0 ? 0 : 1];
+  // An axis of zeros: of bytes up to 1 MB, since a tick of 1 B would only look like a value.
+  return [Math.min(0, low), high > 0 ? high * 1.08 : low < 0 ? 0 : /_bytes(_per_second)?$/.test(chart.metric) ? 1e6 : 1];
 }
 
 function drawMarks(it, marks, colour) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::newest;
 use crate::{
     core::{
+        link::STANDING_BY,
         time::{Wall, in_words},
         words::size,
     },
@@ -70,7 +71,7 @@ impl View<'_> {
             .to_owned(),
             detail: joined([for_how_long, link.why.clone(), rtt]),
             age_s: Some(0),
-            state: if is_ready || link.state == "held" {
+            state: if is_ready || link.state == STANDING_BY {
                 "ok"
             } else {
                 "warning"
