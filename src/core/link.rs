@@ -1,9 +1,11 @@
 //! The control-plane session as a machine: when to dial whom, what to say, when to give a peer up.
 //!
 //! It knows neither WebSockets nor TLS nor the clock, and it keeps no identity: what it must remember across restarts it asks its
-//! owner to persist. Sources: protocol.md sections 1 to 4, with the defects listed there mended: a refused token never erases the
-//! cluster id (D3, D5), a lost gateway leads back to the controller (D4), every controller socket registers (D65), a server that accepts
-//! and drops is met with a growing wait (D23), and a refusal of the registration ends the wait for it at once (D16).
+//! owner to persist. It follows docs/protocol.md (Registration, Heartbeats, Reconnecting) and differs
+//! from the Go agent where that loses a machine: a refused token never erases the cluster id, a lost
+//! gateway leads back to the controller, every controller connection registers, a server that accepts
+//! and drops connections is met with a growing back-off, and a refusal of the registration ends the
+//! wait for it at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,7 +25,7 @@ pub use holds::Holder;
 
 /// State of a link that is held back: another agent of the cluster has it.
 pub const STANDING_BY: &str = "standing by";
-/// A first retry comes fast, since most losses are short (protocol.md 4.1).
+/// The first retry comes fast, since most losses are short (docs/protocol.md, Reconnecting).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// A refused token seldom becomes valid in seconds, and asking all the time looks like an attack.
@@ -31,11 +33,11 @@ const REFUSED_FIRST: Duration = Duration::from_secs(10);
 const REFUSED_LONGEST: Duration = Duration::from_secs(300);
 /// A longer `Retry-After` is a mistake or an attack: nobody wants a box to be away for a week.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
-/// DNS, TCP, TLS and upgrade together (protocol.md 4.1).
+/// DNS, TCP, TLS and upgrade together (docs/protocol.md, Reconnecting).
 const DIAL_DEADLINE: Duration = Duration::from_secs(30);
-/// How long the answer to `register` may take (protocol.md 1.2).
+/// Wait for the answer to `register` (docs/protocol.md, Registration).
 const REGISTER_WAIT: Duration = Duration::from_secs(30);
-/// How long it may take when the control plane says that it is working on it.
+/// Longest wait after `register_in_progress` (docs/protocol.md, Registration).
 const REGISTER_WAIT_LONGEST: Duration = Duration::from_secs(120);
 /// A session that lasted so long was a good one: the next loss starts with a short wait again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
@@ -345,7 +347,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that dials at its first poll: the gateway where a membership with one is known (protocol.md 2.3), else the controller.
+    /// A link that dials at its first poll: the gateway of a known membership, else the controller.
     pub fn new(settings: Settings, membership: Option<Membership>, seed: u64, now: Now) -> Self {
         let prefers_gateway = membership
             .as_ref()
@@ -603,7 +605,7 @@ impl Link {
 
     fn register(&mut self, now: Now, freshness: Freshness) {
         self.registrations = self.registrations.wrapping_add(1);
-        // The shape of protocol.md 0.3, with a counter for the nanoseconds that the stamp does not have.
+        // Shaped like the ids of the Go agent, with a counter in place of nanoseconds.
         let number = u64::from(self.registrations % 1_000_000);
         let request_id = format!(
             "req_{}{number:06}_{}",
@@ -744,7 +746,7 @@ impl Link {
     fn refusal(&mut self, request_id: Option<&str>, text: &str, now: Now) {
         self.heard(now);
         let lower = text.to_lowercase();
-        // The two phrases of protocol.md 1.7: there is no code to go by.
+        // The two phrases of docs/protocol.md, Registration: errors carry no code.
         let is_unknown_cluster =
             lower.contains("not registered") || lower.contains("cluster not found");
         let said = excerpt(text);

@@ -34,7 +34,7 @@ const ADDRESSES_MAX: usize = 16;
 /// Pods behind one service that are looked at, one after another.
 const BEHIND_MAX: usize = 64;
 
-/// The longest name of a namespace or service that is passed on (protocol 5.7).
+/// Longest name of a namespace or service that is accepted (docs/protocol.md, Routing).
 const NAME_BYTES_MAX: usize = 253;
 
 /// A Pod that serves a service.
@@ -78,7 +78,8 @@ impl Address {
 pub enum Scheme {
     /// In the clear.
     Plain,
-    /// TLS whose certificate is not checked (protocol 5.7): services carry certificates of nobody for any name.
+    /// TLS without verification of the certificate (docs/protocol.md, Routing): services use
+    /// self-signed certificates for arbitrary names.
     Tls,
 }
 
@@ -346,7 +347,8 @@ fn unreachable(service: &str, why: &str, fix: String) -> Error {
     }
 }
 
-/// A name that can be put into a path (protocol 5.7): it cannot hold a slash, a dot or a percent sign.
+/// A name that is safe in a path (docs/protocol.md, Routing): it holds no slash, dot or percent
+/// sign.
 fn checked(kind: &str, name: &str) -> Result<(), Error> {
     let is_inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_good = !name.is_empty()

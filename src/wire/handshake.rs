@@ -1,4 +1,5 @@
-//! The addresses of the two WebSocket endpoints (protocol.md 1.1 and 2.2), made from the URLs that people and the control plane give.
+//! Addresses of the two WebSocket endpoints (docs/protocol.md, Endpoints), built from the URLs of
+//! the settings and of the control plane.
 
 use std::fmt::Write;
 

@@ -189,7 +189,7 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-/// The default time to the head of a response (protocol: 2 min).
+/// Default time to the head of a response (docs/protocol.md, Routing).
 const HEAD: Duration = Duration::from_secs(120);
 /// How long a short response may be silent.
 const IDLE_SHORT: Duration = Duration::from_secs(120);
@@ -271,7 +271,7 @@ impl Call {
     }
 }
 
-/// Says where a request goes, in the order of the protocol (5.7).
+/// Routes a request, in the order of docs/protocol.md, Routing.
 ///
 /// Hosts are not looked up yet, so a request that names no service and no path of the Kubernetes API is refused. One that names such a
 /// path goes to the API server whatever its `Host` says: the same words with another `Host` would get there too, and both are judged
@@ -359,7 +359,8 @@ fn routed(
     })
 }
 
-/// The same for `proxy_websocket_start`: always a WebSocket of the Kubernetes API (5.9).
+/// Routes a `proxy_websocket_start`: always a WebSocket of the Kubernetes API (docs/protocol.md,
+/// WebSockets of the Kubernetes API).
 pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
     if cluster == Cluster::None {
         return refuse("kubernetes client not initialized");

@@ -17,7 +17,7 @@ use crate::{
     wire::kube::{ConfigMap, HeadOnly, List},
 };
 
-/// The Go agent's state (protocol.md 11.1).
+/// ConfigMap in which the Go agent keeps its state.
 const STATE: &str = "pipeops-agent-state";
 /// The label that all manifests and charts of the Go agent give its pods.
 const GO_AGENT_PODS: &str = "labelSelector=app.kubernetes.io%2Fname%3Dpipeops-agent&fieldSelector=status.phase%3DRunning&limit=1";

@@ -247,7 +247,8 @@ impl ResponseParts {
     }
 }
 
-/// Everything before the body of the large binary response (5.5). `None` where the id does not fit its length field.
+/// Everything before the body of a binary response (docs/protocol.md, Buffered responses). `None`
+/// where the id does not fit its length field.
 pub fn binary_response_head(
     request_id: &str,
     status: u16,

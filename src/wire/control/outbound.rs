@@ -92,7 +92,7 @@ fn revealed<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::
     secret.as_ref().map(Secret::reveal).serialize(serializer)
 }
 
-/// The six abilities of 1.3, and the offer of the extension.
+/// Abilities in a registration, among them the offer of the extension.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[expect(
     clippy::struct_excessive_bools,

@@ -150,7 +150,8 @@ pub(super) fn understand(
     })
 }
 
-/// Splits a binary message with a request body (5.3) into request id and body. `None` where it is too short for its own length.
+/// Splits a binary message with a request body (docs/protocol.md, Requests) into request id and
+/// body. `None` where it is shorter than its own length field says.
 pub fn binary_body(message: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = message.split_first_chunk::<2>()?;
     let (id, body) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;

@@ -1,6 +1,7 @@
 //! WebSockets of HTTP clients: `kubectl exec` and `attach`, and those of applications.
 //!
-//! The JSON form of exec loses two things that this part can only guess back (protocol 5.9):
+//! The JSON form of exec loses two things that this part can only guess back (docs/protocol.md,
+//! WebSockets of the Kubernetes API):
 //! standard error comes out as standard output, and the final status is recognised by its shape.
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! What an agent's messages must look like, field by field (protocol 1.3, 2.2, 3, 5, 7).
+//! Checks of an agent's messages, field by field (docs/protocol.md).
 //!
 //! Each function returns the sentences that say what is wrong; none means that all is well.
 
@@ -171,7 +171,7 @@ pub(crate) fn payload(kind: &str, payload: &Value) -> Vec<String> {
     }
 }
 
-/// Checks `register` (protocol 1.3).
+/// Checks `register` (docs/protocol.md, Registration).
 pub(crate) fn register(request_id: Option<&str>, payload: &Value) -> Vec<String> {
     let mut wrong = fields("register", payload, REGISTER);
     if request_id.is_none_or(str::is_empty) {
@@ -200,7 +200,7 @@ pub(crate) fn register(request_id: Option<&str>, payload: &Value) -> Vec<String>
     wrong
 }
 
-/// Checks `heartbeat` (protocol 3.1) against the session's cluster.
+/// Checks `heartbeat` (docs/protocol.md, Heartbeats) against the session's cluster.
 pub(crate) fn heartbeat(
     request_id: Option<&str>,
     payload: &Value,
@@ -241,7 +241,7 @@ pub(crate) fn heartbeat(
     wrong
 }
 
-/// Checks the query of a gateway handshake (protocol 2.2).
+/// Checks the query of a gateway handshake (docs/protocol.md, Endpoints).
 pub(crate) fn gateway_query(query: &BTreeMap<String, String>) -> Vec<String> {
     let mut wrong = Vec::new();
     for name in ["agent_version", "cluster_uuid"] {
@@ -307,7 +307,7 @@ fn fields(what: &str, payload: &Value, known: &[Field]) -> Vec<String> {
             }
             None => {}
             Some(value) if fits(*shape, value) => {}
-            // The one field that may be null: an answer without headers (protocol 5.5).
+            // The one field that may be null: an answer without headers (docs/protocol.md, Buffered responses).
             Some(Value::Null) if *name == "headers" => {}
             Some(value) => wrong.push(format!("{what}.{name} is no {shape:?}: {value}")),
         }

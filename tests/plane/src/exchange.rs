@@ -114,7 +114,8 @@ pub enum Received {
     Failed(Failed),
 }
 
-/// Which of the two kinds of streams (protocol 5.8 and 5.9).
+/// One of the two kinds of WebSockets (docs/protocol.md, WebSockets of services and of the
+/// Kubernetes API).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
     Application,

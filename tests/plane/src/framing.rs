@@ -4,7 +4,7 @@
 //! what was really sent and received is known only on the wire. Nothing is checked here; what is
 //! no frame makes the crate give up.
 
-/// The bytes of a frame's header (protocol 6.3).
+/// The bytes of a frame's header (docs/protocol.md, yamux frames).
 const HEADER_BYTES: usize = 12;
 
 /// What a frame is about.

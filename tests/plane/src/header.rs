@@ -1,4 +1,4 @@
-//! The header that begins every stream (protocol 6.4; version 2 is this project's extension).
+//! The header that begins every stream (docs/protocol.md, Stream header).
 
 /// The header of a stream. The fields may hold anything: tests send what an agent must refuse.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -366,7 +366,7 @@ fn answer_head(world: &World, session: &Session, id: &str, payload: &Value) {
     }
 }
 
-/// 32 KiB: the largest piece of a body in one chunk (protocol 5.6).
+/// 32 KiB: the largest piece of a body in one chunk (docs/protocol.md, Streamed responses).
 const CHUNK_BYTES_MAX: usize = 32_768;
 
 async fn answer_chunk(world: &World, session: &Session, id: &str, chunk: &Chunk<'_>) {
@@ -474,7 +474,7 @@ fn buffered(world: &World, session: &Session, id: &str, decoded: Result<(Head, B
     }
 }
 
-/// 10 KiB: buffered bodies from here on come as a binary message (protocol 5.5).
+/// 10 KiB: buffered bodies from here on come as a binary message (docs/protocol.md, Buffered responses).
 const BINARY_BYTES_MIN: usize = 10_240;
 
 fn binary(world: &World, session: &Session, answer: &BinaryAnswer<'_>) {

@@ -1,4 +1,4 @@
-//! The REST endpoints that agents call (protocol 1.4 and 7), as stubs that record everything.
+//! Stubs of the REST endpoints that the Go agent calls, recording everything.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -269,7 +269,7 @@ pub(crate) fn unframed(payload: &Value) -> Result<(u8, Bytes), String> {
     Ok((opcode, data.slice(1..)))
 }
 
-/// Decodes `%XX`; a path on this wire is a decoded one (protocol 5.2).
+/// Decodes `%XX`; a path on this wire is a decoded one (docs/protocol.md, Requests).
 pub(crate) fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

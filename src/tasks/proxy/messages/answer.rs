@@ -23,9 +23,9 @@ const PIECE_BYTES: usize = 24_000;
 const FRAME_BYTES_MAX: usize = 32 * 1024;
 /// What is collected in memory before the spool is opened.
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
-/// From this size on a buffered answer is a binary message (5.5).
+/// Smallest body that is sent as a binary message (docs/protocol.md, Buffered responses).
 const BINARY_BYTES_MIN: usize = 10_240;
-/// Below this size compressing is not worth it (5.5).
+/// Smallest body that is compressed (docs/protocol.md, Buffered responses).
 const GZIP_BYTES_MIN: usize = 1024;
 
 /// Why an answer ended early.
@@ -197,8 +197,9 @@ impl Reply {
         }
     }
 
-    /// The binary form, but where the body itself is gzip: its receiver would take that for our packing (D12). And not where binary
-    /// messages belong to streams.
+    /// Sends the binary form, except where the body itself is gzip, which the receiver would take for
+    /// our compression, and where binary messages belong to yamux (docs/protocol.md, Buffered
+    /// responses).
     async fn send_parts(
         &mut self,
         status: u16,
@@ -373,7 +374,8 @@ async fn next(body: &mut Body, target: &Target, idle: Duration) -> Result<Option
     }
 }
 
-/// The gzip stream of a body where the protocol's rule wants one and it is smaller (D71): a text that no one has packed yet.
+/// Compresses uncompressed text where that makes it smaller (docs/protocol.md, Buffered
+/// responses).
 fn compressed(headers: &HeaderList, body: &[u8]) -> Option<Vec<u8>> {
     if body.len() < GZIP_BYTES_MIN || first(headers, "content-encoding").is_some() {
         return None;

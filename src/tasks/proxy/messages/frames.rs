@@ -47,7 +47,7 @@ pub(in crate::tasks::proxy) struct FrameIn {
 
 impl FrameIn {
     /// Reads a framed payload: the opcode, then the bytes. Senders that leave the opcode out and say it beside the data are understood where
-    /// that is not ambiguous (5.8).
+    /// that is not ambiguous (docs/protocol.md, WebSockets of services).
     pub(in crate::tasks::proxy) fn of(data: &Bytes, message_type: Option<u8>) -> Option<Self> {
         if let Some(opcode) = data.first().and_then(|first| Opcode::of(*first)) {
             return Some(Self {

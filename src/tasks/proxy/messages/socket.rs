@@ -37,7 +37,7 @@ use crate::{
     wire::control::{self, Answer},
 };
 
-/// How often an application's backend is asked whether it is alive (5.8).
+/// Interval between pings of an application's backend (docs/protocol.md, WebSockets of services).
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long it may stay silent with that.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
@@ -369,7 +369,7 @@ impl SocketExchange {
 enum Translation {
     /// Not at all.
     None,
-    /// As `channel.k8s.io` wants it (5.9).
+    /// Translated for `channel.k8s.io` (docs/protocol.md, WebSockets of the Kubernetes API).
     Channels,
 }
 
