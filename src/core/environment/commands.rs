@@ -133,7 +133,7 @@ impl Environment {
         let (sentence, commands) = match self.loader {
             Loader::RaspberryPi if file.is_empty() => (
                 format!(
-                    "this Raspberry Pi starts from the network: append \"{words}\" to the single line of cmdline.txt on its TFTP server, then restart it"
+                    "this Raspberry Pi boots from the network: append \"{words}\" to the single line of cmdline.txt on its TFTP server, then restart it"
                 ),
                 vec![],
             ),
@@ -162,9 +162,7 @@ impl Environment {
                 ],
             ),
             Loader::Armbian => (
-                format!(
-                    "add \"{words}\" to the line extraargs= of {file}, then restart the machine"
-                ),
+                format!("append \"{words}\" to extraargs= in {file}, then restart the machine"),
                 vec![format!(
                     "grep -q ^extraargs= {file} && sudo sed -i.bak 's/^extraargs=/&{words} /' {file} || echo 'extraargs={words}' | sudo tee -a {file}"
                 )],
@@ -183,13 +181,13 @@ impl Environment {
             ),
             Loader::Host => (
                 format!(
-                    "the kernel belongs to the host of this container: give it \"{words}\" there"
+                    "the host of this container provides the kernel: add \"{words}\" to its command line there"
                 ),
                 vec![],
             ),
             Loader::Unknown => (
                 format!(
-                    "give the kernel \"{words}\" in the settings of your boot loader, then restart the machine"
+                    "add \"{words}\" to the kernel command line in the configuration of your boot loader, then restart the machine"
                 ),
                 vec![],
             ),
@@ -212,7 +210,7 @@ impl Environment {
         // Entries of the Red Hat family are files of their own, which only grubby changes all.
         if self.packages == Packages::Dnf {
             return (
-                format!("give all kernels \"{words}\" with grubby, then restart the machine"),
+                format!("add \"{words}\" to all kernels with grubby, then restart the machine"),
                 vec![format!(
                     "sudo grubby --update-kernel=ALL --args=\"{words}\""
                 )],

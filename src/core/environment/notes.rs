@@ -12,36 +12,32 @@ pub struct Note {
 }
 
 const LXC: Note = Note {
-    works: "the agent and its measurements work; k3s works in a privileged container that may nest",
-    change: "on the host, in /etc/pve/lxc/ID.conf (Proxmox) or the container's configuration: features: nesting=1,keyctl=1; \
-        lxc.apparmor.profile: unconfined; lxc.cap.drop: (empty); lxc.cgroup2.devices.allow: a; lxc.mount.auto: proc:rw sys:rw; \
-        lxc.mount.entry: /dev/kmsg dev/kmsg none bind,create=file; then start it anew. A virtual machine needs none of this",
+    works: "the agent and its measurements work; k3s needs a privileged container with nesting",
+    change: "on the host, in /etc/pve/lxc/ID.conf (Proxmox) or the container's configuration: features: nesting=1,keyctl=1; lxc.apparmor.profile: unconfined; lxc.cap.drop: (empty); lxc.cgroup2.devices.allow: a; lxc.mount.auto: proc:rw sys:rw; lxc.mount.entry: /dev/kmsg dev/kmsg none bind,create=file; then restart it. A virtual machine needs none of this",
 };
 const DOCKER: Note = Note {
-    works: "the agent can reach a cluster by a kubeconfig; what it measures is the container, not the machine",
-    change: "install the agent on the machine itself, or in the cluster; k3s in Docker is for trials only",
+    works: "the agent can connect to a cluster with a kubeconfig; it measures the container, not the machine",
+    change: "install the agent on the machine itself, or in the cluster; k3s in Docker is for testing only",
 };
 const POD: Note = Note {
-    works: "the agent reaches its cluster by its service account; the node below it is not seen",
-    change: "to watch and repair the node too, install the agent on it",
+    works: "the agent connects to its cluster with its service account; it cannot see the node",
+    change: "to monitor and repair the node as well, install the agent on it",
 };
 const WSL2: Note = Note {
     works: "the agent and k3s work while Windows keeps this system running",
-    change: "in /etc/wsl.conf: [boot] systemd=true; in %UserProfile%\\.wslconfig: [wsl2] vmIdleTimeout=-1, and kernelCommandLine= for words \
-        of the kernel; then: wsl --shutdown. Ports are reached from other machines only with networkingMode=mirrored",
+    change: "in /etc/wsl.conf: [boot] systemd=true; in %UserProfile%\\.wslconfig: [wsl2] vmIdleTimeout=-1, and kernelCommandLine= for kernel parameters; then: wsl --shutdown. Other machines reach ports only with networkingMode=mirrored",
 };
 const WSL1: Note = Note {
-    works: "nothing that needs a Linux kernel does: k3s cannot run",
+    works: "nothing that needs a Linux kernel works: k3s cannot run",
     change: "in Windows: wsl --set-version NAME 2",
 };
 const CONTAINER: Note = Note {
-    works: "the agent works; k3s needs a kernel of its own or a privileged container",
+    works: "the agent works; k3s needs its own kernel or a privileged container",
     change: "install both on the machine that runs this container",
 };
 const SYNOLOGY: Note = Note {
     works: "the agent works with a cluster on another machine (its kubeconfig in agent.kubeconfig)",
-    change: "k3s does not: DSM's kernel lacks control groups and vxlan, and nothing can be added to it. Run Debian in Virtual Machine Manager, \
-        its disk on a volume",
+    change: "k3s does not work: the DSM kernel lacks control groups and VXLAN, and cannot be extended. Run Debian in Virtual Machine Manager, with its disk on a volume",
 };
 const QNAP: Note = Note {
     works: "the agent works with a cluster on another machine (its kubeconfig in agent.kubeconfig)",
@@ -49,20 +45,20 @@ const QNAP: Note = Note {
         (Virtualization Station)",
 };
 const UNRAID: Note = Note {
-    works: "the agent works; the root file system is memory",
-    change: "keep configuration and state below /mnt/user/appdata and start the agent from /boot/config/go; k3s belongs into a virtual machine",
+    works: "the agent works; the root file system is in memory",
+    change: "keep configuration and state below /mnt/user/appdata and start the agent from /boot/config/go; run k3s in a virtual machine",
 };
 const TRUENAS: Note = Note {
     works: "the agent works with a cluster on another machine (its kubeconfig in agent.kubeconfig)",
-    change: "the system is replaced whole with each upgrade: keep configuration and state on a pool; k3s belongs into a virtual machine of TrueNAS",
+    change: "upgrades replace the whole system: keep configuration and state on a pool; run k3s in a virtual machine of TrueNAS",
 };
 const NO_INIT: Note = Note {
-    works: "the agent works when something starts it",
-    change: "only services of systemd and OpenRC are made by the package: start pipeops-agent run from the init system that is here",
+    works: "the agent works if something starts it",
+    change: "the package only includes services for systemd and OpenRC: start pipeops-agent run from your init system",
 };
 const USERLAND_32: Note = Note {
-    works: "programs of 32 bit; images for arm64 or amd64 do not start in k3s of 32 bit, and many images have no other form",
-    change: "write the image of 64 bit onto the disk",
+    works: "32-bit programs; k3s does not start images for arm64 or amd64, and many images exist for nothing else",
+    change: "install the 64-bit image",
 };
 
 impl Environment {

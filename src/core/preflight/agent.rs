@@ -17,29 +17,29 @@ pub const SECRETS: &str = "files with secrets";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "agent.settings",
-        title: "Settings of the agent",
+        title: "Agent configuration",
         severity: Critical,
         after: &[],
         reads: &[],
-        why: "the agent does not start with them",
+        why: "the agent does not start with an invalid configuration",
         judge: settings,
     },
     Check {
         id: "agent.state",
-        title: "Folder of the agent",
+        title: "State directory of the agent",
         severity: Critical,
         after: &["disk.read-only", "disk.space", "disk.inodes"],
         reads: &[STATE, "/etc/passwd"],
-        why: "who the agent is, and what waits to be sent, is kept there",
+        why: "it holds the agent's identity and the data that is not delivered yet",
         judge: state,
     },
     Check {
         id: "agent.secrets",
-        title: "Files with tokens and passwords",
+        title: "Permissions of files with secrets",
         severity: Warning,
         after: &["agent.settings"],
         reads: &[],
-        why: "who reads the token can answer in the place of this agent; members of the agent's group may look at it, and no more",
+        why: "anyone who can read the token can impersonate this agent; members of the agent's group may view the agent, nothing else",
         judge: secrets,
     },
     Check {
@@ -52,12 +52,12 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /usr/lib/systemd/system/pipeops-agent.service",
             "/sys/fs/cgroup/system.slice/",
         ],
-        why: "this machine is not watched, and its control plane cannot reach it",
+        why: "this machine is not monitored, and its control plane cannot reach it",
         judge: service,
     },
     Check {
         id: "agent.name",
-        title: "Name of the control plane",
+        title: "DNS name of the control plane",
         severity: Critical,
         after: &[
             "agent.settings",
@@ -66,12 +66,12 @@ pub(super) const CHECKS: &[Check] = &[
             "dns.answers",
         ],
         reads: &[],
-        why: "the control plane cannot be found",
+        why: "the control plane's address cannot be resolved",
         judge: name,
     },
     Check {
         id: "agent.control-plane",
-        title: "Way to the control plane",
+        title: "Connection to the control plane",
         severity: Critical,
         after: &[
             "agent.settings",
@@ -81,7 +81,7 @@ pub(super) const CHECKS: &[Check] = &[
             "network.mtu",
         ],
         reads: &[],
-        why: "applications run on; nothing can be deployed or seen from outside until it is back",
+        why: "applications keep running; nothing can be deployed or viewed remotely until the connection is back",
         judge: control_plane,
     },
     Check {
@@ -90,7 +90,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &["clock.wrong", "network.mtu", "agent.control-plane"],
         reads: &[],
-        why: "the agent talks to nobody who cannot prove who they are",
+        why: "the agent only connects to servers with a valid certificate",
         judge: tls,
     },
     Check {
@@ -99,8 +99,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &["clock.wrong", "agent.settings"],
         reads: &[],
-        why: "other machines reach the dashboard by it alone: browsers refuse one that has ended or is for others, and without one an agent \
-            that starts serves this machine only",
+        why: "browsers reject a certificate that has expired or was issued for another name; without a certificate the agent serves the dashboard on this machine only",
         judge: certificate,
     },
 ];
@@ -117,7 +116,7 @@ fn settings(facts: &Facts, _: &Environment) -> Judgement {
     };
     // A machine that was never set up.
     const NEW: Advice = Advice {
-        fix: "set this machine up: it asks for the token of this cluster and starts the agent",
+        fix: "set up this machine: the command asks for the token of this cluster and starts the agent",
         commands: &["sudo pipeops-agent up"],
     };
     let is_new = match facts.found.get("settings") {
@@ -125,26 +124,26 @@ fn settings(facts: &Facts, _: &Environment) -> Judgement {
         Some(_) | None => false,
     };
     let advice = if is_new { &NEW } else { &ADVICE };
-    answered(facts, "settings", "they were not read", advice)
+    answered(facts, "settings", "the configuration was not read", advice)
 }
 
 fn state(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "give {about} to the agent's user, with all that is in it, and restart the agent",
+        fix: "give the agent's user {about} and everything in it, then restart the agent",
         commands: &[
             "sudo chown -R pipeops-agent:pipeops-agent {about}",
             "{restart pipeops-agent}",
         ],
     };
     const ATTRIBUTES: Advice = Advice {
-        fix: "find out what forbids writing to {about}: its attributes (lsattr), its mount, its owner",
+        fix: "find out why {about} cannot be written: check its attributes (lsattr), mount and owner",
         commands: &["sudo lsattr -d {about}", "findmnt -T {about}"],
     };
     let mut found = facts.found.iter();
     let Some((path, fact)) =
         found.find_map(|(name, fact)| Some((name.strip_prefix("write ")?, fact)))
     else {
-        return Judgement::NotHere("the settings name none");
+        return Judgement::NotHere("none is configured");
     };
     let owner = |user: &str| {
         let users = facts.text("/etc/passwd").unwrap_or_default().lines();
@@ -153,14 +152,14 @@ fn state(facts: &Facts, _: &Environment) -> Judgement {
         ids.next().is_none_or(|id| id == user)
     };
     match fact {
-        Fact::Missing => ok(format!("{path} is made at the first start")),
+        Fact::Missing => ok(format!("{path} will be created at the first start")),
         Fact::Forbidden => Judgement::Unknown(super::NEEDS_ROOT.to_owned()),
         Fact::Failed(why) => Problem::new(format!("{path}: {why}"), &ATTRIBUTES)
             .about(path)
             .into(),
-        Fact::Text(user) if owner(user) => ok(format!("{path} can be written")),
+        Fact::Text(user) if owner(user) => ok(format!("{path} is writable")),
         Fact::Text(user) => Problem::new(
-            format!("{path} belongs to user {user} and not to pipeops-agent"),
+            format!("{path} belongs to user {user}, not to pipeops-agent"),
             &ADVICE,
         )
         .about(path)
@@ -169,12 +168,12 @@ fn state(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn secrets(facts: &Facts, _: &Environment) -> Judgement {
-    answered(facts, SECRETS, "the settings name none", &AS_TOLD)
+    answered(facts, SECRETS, "none is configured", &AS_TOLD)
 }
 
 fn service(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "read why it ended, then start it",
+        fix: "find out why it stopped, then start it",
         commands: &["{log pipeops-agent}", "{enable pipeops-agent}"],
     };
     let is_installed = ["/etc", "/usr/lib"].iter().any(|folder| {
@@ -183,12 +182,12 @@ fn service(facts: &Facts, _: &Environment) -> Judgement {
         ))
     });
     if !is_installed {
-        return Judgement::NotHere("it is not installed as a service of systemd");
+        return Judgement::NotHere("it is not installed as a systemd service");
     }
     if facts.is_running("pipeops-agent") {
-        return ok("it runs");
+        return ok("it is running");
     }
-    Problem::new("it is installed and does not run", &ADVICE).into()
+    Problem::new("it is installed but not running", &ADVICE).into()
 }
 
 fn name(facts: &Facts, _: &Environment) -> Judgement {
@@ -204,7 +203,7 @@ fn tls(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn certificate(facts: &Facts, _: &Environment) -> Judgement {
-    const NOT_OPEN: &str = "the dashboard is open to this machine alone";
+    const NOT_OPEN: &str = "the dashboard only listens on this machine";
     answered(facts, CERTIFICATE, NOT_OPEN, &AS_TOLD)
 }
 
@@ -213,7 +212,7 @@ fn asked(facts: &Facts, name: &str) -> Judgement {
     if !facts.found.contains_key(name)
         && matches!(facts.found.get("settings"), Some(Fact::Failed(_)))
     {
-        return super::unknown("the settings cannot be used");
+        return super::unknown("the configuration is invalid");
     }
-    answered(facts, name, "it was not asked", &AS_TOLD)
+    answered(facts, name, "not tested", &AS_TOLD)
 }

@@ -32,12 +32,12 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &[],
         reads: &STAMPS,
-        why: "certificates are not valid at a wrong time: no link, no images, and a first start of k3s makes certificates that never work",
+        why: "TLS certificates are rejected when the clock is wrong: no connection to the control plane, no image pulls, and k3s creates unusable certificates at its first start",
         judge: clock,
     },
     Check {
         id: "clock.sync",
-        title: "Time server",
+        title: "Time synchronization",
         severity: Warning,
         after: &[],
         reads: &[
@@ -45,12 +45,12 @@ pub(super) const CHECKS: &[Check] = &[
             "/sys/fs/cgroup/system.slice/",
             "/proc/*/comm",
         ],
-        why: "a clock that nobody corrects runs off, and with it certificates and the order of what is measured",
+        why: "without synchronization the clock drifts, which breaks certificates and the order of measurements",
         judge: clock_sync,
     },
     Check {
         id: "clock.battery",
-        title: "Clock with a battery",
+        title: "Real-time clock",
         severity: Note,
         after: &[],
         reads: &[
@@ -58,12 +58,12 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /etc/fake-hwclock.data",
             "stat /var/lib/systemd/timesync/clock",
         ],
-        why: "without one the machine wakes up in the past after a power cut, until a time server answers",
+        why: "without a real-time clock the machine starts in the past after a power cut, until a time server answers",
         judge: battery,
     },
     Check {
         id: "host.name",
-        title: "Name of the machine",
+        title: "Host name",
         severity: Warning,
         after: &[],
         reads: &[
@@ -71,16 +71,16 @@ pub(super) const CHECKS: &[Check] = &[
             "/etc/rancher/k3s/config.yaml",
             "/etc/rancher/k3s/",
         ],
-        why: "two nodes of one name push each other out of the cluster, and Kubernetes takes lower-case names only",
+        why: "two nodes with the same name evict each other from the cluster, and Kubernetes only accepts lower-case names",
         judge: host_name,
     },
     Check {
         id: "host.machine-id",
-        title: "Id of the machine",
+        title: "Machine ID",
         severity: Warning,
         after: &[],
         reads: &["/etc/machine-id", "/var/lib/dbus/machine-id"],
-        why: "machines with the same id get the same address and are taken for one; without one services fail",
+        why: "machines with the same ID get the same address from DHCP and are mistaken for each other; without one, services fail",
         judge: machine_id,
     },
 ];
@@ -103,14 +103,14 @@ fn clock(facts: &Facts, environment: &Environment) -> Judgement {
     let newest = stamps.chain([built]).max_by_key(|(_, at)| *at);
     let (what, at) = newest.unwrap_or(built);
     const ADVICE: Advice = Advice {
-        fix: "let a time server set it; without internet set it by hand, in UTC",
+        fix: "synchronize it with a time server; without internet access, set it by hand, in UTC",
         commands: &[
             "sudo timedatectl set-ntp true",
             "sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"",
         ],
     };
     const BY_HAND: Advice = Advice {
-        fix: "let a time server set it; without internet set it by hand, in UTC",
+        fix: "synchronize it with a time server; without internet access, set it by hand, in UTC",
         commands: &[
             "sudo rc-update add ntpd default && sudo rc-service ntpd start",
             "sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"",
@@ -127,7 +127,7 @@ fn clock(facts: &Facts, environment: &Environment) -> Judgement {
         at.rfc3339()
     );
     const OF_HOST: Advice = Advice {
-        fix: "the clock is that of the host of this container: let a time server set it there, or set it there by hand, in UTC",
+        fix: "this container uses the clock of its host: synchronize it there, or set it there by hand, in UTC",
         commands: &[],
     };
     let advice = if environment.virtualisation.is_container() {
@@ -142,20 +142,19 @@ fn clock(facts: &Facts, environment: &Environment) -> Judgement {
 
 fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.virtualisation.is_container() {
-        return Judgement::NotHere("the clock is that of the host");
+        return Judgement::NotHere("the host manages the clock");
     }
     const SYSTEMD: Advice = Advice {
-        fix: "let systemd follow a time server",
+        fix: "enable time synchronization in systemd",
         commands: &[],
     };
     // It runs, so that nothing is to be switched on.
     const SILENT: Advice = Advice {
-        fix: "let it reach a time server (UDP port 123); without internet name one of your own (a router often is one) as NTP= in \
-            /etc/systemd/timesyncd.conf, then restart it",
+        fix: "allow it to reach a time server (UDP port 123); without internet access, set NTP= in /etc/systemd/timesyncd.conf to a local one (many routers are), then restart it",
         commands: &["timedatectl timesync-status", "{restart systemd-timesyncd}"],
     };
     const OPENRC: Advice = Advice {
-        fix: "let a time client run",
+        fix: "run an NTP client",
         commands: &["{enable ntpd}"],
     };
     if facts.has("/run/systemd/timesync/") {
@@ -163,7 +162,7 @@ fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
             .names("/run/systemd/timesync/")
             .any(|name| name == "synchronized")
         {
-            return ok("systemd-timesyncd follows a time server");
+            return ok("systemd-timesyncd is synchronized");
         }
         return Problem::new(
             "systemd-timesyncd has not reached a time server since it started",
@@ -176,35 +175,35 @@ fn clock_sync(facts: &Facts, environment: &Environment) -> Judgement {
         return ok(format!("{name} runs"));
     }
     if environment.virtualisation == Virtualisation::Wsl2 {
-        return Judgement::NotHere("the clock is that of Windows");
+        return Judgement::NotHere("Windows manages the clock");
     }
     let (advice, recipe) = if environment.init == Init::OpenRc {
         (&OPENRC, None)
     } else {
         (&SYSTEMD, Some(recipe::clock()))
     };
-    Problem::new("no program here follows a time server", advice)
+    Problem::new("no time synchronization is running", advice)
         .repaired_by(recipe)
         .into()
 }
 
 fn battery(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.virtualisation != Virtualisation::Bare {
-        return Judgement::NotHere("the clock is somebody else's");
+        return Judgement::NotHere("the host provides the clock");
     }
     if facts.names("/sys/class/rtc/").next().is_some() {
-        return ok("there is one");
+        return ok("present");
     }
     const ADVICE: Advice = Advice {
-        fix: "add a clock module (DS3231), or keep the time over a restart: the package fake-hwclock does",
+        fix: "add a clock module (DS3231), or save the time across restarts with the package fake-hwclock",
         commands: &["{install fake-hwclock}"],
     };
     if facts.has("stat /etc/fake-hwclock.data") || facts.has("stat /var/lib/systemd/timesync/clock")
     {
-        return ok("none; the last time is kept on disk");
+        return ok("none; the last known time is saved on disk");
     }
     Problem::new(
-        "there is none, and nothing keeps the time over a restart",
+        "there is none, and nothing saves the time across restarts",
         &ADVICE,
     )
     .into()
@@ -232,11 +231,11 @@ fn host_name(facts: &Facts, environment: &Environment) -> Judgement {
         "orangepi",
     ];
     const SYSTEMD: Advice = Advice {
-        fix: "give it a name that no other machine has: lower-case letters, digits and dashes",
+        fix: "choose a unique name: lower-case letters, digits and dashes",
         commands: &["sudo hostnamectl set-hostname NAME"],
     };
     const OTHER: Advice = Advice {
-        fix: "give it a name that no other machine has: lower-case letters, digits and dashes",
+        fix: "choose a unique name: lower-case letters, digits and dashes",
         commands: &[
             "echo NAME | sudo tee /etc/hostname",
             "sudo hostname -F /etc/hostname",
@@ -265,7 +264,7 @@ fn machine_id(facts: &Facts, environment: &Environment) -> Judgement {
         .word("/etc/machine-id")
         .or_else(|| facts.word("/var/lib/dbus/machine-id"));
     const SYSTEMD: Advice = Advice {
-        fix: "make a new one, then restart the machine",
+        fix: "create a new one, then restart the machine",
         commands: &[
             "sudo rm -f /etc/machine-id",
             "sudo systemd-machine-id-setup",
@@ -273,13 +272,15 @@ fn machine_id(facts: &Facts, environment: &Environment) -> Judgement {
         ],
     };
     const OTHER: Advice = Advice {
-        fix: "make one",
+        fix: "create one",
         commands: &["tr -d - < /proc/sys/kernel/random/uuid | sudo tee /etc/machine-id"],
     };
     let is_good = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let seen = match id {
-        Some(id) if is_good(id) => return ok("there is one"),
-        Some("uninitialized") => "it was never made: the first start of this system did not end",
+        Some(id) if is_good(id) => return ok("present"),
+        Some("uninitialized") => {
+            "it was never created: the first boot of this system did not finish"
+        }
         Some(_) => "/etc/machine-id is not an id",
         None if environment.init == Init::Systemd => "there is none",
         None => return Judgement::NotHere("this system has none and needs none"),

@@ -33,34 +33,34 @@ const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "disk.volatile",
-        title: "Changes that last",
+        title: "Persistent root file system",
         severity: Critical,
         after: &[],
         reads: &[MOUNTS, "/proc/cmdline"],
-        why: "everything that is installed or written is gone after a restart, and fills the memory until then",
+        why: "everything that is installed or written is lost at a restart, and uses memory until then",
         judge: volatile,
     },
     Check {
         id: "disk.network-root",
-        title: "Data of k3s on a local disk",
+        title: "k3s data on a local disk",
         severity: Critical,
         after: &[],
         reads: &[MOUNTS],
-        why: "containers need overlay file systems, which cannot lie on a network mount",
+        why: "containers need overlayfs, which does not work on network mounts",
         judge: network_root,
     },
     Check {
         id: "disk.read-only",
-        title: "Disks that can be written",
+        title: "Writable file systems",
         severity: Critical,
         after: &["disk.volatile"],
         reads: &[MOUNTS],
-        why: "nothing can be kept; the kernel makes a file system read-only when its disk has errors",
+        why: "nothing can be saved; the kernel remounts a file system read-only after disk errors",
         judge: read_only,
     },
     Check {
         id: "disk.errors",
-        title: "Errors of file systems",
+        title: "File system errors",
         severity: Critical,
         after: &["disk.read-only"],
         reads: &["/sys/fs/ext4/*/errors_count"],
@@ -69,37 +69,37 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "disk.space",
-        title: "Room on disks",
+        title: "Free disk space",
         severity: Warning,
         after: &["disk.read-only"],
         reads: &[MOUNTS],
-        why: "below 5 % Kubernetes removes Pods and images, and with no room databases stop",
+        why: "below 5 % Kubernetes evicts Pods and deletes images, and databases stop when the disk is full",
         judge: space,
     },
     Check {
         id: "disk.inodes",
-        title: "Room for more files",
+        title: "Free inodes",
         severity: Critical,
         after: &["disk.space"],
         reads: &[MOUNTS],
-        why: "no file can be made although there is room",
+        why: "no file can be created although there is free space",
         judge: inodes,
     },
     Check {
         id: "disk.wear",
-        title: "Wear of the card",
+        title: "Wear of the SD card",
         severity: Warning,
         after: &[],
         reads: &[
             "/sys/block/*/device/life_time",
             "/sys/block/*/device/pre_eol_info",
         ],
-        why: "a worn card becomes read-only or loses what was written",
+        why: "a worn card becomes read-only or loses data",
         judge: wear,
     },
     Check {
         id: "disk.card",
-        title: "Data of k3s on a card",
+        title: "k3s data on an SD card",
         severity: Note,
         after: &["disk.network-root"],
         reads: &[
@@ -107,7 +107,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/sys/block/*/device/type",
             "/var/lib/rancher/k3s/server/db/",
         ],
-        why: "an idle k3s wears out a card within a year, and a slow one stops it; etcd does not run on cards at all",
+        why: "even an idle k3s wears out a card within a year, and a slow card stops it; etcd does not work on cards",
         judge: card,
     },
     Check {
@@ -116,12 +116,12 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &[],
         reads: &[MOUNTS, "/sys/module/zfs/version"],
-        why: "containers need overlay file systems, which ZFS has from 2.2 on",
+        why: "containers need overlayfs, which ZFS supports since 2.2",
         judge: zfs,
     },
     Check {
         id: "swap.card",
-        title: "Swap on a card",
+        title: "Swap on an SD card",
         severity: Warning,
         after: &[],
         reads: &[
@@ -131,42 +131,46 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /etc/rpi/swap.conf",
             WANTS,
         ],
-        why: "swapping to a card wears it out and makes the Kubernetes API take seconds",
+        why: "swapping wears out the card and delays the Kubernetes API by seconds",
         judge: swap,
     },
 ];
 fn volatile(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.virtualisation.is_container() {
-        return Judgement::NotHere("the root of a container is its host's");
+        return Judgement::NotHere("the host provides the root file system of this container");
     }
     let Some(root) = facts.mounted_at("/") else {
         return unread(facts, MOUNTS);
     };
     const RASPBERRY_PI: Advice = Advice {
-        fix: "switch the overlay off, then restart the machine",
+        fix: "disable the overlay, then restart the machine",
         commands: &["sudo raspi-config nonint disable_overlayfs", "sudo reboot"],
     };
     const OVERLAYROOT: Advice = Advice {
-        fix: "switch overlayroot off in /etc/overlayroot.conf, or put a partition that lasts at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
+        fix: "disable overlayroot in /etc/overlayroot.conf, or mount a persistent partition at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
         commands: &[],
     };
     const MEMORY: Advice = Advice {
-        fix: "put a partition that lasts at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
+        fix: "mount a persistent partition at /var/lib/rancher, /etc/rancher and /var/lib/pipeops-agent",
         commands: &[],
     };
     let is_asked = facts
         .kernel_words()
         .any(|word| word == "boot=overlay" || word.starts_with("overlayroot="));
     match root.kind {
-        "overlay" if environment.is_raspberry_pi() => {
-            Problem::new("the root is an overlay in memory", &RASPBERRY_PI).into()
-        }
+        "overlay" if environment.is_raspberry_pi() => Problem::new(
+            "the root file system is an overlay in memory",
+            &RASPBERRY_PI,
+        )
+        .into(),
         "overlay" if is_asked => {
-            Problem::new("the root is an overlay in memory", &OVERLAYROOT).into()
+            Problem::new("the root file system is an overlay in memory", &OVERLAYROOT).into()
         }
-        "overlay" | "tmpfs" | "rootfs" | "ramfs" => {
-            Problem::new(format!("the root is in memory ({})", root.kind), &MEMORY).into()
-        }
+        "overlay" | "tmpfs" | "rootfs" | "ramfs" => Problem::new(
+            format!("the root file system is in memory ({})", root.kind),
+            &MEMORY,
+        )
+        .into(),
         kind => ok(format!("{} on {}", kind, root.device)),
     }
 }
@@ -176,7 +180,7 @@ fn network_root(facts: &Facts, _: &Environment) -> Judgement {
         return unread(facts, MOUNTS);
     };
     const ADVICE: Advice = Advice {
-        fix: "put a local or iSCSI disk at /var/lib/rancher, by a line in /etc/fstab",
+        fix: "mount a local or iSCSI disk at /var/lib/rancher, in /etc/fstab",
         commands: &[],
     };
     if matches!(
@@ -194,7 +198,7 @@ fn network_root(facts: &Facts, _: &Environment) -> Judgement {
 
 fn read_only(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "look for errors of the disk, repair the file system at the next start, and replace the disk where they come back: sudo dmesg | tail",
+        fix: "look for disk errors, repair the file system at the next boot, and replace the disk if errors return: sudo dmesg | tail",
         commands: &["sudo mount -o remount,rw {about}"],
     };
     // The option of the file system itself: a service manager shows many of them read-only to one program alone.
@@ -212,13 +216,13 @@ fn read_only(facts: &Facts, _: &Environment) -> Judgement {
         )
         .about(mount.path)
         .into(),
-        Some(_) | None => ok("all can be written"),
+        Some(_) | None => ok("all are writable"),
     }
 }
 
 fn errors(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "make a backup, let the file system be repaired at the next start, and replace the disk where errors come back",
+        fix: "make a backup, repair the file system at the next boot, and replace the disk if errors return",
         commands: &[
             "sudo dmesg | grep -i {about} | tail",
             "sudo tune2fs -C 100 -c 1 /dev/{about}",
@@ -230,7 +234,7 @@ fn errors(facts: &Facts, _: &Environment) -> Judgement {
         .find(|(_, count)| count.trim() != "0");
     match broken {
         Some((disk, count)) => Problem::new(
-            format!("{disk}: {} errors since it was last repaired", count.trim()),
+            format!("{disk}: {} errors since its last repair", count.trim()),
             &ADVICE,
         )
         .about(disk)
@@ -241,7 +245,7 @@ fn errors(facts: &Facts, _: &Environment) -> Judgement {
 
 fn space(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "make room on {about}: images that nothing uses (they are fetched again when needed), the journal, old packages",
+        fix: "free space on {about}: unused images (they are pulled again when needed), the journal, old packages",
         commands: &[
             "sudo du -xh {about} | sort -h | tail -n 20",
             "sudo k3s crictl rmi --prune",
@@ -283,14 +287,14 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
             .severity(severity)
             .about(path)
             .into(),
-        None if told.is_empty() => Judgement::NotHere("the disks are not this system's"),
+        None if told.is_empty() => Judgement::NotHere("the host manages the disks"),
         None => ok(told.join(", ")),
     }
 }
 
 fn inodes(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "find the folder with very many files on {about} and remove what nobody needs; often it is a cache or a mail queue",
+        fix: "find the directory with very many files on {about}, often a cache or a mail queue, and delete what is not needed",
         commands: &["sudo du --inodes -x {about} | sort -n | tail -n 20"],
     };
     let full = FOLDERS.iter().find_map(|folder| {
@@ -315,7 +319,7 @@ fn inodes(facts: &Facts, _: &Environment) -> Judgement {
 
 fn wear(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "make a backup now and replace {about}; then put the data of k3s on an SSD",
+        fix: "make a backup now and replace {about}; then move the k3s data to an SSD",
         commands: &[],
     };
     let mut is_told = false;
@@ -340,9 +344,9 @@ fn wear(facts: &Facts, _: &Environment) -> Judgement {
         }
     }
     if is_told {
-        ok("less than 90 % of its life is used")
+        ok("less than 90 % of its lifetime is used")
     } else {
-        Judgement::NotHere("no card here says how worn it is")
+        Judgement::NotHere("no card here reports its wear")
     }
 }
 
@@ -360,10 +364,10 @@ fn card(facts: &Facts, _: &Environment) -> Judgement {
         return unread(facts, MOUNTS);
     };
     let Some(card) = card_of(facts, mount.device) else {
-        return Judgement::NotHere("the data of k3s is not on a card");
+        return Judgement::NotHere("the k3s data is not on an SD card");
     };
     const ADVICE: Advice = Advice {
-        fix: "move the data to an SSD: stop k3s, copy /var/lib/rancher, mount the SSD there by a line in /etc/fstab, start k3s",
+        fix: "move the data to an SSD: stop k3s, copy /var/lib/rancher, mount the SSD there in /etc/fstab, start k3s",
         commands: &[
             "{stop k3s}",
             "sudo mkdir -p /mnt/ssd",
@@ -384,14 +388,14 @@ fn card(facts: &Facts, _: &Environment) -> Judgement {
 
 fn zfs(facts: &Facts, _: &Environment) -> Judgement {
     if facts.mount_of(K3S).is_none_or(|mount| mount.kind != "zfs") {
-        return Judgement::NotHere("the data of k3s is not on ZFS");
+        return Judgement::NotHere("the k3s data is not on ZFS");
     }
     const ADVICE: Advice = Advice {
-        fix: "upgrade to OpenZFS 2.2 or later, or put a volume with ext4 at /var/lib/rancher: zfs create -V 50G POOL/k3s",
+        fix: "upgrade to OpenZFS 2.2 or later, or mount an ext4 volume at /var/lib/rancher: zfs create -V 50G POOL/k3s",
         commands: &["{upgrade}"],
     };
     match facts.word("/sys/module/zfs/version") {
-        None => ok("a host with ZFS decides about it"),
+        None => ok("this depends on the ZFS of the host"),
         Some(text) if version(text).is_some_and(|version| version >= (2, 2)) => ok(text),
         Some(text) => Problem::new(format!("OpenZFS {text}"), &ADVICE).into(),
     }
@@ -399,7 +403,7 @@ fn zfs(facts: &Facts, _: &Environment) -> Judgement {
 
 fn swap(facts: &Facts, _: &Environment) -> Judgement {
     let Some(table) = facts.text("/proc/swaps") else {
-        return Judgement::NotHere("this kernel has no swap");
+        return Judgement::NotHere("this kernel does not support swap");
     };
     let on_card = table.lines().skip(1).find_map(|line| {
         let path = line.split_ascii_whitespace().next()?;
@@ -415,19 +419,19 @@ fn swap(facts: &Facts, _: &Environment) -> Judgement {
         return ok(if count == 0 {
             "no swap"
         } else {
-            "none of it is on a card"
+            "no swap is on a card"
         });
     };
     const DPHYS: Advice = Advice {
-        fix: "switch the swap file off for good; compressed memory (the package zram-tools) takes its place",
+        fix: "disable the swap file permanently and use compressed memory instead (package zram-tools)",
         commands: &[],
     };
     const RPI_SWAP: Advice = Advice {
-        fix: "let rpi-swap use compressed memory alone, then restart the machine",
+        fix: "configure rpi-swap to use compressed memory only, then restart the machine",
         commands: &[],
     };
     const OTHER: Advice = Advice {
-        fix: "switch it off, and take its line out of /etc/fstab",
+        fix: "disable it, and remove its line from /etc/fstab",
         commands: &[
             "sudo swapoff {about}",
             "sudo sed -i.bak '\\#^{about}[[:space:]]#s/^/#/' /etc/fstab",
@@ -443,7 +447,7 @@ fn swap(facts: &Facts, _: &Environment) -> Judgement {
     } else {
         (&OTHER, None)
     };
-    Problem::new(format!("{path} is on a card"), advice)
+    Problem::new(format!("{path} is on the card"), advice)
         .about(path)
         .repaired_by(recipe)
         .into()

@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/etc/NetworkManager/conf.d/*",
             "/usr/lib/NetworkManager/conf.d/*",
         ],
-        why: "it takes the interfaces of Pods for its own, and the network between Pods breaks after a restart",
+        why: "it takes over the interfaces of Pods, and the Pod network breaks after a restart",
         judge: manager,
     },
     Check {
@@ -42,7 +42,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/etc/systemd/system/multi-user.target.wants/",
             "/etc/systemd/system/timers.target.wants/",
         ],
-        why: "it makes routes that break the network of Pods",
+        why: "its routes break the Pod network",
         judge: cloud_setup,
     },
     Check {
@@ -58,7 +58,7 @@ pub(super) const CHECKS: &[Check] = &[
             CONFIG,
             CONFIG_FOLDER,
         ],
-        why: "Pods reach neither names nor the API",
+        why: "Pods cannot reach DNS or the API server",
         judge: firewalld,
     },
     Check {
@@ -73,55 +73,55 @@ pub(super) const CHECKS: &[Check] = &[
             CONFIG,
             CONFIG_FOLDER,
         ],
-        why: "Pods reach neither names nor the API",
+        why: "Pods cannot reach DNS or the API server",
         judge: ufw,
     },
     Check {
         id: "network.iptables",
-        title: "Version of iptables",
+        title: "iptables version",
         severity: Warning,
         after: &[],
         reads: &["package iptables", CONFIG, CONFIG_FOLDER],
-        why: "this version adds the same rules again and again, until the network is slow",
+        why: "this version adds the same rules again and again, which slows the network down",
         judge: iptables,
     },
     Check {
         id: "network.duplicates",
-        title: "Rules of the firewall that are there twice",
+        title: "Duplicate firewall rules",
         severity: Warning,
         after: &["network.iptables"],
         reads: &["iptables duplicates", BINARY],
-        why: "thousands of them make each packet slow",
+        why: "thousands of duplicates slow down every packet",
         judge: duplicates,
     },
     Check {
         id: "network.backends",
-        title: "Kinds of firewall rules",
+        title: "Mixed firewall backends",
         severity: Warning,
         after: &["network.iptables"],
         reads: &["/proc/net/ip_tables_names", "/proc/modules"],
-        why: "old and new rules are both in force and contradict each other",
+        why: "old and new rules are both active and contradict each other",
         judge: backends,
     },
 ];
 fn manager(facts: &Facts, _: &Environment) -> Judgement {
     if !facts.is_running("NetworkManager") {
-        return Judgement::NotHere("NetworkManager does not run");
+        return Judgement::NotHere("NetworkManager is not running");
     }
     let mut texts = facts
         .each("/etc/NetworkManager/conf.d/*")
         .chain(facts.each("/usr/lib/NetworkManager/conf.d/*"));
     if texts.any(|(_, text)| text.contains("unmanaged-devices") && text.contains("flannel")) {
-        return ok("it leaves the interfaces of Pods alone");
+        return ok("it ignores Pod interfaces");
     }
     if !facts.has(BINARY) {
         return Judgement::NotHere(NO_K3S);
     }
     const ADVICE: Advice = Advice {
-        fix: "tell it to leave the interfaces of Pods alone, by a file in /etc/NetworkManager/conf.d",
+        fix: "configure it to ignore Pod interfaces, with a file in /etc/NetworkManager/conf.d",
         commands: &[],
     };
-    Problem::new("it manages the interfaces of Pods", &ADVICE)
+    Problem::new("it manages Pod interfaces", &ADVICE)
         .repaired_by(Some(network_manager(true)))
         .into()
 }
@@ -154,7 +154,7 @@ fn networks(facts: &Facts) -> [&str; 2] {
 
 fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
     if !facts.is_running("firewalld") {
-        return Judgement::NotHere("firewalld does not run");
+        return Judgement::NotHere("firewalld is not running");
     }
     if !facts.has(BINARY) {
         return Judgement::NotHere(NO_K3S);
@@ -168,10 +168,10 @@ fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
         .iter()
         .all(|network| trusted.contains(network))
     {
-        return ok("it trusts the networks of Pods");
+        return ok("it trusts the Pod networks");
     }
     const ADVICE: Advice = Advice {
-        fix: "let firewalld trust the networks of Pods and services, and open the API for other nodes",
+        fix: "add the Pod and service networks to the trusted zone, and open the API port for other nodes",
         commands: &[
             "sudo firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16",
             "sudo firewall-cmd --permanent --zone=trusted --add-source=10.43.0.0/16",
@@ -180,7 +180,7 @@ fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
         ],
     };
     const OWN: Advice = Advice {
-        fix: "let firewalld trust the networks of Pods and services ({about}), and open the API for other nodes",
+        fix: "add the Pod and service networks ({about}) to the trusted zone, and open the API port for other nodes",
         commands: &[
             "for n in {about}; do sudo firewall-cmd --permanent --zone=trusted --add-source=$n; done",
             "sudo firewall-cmd --permanent --add-port=6443/tcp",
@@ -189,7 +189,7 @@ fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
     };
     firewall(
         facts,
-        "firewalld does not trust the networks of Pods",
+        "firewalld does not trust the Pod networks",
         &ADVICE,
         &OWN,
     )
@@ -210,7 +210,7 @@ fn ufw(facts: &Facts, _: &Environment) -> Judgement {
         .text("/etc/ufw/ufw.conf")
         .is_some_and(|text| text.lines().any(|line| line.trim() == "ENABLED=yes"));
     if !is_on {
-        return Judgement::NotHere("ufw is not switched on");
+        return Judgement::NotHere("ufw is not active");
     }
     if !facts.has(BINARY) {
         return Judgement::NotHere(NO_K3S);
@@ -223,10 +223,10 @@ fn ufw(facts: &Facts, _: &Environment) -> Judgement {
         .iter()
         .all(|network| rules.contains(network))
     {
-        return ok("it lets the networks of Pods through");
+        return ok("it allows the Pod networks");
     }
     const ADVICE: Advice = Advice {
-        fix: "let the networks of Pods and services through, and open the API for other nodes",
+        fix: "allow the Pod and service networks, and open the API port for other nodes",
         commands: &[
             "sudo ufw allow from 10.42.0.0/16 to any",
             "sudo ufw allow from 10.43.0.0/16 to any",
@@ -234,26 +234,21 @@ fn ufw(facts: &Facts, _: &Environment) -> Judgement {
         ],
     };
     const OWN: Advice = Advice {
-        fix: "let the networks of Pods and services ({about}) through, and open the API for other nodes",
+        fix: "allow the Pod and service networks ({about}), and open the API port for other nodes",
         commands: &[
             "for n in {about}; do sudo ufw allow from $n to any; done",
             "sudo ufw allow 6443/tcp",
         ],
     };
-    firewall(
-        facts,
-        "ufw does not let the networks of Pods through",
-        &ADVICE,
-        &OWN,
-    )
+    firewall(facts, "ufw blocks the Pod networks", &ADVICE, &OWN)
 }
 
 fn iptables(facts: &Facts, environment: &Environment) -> Judgement {
     if facts.k3s_setting("prefer-bundled-bin") == Some("true") {
-        return ok("k3s uses its own");
+        return ok("k3s uses its bundled version");
     }
     const ADVICE: Advice = Advice {
-        fix: "let k3s use its own iptables, then restart the machine once to get rid of the rules that are there twice",
+        fix: "make k3s use its bundled iptables, then restart the machine once to remove the duplicates",
         commands: &[
             "sudo mkdir -p /etc/rancher/k3s",
             "echo 'prefer-bundled-bin: true' | sudo tee -a /etc/rancher/k3s/config.yaml",
@@ -261,9 +256,7 @@ fn iptables(facts: &Facts, environment: &Environment) -> Judgement {
         ],
     };
     let Some(text) = facts.word("package iptables") else {
-        return Judgement::NotHere(
-            "iptables is not installed, or not as a package that can be asked",
-        );
+        return Judgement::NotHere("iptables is not installed, or not from a package");
     };
     // 1.8.0 to 1.8.4 everywhere; 1.8.10 as Alpine 3.19 built it.
     let third = text.split('.').nth(2).and_then(|rest| {
@@ -285,7 +278,7 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
         return if facts.is_forbidden(NAMES) {
             Judgement::Unknown(super::NEEDS_ROOT.to_owned())
         } else {
-            ok("no old rules")
+            ok("no legacy rules")
         };
     };
     // `nf_tables 300 12 …`: the third column counts who uses it.
@@ -295,10 +288,10 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
         columns.next() == Some("nf_tables") && columns.nth(1).is_some_and(|count| count != "0")
     });
     if legacy.trim().is_empty() || !has_new {
-        return ok("one kind");
+        return ok("only one backend is used");
     }
     const DEBIAN: Advice = Advice {
-        fix: "use one kind for all programs, then restart the machine",
+        fix: "use the same backend for all programs, then restart the machine",
         commands: &[
             "sudo update-alternatives --set iptables /usr/sbin/iptables-nft",
             "sudo update-alternatives --set ip6tables /usr/sbin/ip6tables-nft",
@@ -306,7 +299,7 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
         ],
     };
     const OTHER: Advice = Advice {
-        fix: "find the program that still makes rules of the old kind (iptables-legacy-save lists them), then restart the machine",
+        fix: "find the program that still adds legacy rules (iptables-legacy-save lists them), then restart the machine",
         commands: &["sudo iptables-legacy-save"],
     };
     let advice = if environment.is("debian") && environment.init == Init::Systemd {
@@ -316,7 +309,7 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
     };
     Problem::new(
         format!(
-            "old rules in {}, and new ones",
+            "legacy rules in {}, and nftables rules",
             legacy.trim().replace('\n', ", ")
         ),
         advice,
@@ -327,7 +320,7 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
 
 fn duplicates(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "let k3s use its own iptables, then restart the machine once to get rid of them",
+        fix: "make k3s use its bundled iptables, then restart the machine once to remove them",
         commands: &[
             "echo 'prefer-bundled-bin: true' | sudo tee -a /etc/rancher/k3s/config.yaml",
             "sudo reboot",
@@ -335,7 +328,7 @@ fn duplicates(facts: &Facts, _: &Environment) -> Judgement {
     };
     match facts.number("iptables duplicates") {
         None if !facts.has(BINARY) => Judgement::NotHere(NO_K3S),
-        None => super::unknown("only the root helper counts them (pipeops-agent keeper)"),
+        None => super::unknown("only the keeper can count them (pipeops-agent keeper)"),
         // A few are there in any cluster: rules of ports that were opened by hand.
         Some(count) if count < 50 => ok(count.to_string()),
         Some(count) => Problem::new(count.to_string(), &ADVICE).into(),

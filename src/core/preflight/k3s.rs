@@ -34,7 +34,7 @@ const GIGABYTE: u64 = 1_000_000_000;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "k3s.program",
-        title: "Program of k3s",
+        title: "k3s binary",
         severity: Critical,
         after: &[],
         reads: &[BINARY, "elf /usr/local/bin/k3s"],
@@ -43,16 +43,16 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "k3s.config",
-        title: "Configuration of k3s",
+        title: "k3s configuration",
         severity: Critical,
         after: &["k3s.program"],
         reads: &["/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/"],
-        why: "k3s does not start with a configuration that it cannot read",
+        why: "k3s does not start with an unreadable configuration",
         judge: config,
     },
     Check {
         id: "k3s.empty-files",
-        title: "Files of k3s after a power cut",
+        title: "k3s files truncated by a power cut",
         severity: Critical,
         after: &["k3s.program"],
         reads: &[
@@ -63,21 +63,21 @@ pub(super) const CHECKS: &[Check] = &[
             PRECIOUS[3],
             PRECIOUS[4],
         ],
-        why: "k3s does not start with them, or begins a new, empty cluster",
+        why: "k3s does not start with them, or creates a new, empty cluster",
         judge: empty,
     },
     Check {
         id: "k3s.certificates",
-        title: "Certificates of k3s",
+        title: "k3s certificates",
         severity: Critical,
         after: &["clock.wrong", "k3s.empty-files"],
         reads: &CERTIFICATES,
-        why: "they are valid for a year and renewed at a start of k3s only: when they end, nothing talks to anything",
+        why: "they are valid for a year and renewed only when k3s starts; after they expire, no part of the cluster trusts another",
         judge: certificates,
     },
     Check {
         id: "k3s.service",
-        title: "Service of k3s",
+        title: "k3s service",
         severity: Critical,
         after: &[
             "k3s.program",
@@ -99,28 +99,28 @@ pub(super) const CHECKS: &[Check] = &[
             "network.ports",
         ],
         reads: &[BINARY, "/sys/fs/cgroup/system.slice/", "/proc/*/comm"],
-        why: "applications run on, and nothing watches, starts or moves them",
+        why: "applications keep running, but nothing monitors, starts or moves them",
         judge: service,
     },
     Check {
         id: "k3s.datastore",
-        title: "Size of the database of k3s",
+        title: "Size of the k3s database",
         severity: Warning,
         after: &["k3s.empty-files"],
         reads: &[
             "stat /var/lib/rancher/k3s/server/db/state.db",
             "stat /var/lib/rancher/k3s/server/db/state.db-wal",
         ],
-        why: "a large database makes the API slow, and never becomes smaller by itself",
+        why: "a large database slows down the API and never shrinks by itself",
         judge: datastore,
     },
     Check {
         id: "k3s.kubeconfig-mode",
-        title: "Who may read the kubeconfig",
+        title: "Permissions of the kubeconfig",
         severity: Warning,
         after: &[],
         reads: &[KUBECONFIG],
-        why: "whoever reads it may do everything in this cluster",
+        why: "anyone who can read it has full access to the cluster",
         judge: kubeconfig_mode,
     },
     Check {
@@ -129,7 +129,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &["k3s.service"],
         reads: &[],
-        why: "the agent reaches the cluster by it",
+        why: "the agent connects to the cluster with it",
         judge: kubeconfig,
     },
     Check {
@@ -138,7 +138,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &["clock.wrong", "k3s.certificates", "k3s.kubeconfig"],
         reads: &[],
-        why: "the API refuses whoever shows a certificate that has ended",
+        why: "the API server rejects clients whose certificate has expired",
         judge: kubeconfig_certificate,
     },
     Check {
@@ -151,7 +151,7 @@ pub(super) const CHECKS: &[Check] = &[
             "k3s.kubeconfig-certificate",
         ],
         reads: &[],
-        why: "nothing in the cluster can be seen or changed, by anybody",
+        why: "the cluster cannot be viewed or changed",
         judge: api,
     },
 ];
@@ -166,7 +166,7 @@ fn program(facts: &Facts, environment: &Environment) -> Judgement {
         return Judgement::NotHere(NOT_INSTALLED);
     };
     const ADVICE: Advice = Advice {
-        fix: "install k3s again: its configuration and data stay",
+        fix: "reinstall k3s: configuration and data are kept",
         commands: &[
             "curl -sfL https://get.k3s.io -o /tmp/k3s.sh",
             "sudo sh /tmp/k3s.sh",
@@ -181,7 +181,7 @@ fn program(facts: &Facts, environment: &Environment) -> Judgement {
         {
             "/usr/local/bin/k3s is for a processor of 64 bit"
         }
-        Some(Fact::Text(_) | Fact::Missing | Fact::Forbidden) | None => return ok("it is whole"),
+        Some(Fact::Text(_) | Fact::Missing | Fact::Forbidden) | None => return ok("it is intact"),
     };
     Problem::new(seen, &ADVICE).into()
 }
@@ -191,14 +191,14 @@ fn config(facts: &Facts, environment: &Environment) -> Judgement {
         return ok("there is none, and none is needed");
     };
     const TABS: Advice = Advice {
-        fix: "indent by spaces in /etc/rancher/k3s/config.yaml, and let lines end as on Linux",
+        fix: "indent with spaces in /etc/rancher/k3s/config.yaml, and use Unix line endings",
         commands: &[
             "sudo sed -i.bak 's/\\t/  /g; s/\\r$//' /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
         ],
     };
     const SERVER: Advice = Advice {
-        fix: "take the settings of a server out of /etc/rancher/k3s/config.yaml: this node is an agent",
+        fix: "remove server settings from /etc/rancher/k3s/config.yaml: this node is an agent",
         commands: &[
             "sudo sed -i.bak '/^{about}:/d' /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
@@ -239,7 +239,7 @@ fn config(facts: &Facts, environment: &Environment) -> Judgement {
         )
         .about(key)
         .into(),
-        Some(_) | None => ok("nothing wrong was seen"),
+        Some(_) | None => ok("no problems found"),
     }
 }
 
@@ -248,7 +248,7 @@ fn empty(facts: &Facts, _: &Environment) -> Judgement {
         return Judgement::NotHere(NOT_INSTALLED);
     }
     const CERTIFICATE: Advice = Advice {
-        fix: "stop k3s, move {about} away and let k3s make it anew; where it does not, bring it back from a backup",
+        fix: "stop k3s, move {about} away and let k3s create it again; if it does not, restore it from a backup",
         commands: &[
             "{stop k3s}",
             "sudo mv {about} {about}.empty",
@@ -257,7 +257,7 @@ fn empty(facts: &Facts, _: &Environment) -> Judgement {
         ],
     };
     const DATABASE: Advice = Advice {
-        fix: "stop k3s before it begins an empty cluster, and bring {about} back from the newest backup",
+        fix: "stop k3s before it creates an empty cluster, and restore {about} from the latest backup",
         commands: &["{stop k3s}"],
     };
     for pattern in PRECIOUS {
@@ -275,7 +275,7 @@ fn empty(facts: &Facts, _: &Environment) -> Judgement {
             .about(path)
             .into();
     }
-    ok("none is empty")
+    ok("no file is empty")
 }
 
 fn certificates(facts: &Facts, _: &Environment) -> Judgement {
@@ -287,7 +287,7 @@ fn certificates(facts: &Facts, _: &Environment) -> Judgement {
             };
             if from > facts.now.millis() {
                 const EARLY: Advice = Advice {
-                    fix: "they were made while the clock was wrong: make them anew now that it is right",
+                    fix: "they were created while the clock was wrong: rotate them now that it is right",
                     commands: &["{stop k3s}", "sudo k3s certificate rotate", "{start k3s}"],
                 };
                 return Problem::new(format!("{name}.crt is not valid yet"), &EARLY).into();
@@ -298,13 +298,13 @@ fn certificates(facts: &Facts, _: &Environment) -> Judgement {
         }
     }
     let Some((end, name)) = first else {
-        return Judgement::NotHere("k3s has made none here");
+        return Judgement::NotHere("k3s has created none here");
     };
     ends(facts, end, &name, &RENEW)
 }
 
 const RENEW: Advice = Advice {
-    fix: "restart k3s, which renews them; where that does not help, let it make all anew",
+    fix: "restart k3s, which renews them; if that does not help, rotate all of them",
     commands: &[
         "{restart k3s}",
         "sudo k3s certificate check --output table",
@@ -321,9 +321,9 @@ fn times(dates: &str) -> Option<(i64, i64)> {
 fn ends(facts: &Facts, end: i64, name: &str, advice: &'static Advice) -> Judgement {
     let days = (end - facts.now.millis()).div_euclid(DAY_MS);
     if days < 0 {
-        return Problem::new(format!("{name} ended {} days ago", -days), advice).into();
+        return Problem::new(format!("{name} expired {} days ago", -days), advice).into();
     }
-    let seen = format!("{name} ends in {days} days");
+    let seen = format!("{name} expires in {days} days");
     // k3s renews at a start within 120 days of the end (older ones: 90).
     match days {
         0..14 => Problem::new(seen, advice).into(),
@@ -338,14 +338,14 @@ fn service(facts: &Facts, environment: &Environment) -> Judgement {
         return Judgement::NotHere(NOT_INSTALLED);
     }
     if has_k3s(facts) {
-        return ok("it runs");
+        return ok("it is running");
     }
     const ADVICE: Advice = Advice {
-        fix: "read why it ended, then start it",
+        fix: "find out why it stopped, then start it",
         commands: &["{log k3s}", "{enable k3s}"],
     };
     const FOREIGN: Advice = Advice {
-        fix: "start k3s with whatever starts services here",
+        fix: "start k3s with the init system of this machine",
         commands: &["sudo k3s server"],
     };
     let advice = if environment.init == Init::Other {
@@ -353,7 +353,7 @@ fn service(facts: &Facts, environment: &Environment) -> Judgement {
     } else {
         &ADVICE
     };
-    Problem::new("k3s is installed and does not run", advice).into()
+    Problem::new("k3s is installed but not running", advice).into()
 }
 
 fn datastore(facts: &Facts, _: &Environment) -> Judgement {
@@ -367,7 +367,7 @@ fn datastore(facts: &Facts, _: &Environment) -> Judgement {
     };
     let log = size("stat /var/lib/rancher/k3s/server/db/state.db-wal").unwrap_or(0);
     const ADVICE: Advice = Advice {
-        fix: "at a quiet hour: stop k3s, keep a copy, shrink the database (it takes as much room again meanwhile), start k3s; then find who writes so much",
+        fix: "at a quiet time: stop k3s, keep a copy, compact the database (this needs as much free space as the database), start k3s; then find out what writes so much",
         commands: &[
             "{stop k3s}",
             "sudo cp -a /var/lib/rancher/k3s/server/db /var/lib/rancher/k3s/server/db.before",
@@ -388,22 +388,22 @@ fn datastore(facts: &Facts, _: &Environment) -> Judgement {
 
 fn kubeconfig_mode(facts: &Facts, _: &Environment) -> Judgement {
     let Some(stat) = facts.word(KUBECONFIG) else {
-        return Judgement::NotHere("k3s has written none");
+        return Judgement::NotHere("k3s has not created one");
     };
     let mode = stat
         .split(' ')
         .next()
         .and_then(|mode| u32::from_str_radix(mode, 8).ok());
     const ADVICE: Advice = Advice {
-        fix: "let root alone read it, and set write-kubeconfig-mode: \"0600\" in /etc/rancher/k3s/config.yaml",
+        fix: "make it readable for root only, and set write-kubeconfig-mode: \"0600\" in /etc/rancher/k3s/config.yaml",
         commands: &["sudo chmod 600 /etc/rancher/k3s/k3s.yaml"],
     };
     match mode {
         None => unread(facts, KUBECONFIG),
         Some(mode) if mode & 0o004 != 0 => {
-            Problem::new("every user of this machine may read it", &ADVICE).into()
+            Problem::new("every user of this machine can read it", &ADVICE).into()
         }
-        Some(_) => ok("only who may"),
+        Some(_) => ok("not readable for other users"),
     }
 }
 
@@ -440,18 +440,18 @@ fn kubeconfig(facts: &Facts, _: &Environment) -> Judgement {
 
 fn kubeconfig_certificate(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "restart k3s, which writes a new one; a copy elsewhere has to be taken anew from /etc/rancher/k3s/k3s.yaml",
+        fix: "restart k3s, which writes a new one; copy /etc/rancher/k3s/k3s.yaml again to every place that uses it",
         commands: &["{restart k3s}"],
     };
     match facts.word("kubeconfig dates").and_then(times) {
         Some((_, end)) => ends(facts, end, "it", &ADVICE),
-        None => Judgement::NotHere("the kubeconfig has none"),
+        None => Judgement::NotHere("the kubeconfig contains none"),
     }
 }
 
 fn api(facts: &Facts, _: &Environment) -> Judgement {
     const HERE: Advice = Advice {
-        fix: "start k3s and read what it says; often its disk is too slow, or it is starting: {about}",
+        fix: "start k3s and read its log; often the disk is too slow or k3s is still starting: {about}",
         commands: &["{start k3s}", "{log k3s}"],
     };
     const ELSEWHERE: Advice = Advice {
@@ -461,7 +461,7 @@ fn api(facts: &Facts, _: &Environment) -> Judgement {
     if !facts.found.contains_key("kubernetes api")
         && matches!(facts.found.get("kubeconfig"), Some(Fact::Failed(_)))
     {
-        return super::unknown("nobody knows where it is");
+        return super::unknown("its address is unknown");
     }
     let advice = if facts.has(BINARY) { &HERE } else { &ELSEWHERE };
     answered(

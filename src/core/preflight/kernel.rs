@@ -15,8 +15,8 @@ use crate::core::{
     },
 };
 
-const IN_A_CONTAINER: &str = "the kernel belongs to the host of this container";
-const NO_RASPBERRY_PI: &str = "this is no Raspberry Pi";
+const IN_A_CONTAINER: &str = "the host of this container provides the kernel";
+const NO_RASPBERRY_PI: &str = "this is not a Raspberry Pi";
 /// Files with the kernel's words, whose text is worth a look.
 const BOOT_FILES: [&str; 6] = [
     "/boot/firmware/cmdline.txt",
@@ -43,12 +43,12 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["/proc/self/mountinfo", "/proc/cmdline", "/etc/fstab"],
-        why: "what is edited in the folder of a boot partition that is not mounted never reaches the firmware",
+        why: "the firmware never sees changes that are made while the boot partition is not mounted",
         judge: boot_partition,
     },
     Check {
         id: "boot.cmdline",
-        title: "Kernel line in one line",
+        title: "Kernel command line in one line",
         severity: Warning,
         after: &["boot.partition"],
         reads: &[
@@ -56,12 +56,12 @@ pub(super) const CHECKS: &[Check] = &[
             "/boot/cmdline.txt",
             "/media/mmcblk0p1/cmdline.txt",
         ],
-        why: "the firmware reads the first line only: words on another one never reach the kernel",
+        why: "the firmware reads the first line only and ignores all others",
         judge: boot_line,
     },
     Check {
         id: "cgroup.version",
-        title: "Version of control groups",
+        title: "cgroup version",
         severity: Warning,
         after: &[],
         reads: &[
@@ -70,12 +70,12 @@ pub(super) const CHECKS: &[Check] = &[
             "/proc/cgroups",
             "stat /etc/rc.conf",
         ],
-        why: "Kubernetes 1.35 and later does not start on version 1, so an upgrade of k3s would stop this node",
+        why: "Kubernetes 1.35 and later does not start on cgroup v1, so an upgrade of k3s would stop this node",
         judge: group_version,
     },
     Check {
         id: "cgroup.controllers",
-        title: "Control group controllers",
+        title: "cgroup controllers",
         severity: Critical,
         after: &[],
         reads: &[
@@ -104,7 +104,7 @@ pub(super) const CHECKS: &[Check] = &[
             BOOT_FILES[4],
             BOOT_FILES[5],
         ],
-        why: "k3s cannot start without it: its service begins anew every five seconds",
+        why: "k3s cannot start without it: its service restarts every five seconds",
         judge: memory,
     },
     Check {
@@ -113,7 +113,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["/proc/sys/kernel/osrelease", "/lib/modules/"],
-        why: "no module can be loaded for a kernel whose files an upgrade has removed",
+        why: "an upgrade removed the modules of the running kernel, so it cannot load any",
         judge: upgraded,
     },
     Check {
@@ -130,7 +130,7 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /usr/local/bin/k3s",
             "/etc/modules-load.d/*",
         ],
-        why: "without them containers have no file systems or no network",
+        why: "without them containers have no file system or no network",
         judge: modules,
     },
     Check {
@@ -144,21 +144,21 @@ pub(super) const CHECKS: &[Check] = &[
             "/etc/rancher/k3s/config.yaml",
             "/etc/rancher/k3s/",
         ],
-        why: "k3s connects the Pods of several nodes by vxlan, and stops at its start where it cannot make such an interface",
+        why: "k3s connects Pods across nodes with VXLAN, and stops when it cannot create the interface",
         judge: vxlan,
     },
     Check {
         id: "kernel.page-size",
-        title: "Size of memory pages",
+        title: "Memory page size",
         severity: Warning,
         after: &[],
         reads: &["page size"],
-        why: "many images (Redis, MongoDB, whatever has jemalloc in it) stop at once on pages of 16 KiB",
+        why: "many images (Redis, MongoDB, everything that uses jemalloc) crash on pages of 16 KiB",
         judge: page_size,
     },
     Check {
         id: "limits.inotify",
-        title: "Watches of files",
+        title: "inotify limits",
         severity: Warning,
         after: &[],
         reads: &[
@@ -166,7 +166,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/proc/sys/fs/inotify/max_user_watches",
             "/etc/sysctl.d/",
         ],
-        why: "when they are used up, Pods and kubectl logs -f fail with \"too many open files\"",
+        why: "when they are exhausted, Pods and kubectl logs -f fail with \"too many open files\"",
         judge: inotify,
     },
     Check {
@@ -175,7 +175,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &[],
         reads: &["/proc/sys/fs/file-nr"],
-        why: "at the limit no program of this machine can open anything",
+        why: "at the limit no program on this machine can open a file",
         judge: open_files,
     },
 ];
@@ -185,7 +185,7 @@ fn boot_partition(facts: &Facts, environment: &Environment) -> Judgement {
         return Judgement::NotHere(NO_RASPBERRY_PI);
     }
     if facts.kernel_words().any(|word| word == "root=/dev/nfs") {
-        return Judgement::NotHere("this Raspberry Pi starts from the network");
+        return Judgement::NotHere("this Raspberry Pi boots from the network");
     }
     let fstab = facts.text("/etc/fstab").unwrap_or_default();
     let wanted = ["/boot/firmware", "/boot"].into_iter().find(|path| {
@@ -200,10 +200,10 @@ fn boot_partition(facts: &Facts, environment: &Environment) -> Judgement {
         return ok(format!("{} is mounted at {path}", mount.device));
     }
     const ADVICE: Advice = Advice {
-        fix: "mount it, and check the disk where that fails: sudo dmesg | tail",
+        fix: "mount it, and check the disk if that fails: sudo dmesg | tail",
         commands: &["sudo mount {about}"],
     };
-    Problem::new(format!("{path} is in /etc/fstab and not mounted"), &ADVICE)
+    Problem::new(format!("{path} is in /etc/fstab but not mounted"), &ADVICE)
         .about(path)
         .into()
 }
@@ -220,7 +220,7 @@ fn boot_line(facts: &Facts, environment: &Environment) -> Judgement {
         return ok(format!("{file} has one line"));
     }
     const ADVICE: Advice = Advice {
-        fix: "join all lines of {boot} to one, then restart the machine",
+        fix: "join all lines of {boot} into one, then restart the machine",
         commands: &[
             "sudo cp {boot} {boot}.bak",
             "tr -s '\\r\\n' ' ' < {boot}.bak | sudo tee {boot}",
@@ -230,7 +230,7 @@ fn boot_line(facts: &Facts, environment: &Environment) -> Judgement {
     let seen = if lines > 1 {
         format!("{file} has {lines} lines")
     } else {
-        format!("{file} was written by an editor of Windows: its line ends with a carriage return")
+        format!("{file} was saved on Windows: its line ends with a carriage return")
     };
     Problem::new(seen, &ADVICE).into()
 }
@@ -240,7 +240,7 @@ const UNIFIED: Advice = Advice {
     commands: &["{kernel systemd.unified_cgroup_hierarchy=1}"],
 };
 const UNIFIED_OPENRC: Advice = Advice {
-    fix: "set rc_cgroup_mode=\"unified\" in /etc/rc.conf, let the service cgroups start at boot, then restart the machine",
+    fix: "set rc_cgroup_mode=\"unified\" in /etc/rc.conf, start the service cgroups at boot, then restart the machine",
     commands: &[
         "sudo sed -i.bak 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode=\"unified\"/' /etc/rc.conf",
         "sudo rc-update add cgroups boot",
@@ -248,20 +248,20 @@ const UNIFIED_OPENRC: Advice = Advice {
     ],
 };
 const ON_THE_HOST: Advice = Advice {
-    fix: "on the host of this container: give the container the controller {about}, or use a virtual machine",
+    fix: "on the host of this container: delegate the controller {about} to it, or use a virtual machine",
     commands: &[],
 };
 
 fn group_version(_: &Facts, environment: &Environment) -> Judgement {
     match environment.cgroup_version {
-        None => unknown("no control groups are mounted"),
+        None => unknown("no cgroup file system is mounted"),
         Some(1) => {
             let advice = if environment.init == Init::OpenRc {
                 &UNIFIED_OPENRC
             } else {
                 &UNIFIED
             };
-            Problem::new("this system uses control groups of version 1", advice).into()
+            Problem::new("this system uses cgroup v1", advice).into()
         }
         Some(version) => ok(format!("version {version}")),
     }
@@ -270,7 +270,7 @@ fn group_version(_: &Facts, environment: &Environment) -> Judgement {
 fn controllers(_: &Facts, environment: &Environment) -> Judgement {
     let Some(version) = environment.cgroup_version else {
         const ADVICE: Advice = Advice {
-            fix: "let the init system mount control groups: systemd does, OpenRC with its service cgroups",
+            fix: "mount the cgroup file system: systemd does it, OpenRC does it with its service cgroups",
             commands: &[],
         };
         let advice = if environment.init == Init::OpenRc {
@@ -278,7 +278,7 @@ fn controllers(_: &Facts, environment: &Environment) -> Judgement {
         } else {
             &ADVICE
         };
-        return Problem::new("no control groups are mounted", advice).into();
+        return Problem::new("no cgroup file system is mounted", advice).into();
     };
     let missing = ["cpu", "cpuset", "pids"]
         .into_iter()
@@ -304,13 +304,13 @@ fn controllers(_: &Facts, environment: &Environment) -> Judgement {
 
 fn memory(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.cgroup_version.is_none() {
-        return unknown("no control groups are mounted");
+        return unknown("no cgroup file system is mounted");
     }
     if environment.controllers.iter().any(|name| name == "memory") {
-        return ok("the memory controller is on");
+        return ok("it is enabled");
     }
     if environment.virtualisation.is_container() {
-        let seen = "this container was not given the memory controller";
+        let seen = "this container has no memory controller";
         return Problem::new(seen, &ON_THE_HOST).about("memory").into();
     }
     const ENABLE: &str = "cgroup_enable=memory";
@@ -320,11 +320,11 @@ fn memory(facts: &Facts, environment: &Environment) -> Judgement {
         commands: &["{kernel cgroup_memory=1 cgroup_enable=memory}"],
     };
     const PENDING: Advice = Advice {
-        fix: "restart the machine; where that changes nothing, {boot} is not the file that it starts from",
+        fix: "restart the machine; if that changes nothing, the machine does not boot with {boot}",
         commands: &["sudo reboot"],
     };
     const BROKEN: Advice = Advice {
-        fix: "this kernel does not know the word, or was built without the controller: upgrade the system and restart it",
+        fix: "this kernel does not know the parameter, or was built without the controller: upgrade the system and restart it",
         commands: &["{upgrade}", "sudo reboot"],
     };
     let asked = facts.kernel_words().any(|word| word == ENABLE);
@@ -333,20 +333,19 @@ fn memory(facts: &Facts, environment: &Environment) -> Judgement {
         .as_ref()
         .and_then(|file| facts.text(file));
     if asked {
-        let seen = "the kernel was asked for the memory controller and does not have it";
+        let seen = "the memory controller is missing although the kernel command line asks for it";
         return Problem::new(seen, &BROKEN).into();
     }
     if text.is_some_and(has) {
-        let seen = "the boot file asks for the memory controller, and the running kernel was not started with it";
+        let seen = "the boot file asks for the memory controller, but the running kernel was not started with it";
         return Problem::new(seen, &PENDING).into();
     }
     const REPAIRED: Advice = Advice {
-        fix: "switch it on by the kernel's parameters, then restart the machine: \"cgroup_memory=1 cgroup_enable=memory\" belong into the \
-            single line of {boot}",
+        fix: "enable it on the kernel command line, then restart the machine: append \"cgroup_memory=1 cgroup_enable=memory\" to the single line of {boot}",
         commands: &[],
     };
     const REPAIRED_GRUB: Advice = Advice {
-        fix: "switch it on by a drop-in file of GRUB, then restart the machine",
+        fix: "enable it with a drop-in file for GRUB, then restart the machine",
         commands: &[],
     };
     let recipe = memory_recipe(environment, text);
@@ -385,11 +384,11 @@ fn upgraded(facts: &Facts, environment: &Environment) -> Judgement {
         return ok(format!("{release}, and its modules are there"));
     }
     const ADVICE: Advice = Advice {
-        fix: "restart the machine, so that it runs the kernel that is installed",
+        fix: "restart the machine to boot the installed kernel",
         commands: &["sudo reboot"],
     };
     Problem::new(
-        format!("the kernel {release} runs, and /lib/modules has no folder of it"),
+        format!("kernel {release} is running, but /lib/modules has no directory for it"),
         &ADVICE,
     )
     .into()
@@ -414,7 +413,7 @@ fn modules(facts: &Facts, environment: &Environment) -> Judgement {
     let absent = in_state("absent");
     if !absent.is_empty() {
         const ADVICE: Advice = Advice {
-            fix: "this kernel was built without {about}: install the distribution's own kernel, with all its modules",
+            fix: "this kernel was built without {about}: install the kernel of the distribution, with all its modules",
             commands: &["{upgrade}"],
         };
         const ON_HOST: Advice = Advice {
@@ -442,10 +441,10 @@ fn modules(facts: &Facts, environment: &Environment) -> Judgement {
             .any(|(_, text)| text.lines().any(|line| line.trim() == *name))
     };
     if unloaded.iter().all(is_listed) || !facts.has("stat /usr/local/bin/k3s") {
-        return ok("all are there");
+        return ok("all are loaded");
     }
     const ADVICE: Advice = Advice {
-        fix: "load them now, and at each start by a file in /etc/modules-load.d",
+        fix: "load them now, and at every boot with a file in /etc/modules-load.d",
         commands: &[],
     };
     Problem::new(format!("not loaded: {}", unloaded.join(" ")), &ADVICE)
@@ -458,7 +457,7 @@ fn vxlan(facts: &Facts, environment: &Environment) -> Judgement {
         .k3s_setting("flannel-backend")
         .is_some_and(|backend| backend != "vxlan")
     {
-        return Judgement::NotHere("k3s is set to another flannel-backend");
+        return Judgement::NotHere("k3s uses another flannel-backend");
     }
     match state(facts, "module vxlan") {
         None => return Judgement::NotHere("this kernel has no modules on disk"),
@@ -466,20 +465,19 @@ fn vxlan(facts: &Facts, environment: &Environment) -> Judgement {
         Some(state) => return ok(state),
     }
     const UBUNTU_PI: Advice = Advice {
-        fix: "install the rest of Ubuntu's modules for the Raspberry Pi, then restart the machine",
+        fix: "install the extra modules of Ubuntu for the Raspberry Pi, then restart the machine",
         commands: &["{install linux-modules-extra-raspi}", "sudo reboot"],
     };
     const UBUNTU: Advice = Advice {
-        fix: "install the rest of Ubuntu's modules",
+        fix: "install the extra modules of Ubuntu",
         commands: &["sudo apt install linux-modules-extra-{about}"],
     };
     const RED_HAT: Advice = Advice {
-        fix: "install the rest of the kernel's modules, then restart the machine",
+        fix: "install the extra modules of the kernel, then restart the machine",
         commands: &["{install kernel-modules-extra}", "sudo reboot"],
     };
     const OTHER: Advice = Advice {
-        fix: "this kernel was built without vxlan: with all nodes in one network write flannel-backend: host-gw into /etc/rancher/k3s/config.yaml, \
-            or use the distribution's own kernel",
+        fix: "this kernel was built without VXLAN: if all nodes are in one network, set flannel-backend: host-gw in /etc/rancher/k3s/config.yaml; else install the kernel of the distribution",
         commands: &[
             "echo 'flannel-backend: host-gw' | sudo tee -a /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
@@ -508,14 +506,14 @@ fn page_size(facts: &Facts, environment: &Environment) -> Judgement {
         return ok(format!("{bytes} bytes"));
     }
     const RASPBERRY_PI: Advice = Advice {
-        fix: "add kernel=kernel8.img to {firmware}, then restart the machine: that kernel has pages of 4 KiB",
+        fix: "add kernel=kernel8.img to {firmware}, then restart the machine: that kernel uses pages of 4 KiB",
         commands: &[
             "echo 'kernel=kernel8.img' | sudo tee -a {firmware}",
             "sudo reboot",
         ],
     };
     const OTHER: Advice = Advice {
-        fix: "start a kernel with pages of 4 KiB where the distribution has one; else use images that were built for {about} bytes",
+        fix: "boot a kernel with pages of 4 KiB if the distribution has one; else use images that support pages of {about} bytes",
         commands: &[],
     };
     let advice = if environment.is_raspberry_pi() {
@@ -536,12 +534,12 @@ fn inotify(facts: &Facts, _: &Environment) -> Judgement {
     else {
         return unread(facts, "/proc/sys/fs/inotify/max_user_instances");
     };
-    let seen = format!("{instances} instances and {watches} watches for each user");
+    let seen = format!("{instances} instances and {watches} watches per user");
     if instances > 128 && watches >= 65_536 {
         return ok(seen);
     }
     const ADVICE: Advice = Advice {
-        fix: "raise both limits by a file in /etc/sysctl.d",
+        fix: "raise both limits with a file in /etc/sysctl.d",
         commands: &[],
     };
     Problem::new(seen, &ADVICE)

@@ -37,20 +37,20 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "disk.kernel-log",
-        title: "Errors of disks in the kernel's log",
+        title: "Disk errors in the kernel log",
         severity: Critical,
         after: &["disk.errors"],
         reads: LOG,
-        why: "the disk, its cable or its supply fails",
+        why: "the disk, its cable or its power supply is failing",
         judge: io_errors,
     },
     Check {
         id: "disk.usb",
-        title: "Disks at USB",
+        title: "USB disks",
         severity: Warning,
         after: &[],
         reads: LOG,
-        why: "an adapter that does not get on with UAS stands still for half a minute again and again",
+        why: "an adapter that is incompatible with UAS hangs for half a minute again and again",
         judge: usb,
     },
     Check {
@@ -73,12 +73,12 @@ pub(super) const CHECKS: &[Check] = &[
             "/var/log/journal/",
             MOUNTS,
         ],
-        why: "without a cap the journal takes a tenth of the disk, up to 4 GB, and writes all the time",
+        why: "without a limit the journal uses a tenth of the disk, up to 4 GB, and writes all the time",
         judge: journal,
     },
     Check {
         id: "log.rotation",
-        title: "Rotation of the log of k3s",
+        title: "Rotation of the k3s log",
         severity: Warning,
         after: &[],
         reads: &[
@@ -86,7 +86,7 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /usr/sbin/logrotate",
             "/run/openrc/",
         ],
-        why: "it grows until the disk is full",
+        why: "the log grows until the disk is full",
         judge: rotation,
     },
 ];
@@ -96,7 +96,7 @@ fn in_log(facts: &Facts, words: &[&str], clean: &str, advice: &'static Advice) -
         Some(Fact::Text(text)) => text,
         Some(Fact::Forbidden) => return Judgement::Unknown(super::NEEDS_ROOT.to_owned()),
         Some(Fact::Missing | Fact::Failed(_)) | None => {
-            return Judgement::NotHere("this system shows no log of the kernel");
+            return Judgement::NotHere("the kernel log is not readable here");
         }
     };
     // Images that programs mount are no disks of this machine.
@@ -114,7 +114,7 @@ fn in_log(facts: &Facts, words: &[&str], clean: &str, advice: &'static Advice) -
 
 fn io_errors(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "make a backup, try another cable and supply, and replace the disk or card",
+        fix: "make a backup, try another cable and power supply, and replace the disk or card",
         commands: &["sudo dmesg -T | grep -iE 'i/o error|mmc' | tail"],
     };
     in_log(facts, &IO_ERRORS, "none since the machine started", &ADVICE)
@@ -122,33 +122,28 @@ fn io_errors(facts: &Facts, _: &Environment) -> Judgement {
 
 fn usb(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "find the adapter's VID:PID with lsusb and switch UAS off for it, with them in the place of VID:PID: {kernel usb-storage.quirks=VID:PID:u}",
+        fix: "find the adapter's VID:PID with lsusb and disable UAS for it, replacing VID:PID below: {kernel usb-storage.quirks=VID:PID:u}",
         commands: &["lsusb"],
     };
-    in_log(
-        facts,
-        &USB,
-        "none stood still since the machine started",
-        &ADVICE,
-    )
+    in_log(facts, &USB, "no hangs since the machine started", &ADVICE)
 }
 
 fn unclean(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "look whether k3s came back whole; a small UPS, or a supply that holds, keeps it from happening",
+        fix: "check that k3s recovered; a small UPS or a reliable power supply prevents this",
         commands: &["{log k3s}", "sudo k3s kubectl get nodes"],
     };
     in_log(
         facts,
         &UNCLEAN,
-        "it was clean, as far as the kernel's log goes back",
+        "it was clean, as far as the kernel log shows",
         &ADVICE,
     )
 }
 
 fn journal(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.init != Init::Systemd {
-        return Judgement::NotHere("there is no systemd-journald");
+        return Judgement::NotHere("systemd-journald is not in use");
     }
     let main = facts.text("/etc/systemd/journald.conf").unwrap_or_default();
     let more = facts
@@ -167,29 +162,29 @@ fn journal(facts: &Facts, environment: &Environment) -> Judgement {
         .flat_map(str::lines)
         .any(is_capped)
     {
-        return ok("it is capped");
+        return ok("it is limited");
     }
     if !facts.has("/var/log/journal/") {
         return ok("it is kept in memory");
     }
     const SMALL: u64 = 64_000_000_000;
     match facts.disk_of("/var/log/journal") {
-        Some((_, disk)) if disk.space.size >= SMALL => return ok("no cap, on a large disk"),
+        Some((_, disk)) if disk.space.size >= SMALL => return ok("no limit, on a large disk"),
         Some(_) => {}
-        None => return Judgement::NotHere("the disk is not this system's"),
+        None => return Judgement::NotHere("the host manages the disk"),
     }
     const ADVICE: Advice = Advice {
-        fix: "cap it by a file in /etc/systemd/journald.conf.d",
+        fix: "limit it with a file in /etc/systemd/journald.conf.d",
         commands: &[],
     };
-    Problem::new("no cap, on a small disk", &ADVICE)
+    Problem::new("no limit, on a small disk", &ADVICE)
         .repaired_by(Some(recipe::journal()))
         .into()
 }
 
 fn rotation(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.init != Init::OpenRc || !facts.has("stat /var/log/k3s.log") {
-        return Judgement::NotHere("k3s does not log into a file");
+        return Judgement::NotHere("k3s does not log to a file");
     }
     if facts.has("stat /usr/sbin/logrotate") {
         return ok("logrotate is installed");

@@ -21,25 +21,25 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &[],
         reads: &["/proc/sys/kernel/arch"],
-        why: "k3s is built for amd64, arm64 and ARMv7; the platform's images for amd64 and arm64",
+        why: "k3s is built for amd64, arm64 and ARMv7; images of the platform for amd64 and arm64",
         judge: architecture,
     },
     Check {
         id: "system.userland",
-        title: "Programs of 64 bit",
+        title: "64-bit userland",
         severity: Warning,
         after: &["system.architecture"],
         reads: &["elf /bin/sh", "/proc/sys/kernel/arch"],
-        why: "packages for arm64 do not install, and helpers of k3s (iptables, mount) are of another kind than k3s itself",
+        why: "arm64 packages do not install, and the helpers of k3s (iptables, mount) have another architecture than k3s itself",
         judge: userland,
     },
     Check {
         id: "system.container",
-        title: "Rights of this container",
+        title: "Container privileges",
         severity: Critical,
         after: &[],
         reads: &["stat /dev/kmsg", "/proc/self/mountinfo"],
-        why: "the kubelet does not start without /dev/kmsg, and kube-proxy cannot set what it needs in a read-only /proc/sys",
+        why: "the kubelet needs /dev/kmsg, and kube-proxy needs a writable /proc/sys",
         judge: container,
     },
     Check {
@@ -48,25 +48,25 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["/etc/wsl.conf", "/run/systemd/system/"],
-        why: "without systemd nothing starts or watches the agent and k3s here",
+        why: "without systemd nothing starts or supervises the agent and k3s here",
         judge: wsl,
     },
     Check {
         id: "system.nas",
-        title: "Storage box",
+        title: "NAS system",
         severity: Note,
         after: &[],
         reads: &[],
-        why: "the systems of storage boxes keep no changes outside their volumes and have kernels of their own",
+        why: "NAS systems discard changes outside their volumes and have kernels of their own",
         judge: nas,
     },
     Check {
         id: "system.restart",
-        title: "Upgrades that wait for a restart",
+        title: "Restart required",
         severity: Note,
         after: &["kernel.restart"],
         reads: &["stat /run/reboot-required", "/run/reboot-required.pkgs"],
-        why: "what was upgraded is in use only after a restart",
+        why: "upgrades take effect only after a restart",
         judge: restart,
     },
     Check {
@@ -79,7 +79,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/usr/share/selinux/packages/",
             "stat /usr/local/bin/k3s",
         ],
-        why: "with SELinux enforcing, containers of k3s fail without its policy",
+        why: "while SELinux is enforcing, k3s containers fail without its policy",
         judge: selinux,
     },
     Check {
@@ -88,7 +88,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["/proc/meminfo"],
-        why: "a k3s server takes half a gigabyte for itself, and when memory is out the kernel kills what it likes",
+        why: "a k3s server uses half a gigabyte itself, and when memory runs out the kernel kills processes",
         judge: memory_size,
     },
     Check {
@@ -97,21 +97,21 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &["memory.size"],
         reads: &["/proc/pressure/memory"],
-        why: "programs stand still while the kernel looks for memory",
+        why: "programs stall while the kernel reclaims memory",
         judge: pressure,
     },
     Check {
         id: "memory.killed",
-        title: "Programs killed for want of memory",
+        title: "Out-of-memory kills",
         severity: Warning,
         after: &["memory.size"],
         reads: &["/proc/vmstat"],
-        why: "k3s sets no limit of its own, so the kernel chose what to end",
+        why: "k3s sets no memory limits by default, so the kernel chose which processes to kill",
         judge: killed,
     },
     Check {
         id: "power.supply",
-        title: "Supply of the Raspberry Pi",
+        title: "Power supply of the Raspberry Pi",
         severity: Critical,
         after: &[],
         reads: &["/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled"],
@@ -124,14 +124,14 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["/sys/class/thermal/*/temp"],
-        why: "a hot processor is slowed down",
+        why: "a hot processor is throttled",
         judge: heat,
     },
 ];
 
 fn architecture(facts: &Facts, environment: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "use this machine to watch a cluster on another one (agent.kubeconfig), or a board with a 64-bit processor",
+        fix: "use this machine to monitor a cluster on another one (agent.kubeconfig), or use a board with a 64-bit processor",
         commands: &[],
     };
     match environment.architecture.as_deref() {
@@ -146,12 +146,12 @@ fn architecture(facts: &Facts, environment: &Environment) -> Judgement {
 
 fn userland(facts: &Facts, environment: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "write the 64-bit image of {distribution} onto the disk; an upgrade in place is not supported by anybody",
+        fix: "install the 64-bit image of {distribution}; an in-place upgrade is not supported",
         commands: &[],
     };
     match facts.word("elf /bin/sh") {
         Some("32") if environment.is_64_bit() => {
-            Problem::new("a 64-bit kernel with programs of 32 bit", &ADVICE).into()
+            Problem::new("a 64-bit kernel with a 32-bit userland", &ADVICE).into()
         }
         Some(bits) => ok(format!("{bits} bit")),
         None => unread(facts, "elf /bin/sh"),
@@ -162,16 +162,14 @@ fn container(facts: &Facts, environment: &Environment) -> Judgement {
     if !environment.virtualisation.is_container()
         || environment.virtualisation == Virtualisation::Pod
     {
-        return Judgement::NotHere("this is no container");
+        return Judgement::NotHere("this is not a container");
     }
     let has_log = facts.is_there("stat /dev/kmsg") != Some(false);
     let is_settable = !facts
         .mounted_at("/proc/sys")
         .is_some_and(|mount| mount.has("ro"));
     const LXC: Advice = Advice {
-        fix: "on the host, in the container's configuration (Proxmox: /etc/pve/lxc/ID.conf): features: nesting=1,keyctl=1; \
-            lxc.apparmor.profile: unconfined; lxc.cgroup2.devices.allow: a; lxc.mount.auto: proc:rw sys:rw; \
-            lxc.mount.entry: /dev/kmsg dev/kmsg none bind,create=file; then restart the container. A virtual machine needs none of this",
+        fix: "on the host, in the container's configuration (Proxmox: /etc/pve/lxc/ID.conf): features: nesting=1,keyctl=1; lxc.apparmor.profile: unconfined; lxc.cgroup2.devices.allow: a; lxc.mount.auto: proc:rw sys:rw; lxc.mount.entry: /dev/kmsg dev/kmsg none bind,create=file; then restart the container. A virtual machine needs none of this",
         commands: &[],
     };
     const OTHER: Advice = Advice {
@@ -198,7 +196,7 @@ fn wsl(facts: &Facts, environment: &Environment) -> Judgement {
         commands: &[],
     };
     const SYSTEMD: Advice = Advice {
-        fix: "write systemd=true below [boot] in /etc/wsl.conf, then in Windows: wsl --shutdown",
+        fix: "add systemd=true below [boot] in /etc/wsl.conf, then in Windows: wsl --shutdown",
         commands: &["printf '[boot]\\nsystemd=true\\n' | sudo tee -a /etc/wsl.conf"],
     };
     match environment.virtualisation {
@@ -214,11 +212,11 @@ fn wsl(facts: &Facts, environment: &Environment) -> Judgement {
                 .lines()
                 .any(|line| line.replace(' ', "") == "systemd=true");
             const PENDING: Advice = Advice {
-                fix: "in Windows: wsl --shutdown, then start it anew",
+                fix: "in Windows: wsl --shutdown, then start it again",
                 commands: &[],
             };
             let advice = if is_asked { &PENDING } else { &SYSTEMD };
-            Problem::new("systemd does not run", advice).into()
+            Problem::new("systemd is not running", advice).into()
         }
         Virtualisation::Bare
         | Virtualisation::Vm
@@ -231,11 +229,11 @@ fn wsl(facts: &Facts, environment: &Environment) -> Judgement {
 
 fn nas(_: &Facts, environment: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "run k3s in a virtual machine of the box, its disk on a volume; the agent itself may watch it from outside (agent.kubeconfig)",
+        fix: "run k3s in a virtual machine on the NAS, with its disk on a volume; the agent can monitor it from outside (agent.kubeconfig)",
         commands: &[],
     };
     match environment.nas {
-        None => Judgement::NotHere("this is an ordinary system"),
+        None => Judgement::NotHere("this is not a NAS"),
         Some(nas) => Problem::new(
             format!("{}: k3s is not supported on it", nas.word()),
             &ADVICE,
@@ -249,13 +247,13 @@ fn restart(facts: &Facts, _: &Environment) -> Judgement {
         return ok("none");
     }
     const ADVICE: Advice = Advice {
-        fix: "restart the machine when it suits you; applications are away for some minutes",
+        fix: "restart the machine at a convenient time; applications are down for some minutes",
         commands: &["sudo reboot"],
     };
     let packages = facts.text("/run/reboot-required.pkgs").unwrap_or_default();
     let packages: Vec<_> = packages.lines().take(4).collect();
     let seen = if packages.is_empty() {
-        "the system asks for it".to_owned()
+        "the system requests it".to_owned()
     } else {
         packages.join(", ")
     };
@@ -264,23 +262,23 @@ fn restart(facts: &Facts, _: &Environment) -> Judgement {
 
 fn selinux(facts: &Facts, _: &Environment) -> Judgement {
     if facts.word("/sys/fs/selinux/enforce") != Some("1") {
-        return Judgement::NotHere("SELinux does not enforce anything here");
+        return Judgement::NotHere("SELinux is not enforcing");
     }
     if facts
         .names("/usr/share/selinux/packages/")
         .any(|name| name.starts_with("k3s.pp"))
     {
-        return ok("the policy of k3s is installed");
+        return ok("the k3s policy is installed");
     }
     if !facts.has("stat /usr/local/bin/k3s") {
         return Judgement::NotHere("k3s is not installed");
     }
     const ADVICE: Advice = Advice {
-        fix: "install the package k3s-selinux from rpm.rancher.io, write selinux: true into /etc/rancher/k3s/config.yaml and restart k3s",
+        fix: "install the package k3s-selinux from rpm.rancher.io, set selinux: true in /etc/rancher/k3s/config.yaml and restart k3s",
         commands: &["{install k3s-selinux}", "{restart k3s}"],
     };
     Problem::new(
-        "SELinux enforces, and the policy of k3s is not installed",
+        "SELinux is enforcing, but the k3s policy is not installed",
         &ADVICE,
     )
     .into()
@@ -292,12 +290,11 @@ fn memory_size(facts: &Facts, _: &Environment) -> Judgement {
     };
     let seen = format!("{} MB", total / 1_000_000);
     const AGENT: Advice = Advice {
-        fix: "let this machine join as an agent of another server, or leave out what is not needed: write disable: [traefik, servicelb, metrics-server] \
-            into /etc/rancher/k3s/config.yaml; compressed swap (zram) helps",
+        fix: "join this machine to another server as an agent, or disable what is not needed: set disable: [traefik, servicelb, metrics-server] in /etc/rancher/k3s/config.yaml; compressed swap (zram) helps",
         commands: &[],
     };
     const TOO_SMALL: Advice = Advice {
-        fix: "k3s does not fit: use this machine to watch a cluster on another one (agent.kubeconfig)",
+        fix: "there is not enough memory for k3s: use this machine to monitor a cluster on another one (agent.kubeconfig)",
         commands: &[],
     };
     // Boards have a little less than their name says: firmware and the graphics take some.
@@ -328,12 +325,12 @@ fn pressure(facts: &Facts, _: &Environment) -> Judgement {
     else {
         return unread(facts, "/proc/pressure/memory");
     };
-    let seen = format!("programs stood still for {percent} % of the last minute");
+    let seen = format!("programs stalled for {percent} % of the last minute");
     if percent < 10 {
         return ok(seen);
     }
     const ADVICE: Advice = Advice {
-        fix: "find what uses the memory, give it a limit, or move it to another machine",
+        fix: "find what uses the memory, set a limit, or move it to another machine",
         commands: &[
             "ps -eo rss,comm --sort=-rss | head",
             "sudo k3s kubectl top pods -A --sort-by=memory",
@@ -344,8 +341,7 @@ fn pressure(facts: &Facts, _: &Environment) -> Judgement {
 
 fn killed(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "give the workloads limits, and the kubelet room to act first: write kubelet-arg: [\"eviction-hard=memory.available<100Mi,nodefs.available<10%\"] \
-            into /etc/rancher/k3s/config.yaml",
+        fix: "set memory limits for the workloads, and let the kubelet evict Pods first: set kubelet-arg: [\"eviction-hard=memory.available<100Mi,nodefs.available<10%\"] in /etc/rancher/k3s/config.yaml",
         commands: &["sudo dmesg | grep -i 'killed process' | tail -n 5"],
     };
     match facts.reading.oom_kills {
@@ -360,21 +356,21 @@ fn supply(facts: &Facts, environment: &Environment) -> Judgement {
     let flags = flags
         .find_map(|(_, text)| u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok());
     const ADVICE: Advice = Advice {
-        fix: "use the supply of the maker (5.1 V; 3 A for a Pi 4, 5 A for a Pi 5) with its own cable, and give disks a powered hub",
+        fix: "use the official power supply (5.1 V; 3 A for a Pi 4, 5 A for a Pi 5) with its own cable, and a powered hub for disks",
         commands: &[],
     };
     match flags {
-        None if environment.is_raspberry_pi() => unknown("the firmware does not say"),
-        None => Judgement::NotHere("no supply that can be asked"),
+        None if environment.is_raspberry_pi() => unknown("the firmware does not report it"),
+        None => Judgement::NotHere("no power supply reports its state"),
         // Bit 0: now; bit 16: since the machine started.
         Some(flags) if flags & 1 != 0 => {
             Problem::new("the voltage is too low right now", &ADVICE).into()
         }
         Some(flags) if flags & 0x1_0000 != 0 => {
-            let seen = "the voltage was too low since the machine started";
+            let seen = "the voltage has been too low since the machine started";
             Problem::new(seen, &ADVICE).severity(Warning).into()
         }
-        Some(_) => ok("it was never too weak since the machine started"),
+        Some(_) => ok("no under-voltage since the machine started"),
     }
 }
 
@@ -385,14 +381,14 @@ fn heat(facts: &Facts, _: &Environment) -> Judgement {
             .any(|part| name.contains(part))
     });
     let Some((name, hottest)) = processors.max_by_key(|(_, milli)| **milli) else {
-        return Judgement::NotHere("no sensor of the processor");
+        return Judgement::NotHere("the processor has no temperature sensor");
     };
     let seen = format!("{} °C ({name})", hottest / 1000);
     if *hottest < 80_000 {
         return ok(seen);
     }
     const ADVICE: Advice = Advice {
-        fix: "give it air: a fan or a heat sink, no closed case",
+        fix: "improve the cooling: a fan or heat sink, no closed case",
         commands: &[],
     };
     Problem::new(seen, &ADVICE).into()

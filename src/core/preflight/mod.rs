@@ -246,7 +246,7 @@ fn verdict(
         Judgement::NotHere(why) => why.clone_into(&mut verdict.seen),
         Judgement::Ok(_) | Judgement::Unknown(_) | Judgement::Problem(_) if cause.is_some() => {
             verdict.because = cause;
-            verdict.seen = format!("waits for {}", cause.unwrap_or_default());
+            verdict.seen = format!("skipped because of {}", cause.unwrap_or_default());
         }
         Judgement::Ok(seen) | Judgement::Unknown(seen) => {
             verdict.outcome = Outcome::Unknown;
@@ -279,8 +279,8 @@ fn ok(seen: impl Into<String>) -> Judgement {
 fn unread(facts: &Facts, name: &str) -> Judgement {
     Judgement::Unknown(match facts.found.get(name) {
         Some(Fact::Failed(why)) => format!("{name}: {why}"),
-        Some(Fact::Text(_)) => format!("{name} does not say it"),
+        Some(Fact::Text(_)) => format!("{name} does not report it"),
         Some(Fact::Forbidden) => NEEDS_ROOT.to_owned(),
-        Some(Fact::Missing) | None => format!("there is no {name}"),
+        Some(Fact::Missing) | None => format!("{name} does not exist"),
     })
 }

@@ -33,11 +33,11 @@ pub(super) const NETWORKS: [(&str, &str); 2] = [
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "network.carrier",
-        title: "Cable or wireless",
+        title: "Network interface",
         severity: Critical,
         after: &[],
         reads: &[STATES],
-        why: "nothing reaches this machine, and it reaches nothing",
+        why: "this machine has no network connection",
         judge: carrier,
     },
     Check {
@@ -46,7 +46,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &["network.carrier"],
         reads: &[ROUTES, ADDRESSES_6, UNITS],
-        why: "without an address nothing reaches this machine, and it reaches nothing",
+        why: "without an address the network is unreachable",
         judge: address,
     },
     Check {
@@ -55,30 +55,30 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Critical,
         after: &["network.address"],
         reads: &[ROUTES, ROUTES_6],
-        why: "k3s stops at its start with \"no default routes found\", and nothing beyond the local network can be reached",
+        why: "k3s stops with \"no default routes found\", and nothing beyond the local network is reachable",
         judge: route,
     },
     Check {
         id: "network.mtu",
-        title: "Size of packets",
+        title: "MTU",
         severity: Warning,
         after: &["network.carrier"],
         reads: &[SIZES, STATES],
-        why: "connections are made and then stand still as soon as something large is sent",
+        why: "connections are established, but stall as soon as something large is sent",
         judge: size,
     },
     Check {
         id: "network.overlap",
-        title: "Networks of the cluster",
+        title: "Cluster networks",
         severity: Critical,
         after: &["network.address"],
         reads: &[ROUTES, CONFIG, CONFIG_FOLDER],
-        why: "as soon as k3s starts, that network cannot be reached from here any more; it cannot be changed after the first start",
+        why: "this machine loses access to that network as soon as k3s starts; the cluster networks cannot be changed after the first start",
         judge: overlap,
     },
     Check {
         id: "network.node-ip",
-        title: "Address of the node",
+        title: "Node address",
         severity: Critical,
         after: &["network.address"],
         reads: &[
@@ -87,16 +87,16 @@ pub(super) const CHECKS: &[Check] = &[
             "/proc/self/net/fib_trie",
             ADDRESSES_6,
         ],
-        why: "k3s stops at its start when the address that it was told is not there",
+        why: "k3s stops when the configured address does not exist",
         judge: node_address,
     },
     Check {
         id: "network.local-name",
-        title: "Name of the server that is joined",
+        title: "Name of the k3s server",
         severity: Warning,
         after: &[],
         reads: &[CONFIG, CONFIG_FOLDER],
-        why: "k3s cannot look up names that end with .local",
+        why: "k3s cannot resolve names that end with .local",
         judge: local_name,
     },
     Check {
@@ -112,7 +112,7 @@ pub(super) const CHECKS: &[Check] = &[
             "/var/lib/k0s/",
             "/etc/kubernetes/manifests/",
         ],
-        why: "two of them on one machine fight for ports, interfaces and rules of the firewall",
+        why: "two distributions on one machine compete for ports, interfaces and firewall rules",
         judge: other_kubernetes,
     },
     Check {
@@ -142,7 +142,7 @@ pub(super) const CHECKS: &[Check] = &[
             CONFIG,
             CONFIG_FOLDER,
         ],
-        why: "the load balancer of k3s takes these ports over: the other program is suddenly not reached any more",
+        why: "the k3s load balancer takes over these ports: the other program becomes unreachable",
         judge: web_ports,
     },
 ];
@@ -159,7 +159,7 @@ fn leads_out(name: &str) -> bool {
 
 fn carrier(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "check the cable and the other end; for wireless: sudo nmcli device wifi connect NAME --ask, or raspi-config",
+        fix: "check the cable and its other end; for wireless: sudo nmcli device wifi connect NAME --ask, or raspi-config",
         commands: &["ip -brief link"],
     };
     let mut seen = Vec::new();
@@ -171,7 +171,7 @@ fn carrier(facts: &Facts, _: &Environment) -> Judgement {
         seen.push(format!("{name} is {}", state.trim()));
     }
     let seen = if seen.is_empty() {
-        "there is no interface that leads out".to_owned()
+        "no interface leads to the network".to_owned()
     } else {
         seen.join(", ")
     };
@@ -202,21 +202,21 @@ fn address(facts: &Facts, _: &Environment) -> Judgement {
         return ok("of IPv6");
     }
     const MANAGER: Advice = Advice {
-        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        fix: "check the DHCP server (the router), or configure a static address",
         commands: &[
             "nmcli device status",
             "sudo systemctl restart NetworkManager",
         ],
     };
     const NETWORKD: Advice = Advice {
-        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        fix: "check the DHCP server (the router), or configure a static address",
         commands: &[
             "networkctl status",
             "sudo systemctl restart systemd-networkd",
         ],
     };
     const OTHER: Advice = Advice {
-        fix: "look at the DHCP server (the router), or give the machine an address of its own",
+        fix: "check the DHCP server (the router), or configure a static address",
         commands: &["ip -brief address", "{restart networking}"],
     };
     let advice = if facts.is_running("NetworkManager") {
@@ -246,7 +246,7 @@ fn route(facts: &Facts, _: &Environment) -> Judgement {
         return ok("of IPv6");
     }
     const ADVICE: Advice = Advice {
-        fix: "let the router (DHCP) name itself, or set it by hand; on a site without any router give k3s one that leads nowhere, as below, at each start",
+        fix: "make the router announce itself (DHCP), or set the route by hand; on a site without a router, add a dummy route as below at every boot",
         commands: &[
             "ip route",
             "sudo ip link add dummy0 type dummy && sudo ip link set dummy0 up",
@@ -266,17 +266,17 @@ fn size(facts: &Facts, _: &Environment) -> Judgement {
     let is_up =
         |name: &str| facts.word(&format!("/sys/class/net/{name}/operstate")) != Some("down");
     const SMALL: Advice = Advice {
-        fix: "set it to 1500, or to what the line takes (1492 for PPPoE), now and in the settings of the interface",
+        fix: "set it to 1500, or to what the line supports (1492 for PPPoE), now and in the configuration of the interface",
         commands: &["sudo ip link set dev {about} mtu 1500"],
     };
     const TUNNEL: Advice = Advice {
-        fix: "restart k3s, so that it makes {about} anew for the size of packets that the interface below has now",
+        fix: "restart k3s, which creates {about} with the MTU that the underlying interface has now",
         commands: &["sudo ip link delete {about}", "{restart k3s}"],
     };
     // IPv6 does not work below 1280 bytes, and no line of today has less.
     let mut out = sizes().filter(|(name, _)| leads_out(name) && is_up(name));
     if let Some((name, bytes)) = out.find(|(_, bytes)| *bytes < 1280) {
-        return Problem::new(format!("{name} takes packets of {bytes} bytes"), &SMALL)
+        return Problem::new(format!("{name} has an MTU of {bytes} bytes"), &SMALL)
             .about(name)
             .into();
     }
@@ -289,18 +289,18 @@ fn size(facts: &Facts, _: &Environment) -> Judgement {
     match (smallest, tunnel) {
         (Some(smallest), Some((name, bytes))) if bytes + 50 > smallest => {
             let seen = format!(
-                "{name} takes packets of {bytes} bytes and wraps them in 50 more, the interface below takes {smallest}"
+                "{name} has an MTU of {bytes} bytes and adds 50 for VXLAN; the underlying interface has {smallest}"
             );
             Problem::new(seen, &TUNNEL).about(name).into()
         }
         (Some(smallest), _) => ok(format!("{smallest} bytes")),
-        (None, _) => Judgement::NotHere("there is no interface that leads out"),
+        (None, _) => Judgement::NotHere("no interface leads to the network"),
     }
 }
 
 fn overlap(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "before the first start of k3s give it other networks in /etc/rancher/k3s/config.yaml; where it has started already, it has to be installed anew",
+        fix: "before the first start of k3s, configure other networks in /etc/rancher/k3s/config.yaml; after it, k3s has to be reinstalled",
         commands: &[
             "sudo mkdir -p /etc/rancher/k3s",
             "printf 'cluster-cidr: 10.52.0.0/16\\nservice-cidr: 10.53.0.0/16\\ncluster-dns: 10.53.0.10\\n' | sudo tee -a /etc/rancher/k3s/config.yaml",
@@ -318,19 +318,19 @@ fn overlap(facts: &Facts, _: &Environment) -> Judgement {
             return Problem::new(seen, &ADVICE).into();
         }
     }
-    ok("they overlap with nothing here")
+    ok("no overlap with local networks")
 }
 
 fn node_address(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "give this machine the address again (a reservation in the DHCP server), or take node-ip out of /etc/rancher/k3s/config.yaml and restart k3s",
+        fix: "give this machine that address again (a DHCP reservation), or remove node-ip from /etc/rancher/k3s/config.yaml and restart k3s",
         commands: &[
             "sudo sed -i.bak '/^node-ip:/d' /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
         ],
     };
     let Some(wanted) = facts.k3s_setting("node-ip") else {
-        return Judgement::NotHere("k3s chooses it by itself");
+        return Judgement::NotHere("k3s chooses it automatically");
     };
     let Some(Ok(address)) = wanted
         .split(',')
@@ -351,14 +351,14 @@ fn node_address(facts: &Facts, _: &Environment) -> Judgement {
 
 fn local_name(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "name the server in /etc/rancher/k3s/config.yaml by its address, or by a name that the router knows, and restart k3s",
+        fix: "use the server's address in /etc/rancher/k3s/config.yaml, or a name that the router resolves, and restart k3s",
         commands: &[
             "sudo sed -i.bak 's#^server:.*#server: https://ADDRESS:6443#' /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
         ],
     };
     let Some(server) = facts.k3s_setting("server") else {
-        return Judgement::NotHere("this node joins nobody");
+        return Judgement::NotHere("this node does not join a server");
     };
     let host = server
         .rsplit("://")
@@ -375,7 +375,7 @@ fn other_kubernetes(facts: &Facts, _: &Environment) -> Judgement {
         return Judgement::NotHere(NO_K3S);
     }
     const ADVICE: Advice = Advice {
-        fix: "decide for one of the two and remove the other: {about}",
+        fix: "keep one of the two and remove the other: {about}",
         commands: &["{about}"],
     };
     let others = [
@@ -398,10 +398,10 @@ fn other_kubernetes(facts: &Facts, _: &Environment) -> Judgement {
         (facts.has_process("rke2"), "RKE2", "sudo rke2-uninstall.sh"),
     ];
     match others.into_iter().find(|(is_there, _, _)| *is_there) {
-        Some((_, name, command)) => Problem::new(format!("k3s and {name} are both here"), &ADVICE)
+        Some((_, name, command)) => Problem::new(format!("both k3s and {name} are here"), &ADVICE)
             .about(command)
             .into(),
-        None => ok("there is none"),
+        None => ok("none found"),
     }
 }
 
@@ -427,16 +427,16 @@ fn holder(facts: &Facts, port: u16) -> Option<(&str, &str)> {
 fn taken(facts: &Facts, port: u16) -> String {
     match holder(facts, port) {
         Some((process, name)) => format!("{name} (process {process}) listens on port {port}"),
-        None => format!("something listens on port {port}"),
+        None => format!("a program listens on port {port}"),
     }
 }
 
 fn ports(facts: &Facts, _: &Environment) -> Judgement {
     if has_k3s(facts) {
-        return ok("k3s has them");
+        return ok("k3s uses them");
     }
     const ADVICE: Advice = Advice {
-        fix: "stop that program, or give it another port",
+        fix: "stop that program, or change its port",
         commands: &["sudo ss -ltnp 'sport = :{about}'"],
     };
     let listening = facts.listening();
@@ -457,10 +457,10 @@ fn web_ports(facts: &Facts, _: &Environment) -> Judgement {
     }
     let config = facts.text(CONFIG).unwrap_or_default();
     if config.contains("traefik") || config.contains("servicelb") {
-        return Judgement::NotHere("the load balancer of k3s is switched off");
+        return Judgement::NotHere("the k3s load balancer is disabled");
     }
     const ADVICE: Advice = Advice {
-        fix: "let the other program use other ports, or switch the ingress of k3s off: disable: [traefik] in /etc/rancher/k3s/config.yaml",
+        fix: "change the ports of the other program, or disable the ingress of k3s: disable: [traefik] in /etc/rancher/k3s/config.yaml",
         commands: &["sudo ss -ltnp 'sport = :{about}'"],
     };
     let listening = facts.listening();
@@ -471,6 +471,6 @@ fn web_ports(facts: &Facts, _: &Environment) -> Judgement {
         Some(port) => Problem::new(taken(facts, port), &ADVICE)
             .about(port.to_string())
             .into(),
-        None => ok("both are free, or the load balancer's"),
+        None => ok("both are free, or used by the load balancer"),
     }
 }

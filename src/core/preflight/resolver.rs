@@ -22,16 +22,16 @@ const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "dns.servers",
-        title: "Name servers",
+        title: "DNS servers",
         severity: Critical,
         after: &[],
         reads: &[RESOLVER],
-        why: "no name can be looked up: no control plane, no images",
+        why: "no name can be resolved: no control plane, no image pulls",
         judge: servers,
     },
     Check {
         id: "dns.answers",
-        title: "Answers of name servers",
+        title: "DNS resolution",
         severity: Critical,
         after: &[
             "dns.servers",
@@ -40,21 +40,21 @@ pub(super) const CHECKS: &[Check] = &[
             "network.route",
         ],
         reads: &[RESOLVER],
-        why: "no name can be looked up: no control plane, no images",
+        why: "no name can be resolved: no control plane, no image pulls",
         judge: answers,
     },
     Check {
         id: "dns.too-many",
-        title: "Number of name servers",
+        title: "Number of DNS servers",
         severity: Note,
         after: &["dns.servers"],
         reads: &[RESOLVER, BEHIND_STUB],
-        why: "Pods get the first three only, and Kubernetes complains about it all the time",
+        why: "Pods use the first three only, and Kubernetes logs a warning for each Pod",
         judge: too_many,
     },
     Check {
         id: "dns.pods",
-        title: "Name servers for Pods",
+        title: "DNS servers for Pods",
         severity: Warning,
         after: &["dns.servers"],
         reads: &[
@@ -64,7 +64,7 @@ pub(super) const CHECKS: &[Check] = &[
             CONFIG,
             "/etc/rancher/k3s/",
         ],
-        why: "Pods cannot ask a server on the loopback address, so k3s gives them 8.8.8.8: names of the local network, and sites without internet, do not work",
+        why: "Pods cannot use a server on the loopback address, so k3s gives them 8.8.8.8: local names do not resolve, and without internet access no name does",
         judge: of_pods,
     },
     Check {
@@ -73,14 +73,14 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &["dns.answers"],
         reads: &[RESOLVER, BEHIND_STUB],
-        why: "Pods try each name with it first: where it answers to anything, every name leads to the wrong machine",
+        why: "Pods try each name with this domain first: if it resolves any name, every name leads to the wrong host",
         judge: search,
     },
 ];
 
 fn servers(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "name a server in /etc/resolv.conf, best the router; where NetworkManager or systemd-resolved writes that file, in their settings",
+        fix: "add a DNS server to /etc/resolv.conf, preferably the router; if NetworkManager or systemd-resolved writes that file, add it in their configuration",
         commands: &["echo 'nameserver ADDRESS' | sudo tee -a /etc/resolv.conf"],
     };
     match facts.found.get(RESOLVER) {
@@ -98,7 +98,7 @@ fn servers(facts: &Facts, _: &Environment) -> Judgement {
 
 fn answers(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "check the router, or name another server in the place of {about}; a firewall must let port 53 out",
+        fix: "check the router, or replace {about} with another server; the firewall must allow outgoing port 53",
         commands: &["getent hosts example.com", "ip route get {about}"],
     };
     let mut well = Vec::new();
@@ -112,7 +112,7 @@ fn answers(facts: &Facts, _: &Environment) -> Judgement {
     }
     let Some((server, why)) = silent.first() else {
         return if well.is_empty() {
-            super::unknown("none was asked")
+            super::unknown("not tested")
         } else {
             ok(format!("{} answers", well.join(", ")))
         };
@@ -138,7 +138,7 @@ fn for_pods(facts: &Facts) -> &'static str {
 
 fn too_many(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "leave three of them in {about}, or write a file with three and name it as resolv-conf: in /etc/rancher/k3s/config.yaml",
+        fix: "keep three of them in {about}, or write a file with three and set resolv-conf: in /etc/rancher/k3s/config.yaml to it",
         commands: &[],
     };
     let file = for_pods(facts);
@@ -156,27 +156,27 @@ fn of_pods(facts: &Facts, _: &Environment) -> Judgement {
         return Judgement::NotHere("k3s is not installed");
     }
     if let Some(file) = facts.k3s_setting("resolv-conf") {
-        return ok(format!("k3s takes them from {file}"));
+        return ok(format!("k3s reads them from {file}"));
     }
     let file = for_pods(facts);
     let usable = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
     if facts.name_servers(file).iter().all(usable) {
-        return ok(format!("k3s takes them from {file}"));
+        return ok(format!("k3s reads them from {file}"));
     }
     const ADVICE: Advice = Advice {
-        fix: "write a file with the router's address, name it as resolv-conf: in /etc/rancher/k3s/config.yaml and restart k3s",
+        fix: "write a file with the router's address, set resolv-conf: in /etc/rancher/k3s/config.yaml to it and restart k3s",
         commands: &[
             "echo 'nameserver ADDRESS' | sudo tee /etc/rancher/k3s/resolv.conf",
             "echo 'resolv-conf: /etc/rancher/k3s/resolv.conf' | sudo tee -a /etc/rancher/k3s/config.yaml",
             "{restart k3s}",
         ],
     };
-    Problem::new(format!("{file} names the loopback address"), &ADVICE).into()
+    Problem::new(format!("{file} contains the loopback address"), &ADVICE).into()
 }
 
 fn search(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "write a file without the line \"search\", name it as resolv-conf: in /etc/rancher/k3s/config.yaml and restart k3s",
+        fix: "write a file without the line \"search\", set resolv-conf: in /etc/rancher/k3s/config.yaml to it and restart k3s",
         commands: &[
             "grep -v ^search {about} | sudo tee /etc/rancher/k3s/resolv.conf",
             "echo 'resolv-conf: /etc/rancher/k3s/resolv.conf' | sudo tee -a /etc/rancher/k3s/config.yaml",
@@ -194,10 +194,10 @@ fn search(facts: &Facts, _: &Environment) -> Judgement {
     for domain in domains {
         // The answer is there where a name was asked for that nobody can have.
         if facts.text(&format!("any name of {domain}")).is_some() {
-            return Problem::new(format!("{domain} answers to any name"), &ADVICE)
+            return Problem::new(format!("{domain} resolves any name"), &ADVICE)
                 .about(file)
                 .into();
         }
     }
-    ok("it answers to its own names only")
+    ok("it resolves only its own names")
 }

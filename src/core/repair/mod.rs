@@ -84,22 +84,22 @@ pub struct KernelLine {
 pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLine>, Left> {
     if text.contains(['\r', '\0']) {
         return Err(Left {
-            why: "it has line ends of Windows, which the firmware takes for a part of the last word",
+            why: "it has Windows line ends, which the firmware takes as part of the last parameter",
             fix: "sudo sed -i 's/\\r//g' FILE, then again",
         });
     }
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let (Some(line), None, false) = (lines.next(), lines.next(), text.starts_with('\n')) else {
         return Err(Left {
-            why: "it must be one single line, and is not",
-            fix: "look at FILE: all parameters belong into its first line",
+            why: "it must be one single line, but is not",
+            fix: "check FILE: all parameters belong on its first line",
         });
     };
     let there: Vec<_> = line.split_ascii_whitespace().collect();
     if !there.iter().any(|word| word.contains('=')) {
         return Err(Left {
-            why: "it does not look like the parameters of a kernel",
-            fix: "look at FILE: on newer systems the real one is /boot/firmware/cmdline.txt",
+            why: "it does not look like a kernel command line",
+            fix: "check FILE: on newer systems the real one is /boot/firmware/cmdline.txt",
         });
     }
     let disables = |word: &&str| {
@@ -108,8 +108,8 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
     };
     if there.iter().any(disables) {
         return Err(Left {
-            why: "somebody switched the memory controller off there",
-            fix: "take cgroup_disable=memory out of FILE, then again",
+            why: "the memory controller is disabled there on purpose",
+            fix: "remove cgroup_disable=memory from FILE, then try again",
         });
     }
     let missing: Vec<_> = words
@@ -125,8 +125,8 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
     let line = format!("{} {}", line.trim_end(), missing.join(" "));
     if line.len() > KERNEL_LINE_BYTES_MAX {
         return Err(Left {
-            why: "it would become longer than kernels read",
-            fix: "make the line in FILE shorter, then again",
+            why: "it would exceed the length that kernels read",
+            fix: "shorten the line in FILE, then try again",
         });
     }
     let content = line + &rest.unwrap_or_default();

@@ -152,10 +152,10 @@ pub fn inotify(instances: u64, watches: u64) -> Option<Recipe> {
     }));
     (steps.len() > 1).then(|| Recipe {
         does: format!(
-            "raises the limits of inotify to 8192 instances and 524288 watches: in {FILE}, and at once"
+            "raises the inotify limits to 8192 instances and 524288 watches: in {FILE}, and immediately"
         ),
-        leaves: "a limit that is higher, and other files of /etc/sysctl.d".to_owned(),
-        undo: format!("removes {FILE} and sets the limits to what they were"),
+        leaves: "limits that are higher already, and other files in /etc/sysctl.d".to_owned(),
+        undo: format!("removes {FILE} and restores the previous limits"),
         needs_reboot: false,
         steps,
     })
@@ -178,10 +178,10 @@ pub fn network_manager(is_running: bool) -> Recipe {
     }
     Recipe {
         does: format!(
-            "tells NetworkManager in {FILE} to leave cni*, flannel* and veth* alone, and lets it read that"
+            "makes NetworkManager ignore cni*, flannel* and veth* with {FILE}, and reloads its configuration"
         ),
-        leaves: "all connections and every other interface".to_owned(),
-        undo: format!("removes {FILE} and lets NetworkManager read its settings again"),
+        leaves: "all connections and all other interfaces".to_owned(),
+        undo: format!("removes {FILE} and reloads the configuration of NetworkManager"),
         needs_reboot: false,
         steps,
     }
@@ -204,11 +204,11 @@ pub fn kernel_modules(missing: &[&str]) -> Recipe {
     }));
     Recipe {
         does: format!(
-            "loads {}, now and, by {FILE}, at every start",
+            "loads {}, now and, with {FILE}, at every boot",
             missing.join(", ")
         ),
         leaves: "all other modules and their options".to_owned(),
-        undo: format!("removes {FILE}; the modules stay loaded until the next start"),
+        undo: format!("removes {FILE}; the modules stay loaded until the next boot"),
         needs_reboot: false,
         steps,
     }
@@ -217,10 +217,9 @@ pub fn kernel_modules(missing: &[&str]) -> Recipe {
 /// Lets systemd set the clock by the network.
 pub fn clock() -> Recipe {
     Recipe {
-        does: "switches on that the clock is set by the network (timedatectl set-ntp true)"
-            .to_owned(),
-        leaves: "the time zone, and which servers are asked".to_owned(),
-        undo: "switches it off again; the clock is not set back".to_owned(),
+        does: "enables network time synchronization (timedatectl set-ntp true)".to_owned(),
+        leaves: "the time zone and the choice of time servers".to_owned(),
+        undo: "disables it again; the clock is not set back".to_owned(),
         needs_reboot: false,
         steps: vec![Step::Run {
             forth: "timedatectl set-ntp true".to_owned(),
@@ -238,10 +237,10 @@ pub fn journal() -> Recipe {
     const FILE: &str = "/etc/systemd/journald.conf.d/90-pipeops.conf";
     Recipe {
         does: format!(
-            "limits the journal to 100 MB in {FILE}, and restarts journald; its oldest entries beyond that are deleted"
+            "limits the journal to 100 MB with {FILE}, and restarts journald, which deletes the oldest entries beyond that"
         ),
         leaves: "the newest 100 MB of the journal, and all other logs".to_owned(),
-        undo: format!("removes {FILE} and restarts journald; deleted entries do not come back"),
+        undo: format!("removes {FILE} and restarts journald; deleted entries are not restored"),
         needs_reboot: false,
         steps: vec![
             Step::File {
@@ -274,10 +273,10 @@ pub fn swap_file(path: &str, is_enabled: bool) -> Recipe {
     }
     Recipe {
         does: format!(
-            "stops swapping to {path} (dphys-swapfile swapoff) and disables dphys-swapfile"
+            "disables swap on {path} (dphys-swapfile swapoff) and the service dphys-swapfile"
         ),
         leaves: format!("the file {path} itself, zram, and other swap"),
-        undo: "enables dphys-swapfile again and swaps to its file".to_owned(),
+        undo: "enables dphys-swapfile and its swap file again".to_owned(),
         needs_reboot: false,
         steps,
     }
@@ -290,9 +289,9 @@ pub const RPI_SWAP_FOLDER: &str = "/etc/rpi/swap.conf.d";
 pub fn rpi_swap() -> Recipe {
     const FILE: &str = "/etc/rpi/swap.conf.d/90-pipeops.conf";
     Recipe {
-        does: format!("keeps swap in memory, compressed (zram), and off the card, by {FILE}"),
-        leaves: "the file /var/swap, and how much memory zram takes".to_owned(),
-        undo: format!("removes {FILE}; after a reboot swap is as it was"),
+        does: format!("keeps swap in compressed memory (zram) instead of on the card, with {FILE}"),
+        leaves: "the file /var/swap, and the size of zram".to_owned(),
+        undo: format!("removes {FILE}; after a reboot swap is configured as before"),
         needs_reboot: true,
         steps: vec![Step::File {
             path: FILE,
@@ -311,12 +310,12 @@ pub fn memory_in_line(path: &str, text: &str) -> Result<Option<Recipe>, Left> {
     };
     Ok(Some(Recipe {
         does: format!(
-            "adds {:?} to the end of the one line of {path}",
+            "appends {:?} to the single line of {path}",
             missing.join(" ")
         ),
-        leaves: "all other parameters in that line, and every other file of the boot partition"
+        leaves: "all other parameters in that line, and all other files of the boot partition"
             .to_owned(),
-        undo: format!("puts back {path} as it was; a reboot switches the controller off again"),
+        undo: format!("restores {path}; a reboot disables the controller again"),
         needs_reboot: true,
         steps: vec![Step::Line {
             path: path.to_owned(),
@@ -335,11 +334,11 @@ pub const GRUB_CONTENT: &str = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX cgroup_
 pub fn memory_in_grub() -> Recipe {
     Recipe {
         does: format!(
-            "adds cgroup_enable=memory to the kernel's parameters by {GRUB_FILE}, and runs update-grub"
+            "adds cgroup_enable=memory to the kernel command line with {GRUB_FILE}, and runs update-grub"
         ),
         leaves: "/etc/default/grub, and all other parameters".to_owned(),
         undo: format!(
-            "removes {GRUB_FILE} and runs update-grub again; a reboot switches the controller off again"
+            "removes {GRUB_FILE} and runs update-grub again; a reboot disables the controller again"
         ),
         needs_reboot: true,
         steps: vec![

@@ -175,7 +175,7 @@ fn the_doctor_of_a_new_machine_says_up_and_knows_its_checks() {
     let output = machine.run("agent doctor");
     let told = text(&output.stdout);
     assert_eq!(code(&output), 1, "{told}");
-    let (_, finding) = told.split_at(told.find("Settings of the agent: ").unwrap());
+    let (_, finding) = told.split_at(told.find("Agent configuration: ").unwrap());
     let finding: Vec<_> = finding.lines().take(5).collect();
     assert!(finding[0].contains("there is no token"), "{finding:#?}");
     assert!(
@@ -203,7 +203,7 @@ fn the_doctor_of_a_new_machine_says_up_and_knows_its_checks() {
     // One check is looked at by its name.
     let output = machine.run("agent doctor agent.settings");
     assert_eq!(code(&output), 1);
-    assert!(text(&output.stdout).starts_with("critical: Settings of the agent: there is no token"));
+    assert!(text(&output.stdout).starts_with("critical: Agent configuration: there is no token"));
     assert!(!text(&output.stdout).contains("checks are fine"));
     // What no agent answers is not called a start that cannot work.
     let output = machine.run("agent status");
@@ -278,7 +278,7 @@ fn a_helper_that_does_not_run_is_told_once_for_all_repairs() {
     assert_eq!(code(&output), 2);
     let told = text(&output.stderr);
     assert_eq!(
-        told.matches("the root helper does not run").count(),
+        told.matches("the keeper is not running").count(),
         1,
         "{told}"
     );

@@ -217,7 +217,7 @@ fn names_that_nobody_answers() {
     let Some(told) = after(&resolver("nameserver 127.0.0.1"), &[]) else {
         return;
     };
-    assert_problem(&told, "dns.answers", "nothing answers names there");
+    assert_problem(&told, "dns.answers", "no DNS server answers there");
     let silent = after(&resolver("nameserver 192.0.2.53"), &[]).unwrap();
     assert_problem(&silent, "dns.answers", "192.0.2.53");
     let told = after(&resolver("# none"), &[]).unwrap();

@@ -53,7 +53,7 @@ pub(super) fn k3s() -> Vec<Case> {
                 "dates /var/lib/rancher/k3s/server/tls/client-admin.crt",
                 ENDED,
             ),
-            &["client-admin.crt ended"],
+            &["client-admin.crt expired"],
         ),
         case(
             "k3s.certificates",
@@ -67,7 +67,7 @@ pub(super) fn k3s() -> Vec<Case> {
             "k3s.service",
             stopped(ubuntu()),
             &[
-                "does not run",
+                "not running",
                 "journalctl -u k3s -n 50",
                 "sudo systemctl enable --now k3s",
             ],
@@ -104,7 +104,7 @@ pub(super) fn k3s() -> Vec<Case> {
         case(
             "k3s.kubeconfig-certificate",
             ubuntu().answering("kubeconfig dates", ENDED),
-            &["it ended"],
+            &["it expired"],
         ),
         case(
             "k3s.api",
@@ -161,7 +161,7 @@ pub(super) fn agent() -> Vec<Case> {
         case(
             "dashboard.certificate",
             ubuntu().failing("certificate of the dashboard", "it ended\nrenew it"),
-            &["it ended", "renew it"],
+            &["it expired", "renew it"],
         ),
     ]
 }

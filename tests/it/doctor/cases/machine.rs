@@ -25,7 +25,7 @@ pub(super) fn machine() -> Vec<Case> {
         case(
             "system.userland",
             raspberry_pi().with("bin/sh", ELF_32),
-            &["32 bit", "Debian GNU/Linux 12"],
+            &["32-bit", "Debian GNU/Linux 12"],
         ),
         case(
             "system.container",
@@ -63,7 +63,7 @@ pub(super) fn machine() -> Vec<Case> {
             rocky().with("sys/fs/selinux/enforce", "1"),
             &["sudo dnf install k3s-selinux", "sudo systemctl restart k3s"],
         ),
-        case("memory.size", small(300), &["k3s does not fit"]),
+        case("memory.size", small(300), &["not enough memory for k3s"]),
         case("memory.size", small(900), &["servicelb"]),
         case(
             "memory.pressure",
@@ -146,7 +146,7 @@ pub(super) fn clock() -> Vec<Case> {
         case(
             "host.machine-id",
             ubuntu().with("etc/machine-id", "uninitialized\n"),
-            &["never made"],
+            &["never created"],
         ),
     ]
 }

@@ -156,7 +156,7 @@ pub(super) fn names() -> Vec<Case> {
                 .answering("dns 192.168.1.1", "it answers")
                 .answering("any name of house", "x.house"),
             &[
-                "house answers to any name",
+                "house resolves any name",
                 "grep -v ^search /etc/resolv.conf",
             ],
         ),
