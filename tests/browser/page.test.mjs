@@ -83,7 +83,7 @@ test('the cluster is lost, and every page says so', LONG, async (t) => {
   const seen = await open(browser, world.base, { isRefused: true });
   await logIn(seen, await world.token());
   await show(seen, '');
-  await seen.page.waitForFunction(() => /has not answered for/.test(document.querySelector('.truth .sentence').textContent) && /The fault is on this machine/.test(document.querySelector('.ladder')?.previousSibling.textContent));
+  await seen.page.waitForFunction(() => /has not answered for/.test(document.querySelector('.truth .sentence').textContent) && /The problem is on this machine/.test(document.querySelector('.ladder')?.previousSibling.textContent));
   await seen.close();
   // What only the cluster could answer is refused, with the reason.
   await walk('cluster-down', { isRefused: true });
@@ -107,13 +107,13 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
   for (const { page } of windows) {
     const ran = () => page.textContent('.truth .foot');
     const silent = () => page.textContent('#silent');
-    assert.match(await page.textContent('.truth .sentence'), /The agent does not answer since .* When last heard: /);
+    assert.match(await page.textContent('.truth .sentence'), /The agent does not answer since .* Last known state: /);
     const [before, at] = [await ran(), await silent()];
-    assert.match(before, /The agent had run for/);
+    assert.match(before, /The agent was up for/);
     await page.waitForFunction((text) => document.getElementById('silent').textContent !== text, at);
     const [run] = /for [^.]*/.exec(await ran());
     assert.ok(before.includes(run), `${before} / ${run}`);
-    await page.waitForFunction(() => document.querySelector('.ladder.old') && /Not known now/.test(document.querySelector('.ladder').previousSibling.textContent));
+    await page.waitForFunction(() => document.querySelector('.ladder.old') && /Currently unknown/.test(document.querySelector('.ladder').previousSibling.textContent));
   }
   for (const window of windows) {
     for (const name of PAGES) {
@@ -122,7 +122,7 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
       const isMissing = WITH_A_FILE.includes(name);
       await window.page.waitForFunction(([wanted, missing]) => {
         const isCurrent = document.querySelector('nav [aria-current]')?.getAttribute('href') === `#/${wanted}`;
-        return isCurrent && document.querySelector('main').textContent.toLowerCase().includes('this part of the page cannot be had') === missing;
+        return isCurrent && document.querySelector('main').textContent.toLowerCase().includes('this part of the page cannot be loaded') === missing;
       }, [name, isMissing], { timeout: 15_000 });
       await judge(window, `agent killed: ${name || 'overview'}`);
       await picture(window, 'agent-killed', name);
@@ -456,7 +456,7 @@ test('from another machine it is the same page, encrypted, for who has logged in
     assert.match(await page.textContent('main'), /needs a login/);
     await logIn(window, exposed.token);
     await page.waitForSelector('.card');
-    assert.match(await page.textContent('.truth'), /The agent runs/);
+    assert.match(await page.textContent('.truth'), /Agent up/);
     await page.waitForFunction(() => document.documentElement.dataset.live === 'live');
     const [cookie] = await window.context.cookies();
     assert.deepEqual([cookie.name, cookie.secure, cookie.httpOnly, cookie.sameSite], ['__Host-pipeops-session', true, true, 'Strict']);

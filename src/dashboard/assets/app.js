@@ -99,7 +99,7 @@ function due() {
 function show() {
   if (!view) return;
   if (view.page.role && !may(view.page.role)) {
-    draw(main, title(view.page.name, ...view.page.commands(view)), locked(session.role === 'none' ? 'this page needs a login' : `${view.page.name.toLowerCase()} needs a login with the role ${view.page.role}`));
+    draw(main, title(view.page.name, ...view.page.commands(view)), locked(session.role === 'none' ? 'this page requires a login' : `${view.page.name.toLowerCase()} requires a login with the role ${view.page.role}`));
   } else {
     draw(main, title(view.page.name, ...view.page.commands(view)), view.page.draw(view));
   }
@@ -125,7 +125,7 @@ async function route() {
   } catch {
     if (hash !== location.hash) return;
     // The agent is away, or another version of it is there. A page like any other: the one before would be drawn over it.
-    const error = Object.assign(new Error('this part of the page cannot be had'), { fix: 'it is read from the agent: wait until it answers, then try again' });
+    const error = Object.assign(new Error('this part of the page cannot be loaded'), { fix: 'wait until the agent answers, then try again' });
     page = { commands: () => [], draw: () => trouble(error, () => location.reload()) };
   }
   view?.ended.abort();
@@ -190,7 +190,7 @@ session.changed = (isOther) => {
 function leave() {
   confirm({
     name: 'Log out',
-    told: h('p', {}, 'This browser forgets its session. ', may('operator') && h('label', {}, h('input', { type: 'checkbox', id: 'everywhere' }), ' end all sessions of everybody, too')),
+    told: h('p', {}, 'Ends the session of this browser. ', may('operator') && h('label', {}, h('input', { type: 'checkbox', id: 'everywhere' }), ' end all sessions of all users, too')),
     word: 'Log out',
     act: () => logOut(element('everywhere')?.checked),
     done: () => document.querySelector('dialog')?.close(),
@@ -256,14 +256,14 @@ function drawBanner() {
   const bar = (kind, ...words) => h('div', { class: `banner ${kind}` }, ...words);
   const { refused, isOther } = banner;
   const again = h('button', { type: 'button', onclick: hurry }, 'Try now');
-  const since = stream.lastWordAt ? ['since ', h('b', {}, hour(stream.lastWordAt)), ' (', h('span', { id: 'silent', 'aria-hidden': 'true' }, length((performance.now() - stream.lastWord) / 1000)), '). What you see is from then. '] : ['. '];
+  const since = stream.lastWordAt ? ['since ', h('b', {}, hour(stream.lastWordAt)), ' (', h('span', { id: 'silent', 'aria-hidden': 'true' }, length((performance.now() - stream.lastWord) / 1000)), '). The page shows the state of that time. '] : ['. '];
   draw(element('banner'),
-    !navigator.onLine && stream.state === 'stale' && !/^(127\.|localhost|\[::1)/.test(location.host) && bar('critical', 'This browser is off line.'),
+    !navigator.onLine && stream.state === 'stale' && !/^(127\.|localhost|\[::1)/.test(location.host) && bar('critical', 'This browser is offline.'),
     stream.state === 'stale' && may('anonymous') && (stream.why
       ? bar('warning', h('b', {}, 'No live updates: '), stream.why.message, '. ', stream.why.fix && `${sentence(stream.why.fix)} `, again)
-      : bar('critical', h('b', {}, 'The agent does not answer '), ...since, 'This page goes on by itself when it is back; on the machine look at ', h('code', {}, 'systemctl status pipeops-agent'), '. ', again)),
+      : bar('critical', h('b', {}, 'The agent does not answer '), ...since, 'This page reconnects automatically; on the machine, run ', h('code', {}, 'systemctl status pipeops-agent'), '. ', again)),
     refused && bar('warning', h('b', {}, 'Not logged in: '), refused.message, '. ', refused.fix && `${sentence(refused.fix)} `, h('button', { type: 'button', onclick: openLogin }, 'Log in')),
-    isOther && bar('note', 'The agent was replaced by another version. ', h('button', { type: 'button', onclick: () => location.reload() }, 'Load its page')));
+    isOther && bar('note', 'The agent was updated. ', h('button', { type: 'button', onclick: () => location.reload() }, 'Load its page')));
 }
 
 const LIVE = { connecting: ['unknown', 'connecting'], live: ['ok', 'live'], stale: ['critical', 'stale'] };

@@ -82,13 +82,13 @@ function patch(old, next) {
 
 // Not by Intl: what it needs is read from the disk first, while somebody waits for the page.
 const thousands = (number) => String(Math.round(number)).replace(/\B(?=(\d{3})+$)/g, ',');
-export const count = (number) => (number == null ? 'not known' : thousands(number));
+export const count = (number) => (number == null ? 'unknown' : thousands(number));
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 // A sentence that stands alone. Names such as k3s and eth0 stay as they are.
 export const sentence = (text) => (text ? `${/^[a-z]+([\s,;]|$)/.test(text) ? text[0].toUpperCase() : text[0]}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}` : '');
 
 export function bytes(number) {
-  if (number == null) return 'not known';
+  if (number == null) return 'unknown';
   const units = ['B', 'KB', 'MB', 'GB', 'TB', 'PB'];
   let at = 0;
   let value = number;
@@ -101,7 +101,7 @@ export function bytes(number) {
 
 // A length of time as the command line says it: 12 s, 3 min 20 s, 3 h 12 min, 4 d 2 h.
 export function length(seconds) {
-  if (seconds == null || !Number.isFinite(seconds)) return 'not known';
+  if (seconds == null || !Number.isFinite(seconds)) return 'unknown';
   const two = (large, unit, small, smallUnit) => (small ? `${large} ${unit} ${small} ${smallUnit}` : `${large} ${unit}`);
   const s = Math.floor(Math.abs(seconds));
   if (s < 60) return `${s} s`;
@@ -136,7 +136,7 @@ export const now = () => box.time + (performance.now() - box.at) / 1000;
 // What lasted when the agent was last heard is not known to go on: such a length stops with its last word.
 function ago(at, form) {
   const age = (form === 'for' && isSilent() ? box.time + (stream.lastWord - box.at) / 1000 : now()) - at;
-  if (age < -5) return form === 'for' ? 'since a time ahead of this clock' : 'ahead of this clock';
+  if (age < -5) return form === 'for' ? 'since a time in the future' : 'in the future';
   if (form === 'for') return `for ${length(Math.max(0, age))}`;
   return age < 1 ? 'now' : `${length(age)} ago`;
 }
@@ -144,7 +144,7 @@ function ago(at, form) {
 // A moment as an age that goes on counting; the moment itself is in its tool tip. `form` is 'ago' or 'for'.
 export function age(at, form = 'ago') {
   const moment = typeof at === 'string' ? seconds(at) : at;
-  if (moment == null || Number.isNaN(moment)) return h('span', { class: 'faint' }, 'not known');
+  if (moment == null || Number.isNaN(moment)) return h('span', { class: 'faint' }, 'unknown');
   const date = new Date(moment * 1000);
   return h('time', { datetime: date.toISOString(), title: `${day(date)} ${hour(date)} (${zone()})`, 'data-at': moment, 'data-form': form }, ago(moment, form));
 }
@@ -159,7 +159,7 @@ export function countAges(root) {
 // A moment as date and time of this browser's zone.
 export function moment(stamp) {
   const date = new Date(typeof stamp === 'number' ? stamp * 1000 : stamp);
-  if (Number.isNaN(date.getTime())) return h('span', { class: 'faint' }, 'not known');
+  if (Number.isNaN(date.getTime())) return h('span', { class: 'faint' }, 'unknown');
   return h('time', { datetime: date.toISOString(), title: date.toISOString() }, `${day(date)} `, h('span', { class: 'hour' }, hour(date)));
 }
 
@@ -192,7 +192,7 @@ export class Refusal extends Error {
 
 const ANSWER_DEADLINE_MS = 20_000;
 
-const silent = () => new Refusal(0, 'the agent does not answer', 'look on the machine: systemctl status pipeops-agent; this page goes on by itself when the agent is back');
+const silent = () => new Refusal(0, 'the agent does not answer', 'on the machine, run: systemctl status pipeops-agent; this page reconnects automatically');
 
 async function refusal(answer) {
   let told = {};
@@ -341,7 +341,7 @@ async function read(signal) {
     rest += value;
     const messages = rest.split(/\r?\n\r?\n/);
     rest = messages.pop();
-    if (rest.length > MESSAGE_LETTERS_MAX) throw new Refusal(502, 'the stream of the agent is not understood');
+    if (rest.length > MESSAGE_LETTERS_MAX) throw new Refusal(502, 'the agent sent an invalid event stream');
     messages.forEach(understand);
   }
 }
@@ -382,7 +382,7 @@ export function watchSilence() {
 // ---- states ----------------------------------------------------------------------------------------------------------------
 
 const GLYPH = { ok: '●', warning: '▲', critical: '■', unknown: '○', note: '◆' };
-const WORD = { ok: 'fine', warning: 'warning', critical: 'critical', unknown: 'not known', note: 'note' };
+const WORD = { ok: 'fine', warning: 'warning', critical: 'critical', unknown: 'unknown', note: 'note' };
 
 // A state as shape, colour and, where it is not said beside it, a word.
 export const mark = (state, word = WORD[state]) =>
@@ -403,7 +403,7 @@ export function trouble(error, again) {
 export const empty = (...words) => h('p', { class: 'state' }, ...words);
 export const loading = (what) => h('p', { class: 'state loading', role: 'status' }, `Reading ${what} …`);
 
-export function locked(why = 'this needs a login') {
+export function locked(why = 'login required') {
   return h('div', { class: 'state' },
     h('p', {}, sentence(why)),
     h('p', {}, h('button', { type: 'button', class: 'first', onclick: openLogin }, 'Log in')),
@@ -471,8 +471,8 @@ export function pager(pages, what) {
 // ---- link or node? ---------------------------------------------------------------------------------------------------------
 
 const SIDE = {
-  none: ['ok', 'The way to the control plane works'], node: ['critical', 'The fault is on this machine'], network: ['critical', 'The fault is in the network'],
-  'control plane': ['critical', 'The fault is at the control plane'], unknown: ['unknown', 'Which side is broken is not known'],
+  none: ['ok', 'The connection to the control plane works'], node: ['critical', 'The problem is on this machine'], network: ['critical', 'The problem is in the network'],
+  'control plane': ['critical', 'The problem is at the control plane'], unknown: ['unknown', 'The cause is unknown'],
 };
 const STEP = { ok: 'ok', failed: 'critical', skipped: 'unknown', unknown: 'unknown' };
 
@@ -481,14 +481,14 @@ const OLD_S = 120;
 
 export function ladder(diagnosis, again) {
   const isOld = isSilent() || now() - seconds(diagnosis.at) > OLD_S;
-  const [state, side] = isOld ? ['unknown', 'Not known now'] : SIDE[diagnosis.side] ?? SIDE.unknown;
+  const [state, side] = isOld ? ['unknown', 'Currently unknown'] : SIDE[diagnosis.side] ?? SIDE.unknown;
   return [
-    h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), isOld ? ['It was tested ', age(diagnosis.at), ': ', diagnosis.sentence, '.'] : sentence(diagnosis.sentence)),
+    h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), isOld ? ['Last tested ', age(diagnosis.at), ': ', diagnosis.sentence, '.'] : sentence(diagnosis.sentence)),
     h('ol', { class: isOld ? 'ladder old' : 'ladder' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
-      mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.seen || (step.outcome === 'skipped' && 'not tried')),
+      mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.seen || (step.outcome === 'skipped' && 'skipped')),
       h('span', { class: 'number faint' }, step.took_ms == null ? '' : `${count(Math.round(step.took_ms))} ms`),
       step.fix && h('span', { class: 'fix' }, h('b', {}, 'Fix: '), step.fix)))),
-    h('p', { class: 'foot' }, 'Tried ', age(diagnosis.at), '. ', h('button', { type: 'button', onclick: again }, 'Try again')),
+    h('p', { class: 'foot' }, 'Tested ', age(diagnosis.at), '. ', h('button', { type: 'button', onclick: again }, 'Try again')),
   ];
 }
 
@@ -526,7 +526,7 @@ export function confirm({ name, told, act, word = 'Do it', done }) {
       async click() {
         go.disabled = true;
         outcome.className = 'outcome';
-        outcome.textContent = 'Under way …';
+        outcome.textContent = 'In progress …';
         try {
           const answer = await act();
           const failed = answer?.outcome === 'failed';
@@ -549,7 +549,7 @@ export function confirm({ name, told, act, word = 'Do it', done }) {
 
 // A button that changes something; who may not, sees why.
 export function change(word, question) {
-  if (!may('operator')) return h('span', { class: 'faint' }, 'Needs the role operator. ', session.role !== 'viewer' && h('button', { type: 'button', onclick: openLogin }, 'Log in'));
+  if (!may('operator')) return h('span', { class: 'faint' }, 'Requires the role operator. ', session.role !== 'viewer' && h('button', { type: 'button', onclick: openLogin }, 'Log in'));
   return h('button', { type: 'button', onclick: () => confirm(question) }, word);
 }
 
@@ -580,7 +580,7 @@ export function openLogin() {
     }, h('label', { for: `login-${kind}` }, label), h('div', { class: 'row' }, field, go), hint);
   };
   const box = dialog('Log in', (close) => [
-    form('token', 'Token', h('p', { class: 'faint' }, 'Made on the machine, printed once: ', command('sudo pipeops-agent dashboard token'))),
+    form('token', 'Token', h('p', { class: 'faint' }, 'Create one on the machine: ', command('sudo pipeops-agent dashboard token'))),
     session.has_password && form('password', 'or password'),
     trouble,
     h('p', { class: 'buttons' }, h('button', { type: 'button', onclick: close }, 'Cancel')),

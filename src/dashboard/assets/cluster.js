@@ -23,7 +23,7 @@ export const cluster = {
     const cluster = view.resources.get('cluster');
     return part(cluster, 'the cluster', (told) => [
       told.state !== 'ready' && h('p', { class: 'verdict' }, mark(told.state === 'none' ? 'unknown' : 'critical', ''), sentence(`${STATE[told.state] ?? told.state}${told.why ? `: ${told.why}` : ''}`)),
-      told.state === 'unreachable' && h('p', { class: 'foot' }, 'What is known of it is from ', age(told.at), '.'),
+      told.state === 'unreachable' && h('p', { class: 'foot' }, 'Last known state: ', age(told.at), '.'),
       section('Nodes', nodes(told.nodes ?? [])),
       section('Namespaces', namespaces(view, told.namespaces ?? [])),
       told.state !== 'none' && [
@@ -35,7 +35,7 @@ export const cluster = {
 };
 
 const isLog = (view) => view.words[1] === 'logs' && view.words.length >= 4;
-const STATE = { none: 'this agent has no cluster; name one with KUBECONFIG or agent.kubeconfig', connecting: 'the API server is being asked', unreachable: 'the API server does not answer' };
+const STATE = { none: 'no cluster is configured; set KUBECONFIG or agent.kubeconfig', connecting: 'connecting to the API server', unreachable: 'the API server does not answer' };
 
 // ---- lists that come in pages of 200 ----
 
@@ -96,13 +96,13 @@ function search(view, all) {
 
 // ---- tables ----
 
-const share = (percent) => (percent == null ? h('span', { class: 'faint' }, 'not known') : [h('meter', { min: 0, max: 100, high: 85, value: percent, 'aria-hidden': 'true' }), ` ${Math.round(percent)} %`]);
+const share = (percent) => (percent == null ? h('span', { class: 'faint' }, 'unknown') : [h('meter', { min: 0, max: 100, high: 85, value: percent, 'aria-hidden': 'true' }), ` ${Math.round(percent)} %`]);
 
 function nodes(list) {
-  if (!list.length) return empty('No node is known.');
+  if (!list.length) return empty('No nodes.');
   return table('Nodes', [
     ['Node', (it) => h('b', { class: 'break' }, it.name)],
-    ['State', (it) => (it.ready == null ? [mark('unknown', ''), 'not known'] : it.ready ? [mark('ok', ''), 'ready'] : [mark('critical', ''), 'not ready'])],
+    ['State', (it) => (it.ready == null ? [mark('unknown', ''), 'unknown'] : it.ready ? [mark('ok', ''), 'ready'] : [mark('critical', ''), 'not ready'])],
     ['Conditions', (it) => (it.conditions?.length ? it.conditions.map(({ kind, text }) => h('span', { class: 'detail' }, h('b', {}, kind), text && `: ${text}`)) : h('span', { class: 'faint' }, 'none')), 'wide'],
     ['Roles', (it) => it.roles],
     ['Processor', (it) => share(it.cpu_percent), 'number'],
@@ -114,7 +114,7 @@ function nodes(list) {
 }
 
 function namespaces(view, list) {
-  if (!list.length) return empty('No namespace is known.');
+  if (!list.length) return empty('No namespaces.');
   return h('details', { class: 'fold', open: list.length <= 12, 'data-key': 'namespaces' }, h('summary', {}, plural(list.length, 'namespace')), table('Namespaces', [
     ['Namespace', (it) => h('button', {
       type: 'button', class: 'link', onclick() {
@@ -223,7 +223,7 @@ async function readLog(view) {
   } catch (error) {
     if (cancel.signal.aborted || view.signal.aborted) return;
     log.state = 'broken';
-    log.error = error instanceof Refusal ? error : Object.assign(new Error('the log broke off'), { fix: 'the agent, the cluster or the pod is gone: try again' });
+    log.error = error instanceof Refusal ? error : Object.assign(new Error('the log stream ended unexpectedly'), { fix: 'the agent, the cluster or the Pod is gone: try again' });
   }
   later(view);
   view.redraw();
@@ -265,13 +265,13 @@ function show(view) {
   const shown = found.slice(-SHOWN_MAX);
   const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   // One text node however many lines: nothing else costs as little.
-  box.firstChild.data = shown.length ? shown.join('\n') : filter ? 'No line matches.' : log.state === 'reading' ? 'Reading …' : 'The container has written nothing.';
+  box.firstChild.data = shown.length ? shown.join('\n') : filter ? 'No line matches.' : log.state === 'reading' ? 'Reading …' : 'The container has not logged anything.';
   if (isAtEnd) box.scrollTop = box.scrollHeight;
   draw(document.getElementById('log-count'), says(log, found.length, shown.length));
 }
 
 function says(log, found, shown) {
-  const state = { reading: 'Reading', following: 'Following', ended: 'The end', broken: 'Broken off' }[log.state];
+  const state = { reading: 'Reading', following: 'Following', ended: 'Ended', broken: 'Interrupted' }[log.state];
   return [`${state}: ${plural(log.received, 'line')}`, choice.filter && `, ${count(found)} of the newest ${count(log.lines.length)} match`, found > shown && `; the newest ${count(shown)} are shown, the download has the newest ${count(LINES_MAX)}`, '.'];
 }
 
@@ -284,7 +284,7 @@ function drawLog(view) {
     h('h2', { class: 'break' }, `${log.namespace}/${log.pod}`, log.container && ` · ${log.container}`),
     h('div', { class: 'tools' },
       h('label', {}, 'Lines ', h('select', { onchange() { choice.tail = Number(this.value); again(); } }, [200, 1000, 5000].map((lines) => h('option', { value: lines, selected: lines === choice.tail }, count(lines))))),
-      option('follow', 'follow'), option('previous', 'of the container before'), option('wrap', 'wrap'),
+      option('follow', 'follow'), option('previous', 'previous container'), option('wrap', 'wrap'),
       h('label', { class: 'grow' }, 'Filter ', h('input', { type: 'search', value: choice.filter, oninput() { choice.filter = this.value; show(view); } })),
       h('a', { class: 'button', href: path(log, { follow: 0, tail: LINES_MAX }), download: `${log.namespace}_${log.pod}_${log.container ?? ''}.log` }, 'Download')),
     log.error && trouble(log.error, again),

@@ -61,7 +61,7 @@ export const host = {
   draw(view) {
     return part(view.resources.get('series'), 'the list of series', ({ series, total, continue: next }) => {
       view.isCut ||= Boolean(next);
-      if (!series?.length && !filter) return empty('Nothing is measured yet. The first values come some seconds after the agent has started.');
+      if (!series?.length && !filter) return empty('No measurements yet. The first values appear some seconds after the agent starts.');
       const parts = partsOf(series.filter(({ key }) => key.toLowerCase().includes(filter.toLowerCase())));
       const charts = parts.flatMap(([, list]) => list);
       keep(view, charts);
@@ -69,9 +69,9 @@ export const host = {
         tools(view, parts.map(([name]) => name)),
         marks(view),
         charts.length === 0 && empty('No series matches.'),
-        next && h('p', { class: 'faint' }, `${count(series.length)} of ${count(total)} series are listed, those that are measured now before those that ended. Use the search to find the others.`),
+        next && h('p', { class: 'faint' }, `${count(series.length)} of ${count(total)} series are listed, current ones first. Use the search to find others.`),
         parts.map(([name, list]) => h('section', { 'data-key': name, id: `part-${name}` }, h('h2', {}, name), h('div', { class: 'charts' }, list.map(({ id }) => chartOf(view, view.charts.get(id)))))),
-        !may('viewer') && h('p', { class: 'foot' }, 'Series of the cluster need a login.'),
+        !may('viewer') && h('p', { class: 'foot' }, 'Cluster series require a login.'),
       ];
     });
   },
@@ -196,7 +196,7 @@ function library() {
     script.onerror = () => {
       loading = null;
       script.remove();
-      failed(Object.assign(new Error('the library that draws charts cannot be read'), { fix: 'it is read from the agent: try again when it answers' }));
+      failed(Object.assign(new Error('cannot load the chart library'), { fix: 'try again when the agent answers' }));
     };
     document.head.append(script);
   }));
@@ -445,13 +445,13 @@ function chartOf(view, chart) {
   const isEmpty = values && !values.series.some((line) => line.mean.some((value) => value != null));
   return h('article', { class: 'chart', 'data-key': chart.id },
     h('h3', {}, chart.title, ' ', h('code', { class: 'faint' }, chart.metric)),
-    h('div', { class: 'plot', 'data-own': '', 'data-chart': chart.id, role: 'img', 'aria-label': `Chart of ${chart.title}; its figures are in the table that follows` }),
-    (isEmpty || (!values && !error)) && h('p', { class: 'over' }, values ? 'Nothing was measured in this range.' : 'Reading …'),
+    h('div', { class: 'plot', 'data-own': '', 'data-chart': chart.id, role: 'img', 'aria-label': `Chart of ${chart.title}; its values are in the following table` }),
+    (isEmpty || (!values && !error)) && h('p', { class: 'over' }, values ? 'No measurements in this range.' : 'Reading …'),
     error && trouble(error, () => readChart(view, chart)),
     h('table', { class: 'figures' },
-      h('caption', { class: 'unseen' }, `Figures of ${chart.title}`),
+      h('caption', { class: 'unseen' }, `Values of ${chart.title}`),
       h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Series'), h('th', { scope: 'col', class: 'number at' }, 'Last'), ['Min', 'Mean', 'Max'].map((word) => h('th', { scope: 'col', class: 'number' }, word)))),
       h('tbody', {}, shown.map((one, at) => h('tr', {}, h('th', { scope: 'row' }, h('span', { class: `swatch c${at % COLOURS}${at < COLOURS ? '' : ' dashed'}`, 'aria-hidden': 'true' }), name(chart, one)),
         ['last', 'min', 'mean', 'max'].map((find) => h('td', { class: find === 'last' ? 'number at' : 'number' }, cell(one, find))))))),
-    series.length > shown.length && h('p', { class: 'faint' }, `${shown.length} of ${series.length} series are shown: narrow them by the search above.`));
+    series.length > shown.length && h('p', { class: 'faint' }, `${shown.length} of ${series.length} series are shown: narrow the search above.`));
 }

@@ -23,9 +23,9 @@ export const overview = {
     const diagnosis = view.resources.get('diagnosis');
     return [
       truth(status),
-      section('Parts', part(host, 'the parts', ({ figures }) => (figures?.length
+      section('Health', part(host, 'the health', ({ figures }) => (figures?.length
         ? h('ul', { class: 'cards' }, figures.map((figure) => card(figure, host.at)))
-        : empty('The agent has measured nothing yet: it began a moment ago.')))),
+        : empty('No measurements yet: the agent has just started.')))),
       section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
     ];
   },
@@ -53,10 +53,10 @@ function truth(status) {
   const causes = (status.conditions ?? []).filter(({ because }) => !because);
   const { verdict } = status;
   return h('div', { class: `truth ${state}` },
-    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `The agent does not answer${stream.lastWordAt ? ` since ${hour(stream.lastWordAt)}` : ''}. When last heard: `, isOld ? status.summary : sentence(status.summary)),
+    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `The agent does not answer${stream.lastWordAt ? ` since ${hour(stream.lastWordAt)}` : ''}. Last known state: `, isOld ? status.summary : sentence(status.summary)),
     causes.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(causes.length, 'condition') }, causes.map((it) => condition(it, status.summary))),
     h('p', { class: 'foot' }, `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
-      status.started && [isOld ? 'The agent had run ' : 'The agent runs ', age(status.started, 'for'), '. '],
+      status.started && [isOld ? 'The agent was up ' : 'Agent up ', age(status.started, 'for'), '. '],
       verdict?.age_s != null && status.at && ['Checked ', age(status.at - verdict.age_s), '.']));
 }
 
@@ -66,7 +66,7 @@ function card(figure, readAt) {
     h('h3', {}, mark(figure.state), figure.title),
     h('p', { class: 'value' }, figure.value),
     figure.detail && h('p', { class: 'detail' }, figure.detail),
-    h('p', { class: 'foot' }, at == null ? 'age not known' : age(at), figure.source && ` · ${figure.source}`));
+    h('p', { class: 'foot' }, at == null ? 'age unknown' : age(at), figure.source && ` · ${figure.source}`));
 }
 
 // ---- problems -------------------------------------------------------------------------------------------------------------
@@ -85,20 +85,20 @@ export const problems = {
     const problems = view.resources.get('problems');
     // Only an operator may have the machine looked at anew, others see what was found at most 30 s ago.
     const again = () => view.read(problems, may('operator') ? `${PATH}?fresh=1` : PATH);
-    return part(problems, 'what the doctor finds', (told) => {
+    return part(problems, 'the findings of the doctor', (told) => {
       const checks = told.checks ?? [];
       const by = (outcome) => checks.filter((check) => check.outcome === outcome);
       const [wrong, unseen, skipped, fine] = ['problem', 'unknown', 'skipped', 'ok'].map(by);
       return [
         h('p', { class: 'verdict', 'aria-live': 'polite' }, mark(wrong.length ? grade(wrong[0].severity) : 'ok', ''),
-          h('b', {}, wrong.length ? `${plural(wrong.length, 'problem')}. ` : 'No problem was found. '),
-          `${count(fine.length)} of ${plural(checks.length, 'check')} are fine${unseen.length ? `, ${count(unseen.length)} could not be seen` : ''}.`),
-        h('p', { class: 'foot' }, 'Looked ', age(told.at), told.took_ms != null && `, in ${count(told.took_ms)} ms`, '. ', h('button', { type: 'button', onclick: again, disabled: Boolean(problems.cancel) }, 'Look again')),
+          h('b', {}, wrong.length ? `${plural(wrong.length, 'problem')}. ` : 'No problems found. '),
+          `${count(fine.length)} of ${plural(checks.length, 'check')} passed${unseen.length ? `, ${count(unseen.length)} could not run` : ''}.`),
+        h('p', { class: 'foot' }, 'Checked ', age(told.at), told.took_ms != null && `, in ${count(told.took_ms)} ms`, '. ', h('button', { type: 'button', onclick: again, disabled: Boolean(problems.cancel) }, 'Check again')),
         wrong.length > 0 && h('ul', { class: 'findings' }, wrong.map((check) => finding(check, checks, again))),
         environment(told.environment),
-        unseen.length > 0 && fold('could not be seen', unseen, 'Some of this can be seen by root only: run ', command('sudo pipeops-agent doctor')),
-        skipped.length > 0 && fold('do not apply here, or wait for another', skipped),
-        fine.length > 0 && fold('are fine', fine),
+        unseen.length > 0 && fold('could not run', unseen, 'Some checks require root: run ', command('sudo pipeops-agent doctor')),
+        skipped.length > 0 && fold('do not apply here, or were skipped', skipped),
+        fine.length > 0 && fold('passed', fine),
       ];
     });
   },
@@ -111,11 +111,11 @@ function finding(check, checks, again) {
     h('h2', {}, mark(grade(check.severity)), check.title, ' ', h('code', { class: 'faint' }, check.id)),
     h('p', {}, sentence(check.seen)),
     check.why && h('p', { class: 'why' }, sentence(check.why)),
-    cause && h('p', { class: 'faint' }, `Waits for: ${cause.title}`),
+    cause && h('p', { class: 'faint' }, `Skipped because of: ${cause.title}`),
     check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
     check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
     way && h('div', { class: 'switch' }, ways(way), h('p', {}, way.start
-      ? ['The root helper does not run, so this page cannot do it. Start it: ', command(way.start), ' or do it on the machine: ']
+      ? ['The keeper is not running, so this page cannot apply the fix. Start it: ', command(way.start), ' or apply it on the machine: ']
       : [change('Fix this', { name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again }), ' '],
     command(`sudo pipeops-agent doctor --fix ${check.id}`))));
 }
@@ -174,7 +174,7 @@ export const events = {
     }, words.map(([value, word]) => h('option', { value, selected: wanted[name] === value }, word))));
     return [
       h('div', { class: 'tools' },
-        choose('source', 'From', [['', 'everywhere'], ['agent', 'the agent'], ['cluster', 'the cluster'], ['log', 'the agent’s own log']]),
+        choose('source', 'From', [['', 'all sources'], ['agent', 'the agent'], ['cluster', 'the cluster'], ['log', 'the agent’s own log']]),
         !isLog() && choose('severity', 'Severity', [['', 'all'], ['critical', 'critical'], ['warning', 'warning'], ['note', 'note']])),
       part(events, 'events', (told) => {
         if (isLog()) return ownLog(told.lines ?? []);
@@ -186,9 +186,9 @@ export const events = {
           forward() { view.before.push(told.next); readEvents(view); },
         };
         return told.events?.length
-          ? [table(view.before.length ? 'Earlier events' : 'The newest events; new ones appear by themselves', eventColumns(), told.events, { key: (it) => it.id, rowClass: (it) => grade(it.severity) }),
-            pager(pages, told.next ? '' : 'that is the oldest that is kept')]
-          : [empty(wanted.source || wanted.severity ? 'No event matches.' : 'Nothing has happened yet that is worth a line.'), view.before.length > 0 && pager(pages, '')];
+          ? [table(view.before.length ? 'Earlier events' : 'Latest events; new ones appear automatically', eventColumns(), told.events, { key: (it) => it.id, rowClass: (it) => grade(it.severity) }),
+            pager(pages, told.next ? '' : 'no older events are stored')]
+          : [empty(wanted.source || wanted.severity ? 'No event matches.' : 'No events yet.'), view.before.length > 0 && pager(pages, '')];
       }),
     ];
   },
@@ -199,7 +199,7 @@ const LEVEL_GRADE = { error: 'critical', warn: 'warning', info: 'note' };
 
 function ownLog(lines) {
   if (!lines.length) return empty('The agent has logged nothing yet.');
-  return table('What the agent logged, the newest first', [
+  return table('Agent log, newest first', [
     ['When', (it) => moment(it.at), 'when'],
     ['Level', (it) => [mark(LEVEL_GRADE[it.level] ?? 'unknown', ''), it.level]],
     ['Text', (it) => h('code', {}, it.text), 'wide'],
@@ -245,7 +245,7 @@ export const link = {
     return [
       part(link, 'the link', (told) => [
         section('State', state(told.link)),
-        section('What waits', waiting(told.destinations ?? [])),
+        section('Undelivered data', waiting(told.destinations ?? [])),
         section('Outages', outages(told.outages ?? [])),
       ]),
       section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
@@ -271,8 +271,8 @@ function state(link) {
 }
 
 function waiting(destinations) {
-  if (!destinations.length) return empty('No destination keeps records for later: there is nothing to deliver.');
-  return table('Records that wait, by destination', [
+  if (!destinations.length) return empty('No destination is configured.');
+  return table('Undelivered records by destination', [
     ['Destination', (it) => it.name],
     ['Stream', (it) => it.stream],
     ['Waiting', (it) => count(it.records), 'number short'],
@@ -282,8 +282,8 @@ function waiting(destinations) {
 }
 
 function outages(list) {
-  if (!list.length) return empty('No outage is on record.');
-  return table('Outages, the newest first', [
+  if (!list.length) return empty('No outages recorded.');
+  return table('Outages, newest first', [
     ['From', (it) => moment(it.from), 'when'],
     ['Until', (it) => (it.to ? moment(it.to) : h('b', {}, 'now')), 'when'],
     ['Length', (it) => span(seconds(it.from), it.to ? seconds(it.to) : now()), 'number'],
@@ -295,10 +295,10 @@ function outages(list) {
 
 // How strict this machine is, what was asked of it and refused, and the switch that ends remote access at once.
 const LEVEL = {
-  full: ['warning', 'everything that the cluster’s own rules permit'],
+  full: ['warning', 'everything that the cluster’s own rules allow'],
   managed: ['ok', 'reads, and changes in managed namespaces'],
   'read-only': ['ok', 'reads only'],
-  off: ['note', 'nothing: nobody reaches the cluster through this agent'],
+  off: ['note', 'nothing: the cluster cannot be reached through this agent'],
 };
 
 export const access = {
@@ -311,9 +311,9 @@ export const access = {
     const access = view.resources.get('access');
     return part(access, 'the policy', (told) => [
       section('What the control plane may do here', level(told), off(told, access)),
-      section('Asked in the last 24 hours', told.last_day ? asked(told) : empty('The audit cannot be read', told.last_day_why && `: ${told.last_day_why}`, '.')),
+      section('Requests of the last 24 hours', told.last_day ? asked(told) : empty('Cannot read the audit log', told.last_day_why && `: ${told.last_day_why}`, '.')),
       told.last_day && section('Refused', refused(told.last_day.refusals ?? [])),
-      h('p', { class: 'foot' }, 'Whether a call would run, and why: ', command('pipeops-agent access test GET /api/v1/pods')),
+      h('p', { class: 'foot' }, 'Test a request: ', command('pipeops-agent access test GET /api/v1/pods')),
     ]);
   },
 };
@@ -325,7 +325,7 @@ function level(told) {
     h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, told.level), `: ${meaning}.`),
     facts(
       ['In the configuration', h('b', {}, told.configured?.level), ' ', h('span', { class: 'faint' }, told.configured?.from)],
-      ['Set here by hand', hand ? [h('b', {}, hand.level ?? 'not known, so nothing passes'), ' ', hand.since && age(hand.since, 'for'), hand.by && ` by ${hand.by}`, !hand.is_in_force && '; the configuration is stricter'] : 'nothing'],
+      ['Set on this machine', hand ? [h('b', {}, hand.level ?? 'unknown, so nothing passes'), ' ', hand.since && age(hand.since, 'for'), hand.by && ` by ${hand.by}`, !hand.is_in_force && '; the configuration is stricter'] : 'nothing'],
       ['Running now', `${count(told.running?.short ?? 0)} short, ${count(told.running?.long ?? 0)} long, ${count(told.running?.waiting ?? 0)} waiting`],
     ),
   ];
@@ -334,28 +334,28 @@ function level(told) {
 function off(told, access) {
   if (told.level === 'off') {
     return h('p', { class: 'state' }, told.configured?.level === 'off'
-      ? ['Remote access is off by the configuration. To allow it, root sets access.level there (', h('code', {}, told.configured.from), ') and restarts the agent.']
-      : ['Remote access is off. Only root makes it less strict, up to what the configuration permits: ', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]);
+      ? ['The configuration turns remote access off. To allow it, set access.level as root (', h('code', {}, told.configured.from), ') and restart the agent.']
+      : ['Remote access is off. Only root can allow more, up to the level of the configuration: ', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]);
   }
   return h('div', { class: 'switch' },
-    h('p', {}, 'Turn remote access off: whatever runs is cut, nothing more passes, also after a restart. Applications, the link and the figures go on. ', h('b', {}, 'Only root on this machine turns it on again.')),
+    h('p', {}, 'Turn remote access off: running calls are terminated and new ones are refused, also after a restart. Applications, the link and measurements continue. ', h('b', {}, 'Only root on this machine can turn it on again.')),
     h('p', {}, change('Turn remote access off', {
       name: 'Turn remote access off?',
-      told: facts(['Does', 'cuts every call that runs and refuses every call to come, at once and after a restart'], ['Leaves alone', 'applications, the link, figures, deliveries'], ['Undo', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]),
+      told: facts(['Does', 'terminates running calls and refuses new ones, immediately and after a restart'], ['Leaves alone', 'applications, the link, measurements, deliveries'], ['Undo', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]),
       word: 'Turn it off',
       async act() {
         const done = await ask('/api/v1/access', { method: 'POST', body: { level: 'off' } });
-        return { outcome: done.trouble ? 'failed' : 'done', sentence: `remote access is ${done.level}; ${count(done.cut)} running calls were cut${done.is_kept ? '' : '; it will not hold after a restart'}${done.trouble ? `: ${done.trouble}` : ''}` };
+        return { outcome: done.trouble ? 'failed' : 'done', sentence: `remote access is ${done.level}; ${count(done.cut)} running calls were terminated${done.is_kept ? '' : '; this does not survive a restart'}${done.trouble ? `: ${done.trouble}` : ''}` };
       },
       done: access.again,
     })));
 }
 
 function asked({ last_day: last }) {
-  const rows = [['Reads', last.reads], ['Changes', last.changes], ['Ways into containers', last.entries], ['Not told apart', last.others], ['All', last.total]].filter(([, it]) => it);
-  return table('What was asked, by kind', [
+  const rows = [['Reads', last.reads], ['Changes', last.changes], ['Exec and port-forward', last.entries], ['Other', last.others], ['All', last.total]].filter(([, it]) => it);
+  return table('Requests by kind', [
     ['Kind', ([name]) => name],
-    ['Permitted', ([, it]) => count(it.permitted), 'number short'],
+    ['Allowed', ([, it]) => count(it.permitted), 'number short'],
     ['Refused', ([, it]) => count(it.refused), 'number short'],
     ['Received', ([, it]) => bytes(it.received_bytes), 'number'],
     ['Sent', ([, it]) => bytes(it.sent_bytes), 'number'],
@@ -363,8 +363,8 @@ function asked({ last_day: last }) {
 }
 
 function refused(list) {
-  if (!list.length) return empty('Nothing was refused.');
-  return table('Refusals, the newest first', [
+  if (!list.length) return empty('No refusals.');
+  return table('Refusals, newest first', [
     ['What', (it) => h('code', {}, it.what), 'wide'],
     ['Why', (it) => [it.why, it.fix && h('span', { class: 'detail' }, h('b', {}, 'Fix: '), it.fix)], 'wide'],
     ['Last', (it) => moment(it.last), 'when'],
@@ -392,14 +392,14 @@ export const settings = {
         told.warnings?.length > 0 && h('ul', { class: 'findings' }, told.warnings.map((warning) => h('li', { class: 'finding warning' }, h('p', {}, mark('warning'), sentence(warning))))),
         h('div', { class: 'tools' },
           h('label', {}, 'Search ', h('input', { type: 'search', value: sought, oninput() { sought = this.value; view.redraw(); } })),
-          h('label', {}, h('input', { type: 'checkbox', checked: isChangedOnly, onchange() { isChangedOnly = this.checked; view.redraw(); } }), ' only what was set')),
+          h('label', {}, h('input', { type: 'checkbox', checked: isChangedOnly, onchange() { isChangedOnly = this.checked; view.redraw(); } }), ' changed settings only')),
         shown.length === 0 ? empty('No setting matches.') : section(plural(shown.length, 'setting'), table('Settings', [
           ['Setting', (it) => h('code', {}, it.key), 'when'],
           ['Value', (it) => (it.is_secret ? h('span', { class: 'faint' }, it.value == null ? 'not set' : 'hidden') : it.value == null || it.value === '' ? h('span', { class: 'faint' }, 'not set') : h('code', {}, String(it.value))), 'wide'],
           ['From', (it) => h('span', { class: it.is_default ? 'faint' : null }, it.is_default ? 'default' : it.origin)],
           ['Meaning', (it) => it.meaning, 'wide'],
         ], shown, { key: (it) => it.key })),
-        h('p', { class: 'foot' }, 'Values are set in /etc/pipeops-agent/config.toml by root, or in the environment; the agent reads them when it starts.'),
+        h('p', { class: 'foot' }, 'Root sets values in /etc/pipeops-agent/config.toml or in the environment; the agent reads them when it starts.'),
       ];
     });
   },
@@ -417,14 +417,14 @@ export const changes = {
   draw(view) {
     const changes = view.resources.get('changes');
     return part(changes, 'the changes', ({ changes: list }) => (list?.length
-      ? section('What was done', table('Changes, the newest first', [
+      ? section('Changes', table('Changes, newest first', [
         ['When', (it) => moment(it.at), 'when'],
         ['What', (it) => [h('b', {}, it.what), it.why && h('span', { class: 'detail' }, it.why)], 'wide'],
         ['Who', (it) => [it.who, it.from && !it.who?.includes(it.from) && h('span', { class: 'detail' }, `from ${it.from}`)]],
         ['Outcome', (it) => [mark(OUTCOME[it.outcome] ?? grade(it.outcome), ''), it.outcome]],
         ['Undo', (it) => undo(it, changes), 'wide'],
       ], list, { key: (it) => it.id }))
-      : empty('Nothing was changed on this machine yet. What the agent changes, here or from the command line, is listed here with its way back.')));
+      : empty('No changes yet. Changes that the agent makes to this machine are listed here, with a way to undo them.')));
   },
 };
 
@@ -432,11 +432,11 @@ const OUTCOME = { done: 'ok', undone: 'note', failed: 'critical', refused: 'warn
 
 function undo(it, changes) {
   const way = it.undo ?? {};
-  if (!way.possible) return h('span', { class: 'faint' }, way.why_not ?? 'there is no way back');
+  if (!way.possible) return h('span', { class: 'faint' }, way.why_not ?? 'cannot be undone');
   const run = way.command ?? `pipeops-agent undo ${it.id}`;
   return [change('Undo', {
     name: 'Undo this change?',
-    told: [h('p', {}, sentence(it.what)), h('p', { class: 'faint' }, 'The same by hand: ', command(run))],
+    told: [h('p', {}, sentence(it.what)), h('p', { class: 'faint' }, 'By hand: ', command(run))],
     word: 'Undo',
     act: post(`/api/v1/changes/${encodeURIComponent(it.id)}/undo`),
     done: changes.again,
