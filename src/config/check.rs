@@ -187,8 +187,8 @@ impl Merged {
         if is_open && !self.is_on(&keys::ALLOW_PLAINTEXT) {
             self.problems.push(
                 Error::new(format!("{origin}: pipeops.api_url is not encrypted"))
-                    .why(format!("the token would cross the network to {} in the open", url.host))
-                    .fix("write https:// or wss://; or set pipeops.allow_plaintext = true where the network is yours alone"),
+                    .why(format!("the token would be sent to {} unencrypted", url.host))
+                    .fix("use https:// or wss://, or set pipeops.allow_plaintext = true if only you use that network"),
             );
             return None;
         }
@@ -211,7 +211,7 @@ impl Merged {
             match ApiUrl::parse(part) {
                 Err(why) => self.problems.push(cannot().why(why).fix(fix)),
                 Ok(url) if !url.path.is_empty() || url.query.is_some() => {
-                    let why = "it has more than scheme, host and port";
+                    let why = "it may contain nothing but scheme, host and port";
                     self.problems.push(cannot().why(why).fix(fix));
                 }
                 Ok(url)
@@ -219,8 +219,8 @@ impl Merged {
                         && !is_loopback(&url.host)
                         && !self.is_on(&keys::ALLOW_PLAINTEXT) =>
                 {
-                    let why = "the token would cross the network in the open";
-                    let fix = "write wss://; or set pipeops.allow_plaintext = true where the network is yours alone";
+                    let why = "the token would be sent unencrypted";
+                    let fix = "use wss://, or set pipeops.allow_plaintext = true if only you use that network";
                     self.problems.push(cannot().why(why).fix(fix));
                 }
                 Ok(url) => gateways.push(url),
@@ -238,7 +238,7 @@ impl Merged {
             }
             self.problems.push(
                 Error::new("there is no token for the control plane")
-                    .why("neither PIPEOPS_TOKEN_FILE nor PIPEOPS_TOKEN is set, and no file has pipeops.token_file")
+                    .why("PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN and pipeops.token_file are not set")
                     .fix("sudo pipeops-agent up, which asks for it; by hand: write the token of this cluster into a file and name that by PIPEOPS_TOKEN_FILE or pipeops.token_file"),
             );
             return None;
@@ -389,7 +389,7 @@ impl Merged {
             self.problems.push(
                 Error::new(format!("{from} is too long"))
                     .why(format!(
-                        "{} has more than {SOCKET_PATH_BYTES_MAX} bytes",
+                        "{} is longer than {SOCKET_PATH_BYTES_MAX} bytes",
                         socket.display()
                     ))
                     .fix("set dashboard.socket (PIPEOPS_DASHBOARD_SOCKET) to a shorter path"),
@@ -406,7 +406,7 @@ impl Merged {
         if certificate.is_some() && listen.is_none_or(|listen| listen.ip().is_loopback()) {
             self.warnings.push(
                 Error::new("dashboard.cert_file is not used")
-                    .why("dashboard.listen is no address that other machines reach, so it is not encrypted")
+                    .why("dashboard.listen is not reachable from other machines, so the dashboard does not use TLS")
                     .fix("sudo pipeops-agent dashboard expose"),
             );
         }
@@ -436,8 +436,8 @@ impl Merged {
             let origin = self.origin(&keys::DASHBOARD_NAMES);
             self.problems.push(
                 Error::new(format!("{origin}: dashboard.names cannot have {other:?}"))
-                    .why("it is no name of a machine")
-                    .fix("write names with commas between them, without https:// and port: box.example, box.lan"),
+                    .why("it is not a valid host name")
+                    .fix("separate names with commas, without https:// and port: box.example, box.lan"),
             );
         }
         plain
@@ -452,10 +452,8 @@ impl Merged {
                 Error::new(format!(
                     "{origin}: tls.insecure_skip_verify is not possible"
                 ))
-                .why("anybody on the way could take the place of the control plane")
-                .fix(
-                    "put the certificate of its authority into a file and name that by tls.ca_file",
-                ),
+                .why("anyone on the network path could impersonate the control plane")
+                .fix("save the certificate of its CA to a file and set tls.ca_file to it"),
             );
         }
         for key in [&keys::CA_FILE, &keys::CERT_FILE, &keys::KEY_FILE] {
@@ -490,7 +488,7 @@ impl Merged {
         };
         self.problems.push(
             Error::new(format!(
-                "{}: {} stands alone",
+                "{}: {} is set alone",
                 self.origin(there),
                 there.path
             ))
@@ -505,7 +503,7 @@ impl Merged {
             Error::new(format!("{}: {} cannot be read", self.origin(key), key.path))
                 .why(path.display().to_string())
                 .because(&error)
-                .fix("the link waits for it: put the file there, readable for the agent"),
+                .fix("create the file, readable for the agent; the link waits for it"),
         )
     }
 

@@ -183,7 +183,7 @@ impl Merged {
             self.problems.push(
                 Error::new(format!("{origin}: this is not TOML"))
                     .why(error.message().to_owned())
-                    .fix("'pipeops-agent config example' prints a file that is right"),
+                    .fix("'pipeops-agent config example' prints a valid file"),
             );
         }
         let told = self.problems.len();
@@ -263,7 +263,7 @@ impl Merged {
             };
             let origin = Origin::Environment(name.to_owned());
             let Some(text) = text.to_str() else {
-                let fix = "set it to a text in UTF-8".to_owned();
+                let fix = "set it to valid UTF-8".to_owned();
                 self.refused(
                     key,
                     &origin,
@@ -339,14 +339,11 @@ impl Merged {
             if key.secrecy == Secrecy::Hidden {
                 self.problems.push(
                     Error::new(format!(
-                        "--set: {} is not taken from the command line",
+                        "--set: {} is not accepted on the command line",
                         key.path
                     ))
-                    .why("every user of this machine can read it there")
-                    .fix(format!(
-                        "put it into a file and name that by {}_FILE",
-                        key.variable()
-                    )),
+                    .why("every user of this machine can read the command line")
+                    .fix(format!("save it to a file and set {}_FILE", key.variable())),
                 );
                 continue;
             }
@@ -462,16 +459,16 @@ fn read_file(path: &Path) -> Result<String> {
         let fix = if kind == std::io::ErrorKind::PermissionDenied {
             "run as root, or: chmod 640 and chgrp pipeops-agent"
         } else if kind == std::io::ErrorKind::NotFound {
-            "name a file that exists with --config"
+            "use an existing file with --config"
         } else {
-            "look at the file and its disk"
+            "check the file and its disk"
         };
         what().because(&error).fix(fix)
     })?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
         return Err(what()
             .why("it is larger than 256 KiB")
-            .fix("name a file of settings"));
+            .fix("use a configuration file"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
@@ -513,8 +510,8 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
         }
         if paths.len() > DROP_INS_MAX {
             return Err(what()
-                .why(format!("it holds more than {DROP_INS_MAX} files"))
-                .fix("join some of them"));
+                .why(format!("it contains more than {DROP_INS_MAX} files"))
+                .fix("merge some of them"));
         }
     }
     paths.sort();

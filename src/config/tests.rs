@@ -174,13 +174,13 @@ fn what_other_machines_are_shown_is_checked_before_they_come() {
     for (text, wanted) in [
         (
             "dashboard.key_file = \"/k\"\n",
-            "dashboard.key_file stands alone",
+            "dashboard.key_file is set alone",
         ),
         (
             "dashboard.names = \"https://box.lan\"\n",
-            "is no name of a machine",
+            "is not a valid host name",
         ),
-        ("dashboard.names = \"*.lan\"\n", "is no name of a machine"),
+        ("dashboard.names = \"*.lan\"\n", "is not a valid host name"),
     ] {
         let problems = made(text).problems();
         assert!(problems.contains(wanted), "{problems}");
@@ -235,13 +235,13 @@ fn everything_wrong_is_told_at_once_with_its_line_and_its_fix() {
         "config.toml:2: unknown key \"pipeops.api_ulr\"\nfix: did you mean api_url?\n\
          config.toml:3: unknown key \"pipeops.ca_file\"\nfix: ca_file belongs below [tls]\n\
          config.toml:6: agent.state_dir must be an absolute path, found \"relative\"\nfix: begin it with /\n\
-         config.toml:7: agent.heartbeat_interval_connected must be a length of time with its unit, found a bare number\n\
+         config.toml:7: agent.heartbeat_interval_connected must be a duration with a unit, found a bare number\n\
          fix: write it like \"15s\"\n\
          config.toml:8: unknown section [acess]\nfix: did you mean [access]?\n\
-         config.toml:10: access.level knows no \"readonly\"\n\
+         config.toml:10: access.level cannot be \"readonly\"\n\
          fix: did you mean read-only? (known: full, managed, read-only, off)\n\
-         config.d/a.toml:2: log.level knows no \"loud\"\nfix: write one of error, warn, info, debug, trace\n\
-         config.d/a.toml:4: tls.cert_file stands alone\nfix: set tls.key_file too, or remove both"
+         config.d/a.toml:2: log.level cannot be \"loud\"\nfix: write one of error, warn, info, debug, trace\n\
+         config.d/a.toml:4: tls.cert_file is set alone\nfix: set tls.key_file too, or remove both"
     );
 }
 
@@ -314,7 +314,7 @@ fn a_secret_is_never_shown_and_never_taken_from_the_command_line() {
     assert!(!format!("{:?}", made.settings()).contains("clt_test"));
 
     let made = Box::new().set("pipeops.token=clt_argv");
-    assert!(made.problems().contains("not taken from the command line"));
+    assert!(made.problems().contains("not accepted on the command line"));
     assert!(!made.problems().contains("clt_argv"));
 
     let made = Box::new().env("PIPEOPS_TOKEN", "clt_bad token");
@@ -530,7 +530,7 @@ fn what_does_not_fit_together_at_a_receiver_is_told() {
         ("url = \"http://10.0.0.7:8428/w\"", "is not encrypted"),
         (
             "url = \"https://edge:secret@metrics.example/w\"",
-            "files of their own",
+            "separate files",
         ),
         (&format!("{url}username = \"edge\""), "password_file too"),
         (&format!("{url}{secret}"), "username too"),

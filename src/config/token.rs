@@ -75,7 +75,9 @@ pub(super) fn checked(text: &str) -> std::result::Result<Secret, &'static str> {
     }
     // It becomes a header: a line end in it would start another one.
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("it has spaces, line ends or other signs that no token has");
+        return Err(
+            "it contains characters that are not allowed in a token, such as spaces or line ends",
+        );
     }
     Ok(Secret::new(token))
 }

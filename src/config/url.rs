@@ -50,27 +50,27 @@ impl ApiUrl {
         let (security, default_port) = match scheme.to_ascii_lowercase().as_str() {
             "https" | "wss" => (Security::Tls, 443),
             "http" | "ws" => (Security::Plain, 80),
-            other => return Err(format!("the scheme {other:?} is not known, write https")),
+            other => return Err(format!("the scheme {other:?} is not supported, use https")),
         };
         if rest.contains('#') {
-            return Err("it has a part behind #, which is never sent".to_owned());
+            return Err("it has a fragment (#), which is never sent".to_owned());
         }
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query.to_owned())),
             None => (rest, None),
         };
         let (authority, path) = match rest.find('/') {
-            Some(slash) => rest.split_at_checked(slash).ok_or("it is cut")?,
+            Some(slash) => rest.split_at_checked(slash).ok_or("it is incomplete")?,
             None => (rest, ""),
         };
         if authority.contains('@') {
             return Err(
-                "it has a user or password in it, which belong into files of their own".to_owned(),
+                "it contains a user or password, which belong in separate files".to_owned(),
             );
         }
         let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_sendable(path) || !query.as_deref().is_none_or(is_sendable) {
-            return Err("its path has characters that must be encoded with %".to_owned());
+            return Err("its path contains characters that must be percent-encoded".to_owned());
         }
         let (host, port) = host_and_port(authority, default_port)?;
         Ok(Self {
@@ -123,7 +123,7 @@ impl Proxy {
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
             Some(_) => {
-                return Err("only proxies that are spoken to by http:// can be used".to_owned());
+                return Err("only HTTP proxies (http://) are supported".to_owned());
             }
             None => text,
         };
@@ -134,9 +134,9 @@ impl Proxy {
         };
         let (host, port) = host_and_port(authority, 80)
             .ok()
-            .ok_or("its host or port cannot be read")?;
+            .ok_or("its host or port is invalid")?;
         let credentials = credentials
-            .map(|text| decoded(text).ok_or("its user or password is wrongly encoded"))
+            .map(|text| decoded(text).ok_or("the encoding of its user or password is invalid"))
             .transpose()?
             .map(Secret::new);
         Ok(Self {
@@ -158,7 +158,7 @@ fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), St
             _ => Some(
                 behind
                     .strip_prefix(':')
-                    .ok_or("there is something between ] and the port")?,
+                    .ok_or("there is text between ] and the port")?,
             ),
         };
         (host, port)

@@ -146,7 +146,7 @@ impl Kind {
                     let DeValue::String(text) = value.get_ref() else {
                         return refuse(
                             format!(
-                                "must hold texts only, {:?} is {}",
+                                "must contain strings only, {:?} is {}",
                                 name.get_ref(),
                                 noun(value.get_ref())
                             ),
@@ -158,7 +158,7 @@ impl Kind {
                 checked_labels(found)
             }
             (Self::Labels, other) => refuse(
-                format!("must be a table of texts, found {}", noun(other)),
+                format!("must be a table of strings, found {}", noun(other)),
                 "write it like { site = \"berlin\" }",
             ),
             (Self::Words(known), DeValue::Array(list)) => {
@@ -166,8 +166,8 @@ impl Kind {
                 for item in list {
                     let DeValue::String(text) = item.get_ref() else {
                         return refuse(
-                            format!("must hold texts only, found {}", noun(item.get_ref())),
-                            "put each word between quotes",
+                            format!("must contain strings only, found {}", noun(item.get_ref())),
+                            "put each value between quotes",
                         );
                     };
                     named.push(text.as_ref());
@@ -197,11 +197,10 @@ impl Kind {
             Self::Text => ("a text", "\"text\"".to_owned()),
             Self::Path => ("a path", "\"/path/to/it\"".to_owned()),
             Self::Flag => ("true or false", "true".to_owned()),
-            Self::Time { min_s, .. } => (
-                "a length of time with its unit",
-                format!("\"{}s\"", min_s.max(15)),
-            ),
-            Self::Bytes { .. } => ("a size with its unit", "\"256MB\"".to_owned()),
+            Self::Time { min_s, .. } => {
+                ("a duration with a unit", format!("\"{}s\"", min_s.max(15)))
+            }
+            Self::Bytes { .. } => ("a size with a unit", "\"256MB\"".to_owned()),
             Self::Choice(words) => (
                 "one of its words",
                 format!("{:?}", words.first().copied().unwrap_or_default()),
@@ -209,7 +208,7 @@ impl Kind {
             Self::Words(words) => ("a list of words", format!("{words:?}")),
             Self::Ip => ("an IP address", "\"203.0.113.7\"".to_owned()),
             Self::Address => ("an address with a port", "\"127.0.0.1:7480\"".to_owned()),
-            Self::Labels => ("a table of texts", "{ site = \"berlin\" }".to_owned()),
+            Self::Labels => ("a table of strings", "{ site = \"berlin\" }".to_owned()),
         }
     }
 
@@ -229,7 +228,7 @@ impl Kind {
             Self::Words(words) => format!("list of {}", words.join(", ")),
             Self::Ip => "IP address".to_owned(),
             Self::Address => "address:port, or off".to_owned(),
-            Self::Labels => "table of texts".to_owned(),
+            Self::Labels => "table of strings".to_owned(),
         }
     }
 }
@@ -251,8 +250,8 @@ fn path(text: &str, folder: &Path) -> Result<Value, Refusal> {
     }
     if text == "~" || text.starts_with("~/") {
         return refuse(
-            "begins with ~, which only a shell understands",
-            "write the whole path",
+            "begins with ~, which only shells expand",
+            "write the full path",
         );
     }
     Ok(Value::Path(folder.join(text)))
@@ -266,7 +265,7 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Refusal> 
         || format!("write one of {}", words.join(", ")),
         |word| format!("did you mean {word}? (known: {})", words.join(", ")),
     );
-    refuse(format!("knows no {text:?}"), fix)
+    refuse(format!("cannot be {text:?}"), fix)
 }
 
 fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, Refusal> {
@@ -277,14 +276,14 @@ fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, Refusal> {
     );
     let Some(length) = length(text) else {
         return refuse(
-            format!("is not a length of time: {text:?}"),
+            format!("is not a duration: {text:?}"),
             format!("write a number and ms, s, min, h or d, like \"15s\" ({range})"),
         );
     };
     if length < Duration::from_secs(min_s) || length > Duration::from_secs(max_s) {
         return refuse(
             format!("is out of range: {}", in_words(length)),
-            format!("choose from {range}"),
+            format!("use {range}"),
         );
     }
     Ok(Value::Time(length))
@@ -309,7 +308,7 @@ fn bytes(text: &str, min: u64) -> Result<Value, Refusal> {
     if bytes < min {
         return refuse(
             format!("is too small: {}", size_in_words(bytes)),
-            format!("choose {} or more", size_in_words(min)),
+            format!("use {} or more", size_in_words(min)),
         );
     }
     Ok(Value::Bytes(bytes))
@@ -395,7 +394,7 @@ fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, Refusal> {
     if labels.len() > LABELS_MAX {
         return refuse(
             format!("has {} labels", labels.len()),
-            format!("keep {LABELS_MAX} at most"),
+            format!("use at most {LABELS_MAX}"),
         );
     }
     for (name, value) in &labels {

@@ -473,7 +473,7 @@ mod tests {
         put("cert.pem", &first);
         refused("key.pem");
         put("key.pem", &other);
-        refused("its key is another one");
+        refused("it does not match the certificate");
         put("key.pem", "nothing");
         refused("the key");
         put("key.pem", &first);

@@ -71,8 +71,11 @@ impl Caller {
             Err(_) => Err(Failure {
                 kind: DialFailure::Network,
                 error: Error::new(format!("no session with {host}"))
-                    .why(format!("no answer to the upgrade request within {} s", limit.as_secs()))
-                    .fix("check that the address is that of the control plane and that no proxy holds WebSockets back")
+                    .why(format!(
+                        "no answer to the upgrade request within {} s",
+                        limit.as_secs()
+                    ))
+                    .fix("check pipeops.api_url, and whether a proxy blocks WebSockets")
                     .retry(Retry::Later),
             }),
         }
@@ -126,7 +129,7 @@ impl Caller {
                 .why(what.to_owned()),
         };
         let mut bearer = HeaderValue::try_from(format!("Bearer {token}")).or(Err(unusable(
-            "the token holds characters that no HTTP header can carry",
+            "the token contains characters that no HTTP header can carry",
         )))?;
         bearer.set_sensitive(true);
         Request::builder()
@@ -139,9 +142,7 @@ impl Caller {
             .header(USER_AGENT, &self.user_agent)
             .header(AUTHORIZATION, bearer)
             .body(())
-            .or(Err(unusable(
-                "its address cannot be written as an HTTP request",
-            )))
+            .or(Err(unusable("its address is not valid in an HTTP request")))
     }
 }
 
@@ -152,7 +153,7 @@ fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
     let tungstenite::Error::Http(answer) = error else {
         let error = Error::new(what)
             .because(error)
-            .fix("check that the address is that of the control plane and that no proxy holds WebSockets back")
+            .fix("check pipeops.api_url, and whether a proxy blocks WebSockets")
             .retry(Retry::Soon);
         return Failure {
             kind: DialFailure::Network,

@@ -98,9 +98,9 @@ fn origin(target: &Target) -> Origin {
 
 fn refused(gateway: &Origin, refusal: Refusal) -> Failure {
     let fix = if refusal.is_liftable() {
-        format!("where that gateway is yours: pipeops.gateways = \"{gateway}\" in the settings")
+        format!("if that gateway is yours: pipeops.gateways = \"{gateway}\" in the configuration")
     } else {
-        "whoever runs the control plane has to name another gateway".to_owned()
+        "the operator of the control plane has to configure another gateway".to_owned()
     };
     Failure {
         kind: DialFailure::NotAdmitted,

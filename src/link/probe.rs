@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// seconds old on a slow line.
 const CLOCK_FINE: Duration = Duration::from_secs(30);
 /// Help for a token that the control plane refuses.
-pub const TOKEN_FIX: &str = "put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is picked up without a restart";
+pub const TOKEN_FIX: &str = "put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is reloaded without a restart";
 /// Beyond this certificates and tokens begin to fail.
 const CLOCK_BROKEN: Duration = Duration::from_secs(300);
 
@@ -84,10 +84,7 @@ impl Way<'_> {
                 .map(|one| one.ip().to_string())
                 .collect();
             match nearest.host.parse::<std::net::IpAddr>() {
-                Ok(_) => format!(
-                    "{}{by} is an address: there is nothing to look up",
-                    nearest.host
-                ),
+                Ok(_) => format!("{}{by} is an address: no DNS needed", nearest.host),
                 Err(_) => format!("{}{by} is {}", nearest.host, some.join(", ")),
             }
         })?;
@@ -114,8 +111,8 @@ impl Way<'_> {
         let took = (self.clock)().mono.since(start.mono);
         let host = self.target.host_header();
         let stream = Self::step(rungs, Step::Tls, took, made, |_| match tls {
-            Some(_) => format!("{host} shows a certificate that is good for it"),
-            None => "the settings ask for none".to_owned(),
+            Some(_) => format!("{host} has a valid certificate"),
+            None => "TLS is not configured".to_owned(),
         })?;
 
         let start = (self.clock)();
@@ -229,19 +226,19 @@ fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Rung,
         None => Rung::new(
             Step::Http,
             Outcome::Failed(Side::Network),
-            format!("{host} answers with something that is not HTTP"),
+            format!("{host} does not answer with HTTP"),
         )
-        .fix("check pipeops.api_url, and whether something between answers in its place"),
+        .fix("check pipeops.api_url, and whether another server answers at that address"),
         Some(status) if status >= 500 => Rung::new(
             Step::Http,
             Outcome::Failed(Side::ControlPlane),
             format!("{host} answers HTTP {status}"),
         )
-        .fix("wait: the agent keeps trying, and nothing that was recorded is lost"),
+        .fix("wait: the agent keeps trying, and no recorded data is lost"),
         Some(401 | 403) if has_token => Rung::new(
             Step::Http,
             Outcome::Failed(Side::Node),
-            format!("the token was rejected: {host} refuses it"),
+            format!("the token was rejected by {host}"),
         )
         .fix(TOKEN_FIX),
         // Without a token, or without an upgrade, most answers are refusals.
@@ -273,7 +270,7 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
         return Rung::new(
             Step::Clock,
             Outcome::Unknown,
-            "the control plane does not say what time it is",
+            "the control plane does not send its time",
         );
     };
     let apart = ours.millis().saturating_sub(theirs.millis());
@@ -282,7 +279,7 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
         return Rung::new(
             Step::Clock,
             Outcome::Ok,
-            "this machine and the control plane agree on the time",
+            "this machine and the control plane have the same time",
         );
     }
     let way = if apart > 0 { "ahead of" } else { "behind" };

@@ -139,32 +139,32 @@ impl Error {
                     self.target
                 ),
                 Phase::Proxy => "the proxy is silent: check its log, or no_proxy".to_owned(),
-                Phase::Tls => "something between may hold TLS back: check proxies and the MTU".to_owned(),
+                Phase::Tls => "something on the path may block TLS: check proxies and the MTU".to_owned(),
             },
             Kind::UnknownHost(_) => "check the name, and the name servers in /etc/resolv.conf".to_owned(),
             Kind::ConnectionRefused => format!("nothing listens on {}: check address and port, and that the service runs", self.target),
             Kind::Unreachable(_) => "check the cable or Wi-Fi, the address and the default route (ip route)".to_owned(),
             Kind::Broken(_) => return None,
             Kind::ProxyRefused { status: 407, .. } => {
-                "give the proxy's user and password: https_proxy=http://user:password@host:port".to_owned()
+                "configure the proxy's user and password: https_proxy=http://user:password@host:port".to_owned()
             }
             Kind::ProxyRefused { .. } => format!("allow CONNECT to {} on the proxy, or add the host to no_proxy", self.target),
-            Kind::ProxyGarbage(_) => "https_proxy must name an HTTP proxy: check its scheme and port".to_owned(),
+            Kind::ProxyGarbage(_) => "https_proxy must be an HTTP proxy: check its scheme and port".to_owned(),
             Kind::CertificateNotYetValid { not_before, .. } => format!(
-                "set this machine's clock (timedatectl set-ntp true): it is behind {}, or the certificate was made on a machine whose clock is ahead",
+                "set this machine's clock (timedatectl set-ntp true): it is behind {}, or the certificate was created on a machine whose clock is ahead",
                 not_before.rfc3339()
             ),
             Kind::CertificateExpired { not_after, .. } if *not_after < super::tls::build_date() => {
-                "renew the certificate of the server: it ended before this program was built, so this machine's clock is not the cause".to_owned()
+                "renew the certificate of the server: it expired before this program was built, so this machine's clock is not the cause".to_owned()
             }
             Kind::CertificateExpired { .. } => {
                 "renew the certificate of the server; if it is good, this machine's clock is ahead (date -u)".to_owned()
             }
-            Kind::UnknownIssuer => "give the CA that signed it as extra CA file (tls.ca_file); a proxy that looks into TLS has a CA of its own".to_owned(),
-            Kind::WrongName(_) => "use a name that the certificate carries, or renew it with this name".to_owned(),
+            Kind::UnknownIssuer => "set tls.ca_file to the CA that signed it; a TLS-inspecting proxy has a CA of its own".to_owned(),
+            Kind::WrongName(_) => "use a name that the certificate contains, or renew it with this name".to_owned(),
             Kind::BadCertificate(_) => "renew the certificate of the server".to_owned(),
-            Kind::ClientCertificateRefused(_) => "renew the client certificate; it must be signed by a CA that the server trusts".to_owned(),
-            Kind::NotTls => "the server speaks no TLS there: check scheme and port".to_owned(),
+            Kind::ClientCertificateRefused(_) => "renew the client certificate; a CA that the server trusts must sign it".to_owned(),
+            Kind::NotTls => "the server does not use TLS there: check scheme and port".to_owned(),
             Kind::Tls(_) => return None,
         };
         Some(fix)
@@ -208,10 +208,10 @@ impl fmt::Display for Error {
                     Phase::Tls => write!(f, "no end of the TLS handshake with {target} in {limit}"),
                 }
             }
-            Kind::UnknownHost(why) => write!(f, "cannot find the address of {target}: {why}"),
+            Kind::UnknownHost(why) => write!(f, "cannot resolve {target}: {why}"),
             Kind::ConnectionRefused => write!(f, "cannot connect to {target}: connection refused"),
             Kind::Unreachable(why) => write!(f, "cannot reach {target}: {why}"),
-            Kind::Broken(why) => write!(f, "the connection to {target} broke: {why}"),
+            Kind::Broken(why) => write!(f, "lost the connection to {target}: {why}"),
             Kind::ProxyRefused { status, reason } => {
                 write!(
                     f,
@@ -219,34 +219,37 @@ impl fmt::Display for Error {
                 )
             }
             Kind::ProxyGarbage(why) => {
-                write!(f, "the proxy for {target} did not answer as a proxy: {why}")
+                write!(
+                    f,
+                    "the proxy for {target} did not answer like a proxy: {why}"
+                )
             }
             Kind::CertificateNotYetValid { now, not_before } => write!(
                 f,
-                "the certificate of {target} is not yet valid: it begins {}, here it is {}",
+                "the certificate of {target} is not yet valid: it begins {}, the time here is {}",
                 not_before.rfc3339(),
                 now.rfc3339()
             ),
             Kind::CertificateExpired { now, not_after } => write!(
                 f,
-                "the certificate of {target} has expired: it ended {}, here it is {}",
+                "the certificate of {target} has expired: it ended {}, the time here is {}",
                 not_after.rfc3339(),
                 now.rfc3339()
             ),
             Kind::UnknownIssuer => {
                 write!(
                     f,
-                    "the certificate of {target} is signed by nobody that we trust"
+                    "the certificate of {target} is not signed by a trusted CA"
                 )
             }
             Kind::WrongName(why) => {
                 write!(f, "the certificate of {target} is for another name: {why}")
             }
-            Kind::BadCertificate(why) => write!(f, "the certificate of {target} is bad: {why}"),
+            Kind::BadCertificate(why) => write!(f, "the certificate of {target} is invalid: {why}"),
             Kind::ClientCertificateRefused(why) => {
-                write!(f, "{target} refused our client certificate: {why}")
+                write!(f, "{target} rejected the client certificate: {why}")
             }
-            Kind::NotTls => write!(f, "{target} does not speak TLS"),
+            Kind::NotTls => write!(f, "{target} does not use TLS"),
             Kind::Tls(why) => write!(f, "TLS with {target} failed: {why}"),
         }
     }
@@ -362,7 +365,7 @@ mod tests {
         });
         assert_eq!(
             error.to_string(),
-            "the certificate of cp.example:443 is not yet valid: it begins 1970-01-02T00:00:00.000Z, here it is 1970-01-01T00:00:00.000Z"
+            "the certificate of cp.example:443 is not yet valid: it begins 1970-01-02T00:00:00.000Z, the time here is 1970-01-01T00:00:00.000Z"
         );
         assert!(error.fix().is_some_and(|fix| fix.contains("clock")));
     }

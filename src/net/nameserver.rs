@@ -36,7 +36,7 @@ pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<Answer, 
     };
     let told = |error: std::io::Error| {
         if error.kind() == std::io::ErrorKind::ConnectionRefused {
-            "nothing answers names there".to_owned()
+            "no DNS server answers there".to_owned()
         } else {
             error.to_string()
         }

@@ -80,7 +80,9 @@ impl Proxy {
                 let (Some(mut plain), Some(password)) =
                     (percent_decoded(name), percent_decoded(password))
                 else {
-                    return Err(bad("the user or password has a broken % sequence"));
+                    return Err(bad(
+                        "the user or password contains an invalid percent-encoding",
+                    ));
                 };
                 plain.push(b':');
                 plain.extend(password);
@@ -88,7 +90,7 @@ impl Proxy {
             }
         };
         let (host, port) = host_and_port(host, port)
-            .ok_or_else(|| bad("the address has no usable host and port"))?;
+            .ok_or_else(|| bad("the address has no valid host and port"))?;
         Ok(Self {
             target: Target::new(host, port),
             tls,
@@ -305,7 +307,7 @@ pub(super) async fn tunnel(
         }
     }
     let (status, reason) =
-        status_line(&answer).ok_or_else(|| garbage("its status line cannot be read"))?;
+        status_line(&answer).ok_or_else(|| garbage("its status line is invalid"))?;
     if (200..300).contains(&status) {
         return Ok(());
     }

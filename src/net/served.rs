@@ -58,7 +58,7 @@ impl Served {
                 .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
                 .map_err(|error| {
                     if matches!(error, rustls::Error::InconsistentKeys(_)) {
-                        return unusable("its key is another one".to_owned());
+                        return unusable("it does not match the certificate".to_owned());
                     }
                     unusable(error.to_string())
                 })?;

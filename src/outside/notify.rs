@@ -11,7 +11,7 @@ use crate::{
 
 const WORDING: Wording = Wording {
     what: "notices",
-    fix: "check that notify.url has http or https as the other side speaks it",
+    fix: "check scheme and port of notify.url",
 };
 
 /// The way to them.
@@ -54,8 +54,8 @@ impl Receiver {
             408 | 425 | 429 | 500..=599 => {
                 Answer::Busy(error.retry(Retry::Later), answered.retry_after())
             }
-            401 | 403 => Answer::Wrong(error.fix("put what it wants into the file of notify.token_file, or renew the address in notify.url")),
-            300..=399 => Answer::Wrong(error.fix("write the address that it redirects to into notify.url: redirects are not followed")),
+            401 | 403 => Answer::Wrong(error.fix("put valid credentials into the file of notify.token_file, or renew the address in notify.url")),
+            300..=399 => Answer::Wrong(error.fix("set notify.url to the redirect target: redirects are not followed")),
             _ => Answer::Wrong(error.fix("check notify.url and notify.kind (webhook, ntfy or slack)")),
         }
     }

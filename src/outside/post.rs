@@ -199,14 +199,14 @@ impl Way {
         }
         if let Some(authorization) = post.authorization {
             let mut value = HeaderValue::try_from(authorization.reveal()).or(Err(unusable(
-                "the token holds characters that no HTTP header can carry",
+                "the token contains characters that no HTTP header can carry",
             )))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        request.body(Body::full(post.body.clone())).or(Err(unusable(
-            "its address cannot be written as an HTTP request",
-        )))
+        request
+            .body(Body::full(post.body.clone()))
+            .or(Err(unusable("its address is not valid in an HTTP request")))
     }
 
     fn broken(&self, wording: Wording, error: &hyper::Error) -> Error {

@@ -15,7 +15,7 @@ use crate::{
 
 const WORDING: Wording = Wording {
     what: "samples",
-    fix: "check that telemetry.remote_write.url names a receiver, and http or https as it speaks",
+    fix: "check telemetry.remote_write.url, including its scheme",
 };
 
 /// The way to a receiver. Keeps one connection until it is closed.
@@ -67,7 +67,7 @@ impl Receiver {
                 Answer::Busy(error.retry(Retry::Later), answered.retry_after())
             }
             401 | 403 => Answer::Wrong(error.fix(
-                "put what it wants into the file of telemetry.remote_write.bearer_token_file, or of password_file with its username; a changed file is picked up without a restart",
+                "put valid credentials into the file of telemetry.remote_write.bearer_token_file, or of password_file with its username; a changed file is reloaded without a restart",
             )),
             300..=399 => {
                 let location = answered.headers.get(LOCATION).map(HeaderValue::as_bytes);
@@ -75,7 +75,7 @@ impl Receiver {
                 Answer::Wrong(
                     self.failure()
                         .why(format!("it redirects to {location:?}, which is not followed"))
-                        .fix("write the address that it means into telemetry.remote_write.url"),
+                        .fix("set telemetry.remote_write.url to the redirect target"),
                 )
             }
             _ => Answer::Wrong(error.fix(

@@ -350,7 +350,10 @@ fn a_certificate_of_the_user_is_shown_and_renewed_and_one_that_is_wrong_harms_no
     // Its key is another one: this machine goes on as ever, and others do not come in.
     let wrong = agent.until_condition("dashboard.certificate", SOON);
     let sentence = wrong["sentence"].as_str().unwrap();
-    assert!(sentence.contains("its key is another one"), "{sentence}");
+    assert!(
+        sentence.contains("it does not match the certificate"),
+        "{sentence}"
+    );
     assert!(
         wrong["fix"]
             .as_str()
