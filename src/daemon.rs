@@ -141,14 +141,14 @@ async fn live(
     agent.notifier.ready("starting");
     while signals.next().await == Some(Wish::Reload) {
         ::log::info!(
-            "SIGHUP: replaced tokens, kubeconfigs and certificates are picked up by themselves; settings need a restart"
+            "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
         );
     }
     agent.notifier.stopping();
     ::log::info!("stopping");
     let again = async {
         signals.next().await;
-        ::log::warn!("told twice: stopping at once");
+        ::log::warn!("second signal: stopping immediately");
     };
     let stopped = async {
         say_good_bye(link, &commands).await;
@@ -159,7 +159,7 @@ async fn live(
         agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
         let closed = store.close().await.and(telemetry.close().await);
         if let Err(failure) = closed {
-            ::log::warn!("the store was not closed in good order: {failure}");
+            ::log::warn!("the store was not closed cleanly: {failure}");
         }
     };
     stopped.or(again).await;
@@ -324,7 +324,7 @@ impl Agent {
     async fn keep(&self, topic: Topic, tick: Tick) {
         self.stream.measured(topic, &tick);
         if let Err(failure) = self.telemetry.take(tick).await {
-            ::log::debug!("a sample was not kept: {failure}");
+            ::log::debug!("a sample was not stored: {failure}");
         }
     }
 

@@ -381,7 +381,7 @@ fn verification_cannot_be_switched_off() {
     let made = Box::new().env("PIPEOPS_TLS_INSECURE_SKIP_VERIFY", "true");
     assert!(
         made.problems()
-            .contains("fix: put the certificate of its authority")
+            .contains("fix: save the certificate of its CA")
     );
     let made = made.env("PIPEOPS_TLS_INSECURE_SKIP_VERIFY", "false");
     assert_eq!(made.problems(), "");

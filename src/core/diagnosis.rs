@@ -34,7 +34,7 @@ impl Step {
             Self::Carrier => ("carrier", "Cable or Wi-Fi"),
             Self::Address => ("address", "Address"),
             Self::Route => ("route", "Default route"),
-            Self::Dns => ("dns", "Name look-up"),
+            Self::Dns => ("dns", "DNS"),
             Self::Tcp => ("tcp", "Connection"),
             Self::Tls => ("tls", "Encryption"),
             Self::Http => ("http", "Answer"),
@@ -127,7 +127,7 @@ impl Rung {
 
     /// One that was not tried because another failed.
     pub fn skipped(step: Step) -> Self {
-        Self::new(step, Outcome::Skipped, "not tried: a step before it failed")
+        Self::new(step, Outcome::Skipped, "skipped: an earlier step failed")
     }
 
     /// The same with what a person can do.
@@ -160,10 +160,10 @@ pub fn verdict(rungs: &[Rung]) -> (Side, String) {
     });
     if let Some((side, rung)) = failed {
         let who = match side {
-            Side::Node => "it is this machine",
-            Side::Network => "it is the network between this machine and the control plane",
-            Side::ControlPlane => "it is the control plane",
-            Side::None | Side::Unknown => "it cannot be told which side it is",
+            Side::Node => "this machine is the cause",
+            Side::Network => "the network between this machine and the control plane is the cause",
+            Side::ControlPlane => "the control plane is the cause",
+            Side::None | Side::Unknown => "the cause is unknown",
         };
         return (side, format!("{who}: {}", rung.seen));
     }
@@ -174,10 +174,10 @@ pub fn verdict(rungs: &[Rung]) -> (Side, String) {
     }
     let is_proof = |step| matches!(step, Step::Http | Step::Session);
     if rungs.iter().any(|rung| is_proof(rung.step) && is_ok(rung)) {
-        let all = "the way to the control plane works, step by step";
+        let all = "every step of the connection to the control plane works";
         return (Side::None, all.to_owned());
     }
-    let unknown = "it cannot be told: no step failed, and none proves that the way works";
+    let unknown = "the cause is unknown: no step failed, but not every step could be tested";
     (Side::Unknown, unknown.to_owned())
 }
 
@@ -226,8 +226,8 @@ mod tests {
             ("+++++++n", Side::Node, "clock"),
             // A container without /sys: the way works all the same.
             ("n?n+++++", Side::None, "works"),
-            ("????----", Side::Unknown, "cannot"),
-            ("", Side::Unknown, "cannot"),
+            ("????----", Side::Unknown, "unknown"),
+            ("", Side::Unknown, "unknown"),
             ("+++++++++-", Side::None, "works"),
             ("+++++++n+", Side::Node, "clock"),
             // A refused token, a session that is still being made, a dead API server.

@@ -33,7 +33,7 @@ impl fmt::Display for Class {
             Self::LinkLocal => "a link-local address",
             Self::Loopback => "a loopback address",
             Self::Metadata => "the metadata service of a cloud",
-            Self::Reserved => "no address of a host",
+            Self::Reserved => "an address that no host can have",
         })
     }
 }
@@ -207,15 +207,15 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str(
-                "the control plane names a gateway without encryption, and pipeops.api_url is not like it",
+                "the control plane named an unencrypted gateway, but pipeops.api_url is not unencrypted",
             ),
             Self::Class(class) if self.is_liftable() => write!(
                 f,
-                "the control plane names a gateway at {class}, and pipeops.api_url is not like it"
+                "the control plane named a gateway at {class}, but pipeops.api_url is not at such an address"
             ),
             Self::Class(class) => write!(
                 f,
-                "the control plane names a gateway at {class}, which is never one"
+                "the control plane named a gateway at {class}, which is never allowed"
             ),
         }
     }

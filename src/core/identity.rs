@@ -197,33 +197,36 @@ impl Remark {
     /// The sentence, as seen by the agent that is now called `agent_id`.
     pub fn sentence(&self, agent_id: &str) -> String {
         match self {
-            Self::Created => format!("this agent is new and is called {agent_id}"),
+            Self::Created => format!("this agent is new; its id is {agent_id}"),
             Self::CopyRepaired => {
-                "one copy of the identity on disk was missing or old and is written anew".to_owned()
+                "one copy of the identity on disk was missing or outdated and has been rewritten"
+                    .to_owned()
             }
             Self::Renamed { from } => {
-                format!("this agent is called {agent_id} by its settings; before it was {from}")
+                format!("the configuration names this agent {agent_id}; it was {from} before")
             }
             Self::TakenOver { cluster_id } => match cluster_id {
                 Some(cluster_id) => format!(
-                    "the installation found in the cluster goes on here as {agent_id}, cluster {cluster_id}"
+                    "took over the installation found in the cluster: agent {agent_id}, cluster {cluster_id}"
                 ),
-                None => format!("the installation found in the cluster goes on here as {agent_id}"),
+                None => {
+                    format!("took over the installation found in the cluster: agent {agent_id}")
+                }
             },
             Self::Copied {
                 from,
                 is_id_shared: false,
             } => format!(
-                "this disk is a copy of the machine that is called {from}, so this one is now {agent_id} and registers anew"
+                "this disk is a copy of the machine {from}, so this machine is now {agent_id} and registers as new"
             ),
             Self::Copied {
                 from,
                 is_id_shared: true,
             } => format!(
-                "this disk is a copy of the machine that is called {from}, and the settings give that id to this machine too"
+                "this disk is a copy of the machine {from}, and the configuration gives the same id to this machine"
             ),
             Self::GoAgentRuns => {
-                "the Go agent still runs in this cluster, so this agent does not link".to_owned()
+                "the Go agent still runs in this cluster, so this agent does not connect".to_owned()
             }
         }
     }
@@ -234,7 +237,7 @@ impl Remark {
             Self::Copied {
                 is_id_shared: true, ..
             } => Some(
-                "remove pipeops.agent_id (PIPEOPS_AGENT_ID) from the settings of one of the two",
+                "remove pipeops.agent_id (PIPEOPS_AGENT_ID) from the configuration of one of the two",
             ),
             Self::Copied {
                 is_id_shared: false,
@@ -243,7 +246,7 @@ impl Remark {
                 "none needed if this is a new machine; if its board was replaced, remove the old cluster in the control plane",
             ),
             Self::GoAgentRuns => Some(
-                "kubectl -n pipeops-system scale deployment pipeops-agent --replicas=0; this agent then takes over by itself",
+                "kubectl -n pipeops-system scale deployment pipeops-agent --replicas=0; this agent then takes over automatically",
             ),
             Self::Created | Self::CopyRepaired | Self::Renamed { .. } | Self::TakenOver { .. } => {
                 None
@@ -518,23 +521,17 @@ mod tests {
             file: Some(newer),
             ..evidence()
         };
-        let renamed = "is called me by its settings; before it was agent-old";
+        let renamed = "names this agent me; it was agent-old before";
         [
             (
                 "no database",
                 no_database,
                 "agent-old",
                 Some("c-1"),
-                "written anew",
+                "rewritten",
             ),
-            ("no file", no_file, "agent-old", Some("c-1"), "written anew"),
-            (
-                "a newer file",
-                newer,
-                "agent-6",
-                Some("c-1"),
-                "written anew",
-            ),
+            ("no file", no_file, "agent-old", Some("c-1"), "rewritten"),
+            ("a newer file", newer, "agent-6", Some("c-1"), "rewritten"),
             (
                 "a name",
                 named("me", evidence()),
@@ -557,7 +554,7 @@ mod tests {
             fingerprint: machine(machine_id, board),
             ..evidence()
         };
-        let copied = "copy of the machine that is called agent-old, so this one is now agent-fresh";
+        let copied = "copy of the machine agent-old, so this machine is now agent-fresh";
         let shared = named("agent-old", on("m2", "b2"));
         [
             (
@@ -581,7 +578,7 @@ mod tests {
                 shared,
                 "agent-old",
                 None,
-                "the settings give that id to this machine too",
+                "the configuration gives the same id to this machine",
             ),
         ]
     }

@@ -26,7 +26,7 @@ const STATE_DIR: &str = "/var/lib/pipeops-agent";
 /// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the root helper.
 pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> Subject {
     let mut state_dir = PathBuf::from(STATE_DIR);
-    let mut told = Ok("they can be used".to_owned());
+    let mut told = Ok("valid".to_owned());
     let mut control_plane = None;
     let mut proxies = Proxies::default();
     let mut named = None;

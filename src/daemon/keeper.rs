@@ -36,7 +36,7 @@ pub struct Start<'a> {
 /// Runs it until it is told to stop. What is under way then is brought to its end first.
 pub fn run(start: Start<'_>) -> Result<Exit> {
     if !geteuid().is_root() {
-        return Err(Error::new("the root helper cannot run")
+        return Err(Error::new("the keeper cannot run")
             .why("it is not root")
             .fix("sudo systemctl start pipeops-keeper"));
     }
@@ -44,7 +44,7 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
         let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
         for path in inside.map(|entry| entry.path()).chain([path.clone()]) {
             trust(&path)
-                .map_err(|error| error.within("the root helper does not read its settings"))?;
+                .map_err(|error| error.within("the keeper cannot read its configuration"))?;
         }
     }
     let format = log_format(config::LogFormat::Auto, start.journal_stream);
@@ -56,17 +56,17 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     let settings = start.settings;
     let mut signals = Signals::new()?;
     let notifier = Notifier::new(start.notify_socket);
-    ::log::info!("pipeops-agent {VERSION}: the root helper starts");
+    ::log::info!("pipeops-agent {VERSION}: keeper started");
     let keeper = Keeper::new(start.root, &settings.state_dir);
     // What a power cut interrupted comes before anybody can ask for more.
     for done in keeper.resume()? {
         ::log::info!("{}: {}", done.outcome, done.sentence);
     }
     let server = Server::bind(&settings.socket, allowed(&settings.user))?;
-    notifier.ready("waiting to be asked");
+    notifier.ready("waiting for requests");
     let stopped = async {
         while signals.next().await == Some(Wish::Reload) {
-            ::log::info!("SIGHUP: settings need a restart");
+            ::log::info!("SIGHUP: restart to apply a changed configuration");
         }
     };
     let work = async { match server.serve(&keeper).await {} };
@@ -79,7 +79,7 @@ async fn live(start: Start<'_>) -> Result<Exit> {
 /// The agent's user and group. Where there is no such user, root alone is served.
 fn allowed(user: &str) -> Allowed {
     let Ok(Some(known)) = User::from_name(user) else {
-        ::log::warn!("there is no user {user:?} (keeper.user): only root is served");
+        ::log::warn!("user {user:?} (keeper.user) does not exist: only root is served");
         return Allowed::default();
     };
     Allowed {

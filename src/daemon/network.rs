@@ -57,7 +57,7 @@ impl Agent {
         let certificate = &loaded.served;
         let url = self.board.dashboard.borrow().urls.join(" ");
         ::log::warn!(
-            "the dashboard is open to other machines at {url} certificate_sha256={}",
+            "the dashboard is reachable from other machines at {url} certificate_sha256={}",
             certificate.fingerprint()
         );
         let renewed = self.renew(&origin, &shown, address);
@@ -141,7 +141,7 @@ impl Agent {
     /// Whoever has compared the fingerprint has to do it again, and is to know that it was not an attacker.
     fn tell_change(&self, before: &str, now: &str) {
         let told = format!(
-            "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, and was {before}"
+            "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, it was {before}"
         );
         ::log::warn!("{told}");
         self.board.happened(CERTIFICATE, Severity::Note, told);

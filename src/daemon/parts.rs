@@ -108,11 +108,10 @@ impl Network {
             return;
         }
         let told = format!(
-            "the clock of this machine is wrong: it shows a time before {}, which has passed",
+            "the clock of this machine is wrong: it is before {}, which has passed",
             passed.rfc3339()
         );
-        let fix = "let a time server set it, or set it by hand, in UTC: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; \
-            pipeops-agent doctor says which time service this machine has";
+        let fix = "synchronize it with a time server, or set it by hand, in UTC: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; pipeops-agent doctor shows which time service is installed";
         board.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
     }
 
@@ -269,7 +268,7 @@ pub(super) fn cluster(
 ) -> Option<Client> {
     let named = settings.agent.kubeconfig.as_deref();
     let Some(source) = source(named, &settings.surroundings) else {
-        let fix = "install k3s, or name a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the settings";
+        let fix = "install k3s, or set a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration";
         let sentence = "no cluster is configured: only the host is reported";
         board.report(
             "cluster.none",
@@ -373,7 +372,7 @@ pub(super) fn configured(settings: &Settings) -> Configured {
         Origin::File { path, line } => {
             format!("change access.level in {}, line {line}", path.display())
         }
-        Origin::Environment(name) => format!("change {name} where the agent gets it from"),
+        Origin::Environment(name) => format!("change {name} in the agent's environment"),
         Origin::Flag(option) => format!("start the agent with another {option} access.level"),
     };
     Configured {
@@ -416,7 +415,7 @@ pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> S
     let kept = store.keep_note(tasks::link::lease::NOTE_NAME, Some(name.clone()));
     if let Err(failure) = kept.await {
         // After a restart this agent then waits for its own Lease as for another one's.
-        log::warn!("lease: the name of this agent is not on disk: {failure}");
+        log::warn!("lease: the name of this agent is not saved: {failure}");
     }
     name
 }

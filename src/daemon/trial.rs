@@ -36,7 +36,7 @@ pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
     let network = Network::new(settings, Wall::default());
     let caller = network.caller(settings)?;
     let target = Target::controller(&settings.pipeops.api_url.to_string())
-        .map_err(|why| Error::new("the address of the control plane cannot be used").why(why))?;
+        .map_err(|why| Error::new("the address of the control plane is invalid").why(why))?;
     let answer = smol::block_on(async {
         let session = caller.call(&target, token.reveal(), TOKEN_WITHIN).await?;
         session.close(CLOSED, "the token was checked").await;
@@ -62,8 +62,9 @@ pub fn with_cluster<T>(
     let network = Network::new(settings, Wall::default());
     let executor = Rc::new(LocalExecutor::new());
     let Some(client) = parts::cluster(settings, &network, &board, &executor) else {
-        return Err(Error::new("there is no cluster to ask")
-            .fix("name one: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the settings"));
+        return Err(Error::new("no cluster is configured").fix(
+            "set one: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration",
+        ));
     };
     smol::block_on(executor.run(work(client)))
 }

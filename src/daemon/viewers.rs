@@ -75,7 +75,7 @@ impl Agent {
             .await;
         if let Some(address) = server.address() {
             let url = format!("http://{address}");
-            ::log::info!("the dashboard is at {url}/, for a Prometheus at {url}/metrics");
+            ::log::info!("dashboard at {url}/, Prometheus metrics at {url}/metrics");
             self.board.dashboard.replace(DashboardView {
                 urls: vec![url],
                 certificate: None,

@@ -343,10 +343,10 @@ fn told(record: &Record) -> Done {
     let id = record.id();
     let is_undone = outcome == Outcome::Undone.word();
     let sentence = match (&record.why, is_undone) {
-        (None, true) => format!("taken back: {}", record.does),
-        (Some(why), true) => format!("it did not work, and everything is as it was: {why}"),
+        (None, true) => format!("reverted: {}", record.does),
+        (Some(why), true) => format!("it failed and was reverted: {why}"),
         (None, false) => record.does.clone(),
-        (Some(why), false) => format!("it stopped half-way: {why}"),
+        (Some(why), false) => format!("it stopped halfway: {why}"),
     };
     // A change that failed and was taken back is a failed fix, and a change that was taken back on demand a successful undo.
     let word = match (is_undone, &record.undone_by) {
@@ -366,15 +366,13 @@ fn change(record: &Record) -> ChangeReport {
     let outcome = record.outcome.as_deref();
     let is_undone = outcome == Some(Outcome::Undone.word());
     let why_not = match outcome {
-        None => Some("it is under way"),
-        Some(_) if is_undone => Some("it was taken back"),
+        None => Some("it is in progress"),
+        Some(_) if is_undone => Some("it is undone already"),
         Some(_) => None,
     };
     let id = record.id();
     let by = record.undone_by.as_ref();
-    let by = by
-        .filter(|_| is_undone)
-        .map(|by| format!("taken back by {by}"));
+    let by = by.filter(|_| is_undone).map(|by| format!("undone by {by}"));
     ChangeReport {
         at: Wall::from_millis(record.at_ms).rfc3339(),
         who: record.who.clone(),

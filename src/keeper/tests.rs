@@ -270,7 +270,7 @@ fn every_repair_is_done_once_and_taken_back_to_what_was_there() {
         assert_eq!(changes[0].outcome, "undone");
         assert_eq!(
             changes[0].why.as_deref(),
-            Some("taken back by the agent (uid 990)")
+            Some("undone by the agent (uid 990)")
         );
     }
 }
@@ -404,7 +404,7 @@ fn a_step_that_fails_takes_all_back() {
     let done = tree.keeper().fix("kernel.modules", "root").unwrap();
     assert_eq!(done.outcome, "failed");
     assert!(
-        done.sentence.contains("everything is as it was"),
+        done.sentence.contains("it failed and was reverted"),
         "{}",
         done.sentence
     );

@@ -239,7 +239,7 @@ impl Board {
     /// Says that a condition no longer holds.
     pub fn clear(&self, id: &'static str) {
         if let Some(ended) = self.conditions.borrow_mut().clear(id) {
-            let line = format!("no longer: {}", ended.sentence);
+            let line = format!("resolved: {}", ended.sentence);
             log::info!("{line} condition={id}");
             self.happened(id, ended.severity, line);
         }
@@ -315,8 +315,8 @@ mod tests {
             .map(|event| (&*event.what.subject, &*event.what.message, event.count))
             .collect();
         let wanted = [
-            ("link", "no longer: refused twice", 1),
             ("link", "refused once", 1),
+            ("link", "resolved: refused twice", 1),
         ];
         assert_eq!(said, wanted);
         assert!(

@@ -224,7 +224,7 @@ fn the_agents_user_tightens_and_its_group_looks() {
         assert_eq!(code, 1, "{told}");
         let fix = format!("fix: sudo pipeops-agent access {level}\n");
         assert!(
-            told.contains("only root makes it less strict") && told.contains(&fix),
+            told.contains("only root can make it less strict") && told.contains(&fix),
             "{told}"
         );
     }

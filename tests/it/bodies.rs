@@ -532,11 +532,11 @@ fn a_namespace_inherits_no_rights_that_somebody_left_for_its_name() {
         ),
         (
             "flux-system",
-            "the usual namespace of a part of the cluster".to_owned(),
+            "the usual namespace of a cluster component".to_owned(),
         ),
         (
             "cattle-any",
-            "the usual namespace of a part of the cluster".to_owned(),
+            "the usual namespace of a cluster component".to_owned(),
         ),
     ] {
         let output = bench.ask(&["create", "namespace", name]);
@@ -574,6 +574,6 @@ fn without_the_right_to_list_bindings_no_namespace_is_made() {
     until("the missing right is named with its fix", SOON, || {
         let text = said(&bench.ask(&dry));
         let mend = format!("pipeops-agent rbac --namespace {own} | kubectl apply -f -");
-        (text.contains("cannot be looked up") && text.contains(&mend)).then_some(())
+        (text.contains("cannot check whether") && text.contains(&mend)).then_some(())
     });
 }

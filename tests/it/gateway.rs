@@ -109,7 +109,7 @@ fn a_metadata_service_is_refused_even_where_it_is_listed() {
         let mut agent = Agent::new(&plane).with("PIPEOPS_GATEWAYS", listed);
         agent.start();
         agent.until("the refusal", SOON, |status| {
-            why(status).contains("which is never one").then_some(())
+            why(status).contains("which is never allowed").then_some(())
         });
     }
 }

@@ -274,7 +274,7 @@ fn root_and_the_agents_user_are_served_and_nobody_else() {
     let (_, told) = helper.cli(ROOT, &["changes", "--json"]);
     let told: Value = serde_json::from_str(&told).unwrap();
     let why = told["changes"][0]["why"].as_str().unwrap();
-    assert_eq!(why, format!("taken back by the agent (uid {})", agent.0));
+    assert_eq!(why, format!("undone by the agent (uid {})", agent.0));
     // One of the agent's group gets to the socket and no further; others not even there.
     let (code, told) = helper.cli((STRANGER, agent.1), &["undo", "limits-inotify-1"]);
     assert_eq!(code, 2, "{told}");
@@ -294,7 +294,7 @@ fn without_a_helper_root_works_alone_and_others_are_told_how() {
     let Some(helper) = helper() else { return };
     let (code, told) = helper.cli(agent_user(), &["undo", "limits-inotify-1"]);
     assert_eq!(code, 2, "{told}");
-    assert!(told.contains("the root helper does not run"), "{told}");
+    assert!(told.contains("the keeper is not running"), "{told}");
     assert!(
         told.contains("sudo systemctl start pipeops-keeper"),
         "{told}"
@@ -401,7 +401,7 @@ fn it_says_that_it_is_ready_sleeps_and_stops_when_told() {
     helper.start_by(&[], Some(&notify));
     let mut buffer = [0; 512];
     let length = manager.recv(&mut buffer).unwrap();
-    assert_eq!(&buffer[..length], b"READY=1\nSTATUS=waiting to be asked");
+    assert_eq!(&buffer[..length], b"READY=1\nSTATUS=waiting for requests");
     // Asked once, so that everything that runs lazily has run; then it sleeps.
     assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
     until("nothing wakes it for three seconds", LONG, || {

@@ -386,11 +386,11 @@ fn rights_that_are_wider_or_narrower_than_the_manifest_are_named() {
     let differs = agent.until_condition("access.rbac-differs", Duration::from_secs(40));
     let sentence = differs["sentence"].as_str().unwrap();
     assert!(
-        sentence.contains(&format!("gives more: ClusterRole {managed}")),
+        sentence.contains(&format!("grants more: ClusterRole {managed}")),
         "{sentence}"
     );
     assert!(
-        sentence.contains(&format!("gives less: ClusterRole {reads}")),
+        sentence.contains(&format!("grants less: ClusterRole {reads}")),
         "{sentence}"
     );
     let open = agent.until_condition("access.second-lock", SOON);
@@ -427,7 +427,7 @@ fn a_cluster_admin_behind_a_managed_level_is_removed_or_told() {
     let told = agent.until("the other one is told", LOOKED, |status| {
         let all = conditions(status);
         all.into_iter()
-            .find(|told| told.contains("somebody has given"))
+            .find(|told| told.contains("has more rights"))
     });
     assert!(told.contains("grep pipeops-cp"), "{told}");
     kubectl(&["delete", "clusterrolebinding", &other]);

@@ -77,23 +77,23 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
     let (finding, why, namespace) = match terms {
         Terms::Free if rules.level == Level::Full => (
             Finding::Permitted,
-            "at the level full the cluster's own rules decide alone".to_owned(),
+            "at the level full only the cluster's own rules decide".to_owned(),
             None,
         ),
         Terms::Free => (
             Finding::Permitted,
-            format!("at the level {level} this is free in every namespace"),
+            format!("at the level {level} this is allowed in every namespace"),
             None,
         ),
         Terms::NewNamespace => (
             Finding::Permitted,
-            "the agent makes the namespace itself, with both labels; default, kube-* and its own are refused".to_owned(),
+            "the agent creates the namespace itself, with both labels; default, kube-* and its own are refused".to_owned(),
             None,
         ),
         Terms::InManaged(name) => (
             Finding::Open,
-            format!("at the level {level} this is permitted in managed namespaces"),
-            Some((name, Look::Unknown("nobody has looked at it".to_owned()))),
+            format!("at the level {level} this is allowed in managed namespaces"),
+            Some((name, Look::Unknown("the namespace was not checked".to_owned()))),
         ),
     };
     Explanation {
@@ -302,7 +302,7 @@ mod tests {
         for refused in [read_only, service] {
             assert_eq!(
                 refused.why,
-                "access.level is \"read-only\", so nothing is changed or entered"
+                "access.level is \"read-only\", so changes and exec are refused"
             );
         }
         let fix = refused.fix.unwrap();

@@ -105,7 +105,7 @@ fn kubernetes(rules: Rules, call: &Call, path: &KubePath) -> Result<Terms, Refus
     };
     let judged = match &attributes {
         _ if impersonates(&call.headers) => Err(Denial::never(
-            "calls through the link run under the agent's own account, so Impersonate headers do not pass",
+            "calls through the link run under the agent's own account, so Impersonate headers are not allowed",
         )),
         Attributes::Path { .. } => {
             judge_path(call, path).and_then(|effect| terms(level, effect, ""))
@@ -161,9 +161,9 @@ fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
         Effect::ReadSecret | Effect::Change | Effect::Enter if is_managed => {
             if name.is_empty() {
                 let why = if effect == Effect::ReadSecret {
-                    "what may hold secrets is read in managed namespaces only, one at a time"
+                    "resources that may hold secrets are readable in managed namespaces only, one at a time"
                 } else {
-                    "the request names no namespace"
+                    "the request does not name a namespace"
                 };
                 return Err(Denial::never(why));
             }
@@ -171,11 +171,11 @@ fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
             Ok(Terms::InManaged(name.to_owned()))
         }
         Effect::ReadSecret => Err(Denial::by_level(
-            "without Secrets and what may hold them",
+            "without Secrets and resources that may hold them",
             Level::Managed,
         )),
         Effect::Change | Effect::Enter | Effect::NewNamespace => Err(Denial::by_level(
-            "so nothing is changed or entered",
+            "so changes and exec are refused",
             Level::Managed,
         )),
     }
@@ -185,12 +185,12 @@ fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
 fn judge_path(call: &Call, path: &KubePath) -> Result<Effect, Denial> {
     if !is_read(&call.method) || call.form != Form::Plain {
         return Err(Denial::never(
-            "such paths are only read, by GET or HEAD and not as a WebSocket",
+            "such paths are readable only with GET or HEAD and not over a WebSocket",
         ));
     }
     if !tables::has_path(path) {
         return Err(Denial::never(
-            "the path is not on the list of those that may be read",
+            "the path is not on the list of readable paths",
         ));
     }
     Ok(Effect::Read)
@@ -206,13 +206,13 @@ fn judge(call: &Call, object: &Object<'_>) -> Result<Effect, Denial> {
         ..
     } = object;
     if !namespace.is_empty() && !namespace::is_name(namespace) {
-        return Err(Denial::never("that is no name of a namespace"));
+        return Err(Denial::never("that is not a valid name of a namespace"));
     }
     if tables::has(tables::ENTER, group, resource, subresource) {
         return judge_entry(object);
     }
     if object.has_more {
-        return Err(Denial::never("nothing is known that follows there"));
+        return Err(Denial::never("nothing known follows there"));
     }
     if call.form != Form::Plain && object.verb != Verb::Watch && subresource != "log" {
         return Err(Denial::never(
@@ -241,9 +241,7 @@ fn judge(call: &Call, object: &Object<'_>) -> Result<Effect, Denial> {
 fn judge_entry(object: &Object<'_>) -> Result<Effect, Denial> {
     let is_proxy = object.subresource == "proxy";
     match object.verb {
-        _ if object.has_more && !is_proxy => {
-            Err(Denial::never("nothing is known that follows there"))
-        }
+        _ if object.has_more && !is_proxy => Err(Denial::never("nothing known follows there")),
         Verb::Get | Verb::Create => Ok(Effect::Enter),
         Verb::Update | Verb::Patch | Verb::Delete if is_proxy => Ok(Effect::Enter),
         Verb::Update
@@ -253,7 +251,7 @@ fn judge_entry(object: &Object<'_>) -> Result<Effect, Denial> {
         | Verb::Watch
         | Verb::DeleteCollection
         | Verb::Proxy
-        | Verb::None => Err(Denial::never("nothing is entered by this method")),
+        | Verb::None => Err(Denial::never("this method does not enter a Pod")),
     }
 }
 
@@ -266,7 +264,7 @@ fn judge_read(call: &Call, object: &Object<'_>) -> Result<Effect, Denial> {
     } = object;
     // The API server calls everything below /watch/ a watch, whatever the method.
     if !is_read(&call.method) {
-        return Err(Denial::never("nothing is watched by this method"));
+        return Err(Denial::never("this method does not watch"));
     }
     if tables::has(tables::READ, group, resource, subresource) {
         return Ok(Effect::Read);
@@ -317,9 +315,9 @@ fn reason(object: &Object<'_>) -> Denial {
         (Some((_, _, why)), _) => *why,
         (None, Verb::None) => "the API has no verb for this method",
         (None, Verb::Proxy) => "the prefix /proxy/ is not used any more",
-        (None, verb) if verb.is_read() => "it is not on the list of what may be read",
+        (None, verb) if verb.is_read() => "it is not on the list of readable resources",
         (None, _) if object.namespace.is_empty() => {
-            "it belongs to the whole cluster, and only what lies in a managed namespace is changed"
+            "it belongs to the whole cluster, and only what lies in a managed namespace may be changed"
         }
         (None, _) => "it is not on the list of what may be changed in a managed namespace",
     })
@@ -354,13 +352,13 @@ mod tests {
             (
                 Level::ReadOnly,
                 "GET /api/v1/namespaces/shop/secrets/x",
-                "refused by the agent: get secrets x in namespace shop: access.level is \"read-only\", without Secrets and what may hold them; \
+                "refused by the agent: get secrets x in namespace shop: access.level is \"read-only\", without Secrets and resources that may hold them; \
                  fix: set access.level = \"managed\", for managed namespaces, in /etc/pipeops-agent/config.toml",
             ),
             (
                 Level::Managed,
                 "GET /api/v1/secrets",
-                "refused by the agent: list secrets: what may hold secrets is read in managed namespaces only, one at a time; fix: use kubectl \
+                "refused by the agent: list secrets: resources that may hold secrets are readable in managed namespaces only, one at a time; fix: use kubectl \
                  on the box, or set access.level = \"full\" in /etc/pipeops-agent/config.toml and let the cluster's own rules decide",
             ),
             (

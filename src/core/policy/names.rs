@@ -98,16 +98,14 @@ pub fn lies_in(subject: Bound<'_>, namespace: &str) -> bool {
 /// and name.
 pub fn inherits(namespace: &str, binding: &str) -> Refusal {
     Refusal(format!(
-        "refused by the agent: create namespace {namespace}: {binding} already gives rights to its service accounts; fix: choose another \
-         name, or remove that binding on the box; or set access.level = \"full\" in {CONFIG}"
+        "refused by the agent: create namespace {namespace}: {binding} already grants rights to its service accounts; fix: choose another name, or remove that binding on the box; or set access.level = \"full\" in {CONFIG}"
     ))
 }
 
 /// Refuses to make a namespace where it cannot be known who has waited for it.
 pub fn unknown_bindings(namespace: &str, why: &str, mend: &str) -> Refusal {
     Refusal(format!(
-        "refused by the agent: create namespace {namespace}: whether a binding already gives rights to that name cannot be looked up: {why}; \
-         fix: {mend}"
+        "refused by the agent: create namespace {namespace}: cannot check whether a binding already grants rights to that name: {why}; fix: {mend}"
     ))
 }
 

@@ -51,11 +51,11 @@ pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
 fn may_be_made(name: &str) -> Result<(), String> {
     may_be_managed(name)?;
     if name.starts_with("pipeops-") {
-        return Err("names that begin with pipeops- are the agent's".to_owned());
+        return Err("names that begin with pipeops- are reserved for the agent".to_owned());
     }
     if names::is_system(name) {
         return Err(format!(
-            "{name} is the usual namespace of a part of the cluster, which brings rights of its own for it"
+            "{name} is the usual namespace of a cluster component, which brings rights of its own for it"
         ));
     }
     Ok(())
@@ -71,8 +71,7 @@ pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<()
     let wanted = rules.pod_security;
     let Some(found) = found else {
         return Err(Refusal(format!(
-            "refused by the agent: there is no namespace {name}; fix: kubectl create namespace {name}, which makes a managed one through the \
-             link"
+            "refused by the agent: there is no namespace {name}; fix: kubectl create namespace {name}, which creates a managed one through the link"
         )));
     };
     // Without the label the cluster's default counts, which nobody can look up and which is to let everything run unless it was changed.
@@ -143,7 +142,7 @@ fn wanted_name(body: &[u8], content_type: &str) -> Result<String, String> {
     }
     let name = text("/metadata/name");
     if name.is_empty() && !text("/metadata/generateName").is_empty() {
-        return Err("generateName does not pass; fix: choose a name".to_owned());
+        return Err("generateName is not supported; fix: choose a name".to_owned());
     }
     if name.is_empty() {
         return Err("it has no name".to_owned());
@@ -155,7 +154,7 @@ fn head(body: &[u8], content_type: &str) -> Result<Value, String> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/vnd.kubernetes.protobuf") {
         let read = protobuf::read(body, &NAMESPACE)
-            .map_err(|why| format!("its body is no namespace in protobuf: {why}"))?;
+            .map_err(|why| format!("its body is not a valid protobuf namespace: {why}"))?;
         let mut object = read.object;
         if let Some(object) = object.as_object_mut() {
             object.insert("kind".to_owned(), read.kind.into());
@@ -167,7 +166,8 @@ fn head(body: &[u8], content_type: &str) -> Result<Value, String> {
             "its body is {kind:?}, and the agent reads JSON and Kubernetes' protobuf only; fix: send one of them, as kubectl does"
         ));
     }
-    read_json(body, &NAMESPACE).map_err(|why| format!("its body is no namespace in JSON: {why}"))
+    read_json(body, &NAMESPACE)
+        .map_err(|why| format!("its body is not a valid JSON namespace: {why}"))
 }
 
 #[cfg(test)]

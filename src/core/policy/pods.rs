@@ -60,7 +60,7 @@ pub fn entered(call: &Call) -> Result<Option<Entered>, Refusal> {
     };
     let Some(name) = name.filter(|name| is_name(name)) else {
         return Err(Refusal(format!(
-            "refused by the agent: {object}: that is no name of a Pod or Service; fix: name it as kubectl get prints it"
+            "refused by the agent: {object}: that is not a name of a Pod or Service; fix: name it as kubectl get prints it"
         )));
     };
     Ok(Some(match resource.0 {

@@ -147,7 +147,7 @@ impl Standing {
             return Ok(());
         }
         Err(Refusal(format!(
-            "refused by the agent: the cluster does not say whether the namespace {namespace} is still managed; fix: try again when its API answers"
+            "refused by the agent: the cluster does not report whether the namespace {namespace} is still managed; fix: try again when its API answers"
         )))
     }
 
@@ -359,7 +359,7 @@ mod tests {
         assert!(standing.check_age(at(169)).is_ok());
         let Refusal(text) = standing.check_age(at(170)).unwrap_err();
         assert!(
-            text.contains("does not say whether the namespace shop"),
+            text.contains("does not report whether the namespace shop"),
             "{text}"
         );
     }

@@ -181,23 +181,23 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     (
         "",
         "serviceaccounts/token",
-        "tokens of the cluster are never handed out through the link",
+        "tokens of the cluster are never issued through the link",
     ),
     (
         "",
         "nodes/proxy",
-        "the API of a kubelet stands above all namespaces",
+        "the kubelet API is not limited to a namespace",
     ),
     (
         "",
         "namespaces",
-        "through the link namespaces are created, and neither changed nor deleted",
+        "through the link namespaces are created, but neither changed nor deleted",
     ),
     ("", "pods/binding", "the scheduler chooses the node"),
     (
         "rbac.authorization.k8s.io",
         "*",
-        "nobody gets rights through the link",
+        "rights are never granted through the link",
     ),
 ];
 

@@ -9,9 +9,10 @@ pub const OK: &str = "everything works";
 /// No session yet, and nothing is known to be wrong.
 pub const CONNECTING: &str = "connecting to the control plane";
 /// A gateway that cannot be used. It is delivered, so it has nothing of what was found at the address.
-pub const GATEWAY_FAILED: &str = "the gateway that the control plane names cannot be used (pipeops-agent link says why); local work goes on and the agent keeps trying";
+pub const GATEWAY_FAILED: &str = "the gateway that the control plane named cannot be used (see pipeops-agent link); local work goes on and the agent keeps trying";
 /// The agent may not ask kubelets.
-pub const STATS_UNREAD: &str = "CPU, memory and network of nodes and Pods are not measured: the agent may not ask kubelets through the API server";
+pub const STATS_UNREAD: &str =
+    "no usage data from nodes and Pods: the agent may not query kubelets through the API server";
 
 /// Another agent of the same cluster has the link.
 pub fn standing_by(why: &str) -> String {
@@ -30,7 +31,7 @@ pub fn link_down(why: &str) -> String {
 
 /// Something on this machine keeps the link from being made.
 pub fn link_held(why: &str) -> String {
-    format!("no link from here: {why}")
+    format!("not linked: {why}")
 }
 
 /// No byte came from the API server for this long.
@@ -45,17 +46,17 @@ pub fn cluster_unreachable(why: &str) -> String {
 
 /// The API server answers and refuses the agent.
 pub fn cluster_refused(why: &str) -> String {
-    format!("the cluster refuses the agent's own calls: {why}")
+    format!("the API server rejects the agent's requests: {why}")
 }
 
 /// The API server answers, but nodes or Pods cannot be watched.
 pub fn cluster_unwatched(why: &str) -> String {
-    format!("nodes and Pods of the cluster cannot be watched: {why}")
+    format!("cannot watch nodes and Pods: {why}")
 }
 
 /// Nodes that take no Pods.
 pub fn nodes_not_ready(named: &str) -> String {
-    format!("not ready in the cluster: {named}")
+    format!("nodes not ready: {named}")
 }
 
 /// Pods that should serve and do not.
@@ -69,13 +70,13 @@ pub fn pods_not_ready(broken: usize, all: usize, pod: &str, why: &str) -> String
 pub fn machine_problems(count: usize, title: &str, seen: &str) -> String {
     match count {
         1 => format!("the doctor found a problem: {title}: {seen}"),
-        count => format!("the doctor found {count} problems, first of all: {title}: {seen}"),
+        count => format!("the doctor found {count} problems; the first: {title}: {seen}"),
     }
 }
 
 /// The manifest of the agent is not in the cluster, or only a part of it.
 pub fn rights_missing(named: &str) -> String {
-    format!("calls of the control plane cannot run, or not all of them: the cluster lacks {named}")
+    format!("calls from the control plane fail: the cluster lacks {named}")
 }
 
 /// More than one thing is wrong.

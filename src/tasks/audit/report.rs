@@ -55,13 +55,13 @@ pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
                 (Some(_), _) => None,
                 (None, true) => Some(fix.map_or_else(
                     || "nothing was done".to_owned(),
-                    |fix| format!("nothing was done; to allow it: {fix}"),
+                    |fix| format!("not executed; to allow it: {fix}"),
                 )),
                 (None, false) if level.is_some() => Some("a later change replaced it".to_owned()),
                 (None, false) if entry.who() == CONTROL_PLANE => {
-                    Some("it was done in the cluster: take it back there, with kubectl".to_owned())
+                    Some("it happened in the cluster: revert it there, with kubectl".to_owned())
                 }
-                (None, false) => Some("there is nothing to take back".to_owned()),
+                (None, false) => Some("nothing to undo".to_owned()),
             },
         },
     }

@@ -190,7 +190,7 @@ impl Local {
     async fn metrics(&self) -> Reply {
         let Some(reading) = self.sampler.reading().await else {
             return Reply::unavailable(
-                "the machine's counters cannot be read right now",
+                "the counters of this machine cannot be read right now",
                 Some("pipeops-agent status says why"),
             );
         };
@@ -205,8 +205,8 @@ impl Local {
     async fn decision(&self, asked: &Asked) -> Reply {
         let (Some(method), Some(target)) = (asked.value("method"), asked.value("path")) else {
             return Reply::bad_request(
-                "the query names no method and no path in UTF-8",
-                Some("?method=GET&path=/api/v1/pods, with escapes where a query needs them"),
+                "the query must name a method and a path in UTF-8",
+                Some("?method=GET&path=/api/v1/pods, percent-encoded where needed"),
             );
         };
         let inquiry = Inquiry { method, target };
@@ -227,8 +227,9 @@ impl Local {
 /// The level in a body.
 fn wanted(body: &[u8]) -> Result<Level, Reply> {
     let fix = Some(r#"{"level":"read-only"}; the levels are full, managed, read-only and off"#);
-    let wish: AccessWish = serde_json::from_slice(body)
-        .map_err(|error| Reply::bad_request(format!("the body says no level: {error}"), fix))?;
+    let wish: AccessWish = serde_json::from_slice(body).map_err(|error| {
+        Reply::bad_request(format!("the body does not name a level: {error}"), fix)
+    })?;
     Level::from_word(&wish.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))
 }
 

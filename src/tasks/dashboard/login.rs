@@ -60,7 +60,7 @@ impl Doorman {
             _ if notes.is_unreadable => Keys::unreadable(now.mono),
             None => Keys::default(),
             Some(note) => wire::keys::read(note, now).unwrap_or_else(|| {
-                log::warn!("dashboard: what logged in cannot be read any more; log in anew");
+                log::warn!("dashboard: cannot read the saved sessions; log in again");
                 Keys::unreadable(now.mono)
             }),
         };
@@ -116,7 +116,7 @@ impl Doorman {
             (None, Some(password)) => self.by_password(password, asked, &by).await,
             (Some(_), Some(_)) | (None, None) => {
                 return Reply::bad_request(
-                    "the body has to have a token or a password, one of them",
+                    "the body must contain a token or a password",
                     Some(r#"{"token":"…"} or {"password":"…"}"#),
                 );
             }
@@ -154,7 +154,7 @@ impl Doorman {
         .await;
         Err(Reply::refusal(
             StatusCode::UNAUTHORIZED,
-            "this token opens nothing (any more): each logs in once, within an hour",
+            "this token is not valid (any more): each works once, within an hour",
             Some("sudo pipeops-agent dashboard open"),
         ))
     }
@@ -307,8 +307,8 @@ impl Doorman {
             None => None,
             Some(text) if !PASSWORD_BYTES.contains(&text.len()) => {
                 return Reply::bad_request(
-                    "a password has 8 bytes at least, and 256 at most",
-                    Some("three words that do not belong together"),
+                    "a password must have 8 to 256 bytes",
+                    Some("use three unrelated words"),
                 );
             }
             Some(text) => match hashed(text, role).await {
@@ -341,8 +341,8 @@ impl Doorman {
         let kept = async { Some(self.book.store().keep_note(NOTE, Some(note)).await) };
         match kept.or(late()).await {
             Some(Ok(())) => {}
-            Some(Err(failure)) => log::warn!("dashboard: who logged in is not on disk: {failure}"),
-            None => log::warn!("dashboard: who logged in is not on disk yet: the disk is slow"),
+            Some(Err(failure)) => log::warn!("dashboard: sessions are not saved: {failure}"),
+            None => log::warn!("dashboard: sessions are not saved yet: the disk is slow"),
         }
     }
 
@@ -360,7 +360,7 @@ impl Doorman {
             ended.await.ok()
         };
         if written.or(late()).await.is_none() {
-            log::warn!("dashboard: this is not in the audit: {what}, by {by}");
+            log::warn!("dashboard: not in the audit log: {what}, by {by}");
         }
     }
 
@@ -446,8 +446,8 @@ fn wait_for(wait: Duration) -> Reply {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     Reply::refusal(
         StatusCode::TOO_MANY_REQUESTS,
-        format!("too many wrong tries; the next one is heard in {seconds} s"),
-        Some("wait, or log in by a token: sudo pipeops-agent dashboard open"),
+        format!("too many failed attempts; try again in {seconds} s"),
+        Some("wait, or log in with a token: sudo pipeops-agent dashboard open"),
     )
     .with(header::RETRY_AFTER, &seconds.to_string())
 }
@@ -463,5 +463,5 @@ fn no_such_role() -> Reply {
 fn parsed<T: DeserializeOwned>(asked: &Asked, fix: &str) -> std::result::Result<T, Reply> {
     // What serde says may repeat what was sent, which is a secret here.
     serde_json::from_slice(&asked.body)
-        .map_err(|_error| Reply::bad_request("the body is not what belongs here", Some(fix)))
+        .map_err(|_error| Reply::bad_request("the body is not valid for this request", Some(fix)))
 }

@@ -139,12 +139,12 @@ enum Event {
 fn permission(standing: Standing) -> Permission {
     Permission::Not(match standing {
         Standing::Open(until) => return Permission::Until(until),
-        Standing::Asking => "the cluster is asked which of its agents has the link".to_owned(),
+        Standing::Asking => "asking the cluster which agent holds the link".to_owned(),
         Standing::StandingBy(holder) => {
             format!("{} holds the link of this cluster", holder.words())
         }
         Standing::Blind => {
-            "the cluster's API does not answer, and another of its agents may have the link"
+            "the Kubernetes API does not answer, and another agent of this cluster may hold the link"
                 .to_owned()
         }
     })
@@ -197,7 +197,7 @@ impl Parts {
             Standing::Open(_) | Standing::Asking | Standing::Blind => board.clear(STANDBY),
         }
         if *standing == Standing::Blind {
-            let sentence = "no link from here: the cluster's API does not answer, and another agent of this cluster may have the link";
+            let sentence = "not linked: the Kubernetes API does not answer, and another agent of this cluster may hold the link";
             let fix = "kubectl get --raw /readyz on this host; the agent keeps trying";
             board.report(
                 "lease.unreachable",
@@ -212,7 +212,7 @@ impl Parts {
             return board.clear("lease.rbac");
         };
         let sentence = format!(
-            "the agent cannot use the Lease {NAME} in namespace {}: {why}; it links as if it were the only agent of this cluster, and two would take the link from each other",
+            "the agent cannot use the Lease {NAME} in namespace {}: {why}; it connects as if it were the only agent of this cluster, and two agents would disconnect each other",
             self.namespace
         );
         let fix = Some(self.fix.clone());
@@ -222,7 +222,7 @@ impl Parts {
     async fn keep(&self, knows_rivals: bool) {
         let word = knows_rivals.then(|| RIVALS.to_owned());
         if let Err(failure) = self.store.keep_note(NOTE_RIVALS, word).await {
-            log::warn!("lease: whether there are other agents is not on disk: {failure}");
+            log::warn!("lease: cannot save whether there are other agents: {failure}");
         }
     }
 

@@ -49,7 +49,7 @@ impl Permit {
     pub fn why(&self) -> String {
         match &*self.permission.borrow() {
             Permission::Always | Permission::Until(_) => {
-                "the lease of the link ran out: this agent was stopped, or its cluster did not answer"
+                "the lease of the link expired: this agent was stopped, or its cluster did not answer"
                     .to_owned()
             }
             Permission::Not(why) => why.clone(),
@@ -80,7 +80,7 @@ mod tests {
         assert!(permit.is_open(at(4)));
         assert_eq!(permit.until(at(4)), Some(at(5)));
         assert!(!permit.is_open(at(5)));
-        assert!(permit.why().contains("ran out"));
+        assert!(permit.why().contains("expired"));
         assert_eq!(permit.until(at(5)), None);
     }
 }

@@ -136,8 +136,8 @@ impl Facts {
             Security::Tls => Ok(()),
             Security::Plain if is_here || self.profile.allows_plaintext => Ok(()),
             Security::Plain => Err(Error::new(format!("no session with {}", target.host))
-                .why("the address is unencrypted (http, ws): everybody on the way could read the token")
-                .fix("use https:// or wss://; pipeops.allow_plaintext = true allows it all the same")
+                .why("the address is unencrypted (http, ws): anyone on the network path could read the token")
+                .fix("use https:// or wss://, or allow it with pipeops.allow_plaintext = true")
                 .retry(Retry::Never)),
         }
     }

@@ -62,7 +62,7 @@ pub async fn ask(client: &Client, namespace: &str, board: &Board) -> Installed {
         match look(client, namespace).await {
             Ok(installed) => return installed,
             Err(error) if board.now().mono.since(began) >= ASK_FOR => {
-                log::warn!("the cluster was not asked for an earlier installation: {error}");
+                log::warn!("cannot ask the cluster for an earlier installation: {error}");
                 return Installed::NoCluster;
             }
             Err(_) => Timer::after(ASK_AGAIN).await,

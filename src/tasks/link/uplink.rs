@@ -337,7 +337,7 @@ impl Uplink {
         };
         let prepared = target
             .map_err(|why| {
-                Error::new("the address of the control plane cannot be used")
+                Error::new("the address of the control plane is invalid")
                     .why(why)
                     .fix("correct pipeops.api_url")
             })
@@ -386,7 +386,7 @@ impl Uplink {
             return;
         }
         *self.last_token.borrow_mut() = Some(token);
-        log::info!("link: the token is another one now");
+        log::info!("link: the token has changed");
         self.link.handle(Input::TokenChanged, now);
     }
 

@@ -78,7 +78,7 @@ impl<'a> Keeper<'a> {
         let late = async {
             Timer::after(within).await;
             let why = format!("no answer within {} s", within.as_secs());
-            Err(Error::new("the root helper does not answer")
+            Err(Error::new("the keeper does not answer")
                 .why(why)
                 .fix("journalctl -u pipeops-keeper -n 50")
                 .retry(Retry::Later))
@@ -111,13 +111,13 @@ impl<'a> Keeper<'a> {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
         );
         if is_down {
-            return Error::new("the root helper does not run")
-                .why(format!("nobody listens at {}", self.socket.display()))
-                .fix("do it as root (sudo), which needs no helper; or start that: sudo systemctl start pipeops-keeper, with OpenRC sudo rc-service pipeops-keeper start")
+            return Error::new("the keeper is not running")
+                .why(format!("nothing listens at {}", self.socket.display()))
+                .fix("run the command as root (sudo), which does not need the keeper; or start it: sudo systemctl start pipeops-keeper, with OpenRC sudo rc-service pipeops-keeper start")
                 .retry(Retry::Later);
         }
         let told = Error::new(format!(
-            "cannot speak to the root helper at {}",
+            "cannot connect to the keeper at {}",
             self.socket.display()
         ));
         told.because(error).fix("run the command with sudo")
@@ -133,7 +133,7 @@ fn ask(verb: &str) -> Ask {
 
 fn understood<T: Shape + Default>(answer: &[u8]) -> Result<T> {
     let odd = |error: &serde_json::Error| {
-        Error::new("the root helper gave an answer that this program does not understand")
+        Error::new("the answer of the keeper is not valid")
             .because(error)
             .fix("restart it after an update: sudo systemctl restart pipeops-keeper")
     };

@@ -120,7 +120,7 @@ impl Access {
         let standing = access.standing.borrow().clone();
         if standing.is_tightened() {
             log::warn!(
-                "access is {}, set here by hand; the configuration says {}",
+                "access is {}, set on this machine; the configuration says {}",
                 standing.level().word(),
                 standing.configured.word()
             );
@@ -143,7 +143,7 @@ impl Access {
             board.report(
                 UNKNOWN,
                 Severity::Critical,
-                "what access was set to on this machine cannot be read, so nothing passes until somebody says what is to hold",
+                "cannot read the access level that was set on this machine, so nothing passes until it is set again",
                 Some(format!("sudo pipeops-agent access {word}, or something stricter")),
             );
         } else {
@@ -267,7 +267,7 @@ impl Access {
                 let ended = self.parts.book.end(ticket, "done", Effect::default());
                 drop(within(DISK_WITHIN, ended).await);
             }
-            Err(why) => trouble.push(format!("it is not in the audit: {why}")),
+            Err(why) => trouble.push(format!("it is not in the audit log: {why}")),
         }
         if let Err(why) = self.keep().await {
             trouble.push(format!("it does not survive a restart yet: {why}"));
@@ -299,9 +299,9 @@ impl Access {
                 NOT_KEPT,
                 Severity::Warning,
                 format!(
-                    "what access was set to on this machine does not survive a restart yet: {why}"
+                    "the access level set on this machine does not survive a restart yet: {why}"
                 ),
-                Some("mend the disk; it is tried again by itself".to_owned()),
+                Some("repair the disk; the agent retries automatically".to_owned()),
             ),
         }
         kept
@@ -323,12 +323,12 @@ impl Access {
         let (held, wanted) = (standing.level().word(), wanted.word());
         match denied {
             Denied::OwnerOnly => Refused::Forbidden(api::Refusal {
-                error: format!("access is {held}, and only root makes it less strict"),
+                error: format!("access is {held}, and only root can make it less strict"),
                 fix: Some(format!("sudo pipeops-agent access {wanted}")),
             }),
             Denied::BeyondConfiguration => Refused::Conflict(api::Refusal {
                 error: format!(
-                    "the configuration permits {} at most, not {wanted} ({from})",
+                    "the configuration allows {} at most, not {wanted} ({from})",
                     standing.configured.word()
                 ),
                 fix: Some(format!(

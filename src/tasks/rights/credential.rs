@@ -240,7 +240,7 @@ impl Credential {
             made_under: Some(made_under),
         };
         if !given.fits(self.level.get()) || !revocation.covers(made_under) {
-            return Err("access has changed meanwhile".to_owned());
+            return Err("access has changed in the meantime".to_owned());
         }
         self.life.set(token.life);
         self.add(given);
@@ -270,7 +270,7 @@ impl Credential {
         match store.keep_note(NOTE, word).await {
             Ok(()) => self.is_on_disk.set(handle.is_some()),
             // Not lost: the next start makes and registers another one.
-            Err(failure) => log::warn!("the handle of the control plane is not on disk: {failure}"),
+            Err(failure) => log::warn!("the handle of the control plane is not saved: {failure}"),
         }
     }
 
@@ -338,7 +338,7 @@ impl Credential {
     /// Gets the next token, however long that takes.
     async fn next_token(&self, parts: &Parts<'_>) {
         while let Err(error) = self.get_token(parts.delegate, parts.revocation).await {
-            log::warn!("no token to share: {error}");
+            log::warn!("cannot get a token to share: {error}");
             Timer::after(ASK_AGAIN).await;
         }
     }
@@ -347,8 +347,8 @@ impl Credential {
         if self.current().is_none() {
             return;
         }
-        let sentence = "the control plane holds a token of pipeops-cp that the API server believes, because access.share_token is true; each ends within the hour";
-        let fix = "where the control plane can do without: access.share_token = false".to_owned();
+        let sentence = "the control plane holds a Kubernetes token of pipeops-cp, because access.share_token is true; each token expires within an hour";
+        let fix = "set access.share_token = false if the control plane does not need it".to_owned();
         board.report(SHARED, Severity::Note, sentence, Some(fix));
     }
 }

@@ -171,11 +171,11 @@ impl Delegate {
         match token_life(&secret) {
             Some(life) if life <= TOKEN_LIFE => Ok(Token { secret, life }),
             Some(life) => Err(format!(
-                "the API server gives tokens for {}, and one for more than an hour is not shared",
+                "the API server issues tokens for {}, and one for more than an hour is not shared",
                 in_words(life)
             )),
             None => Err(
-                "the API server gives tokens that do not say when they end, and such a one is not shared".to_owned(),
+                "the API server issues tokens without an expiry, which are not shared".to_owned(),
             ),
         }
     }
@@ -206,7 +206,7 @@ impl Delegate {
         match answer {
             Ok(answer) => Ok(Secret::new(answer.status.token)),
             Err(error) => Err(format!(
-                "no token of {namespace}/{ACCOUNT}, under which calls of the control plane run: {error}; fix: {}",
+                "cannot get a token of {namespace}/{ACCOUNT}, the account of the control plane's requests: {error}; fix: {}",
                 self.manifest.command()
             )),
         }
@@ -280,7 +280,7 @@ impl Delegate {
                 uid: head.metadata.uid,
             }),
             Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(format!("the namespace {name} cannot be looked at: {error}")),
+            Err(error) => return Err(format!("cannot read the namespace {name}: {error}")),
         };
         let now = clock::now().mono;
         let mut namespaces = self.namespaces.borrow_mut();
@@ -370,7 +370,7 @@ impl Delegate {
         match self.client.get::<HeadOnly>(&self.account_path()).await {
             Ok(head) => Ok(Some(head.metadata.uid)),
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(format!("the account cannot be looked at: {error}")),
+            Err(error) => Err(format!("cannot read the account: {error}")),
         }
     }
 
@@ -430,8 +430,7 @@ impl Delegate {
         }
         let name = self.manifest.wide(FULL_BINDING);
         let removed = self.bindings.remove_full(&name).await;
-        removed
-            .map_err(|error| format!("the ClusterRoleBinding {name} cannot be removed: {error}"))?;
+        removed.map_err(|error| format!("cannot remove the ClusterRoleBinding {name}: {error}"))?;
         self.is_full_gone.set(true);
         Ok(())
     }
@@ -458,7 +457,7 @@ impl Delegate {
 
     async fn sweep_namespaces(&self) -> Result<(), String> {
         let ours = self.bindings.ours().await;
-        let ours = ours.map_err(|error| format!("bindings cannot be looked at: {error}"))?;
+        let ours = ours.map_err(|error| format!("cannot list bindings: {error}"))?;
         for namespace in ours {
             // The level of now: it may have changed since the last namespace.
             if self.level() == Level::Managed {
@@ -470,7 +469,9 @@ impl Delegate {
             }
             let removed = self.bindings.remove(&namespace).await;
             removed.map_err(|error| {
-                format!("the RoleBinding {ACCOUNT} in the namespace {namespace} cannot be removed: {error}")
+                format!(
+                    "cannot remove the RoleBinding {ACCOUNT} in the namespace {namespace}: {error}"
+                )
             })?;
         }
         Ok(())

@@ -167,7 +167,7 @@ async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
     let findings = match delegate.compare().await {
         Ok(findings) => findings,
         Err(error) => {
-            log::debug!("rights: the cluster cannot be compared with the manifest: {error}");
+            log::debug!("rights: cannot compare the cluster with the manifest: {error}");
             return;
         }
     };
@@ -255,7 +255,7 @@ impl Seen {
             return None;
         }
         let sentence = format!(
-            "the agent may not look at what it needs in the cluster: {}",
+            "the agent may not read what it needs in the cluster: {}",
             named(&hidden)
         );
         Some((sentence, self.command.clone()))
@@ -270,9 +270,9 @@ impl Seen {
             other.extend(self.of(Part::Lock, &[State::Missing, State::Other]));
         }
         let told: Vec<String> = [
-            ("gives more", more),
-            ("gives less", less),
-            ("says something else", other),
+            ("grants more", more),
+            ("grants less", less),
+            ("differs", other),
         ]
         .into_iter()
         .filter(|(_, found)| !found.is_empty())
@@ -280,7 +280,7 @@ impl Seen {
         .collect();
         (!told.is_empty()).then(|| {
             let sentence = format!(
-                "the cluster is not as this agent's manifest has it; {}",
+                "the cluster differs from this agent's manifest; {}",
                 told.join("; ")
             );
             (sentence, self.command.clone())
@@ -295,7 +295,7 @@ impl Seen {
         let level = self.level.word();
         if !self.of(Part::Lock, &[State::Unwanted]).is_empty() {
             let sentence = format!(
-                "the second lock is open: {} is cluster-admin although access.level is \"{level}\"",
+                "admission policies are not enforced: {} is cluster-admin although access.level is \"{level}\"",
                 self.account
             );
             return Some((
@@ -305,7 +305,7 @@ impl Seen {
         }
         if self.reaches_secrets {
             let sentence = format!(
-                "the second lock is open: somebody has given {} more than this agent's manifest does, although access.level is \"{level}\"",
+                "admission policies are not enforced: {} has more rights than this agent's manifest grants, although access.level is \"{level}\"",
                 self.account
             );
             let fix = "kubectl get clusterrolebindings,rolebindings --all-namespaces -o wide | grep pipeops-cp";
@@ -322,13 +322,13 @@ impl Seen {
             .filter(|version| lacks_policies(version))
         {
             let sentence = format!(
-                "there is no second lock: Kubernetes {version} has no ValidatingAdmissionPolicy, so that roles and Pod Security alone hold {}",
+                "no admission policies: Kubernetes {version} does not support ValidatingAdmissionPolicy, so only roles and Pod Security restrict {}",
                 self.account
             );
             return Some((sentence, "upgrade Kubernetes to 1.30 or later".to_owned()));
         }
         let sentence = format!(
-            "the second lock is not as this agent's manifest has it: {}",
+            "admission policies are missing or changed: {}",
             named(&wrong)
         );
         Some((sentence, self.command.clone()))
@@ -424,7 +424,7 @@ mod tests {
         assert!(
             told[0]
                 .1
-                .contains("gives more: ClusterRole wide; gives less: ClusterRole narrow")
+                .contains("grants more: ClusterRole wide; grants less: ClusterRole narrow")
         );
     }
 

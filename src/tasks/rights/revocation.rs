@@ -77,9 +77,7 @@ impl Revocation {
         }
         let before = self.issued.borrow().clone();
         if before.as_ref().is_some_and(|it| it.must_go(level, true)) {
-            return Err(
-                "tokens that were shared before still have to be made worthless".to_owned(),
-            );
+            return Err("tokens that were shared earlier still have to be revoked".to_owned());
         }
         if let Err(why) = self.check_rights(level).await {
             self.board.report(
@@ -113,13 +111,13 @@ impl Revocation {
     async fn check_rights(&self, level: Level) -> Result<(), String> {
         if level != Level::Full {
             let removed = self.delegate.remove_full_binding().await;
-            removed.map_err(|why| format!("pipeops-cp may still do everything: {why}"))?;
+            removed.map_err(|why| format!("pipeops-cp may still have full access: {why}"))?;
         }
         if self.delegate.may_recreate_account().await? {
             return Ok(());
         }
         Err(
-            "the agent could not make it worthless again, because it has no right to recreate the ServiceAccount pipeops-cp"
+            "the agent could not revoke it again, because it may not recreate the ServiceAccount pipeops-cp"
                 .to_owned(),
         )
     }
@@ -153,16 +151,16 @@ impl Revocation {
             Err("it takes long".to_owned())
         };
         if let Err(why) = self.delegate.sweep().or(late).await {
-            log::warn!("access: bindings of pipeops-cp are not all removed yet: {why}");
+            log::warn!("access: not all bindings of pipeops-cp are removed yet: {why}");
         }
         let outcome = self.make_worthless(&issued).await;
         if let Err(why) = &outcome {
-            log::warn!("access: shared tokens still work: {why}");
+            log::warn!("access: shared tokens are still valid: {why}");
             self.board.report(
                 STILL_GOOD,
                 Severity::Critical,
                 format!(
-                    "tokens of pipeops-cp that the control plane was given still work although access is {}: {why}",
+                    "tokens of pipeops-cp that the control plane received are still valid although access is {}: {why}",
                     level.word()
                 ),
                 Some(self.delegate.manifest().command()),
@@ -179,14 +177,14 @@ impl Revocation {
             Some(uid) if !issued.is_of(&uid) => {}
             uid => self.delegate.recreate_account(uid.as_deref()).await?,
         }
-        log::warn!("access: tokens that the control plane was given do not work any more");
+        log::warn!("access: tokens that the control plane received are revoked");
         self.issued.replace(None);
         // Whoever waits for this to make another token goes on.
         self.delegate.credential().hold(self.delegate.level());
         // Tried again: doing it twice costs nothing.
         let kept = self.store.keep_note(NOTE, None).await;
         if let Err(failure) = kept {
-            log::warn!("access: that shared tokens are worthless is not on disk: {failure}");
+            log::warn!("access: the revocation of shared tokens is not saved: {failure}");
         }
         Ok(())
     }

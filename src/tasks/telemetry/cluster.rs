@@ -146,7 +146,7 @@ impl Parts {
             .filter(|(_, node)| node.is_ready)
         {
             if self.board.now().mono >= until {
-                silent.push((name, "there was no time left for it".to_owned()));
+                silent.push((name, "no time left in this round".to_owned()));
                 continue;
             }
             let path = format!("/api/v1/nodes/{name}/proxy/stats/summary");
@@ -154,7 +154,7 @@ impl Parts {
             match answer.map(|bytes| summary::read(&bytes)) {
                 Ok(Ok(summary)) => cluster.add(round, name, summary),
                 Ok(Err(error)) => {
-                    silent.push((name, format!("it does not answer as a kubelet: {error}")))
+                    silent.push((name, format!("it does not answer like a kubelet: {error}")))
                 }
                 Err(error) if error.is_forbidden() => {
                     self.tell_forbidden();
@@ -181,7 +181,7 @@ impl Parts {
             0 => String::new(),
             more => format!(" and {more} more nodes"),
         };
-        let sentence = format!("the kubelet of {name}{more} says nothing of what it uses: {why}");
+        let sentence = format!("no usage data from node {name}{more}: {why}");
         let fix = format!("kubectl get --raw /api/v1/nodes/{name}/proxy/stats/summary");
         self.board
             .report(UNREAD, Severity::Note, sentence, Some(fix));
@@ -194,11 +194,11 @@ impl Parts {
         }
         if pods.small > 0 {
             left.push(format!(
-                "the {PODS_MAX} largest Pods, and the others as one sum"
+                "the {PODS_MAX} largest Pods, and the sum of the others"
             ));
         }
         if left.is_empty() && pods.new > 0 {
-            let sentence = "Pods come and go quickly: new ones beyond 12 an hour have no figures of their own and are in one sum";
+            let sentence = "Pods are replaced too quickly: beyond 12 new ones an hour, they are measured as one sum";
             return self.board.report(PARTLY, Severity::Note, sentence, None);
         }
         if left.is_empty() {
@@ -206,7 +206,7 @@ impl Parts {
         }
         // Without how many there are: that changes each minute, and would be told each time.
         let sentence = format!(
-            "this cluster is large: figures are kept of {}",
+            "this cluster is large: measurements are limited to {}",
             left.join(" and ")
         );
         self.board.report(PARTLY, Severity::Note, sentence, None);

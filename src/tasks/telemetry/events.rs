@@ -80,7 +80,7 @@ impl Events {
             }
             Event::Failed(error) if error.is_forbidden() => {
                 let sentence =
-                    "the agent may not read the events of the cluster: none of them are kept";
+                    "the agent may not read the events of the cluster, so none are stored";
                 let fix = Some(fix.to_owned());
                 self.board.report(HIDDEN, Severity::Note, sentence, fix);
             }
@@ -125,7 +125,7 @@ impl Events {
             self.board.clear(FLOOD);
         } else {
             let sentence = format!(
-                "{news} events of the last minute were not kept: too many different things happened at once"
+                "{news} events of the last minute were dropped: too many different events at once"
             );
             let fix = "kubectl get events -A --sort-by=.lastTimestamp";
             self.board

@@ -82,7 +82,7 @@ pub async fn run(
             }
             if !quota.admits(&failed.subject(), board.now().mono) {
                 log::debug!(
-                    "the last lines of {} are not asked for: enough were within the hour skipped={}",
+                    "the last lines of {} are not read: the limit per hour is reached skipped={}",
                     failed.subject(),
                     quota.skipped()
                 );
@@ -104,7 +104,7 @@ async fn ask(client: &Client, failed: &Failed, (samples, board): (&Handle, &Rc<B
             }
         }
         Err(error) if error.is_forbidden() => {
-            let sentence = "the agent may not read logs of the cluster: what a container wrote before it failed is not kept";
+            let sentence = "the agent may not read logs of the cluster, so the last lines of failed containers are not stored";
             board.report(HIDDEN, Severity::Note, sentence, Some(fix.to_owned()));
         }
         // The Pod is gone already, or the API is away: others say that.

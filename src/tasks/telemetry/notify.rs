@@ -92,7 +92,7 @@ pub async fn run(parts: Parts<'_>) {
                     board.clear(UNREACHED);
                     let word = kept(notifier.sent(&message, board.now().mono));
                     if let Err(failure) = parts.store.keep_note(NOTE, Some(word)).await {
-                        log::debug!("notify: what was told is not on disk: {failure}");
+                        log::debug!("notify: the state of notifications is not saved: {failure}");
                     }
                     continue;
                 }

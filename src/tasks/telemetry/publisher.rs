@@ -52,7 +52,7 @@ impl Chronicle {
         let _one = self.one_at_a_time.lock().await;
         let news = self.events.take();
         if !self.note(news).await {
-            log::warn!("events of the last minute were not kept: the archive does not answer");
+            log::warn!("events of the last minute were lost: the archive does not answer");
         }
     }
 
@@ -81,7 +81,7 @@ impl Chronicle {
                 true
             }
             Err(failure) => {
-                log::debug!("what happened is not kept yet: {failure}");
+                log::debug!("an event is not stored yet: {failure}");
                 false
             }
         }

@@ -280,7 +280,7 @@ impl<'a> Delivery<'a> {
             Answer::Refused(why) => {
                 let error = self.parts.receiver.failure().why(why);
                 Err(Stop::Wrong(error.fix(
-                    "check telemetry.remote_write.url: what answers there takes no remote write; it may speak https where http is written, or have another path",
+                    "check telemetry.remote_write.url: the server there does not accept remote write; check scheme (https or http) and path",
                 )))
             }
             Answer::Busy(error, wait) => Err(Stop::Failed(error, wait)),
@@ -313,7 +313,7 @@ impl<'a> Delivery<'a> {
                 self.wrong.next(jitter())
             }
             Stop::Disk(failure) => {
-                log::debug!("remote write: the samples cannot be read: {failure}");
+                log::debug!("remote write: cannot read the samples: {failure}");
                 self.failed.next(jitter())
             }
             Stop::Nameless => RETRY_FIRST,
@@ -349,10 +349,10 @@ impl<'a> Delivery<'a> {
             REFUSED,
             Severity::Note,
             format!(
-                "{host} has refused {} samples since the start, the last because {}; all others arrived",
+                "{host} has rejected {} samples since the start, the last because {}; all others were delivered",
                 counts.refused, counts.why
             ),
-            Some("if they were too old, give it a window for what was measured during outages (Prometheus: storage.tsdb.out_of_order_time_window); they are kept here".to_owned()),
+            Some("if they were too old, configure an out-of-order window (Prometheus: storage.tsdb.out_of_order_time_window); this machine keeps them".to_owned()),
         );
     }
 }

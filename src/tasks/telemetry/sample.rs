@@ -140,10 +140,11 @@ impl Sampler {
         let stuck = async {
             Timer::after(self.parts.patience).await;
             let sentence = format!(
-                "nothing is measured: the kernel has not answered for {}",
+                "no measurements: the kernel has not answered for {}",
                 in_words(self.parts.patience)
             );
-            let fix = "dmesg | tail; a disk or a sensor that hangs holds whoever asks for it";
+            let fix =
+                "dmesg | tail; a disk or sensor that hangs blocks every program that reads it";
             board.report(STUCK, Severity::Warning, sentence, Some(fix.to_owned()));
             future::pending().await
         };
@@ -171,7 +172,7 @@ impl Sampler {
             .collect();
         let sentence = format!("not measured on this machine: {}", each.join(", "));
         let fix = unread.contains_key("pressure").then(|| {
-            "for pressure: append psi=1 to the kernel's command line (on a Raspberry Pi the single line of /boot/firmware/cmdline.txt), then reboot".to_owned()
+            "for pressure: append psi=1 to the kernel command line (on a Raspberry Pi the single line of /boot/firmware/cmdline.txt), then reboot".to_owned()
         });
         self.parts
             .board

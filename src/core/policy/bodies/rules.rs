@@ -50,20 +50,20 @@ impl Fault {
         let field = &self.field;
         match self.rule {
             Rule::ExternalIp => {
-                format!("{field} is {value:?}, which takes over the traffic to that address")
+                format!("{field} is {value:?}, which takes over traffic to that address")
             }
             Rule::ServiceType => format!("{field} is {value:?}, which opens ports of the nodes"),
-            Rule::Token => format!("{field} is {value:?}, which is a token that never ends"),
+            Rule::Token => format!("{field} is {value:?}, which is a token that never expires"),
             Rule::Issuer => format!(
-                "{field} is {value:?}: issuers of the whole cluster are not for managed namespaces"
+                "{field} is {value:?}: cluster-wide issuers are not allowed in managed namespaces"
             ),
             Rule::DefaultIssuer => {
-                format!("{field} asks the default issuer, which may be one of the whole cluster")
+                format!("{field} uses the default issuer, which may be a cluster-wide one")
             }
-            Rule::Volume => format!("{field} mounts a disk of the network into the node"),
+            Rule::Volume => format!("{field} mounts a network disk into the node"),
             Rule::Device => format!("{field} asks for {value:?}, a device of the node"),
             Rule::Priority => {
-                format!("{field} is {value:?}, which pushes aside the cluster's own Pods")
+                format!("{field} is {value:?}, which preempts the cluster's own Pods")
             }
         }
     }
@@ -72,7 +72,7 @@ impl Fault {
     pub(super) fn fix(&self) -> String {
         match self.rule {
             Rule::ExternalIp => {
-                "fix: leave externalIPs out; an Ingress leads to the Service".to_owned()
+                "fix: leave externalIPs out; use an Ingress for the Service".to_owned()
             }
             Rule::ServiceType if Expose::TYPES.contains(&self.value.as_str()) => {
                 format!("fix: use type ClusterIP, or {}", setting(&self.value))
@@ -83,12 +83,12 @@ impl Fault {
             }
             Rule::Issuer | Rule::DefaultIssuer => "fix: use an Issuer of the namespace".to_owned(),
             Rule::Volume => {
-                "fix: use a PersistentVolumeClaim; the PersistentVolume is made on the box"
+                "fix: use a PersistentVolumeClaim; create the PersistentVolume on the box"
                     .to_owned()
             }
             Rule::Device => "fix: run what needs it with kubectl on the box".to_owned(),
             Rule::Priority => {
-                "fix: leave priorityClassName out, or name a class of your own".to_owned()
+                "fix: leave priorityClassName out, or use a class of your own".to_owned()
             }
         }
     }

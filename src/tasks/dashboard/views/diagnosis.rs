@@ -109,7 +109,7 @@ impl Doubt {
         self.complete(&mut rungs);
         let (side, sentence) = verdict(&rungs);
         let (side, sentence) = match unusable {
-            Some(why) => (Side::Node, format!("the settings cannot be used: {why}")),
+            Some(why) => (Side::Node, format!("the configuration is invalid: {why}")),
             None => (side, sentence),
         };
         Diagnosis {
@@ -130,7 +130,7 @@ impl Doubt {
         if session.outcome == Outcome::Ok {
             // Whatever an odd request is answered: a session is the better proof.
             if let Some(answer) = answer.filter(|_| !is_answered) {
-                *answer = Rung::new(Step::Http, Outcome::Ok, "the session is answered");
+                *answer = Rung::new(Step::Http, Outcome::Ok, "the session is alive");
             }
             rungs.push(session);
         } else if is_answered || matches!(session.outcome, Outcome::Failed(_)) {
@@ -146,7 +146,10 @@ impl Doubt {
         let link = board.link.borrow();
         let rung = |outcome, seen: String| Rung::new(Step::Session, outcome, seen);
         let Some(standing) = &link.standing else {
-            return rung(Outcome::Unknown, "no session was begun yet".to_owned());
+            return rung(
+                Outcome::Unknown,
+                "no session has been started yet".to_owned(),
+            );
         };
         let why = &standing.why;
         if standing.state == "ready" {
@@ -162,11 +165,9 @@ impl Doubt {
             return rung(Outcome::Failed(Side::Node), seen).fix(probe::TOKEN_FIX);
         }
         let next = standing.next_attempt.map(in_words);
-        let next = next.map_or_else(String::new, |wait| {
-            format!("; the next attempt is in {wait}")
-        });
+        let next = next.map_or_else(String::new, |wait| format!("; next attempt in {wait}"));
         let seen = match why.as_str() {
-            "" => "the session is being made".to_owned(),
+            "" => "connecting".to_owned(),
             why => format!("no session yet: {why}{next}"),
         };
         rung(Outcome::Unknown, seen)
@@ -192,7 +193,7 @@ impl Doubt {
         match (&view.why, view.last_heard()) {
             (Some(why), _) => rung(Outcome::Failed(Side::Node), why.clone()),
             (None, Some(_)) => rung(Outcome::Ok, "the API server answers".to_owned()),
-            (None, None) => rung(Outcome::Unknown, "the API server is being asked".to_owned()),
+            (None, None) => rung(Outcome::Unknown, "connecting to the API server".to_owned()),
         }
     }
 }

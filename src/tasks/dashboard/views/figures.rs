@@ -77,7 +77,7 @@ impl View<'_> {
                 "warning"
             }
             .to_owned(),
-            ..card("link", "Control plane", "the session")
+            ..card("link", "session", "the session")
         }
     }
 
@@ -108,7 +108,7 @@ impl View<'_> {
                 state
             }
             .to_owned(),
-            ..card("k3s", "Kubernetes", "watches of its API")
+            ..card("k3s", "Kubernetes", "API watches")
         }
     }
 
@@ -132,7 +132,7 @@ impl View<'_> {
             (Some(_), false) => "ok",
         };
         Figure {
-            value: value.unwrap_or_else(|| "not known yet".to_owned()),
+            value: value.unwrap_or_else(|| "unknown yet".to_owned()),
             detail: joined([size, up]),
             age_s: Some(0),
             state: state.to_owned(),
@@ -152,7 +152,7 @@ impl View<'_> {
             .disk_percent
             .map(|percent| format!("{percent:.0} % used"));
         Figure {
-            value: value.unwrap_or_else(|| "not known".to_owned()),
+            value: value.unwrap_or_else(|| "unknown".to_owned()),
             detail: host
                 .disk_bytes
                 .map(|bytes| format!("of {} at /", size(bytes))),
@@ -168,7 +168,7 @@ impl View<'_> {
         } else {
             (
                 "not set since boot",
-                Some("certificates and times of samples wait for it".to_owned()),
+                Some("certificates and timestamps of samples depend on it".to_owned()),
                 "warning",
             )
         };
@@ -207,8 +207,8 @@ impl View<'_> {
                 "critical",
             ),
             (_, false, true) => (
-                "slowed down",
-                Some("the board is too hot, or was short of power"),
+                "throttled",
+                Some("the board is too hot, or its power supply is too weak"),
                 "warning",
             ),
             (_, false, false) => ("fine", None, "ok"),
@@ -219,7 +219,7 @@ impl View<'_> {
             detail: detail.map(str::to_owned),
             age_s: age.and_then(|age| u64::try_from(age).ok()),
             state: state.to_owned(),
-            ..card("power", "Power", "the board's firmware")
+            ..card("power", "Power", "firmware")
         }
     }
 
@@ -244,17 +244,17 @@ impl View<'_> {
             .and_then(|age| u64::try_from(age).ok())
             .map(Duration::from_millis);
         let value = match (records, waiting.is_empty()) {
-            (_, true) => "nobody waits for records".to_owned(),
-            (0, false) => "nothing waits".to_owned(),
-            (1, false) => "1 record waits".to_owned(),
-            (records, false) => format!("{records} records wait"),
+            (_, true) => "no receiver".to_owned(),
+            (0, false) => "none".to_owned(),
+            (1, false) => "1 record".to_owned(),
+            (records, false) => format!("{records} records"),
         };
         Figure {
             value,
-            detail: age.map(|age| format!("the oldest for {}", in_words(age))),
+            detail: age.map(|age| format!("oldest for {}", in_words(age))),
             age_s: Some(0),
             state: "ok".to_owned(),
-            ..card("backlog", "Waiting records", "telemetry.db and state.db")
+            ..card("backlog", "Undelivered data", "telemetry.db and state.db")
         }
     }
 }

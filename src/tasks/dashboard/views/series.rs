@@ -262,10 +262,7 @@ fn marks(asked: &Question, boots: &[Wall], throttled: Option<&Line>) -> Vec<Mark
             was = is;
             begins.then_some(spot.at.millis() / 1000)
         });
-    marks.extend(began.map(mark(
-        "throttled",
-        "the board slowed itself down (power or heat)",
-    )));
+    marks.extend(began.map(mark("throttled", "the board was throttled (power or heat)")));
     marks.sort_by_key(|mark| mark.time);
     let surplus = marks.len().saturating_sub(MARKS_MAX);
     marks.split_off(surplus)

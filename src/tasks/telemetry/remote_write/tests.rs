@@ -409,7 +409,7 @@ fn a_sample_that_is_refused_costs_only_itself() {
     taken.dedup();
     assert_eq!(taken, sorted(wanted));
     let told = agent.condition(REFUSED).unwrap();
-    assert!(told.contains("has refused 1 samples"), "{told}");
+    assert!(told.contains("has rejected 1 samples"), "{told}");
     assert!(
         told.contains("400 Bad Request: out of order sample"),
         "{told}"
@@ -437,7 +437,7 @@ fn what_is_too_old_is_counted_and_the_rest_arrives() {
     assert_eq!(taken, sorted(wanted));
     let told = agent.condition(REFUSED).unwrap();
     assert!(
-        told.contains(&format!("refused {} samples", 60 * 4 * SERIES)),
+        told.contains(&format!("rejected {} samples", 60 * 4 * SERIES)),
         "{told}"
     );
     assert_eq!(agent.backlog(), 0);
@@ -502,7 +502,7 @@ fn what_somebody_must_change_is_told_with_what_to_do() {
                 "400 Bad Request",
                 "Client sent an HTTP request to an HTTPS server.",
             ),
-            "takes no remote write",
+            "does not accept remote write",
         ),
     ] {
         let server = Server::start(move |_, _| reply.clone());
