@@ -21,7 +21,7 @@ pub struct Accepts {
     backoff: Backoff,
     /// Since when accepts fail, and how many did, where they do.
     failing: Option<(Mono, u64)>,
-    /// Whether the log has a line about it.
+    /// True if the log has a line about it.
     is_told: bool,
     told_at: Option<Mono>,
 }
@@ -31,7 +31,7 @@ pub struct Accepts {
 pub struct Pause {
     /// Time until the next try.
     pub wait: Duration,
-    /// Whether it is worth a line.
+    /// True if it is worth a line.
     pub is_news: bool,
 }
 

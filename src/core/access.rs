@@ -14,7 +14,7 @@ use crate::core::{
     time::Wall,
 };
 
-/// What was switched here by hand.
+/// Access level that was set on this machine.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Override {
     /// Nothing.
@@ -31,9 +31,9 @@ pub enum Override {
 pub struct Tightened {
     /// The level.
     pub level: Level,
-    /// When it was set; `None`: that is not known.
+    /// Time when it was set; `None`: that is not known.
     pub since: Option<Wall>,
-    /// Who set it, as in the audit; `None`: that is not known.
+    /// User and process that set it, as in the audit; `None`: unknown.
     pub by: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Override {
         }
     }
 
-    /// How strict it is; `None`: not at all.
+    /// Level to apply; `None`: not set.
     const fn level(&self) -> Option<Level> {
         match self {
             Self::None => None,
@@ -80,16 +80,16 @@ impl Override {
     }
 }
 
-/// How strict this box is, and why.
+/// Access level in force, and its origin.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Standing {
-    /// What the configuration permits.
+    /// Level of the configuration.
     pub configured: Level,
-    /// What was switched here by hand.
+    /// Level that was set on this machine.
     pub by_hand: Override,
 }
 
-/// Who wants to change something.
+/// Requester of a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Authority {
     /// Root: may do what the configuration permits.
@@ -98,7 +98,7 @@ pub enum Authority {
     Operator,
 }
 
-/// What a wish comes to.
+/// Effect of a requested level.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Change {
     /// It is so already.
@@ -107,7 +107,7 @@ pub enum Change {
     ByHand(Override),
 }
 
-/// Why a wish is not granted.
+/// Reasons why a wish is not granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
     /// The configuration does not permit so much, whoever asks.
@@ -123,7 +123,7 @@ impl Standing {
         self.configured.max(by_hand)
     }
 
-    /// Whether what was switched by hand is what makes it so strict.
+    /// Returns whether what was switched by hand is what makes it so strict.
     pub fn is_tightened(&self) -> bool {
         self.level() > self.configured
     }
@@ -137,7 +137,7 @@ impl Standing {
         }
     }
 
-    /// What becomes of the wish for a level. `wish` says when and by whom, for what is kept of it.
+    /// Decides on a requested level. `wish` carries time and requester, for the note that is kept.
     pub fn change(&self, wish: Tightened, authority: Authority) -> Result<Change, Denied> {
         let (wanted, held) = (wish.level, self.level());
         if wanted < self.configured {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// What becomes of a wish, in a word.
+    /// Outcome of a request, as a word.
     fn came_of(standing: &Standing, level: Level, authority: Authority) -> &'static str {
         match standing.change(wish(level), authority) {
             Ok(Change::Nothing) => "nothing",

@@ -1,4 +1,5 @@
-//! What is written down about each request, and how: row by row, or summed per minute, so that no caller can wear the card out.
+//! Audit policy: which requests get a row of their own and which are summed per minute, so that no
+//! caller can wear out the card.
 //!
 //! Writes, reads of Secrets and ways into containers are a row before their effect; where there are too many, they are refused. Plain requests
 //! to what serves in the cluster (a page and its pictures) are a row for each service in each minute, and sums beside it. Refusals are rows
@@ -33,14 +34,14 @@ const TEXT_BYTES_MAX: usize = 512;
 const REASON_BYTES_MAX: usize = 320;
 /// Refusals in a summary.
 pub const REFUSALS_SHOWN_MAX: usize = 20;
-/// What stands for all that had no room of their own.
+/// Key of the sum of all requests beyond the limits.
 pub const OTHERS: &str = "(others)";
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Time within which a client that was refused an upgrade asks for the same in the older form: kubectl by GET, then by POST.
 const SAME_UPGRADE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a request does.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
     /// It changes nothing and shows nothing secret.
@@ -55,7 +56,7 @@ pub enum Kind {
     Visit,
 }
 
-/// What was decided about it.
+/// Decision on a request.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Verdict {
     /// It may go on.
@@ -110,17 +111,17 @@ impl Entry {
         Self::new(who, what, Verdict::Refused, &format!("{reason}{fix}"))
     }
 
-    /// Who asked.
+    /// Requester.
     pub fn who(&self) -> &str {
         &self.who
     }
 
-    /// What for: method and path, or the change.
+    /// Request: method and path, or the change.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What was decided.
+    /// Decision.
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
@@ -131,7 +132,7 @@ impl Entry {
     }
 }
 
-/// What stands between a reason and what would allow what was refused.
+/// Separator between the reason of a refusal and its fix.
 const FIX: &str = "; fix: ";
 
 /// A reason in its two parts: the sentence, and what would allow what was refused.
@@ -157,7 +158,7 @@ fn the_end(text: &str, room: usize) -> String {
     )
 }
 
-/// How a permitted request ended.
+/// Outcome of a permitted request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Outcome {
     /// The caller gave it up, or the agent stopped.
@@ -194,7 +195,7 @@ impl Outcome {
     }
 }
 
-/// What stands between the word of an outcome and its reason.
+/// Separator between the word of an outcome and its reason.
 const WHY: &str = ": ";
 
 /// The text of an outcome in its two parts: the word, and the reason.
@@ -205,7 +206,7 @@ pub fn outcome_and_why(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// How a request is written down.
+/// Form in which a request is recorded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Form {
     /// As a row, before its effect.
@@ -216,14 +217,14 @@ pub enum Form {
     TooMany(Duration),
 }
 
-/// What a request did in the end.
+/// Totals of a finished request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Effect {
     /// Bytes that came in with the request.
     pub received_bytes: u64,
     /// Bytes that went out with the answer.
     pub sent_bytes: u64,
-    /// How long it took.
+    /// Duration.
     pub duration_ms: u64,
 }
 
@@ -232,11 +233,11 @@ pub struct Effect {
 pub struct Sum {
     /// The minute's beginning by the wall clock.
     pub minute: Wall,
-    /// What they have in common.
+    /// Common fields of the summed requests.
     pub entry: Entry,
-    /// How many they were.
+    /// Number of requests.
     pub count: u64,
-    /// What they did in all.
+    /// Their totals.
     pub effect: Effect,
 }
 
@@ -247,7 +248,7 @@ pub struct Minute {
     refusal_rows: u32,
     effect_rows: u32,
     day: Day,
-    /// What was visited in this minute and has its row.
+    /// Targets that were entered in this minute and have their row.
     visited: BTreeSet<String>,
     /// The upgrade that was refused last.
     upgrade: Option<(String, Mono)>,
@@ -293,7 +294,7 @@ impl Minute {
         }
     }
 
-    /// How a request is written down. Counts it.
+    /// Returns the form in which a request is recorded, and counts it.
     pub fn form(&mut self, kind: Kind, verdict: Verdict, now: Mono) -> Form {
         self.turn(now);
         match (kind, verdict) {
@@ -307,7 +308,8 @@ impl Minute {
         }
     }
 
-    /// How a permitted visit is written down: the first one of each minute as a row, before its effect.
+    /// Returns the form in which a permitted entry is recorded: the first of each minute as a row,
+    /// before its effect.
     pub fn form_of_visit(&mut self, root: &str, now: Mono) -> Form {
         self.turn(now);
         if self.visited.contains(root) {
@@ -340,7 +342,8 @@ impl Minute {
         Form::Row
     }
 
-    /// Whether this refused upgrade is the one that was refused a moment ago, asked for in another form. Then it is written down already.
+    /// Returns whether this refused upgrade is the one that was refused a moment ago, asked for in
+    /// another form. Then it is written down already.
     pub fn is_same_upgrade(&mut self, path: &str, now: Mono) -> bool {
         let before = self.upgrade.take();
         let is_same = before
@@ -383,7 +386,7 @@ impl Minute {
         total.duration_ms = total.duration_ms.saturating_add(effect.duration_ms);
     }
 
-    /// What waits to be written.
+    /// Sums that are to be written.
     pub fn sums(&self) -> Vec<Sum> {
         Self::listed(self.sums.clone())
     }

@@ -30,7 +30,7 @@ impl Backoff {
         nominal + (nominal / 4).mul_f64(f64::from(jitter) / f64::from(u16::MAX))
     }
 
-    /// How many failures there were since the last success.
+    /// Number of failures since the last success.
     pub const fn failures(&self) -> u32 {
         self.failures
     }

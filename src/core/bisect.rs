@@ -1,4 +1,5 @@
-//! Which samples of a batch a receiver refuses, found by asking it for smaller and smaller parts.
+//! Bisection of a rejected batch: finds the samples that a receiver refuses by sending smaller and
+//! smaller parts.
 //!
 //! A receiver of remote write takes a request whole or refuses it whole, and says in words for people which sample was wrong. So what is
 //! refused is asked for again in parts until every sample was either taken or refused. A sample never goes out after a newer one of
@@ -64,7 +65,7 @@ enum Axis {
     Ticks,
 }
 
-/// Where a batch has samples.
+/// Positions of the samples of a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Grid {
     columns: Vec<Vec<bool>>,
@@ -90,7 +91,7 @@ impl Grid {
         column.is_some_and(|column| column.get(tick) == Some(&true))
     }
 
-    /// How many samples a piece has.
+    /// Number of samples in a piece.
     pub fn count(&self, piece: &Piece) -> usize {
         let columns = self.columns.get(piece.columns.clone()).unwrap_or_default();
         let counts = columns.iter().map(|column| {
@@ -131,7 +132,7 @@ enum End {
     Newest,
 }
 
-/// What the receiver said.
+/// Answer of the receiver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// It has these samples now.
@@ -140,7 +141,7 @@ pub enum Verdict {
     Refused,
 }
 
-/// What is open, and which question it leads to next.
+/// Open questions, and the state that each leads to.
 #[derive(Clone, Debug)]
 enum Open {
     /// Not asked for yet; so many ticks before it were refused, one after the other.
@@ -157,9 +158,9 @@ enum Open {
 #[derive(Debug)]
 pub struct Sieve {
     grid: Grid,
-    /// What was not asked for yet, in requests of the size that was wished for; the next is at the end.
+    /// Pieces that were not sent yet, in requests of the wanted size; the next one is last.
     waiting: Vec<Piece>,
-    /// What became of the last of them; the next is at the end.
+    /// Open parts of the last piece; the next one is last.
     open: Vec<Open>,
     questions: u32,
     taken: u64,
@@ -202,7 +203,8 @@ impl Sieve {
         }
     }
 
-    /// What to ask for next; `None` when every sample was taken or refused. Say with [`Sieve::answered`] how it went.
+    /// Returns the next piece to send; `None` when every sample was accepted or refused. Report the
+    /// answer with [`Sieve::answered`].
     pub fn question(&mut self) -> Option<Piece> {
         loop {
             if self.open.is_empty() {
@@ -230,7 +232,7 @@ impl Sieve {
         }
     }
 
-    /// How the receiver answered to what [`Sieve::question`] gave.
+    /// Takes the receiver's answer to the last [`Sieve::question`].
     pub fn answered(&mut self, verdict: Verdict) {
         let Some(open) = self.open.pop() else {
             return;
@@ -281,7 +283,8 @@ impl Sieve {
         self.taken
     }
 
-    /// Whether what was asked for last is too old for this receiver, to its newest sample: what is next probably is, too.
+    /// Returns whether what was asked for last is too old for this receiver, to its newest sample:
+    /// what is next probably is, too.
     pub const fn is_past(&self) -> bool {
         self.is_past
     }
@@ -295,7 +298,7 @@ impl Sieve {
         self.questions < QUESTIONS_MAX
     }
 
-    /// What is refused as a whole, and is not asked about any more.
+    /// Refuses the rest of the piece as a whole and asks no more about it.
     fn give_up(&mut self) {
         match self.open.pop() {
             Some(
@@ -387,7 +390,7 @@ mod tests {
         bad_columns: BTreeSet<usize>,
         /// Samples that it does not want.
         bad_cells: BTreeSet<(usize, usize)>,
-        /// Whether a sample that is older than the last of its series is refused.
+        /// True if a sample that is older than the last of its series is refused.
         is_in_order: bool,
         has: BTreeSet<(usize, usize)>,
         questions: usize,

@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// What a step showed.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// It works.
@@ -70,14 +70,14 @@ impl Outcome {
     }
 }
 
-/// Which side is broken.
+/// Side that has the problem.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Side {
     /// None of them.
     None,
     /// This machine.
     Node,
-    /// What lies between.
+    /// The network in between.
     Network,
     /// The control plane.
     ControlPlane,
@@ -101,15 +101,15 @@ impl Side {
 /// One step with what it showed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rung {
-    /// Which.
+    /// The step.
     pub step: Step,
-    /// Whether it works.
+    /// Its result.
     pub outcome: Outcome,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// How long it took.
+    /// Duration.
     pub took: Option<Duration>,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
 }
 
@@ -145,8 +145,8 @@ impl Rung {
     }
 }
 
-/// Which side is broken, and the sentence that says so. The last step that works proves those before it: what of them seemed to fail was
-/// not needed.
+/// Finds the side that has the problem, and the sentence for it. The last step that works proves
+/// those before it, even those that seemed to fail.
 pub fn verdict(rungs: &[Rung]) -> (Side, String) {
     let is_aside = |step| matches!(step, Step::Clock | Step::Cluster);
     let is_ok = |rung: &Rung| rung.outcome == Outcome::Ok && !is_aside(rung.step);

@@ -1,4 +1,4 @@
-//! What happened: events of the cluster and of the agent, and lines that a failing container wrote.
+//! Events of the cluster and of the agent, and log lines of failed containers.
 //!
 //! The same thing again within a minute is one event with a count; who reports it adds it up ([`Tally`]).
 
@@ -19,7 +19,7 @@ const SUBJECT_BYTES_MAX: usize = 512;
 /// The longest reason. Kubernetes allows 128.
 const REASON_BYTES_MAX: usize = 128;
 
-/// Who says it.
+/// Source of an event.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Source {
     /// Kubernetes, in an Event object.
@@ -45,57 +45,57 @@ impl Source {
     }
 }
 
-/// What happened, without how often.
+/// Event without its count.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Happening {
-    /// Who says it.
+    /// Its source.
     pub source: Source,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// What it happened to: `Pod/shop/web-0`, `Node/pi`, `link`.
+    /// Subject: `Pod/shop/web-0`, `Node/pi`, `link`.
     pub subject: String,
     /// A word for it: `BackOff`, `link.refused`.
     pub reason: String,
-    /// What happened, in a sentence.
+    /// Message, one sentence.
     pub message: String,
 }
 
-/// What happened, and how often within a minute.
+/// Event with its count within a minute.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
     /// Tells it from the same thing of another minute, for as long as this program runs.
     pub number: u64,
-    /// What.
+    /// The event.
     pub what: Happening,
-    /// When it was first seen.
+    /// Time when it was first seen.
     pub first: Wall,
-    /// When it was last seen.
+    /// Time when it was last seen.
     pub last: Wall,
-    /// How often.
+    /// Number of occurrences.
     pub count: u32,
 }
 
 /// A line that a container wrote before it failed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLine {
-    /// When.
+    /// Time of the line.
     pub at: Wall,
-    /// Who wrote it: `shop/web-0/app`.
+    /// Container that wrote it: `shop/web-0/app`.
     pub subject: String,
-    /// What it wrote.
+    /// Text of the line.
     pub text: String,
 }
 
-/// What happened within a minute, each thing once.
+/// Distinct events of a minute.
 #[derive(Debug, Default)]
 pub struct Tally {
     events: BTreeMap<Happening, Times>,
-    /// How many different ones there were so far.
+    /// Number of distinct events so far.
     numbers: u64,
     dropped: u64,
 }
 
-/// When and how often.
+/// Times and count of an event.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     number: u64,
@@ -131,7 +131,7 @@ impl Tally {
         }
     }
 
-    /// What was added to since the last call, the oldest first, each with all that is known of it in this minute.
+    /// Events that changed since the last call, oldest first, each with its totals of this minute.
     pub fn news(&mut self) -> Vec<Event> {
         let news = self.events.iter_mut().filter(|(_, times)| times.is_news);
         let mut news: Vec<Event> = news
@@ -164,7 +164,7 @@ impl Tally {
         news
     }
 
-    /// How many were not kept since the start, because too many different things happened at once.
+    /// Number of events dropped since the start because a minute had too many distinct ones.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }

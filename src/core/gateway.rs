@@ -156,7 +156,7 @@ impl Class {
 /// Scheme, host and port of a server of WebSockets.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
-    /// Whether TLS is spoken.
+    /// True if TLS is spoken.
     pub is_encrypted: bool,
     /// A name or an address, the latter without brackets.
     pub host: String,
@@ -197,7 +197,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether listing the gateway in the settings lifts the refusal.
+    /// Returns whether listing the gateway in the settings lifts the refusal.
     pub const fn is_liftable(self) -> bool {
         !matches!(self, Self::Class(Class::Metadata | Class::Reserved))
     }
@@ -231,8 +231,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether one address of `gateway` may be dialled. `controller` is the class of the control plane's own address; `None` where
-    /// that is not known, or where its addresses differ.
+    /// Returns whether one address of `gateway` may be dialled. `controller` is the class of the
+    /// control plane's own address; `None` where that is not known, or where its addresses differ.
     ///
     /// # Errors
     /// Why not.

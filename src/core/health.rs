@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::core::time::Wall;
 
-/// How much a condition matters.
+/// Severity of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Severity {
     /// Worth knowing; nothing is broken.
@@ -40,17 +40,17 @@ impl Severity {
 pub struct Condition {
     /// Stable name, `room.what`: `link.refused`, `store.full`.
     pub id: &'static str,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// When it began, by the wall clock of that moment.
+    /// Time when it began, by the wall clock of that moment.
     pub since: Wall,
-    /// What is wrong and why, in one sentence without a full stop.
+    /// Problem and reason, in one sentence without a full stop.
     pub sentence: String,
-    /// What a person can do; `None` where nothing needs doing.
+    /// Action for a person; `None` if none is needed.
     pub fix: Option<String>,
 }
 
-/// What happened to the list by a report.
+/// Effect of a report on the list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// It was not there before.

@@ -1,4 +1,4 @@
-//! Who this agent is: decided from what is on disk, in the settings, in the cluster and about the machine.
+//! Identity of this agent: decided from the disk, the configuration, the cluster and the machine.
 //!
 //! It reads nothing itself: the store keeps the answer, tasks bring the evidence. Deciding again with the same evidence gives the
 //! same answer.
@@ -8,7 +8,8 @@ use crate::core::health::Severity;
 /// The longest text that is believed from outside. Ids are below 64 characters, addresses below 300.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// What tells this machine from a copy of its disk. Each part is a hash; `None` where it cannot be read.
+/// Fingerprint of the machine, which tells it from a copy of its disk. Each part is a hash; `None`
+/// if it cannot be read.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Fingerprint {
     /// Of the machine id, which belongs to the installed system.
@@ -18,8 +19,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether the two are surely not of the same machine. A part that one of them does not know says nothing: the agent reads
-    /// more as root than as an ordinary user.
+    /// Returns whether the two are surely not of the same machine. A part that one of them does not
+    /// know says nothing: the agent reads more as root than as an ordinary user.
     pub fn contradicts(&self, other: &Self) -> bool {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
@@ -36,7 +37,7 @@ impl Fingerprint {
     }
 }
 
-/// Who this agent is.
+/// Identity of this agent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Identity {
     /// Grows with every change: of two copies on disk the higher one is the newer one.
@@ -47,11 +48,11 @@ pub struct Identity {
     pub cluster_id: Option<String>,
     /// The cluster's id at the gateway; mostly the same.
     pub cluster_uuid: Option<String>,
-    /// Where the control plane sent the agent.
+    /// Gateway that the control plane assigned.
     pub gateway_ws_url: Option<String>,
     /// The machine that this identity belongs to.
     pub fingerprint: Fingerprint,
-    /// Who the machine was that this disk was copied from.
+    /// Identity of the machine that this disk was copied from.
     pub left_behind: Option<LeftBehind>,
 }
 
@@ -64,14 +65,14 @@ pub struct LeftBehind {
     pub cluster_id: Option<String>,
 }
 
-/// What a registration, or the gateway, told.
+/// Values from a registration or the gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Registration {
     /// The cluster's id.
     pub cluster_id: String,
     /// The cluster's id at the gateway, where it was told.
     pub cluster_uuid: Option<String>,
-    /// Where the agent was sent, if anywhere.
+    /// Assigned gateway, if any.
     pub gateway_ws_url: Option<String>,
 }
 
@@ -93,7 +94,7 @@ impl Identity {
     }
 }
 
-/// What another installation keeps in the ConfigMap `pipeops-agent-state` of the cluster.
+/// Content of the ConfigMap `pipeops-agent-state` of another installation in the cluster.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClusterState {
     /// Its key `agent_id`; empty is none.
@@ -104,7 +105,7 @@ pub struct ClusterState {
     pub gateway_ws_url: String,
 }
 
-/// What is known about an earlier installation in the cluster.
+/// Knowledge about an earlier installation in the cluster.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Installed {
     /// There is no cluster, or nobody is waiting for it any more.
@@ -131,13 +132,13 @@ pub struct Evidence {
     pub configured_id: Option<String>,
     /// The machine now. Empty where the machine is not the agent's own: in a pod, which may move.
     pub fingerprint: Fingerprint,
-    /// What is in the cluster.
+    /// Installation in the cluster.
     pub installed: Installed,
     /// A new random id, in case one is needed: see [`random_id`].
     pub fresh_id: String,
 }
 
-/// Whether the agent may link as this identity now.
+/// Permission to link with this identity.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Linking {
     /// It may.
@@ -169,7 +170,7 @@ pub enum Remark {
     Copied {
         /// The id of the machine that it was copied from.
         from: String,
-        /// Whether the settings still give that machine's id to this one too.
+        /// True if the settings still give that machine's id to this one too.
         is_id_shared: bool,
     },
     /// The Go agent still runs.
@@ -231,7 +232,7 @@ impl Remark {
         }
     }
 
-    /// What a person can do.
+    /// Action for a person.
     pub const fn fix(&self) -> Option<&'static str> {
         match self {
             Self::Copied {
@@ -255,16 +256,16 @@ impl Remark {
     }
 }
 
-/// What was decided.
+/// Decision on the identity.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// Who the agent is.
+    /// The identity.
     pub identity: Identity,
-    /// Whether the disk does not say so yet.
+    /// True if the disk does not say so yet.
     pub is_changed: bool,
-    /// Whether the agent may link.
+    /// Permission to link.
     pub linking: Linking,
-    /// What to say.
+    /// Remarks to log.
     pub remarks: Vec<Remark>,
 }
 
@@ -448,7 +449,7 @@ mod tests {
         })
     }
 
-    /// What the next start sees after this one was kept.
+    /// Evidence at the next start after this decision was saved.
     fn next_start(evidence: &Evidence, decision: &Decision) -> Evidence {
         Evidence {
             database: Some(decision.identity.clone()),

@@ -6,20 +6,20 @@ use std::{cell::RefCell, rc::Rc};
 
 use crate::core::time::Wall;
 
-/// Where a step is. A step is safe to repeat until it is done.
+/// State of a step. A step is safe to repeat until it is done.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum StepState {
     /// It is about to act; nothing may have happened, or all.
     Intended,
     /// It acted; whether that worked is not known yet.
     Acted,
-    /// What it did was seen to work.
+    /// Its effect was verified.
     Verified,
     /// It is over.
     Done,
     /// It did not work.
     Failed,
-    /// What it did was taken back.
+    /// Its effect was undone.
     Undone,
 }
 
@@ -50,7 +50,8 @@ impl StepState {
         .find(|state| state.word() == word)
     }
 
-    /// Whether `next` may follow. A step goes forward one by one, fails from anywhere but the end, and is undone from anywhere.
+    /// Returns whether `next` may follow. A step goes forward one by one, fails from anywhere but
+    /// the end, and is undone from anywhere.
     pub const fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Intended, Self::Acted)
@@ -64,7 +65,7 @@ impl StepState {
     }
 }
 
-/// How a change ended.
+/// Outcome of a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// All of it is done.
@@ -93,12 +94,12 @@ impl Outcome {
     }
 }
 
-/// What is wanted, and by whom: written before the first step.
+/// Intent of a change: written before the first step.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Intent {
-    /// Who asked: `control-plane`, `cli uid 0`, `dashboard operator`.
+    /// Requester: `control-plane`, `cli uid 0`, `dashboard operator`.
     pub origin: String,
-    /// What sort of change it is: `deploy`, `k3s-upgrade`.
+    /// Kind of change: `deploy`, `k3s-upgrade`.
     pub kind: String,
     /// Everything that is needed to go on after a restart, in the words of the kind.
     pub body: String,
@@ -111,11 +112,11 @@ pub struct Step {
     pub position: u32,
     /// Its name within the kind of change: `stop`, `swap`.
     pub name: String,
-    /// Where it is.
+    /// State.
     pub state: StepState,
-    /// What is needed to take it back, in the words of the kind; `None` where there is nothing to take back.
+    /// Data for undoing it, in a form that its kind defines; `None` if there is nothing to undo.
     pub undo: Option<String>,
-    /// What was seen, or why it failed.
+    /// Observation, or the reason of a failure.
     pub detail: Option<String>,
 }
 
@@ -124,17 +125,17 @@ pub struct Step {
 pub struct Change {
     /// Chosen by who asks: asking twice with one id changes once.
     pub id: String,
-    /// What is wanted.
+    /// The intent.
     pub intent: Intent,
-    /// When the intent was written.
+    /// Time when the intent was written.
     pub started: Wall,
-    /// When and how it ended, and why so; `None` while it is under way.
+    /// Time when and how it ended, and why so; `None` while it is under way.
     pub ended: Option<(Wall, Outcome, Option<String>)>,
     /// Its steps so far, in order.
     pub steps: Vec<Step>,
 }
 
-/// How an unfinished change goes on.
+/// Continuation of an unfinished change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
     /// Do, or do again, the step at this place: the one after the last that is on disk where that one is done.
@@ -148,8 +149,8 @@ pub enum Next {
 }
 
 impl Change {
-    /// How it goes on, by what the journal has: forward, unless a step failed or the way back was begun. The kind of change may
-    /// choose the way back for reasons of its own.
+    /// Returns how to continue according to the journal: forward, unless a step failed or an undo
+    /// was begun. The kind of change may choose to undo for reasons of its own.
     pub fn next(&self) -> Next {
         if self.ended.is_some() {
             return Next::Over;

@@ -1,4 +1,5 @@
-//! Which frame goes out next: control before small answers before bulk before what nobody waits for, and no lane delays another.
+//! Scheduler of outgoing frames: control before small answers before bulk before background; no
+//! lane delays another.
 //!
 //! A lane is the outgoing queue of one exchange. It starts as *small* and becomes *bulk* once it has sent more than a small
 //! answer, or is *background* from the beginning to the end; within a class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
@@ -16,12 +17,13 @@ const BACKGROUND_FRAMES_MAX: usize = 1;
 /// A lane that has sent more than this is bulk: two full frames are a small answer.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
-/// What goes through a lane.
+/// Frame of a lane.
 pub trait Weight: Sized {
     /// Bytes on the wire, about.
     fn weight(&self) -> usize;
-    /// Whether the message ends with this frame. After a frame that does not end its message only frames of the same lane
-    /// may go out (RFC 6455, 5.4: fragments of messages are not interleaved).
+    /// Returns whether the message ends with this frame. After a frame that does not end its
+    /// message only frames of the same lane may go out (RFC 6455, 5.4: fragments of messages are
+    /// not interleaved).
     fn ends_message(&self) -> bool;
     /// A frame that ends a message whose sender gave up. The peer reads a message that it cannot decode.
     fn broken_end() -> Self;
@@ -31,7 +33,7 @@ pub trait Weight: Sized {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct LaneId(u64);
 
-/// Why a frame was not taken.
+/// Reasons why a frame was not taken.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Refused<F> {
     /// The lane is full; the frame is given back.
@@ -40,7 +42,7 @@ pub enum Refused<F> {
     NoLane,
 }
 
-/// What a lane is for.
+/// Purpose of a lane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Purpose {
     /// Somebody waits for it.
@@ -167,7 +169,7 @@ impl<F: Weight> Lanes<F> {
         }
     }
 
-    /// Whether nothing waits in a lane.
+    /// Returns whether nothing waits in a lane.
     pub fn is_empty(&self, id: LaneId) -> bool {
         self.open.get(&id).is_none_or(|lane| lane.queue.is_empty())
     }

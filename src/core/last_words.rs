@@ -21,7 +21,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Whether this container is asked now; where it is, that counts.
+    /// Returns whether this container is asked now; where it is, that counts.
     pub fn admits(&mut self, container: &str, now: Mono) -> bool {
         self.asked.retain(|(_, asked)| now.since(*asked) < SPAN);
         let is_too_soon =

@@ -1,4 +1,5 @@
-//! Which agent of a cluster holds its link: an election over one Lease object in the cluster's API.
+//! Leader election: decides which agent of a cluster holds its link, over one Lease object in the
+//! Kubernetes API.
 //!
 //! **Time.** Clocks lie: boards start in 1970, and nobody's wall clock says when another one wrote. So the Lease is judged by the
 //! reader's own monotonic clock alone. A holder stands under a *fence*: a moment after which it has no link unless it is moved on,
@@ -64,33 +65,33 @@ const BARRED: Duration = Duration::from_secs(60);
 const FENCE_BARRED: Duration = Duration::from_secs(180);
 /// Between two announcements of an agent that stands by.
 const REFRESH: Duration = Duration::from_secs(3600);
-/// When an agent that did not announce itself any more is no rival any more.
+/// Time without an announcement after which an agent is no rival any more.
 const FORGET: Duration = Duration::from_secs(6 * 3600);
-/// How long the API may be silent before that is worth telling of an agent that stands by.
+/// Silence of the API after which an agent that stands by reports it.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Calls that a stopping agent makes at most to leave the Lease in order: a reading, a write that another one was faster than, and
 /// both again.
 const GOOD_BYES_MAX: u32 = 4;
 
-/// What may be changed by the owner of the machine.
+/// Settings of the election.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This agent.
     pub me: Party,
-    /// Whether rivals were known before the start.
+    /// True if rivals were known before the start.
     pub knows_rivals: bool,
     /// Until when an agent that knows of no rivals waits for the first answer of the API before it links without it.
     pub ask_until: Mono,
 }
 
-/// What can happen.
+/// Inputs of the machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
     /// The Lease was read.
     Found(Record),
     /// There is none; or, after [`Output::Create`], not even a place for it.
     NotFound,
-    /// What was to be written is written, and is called this now.
+    /// A write succeeded; the object has this version now.
     Written(String),
     /// The Lease was another one than what was to be replaced.
     Conflict,
@@ -100,7 +101,7 @@ pub enum Input {
     Unanswered(String),
     /// The API is there and cannot be believed, because this machine's clock is behind it. The text says so in detail.
     ClockBehind(String),
-    /// What the control plane calls this cluster.
+    /// Id of this cluster at the control plane.
     ClusterId(String),
     /// The control plane has taken a registration of this agent.
     Registered,
@@ -110,7 +111,7 @@ pub enum Input {
     Stop,
 }
 
-/// What a write means.
+/// Purpose of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// Only who stands by.
@@ -123,7 +124,7 @@ pub enum Change {
     Released,
 }
 
-/// What the machine asks its owner for. After a call nothing more comes before its answer.
+/// Requests of the machine to its owner. After a call it waits for the answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Output {
     /// Read the Lease.
@@ -142,7 +143,7 @@ pub enum Output {
     Done,
 }
 
-/// Whether there may be a link.
+/// Permission to link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Standing {
     /// There may, until then.
@@ -155,7 +156,7 @@ pub enum Standing {
     Blind,
 }
 
-/// What is known of the Lease.
+/// Last known state of the Lease.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Seen {
     Unknown,
@@ -163,7 +164,7 @@ enum Seen {
     Record(Record),
 }
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Silence {
     /// Perhaps for nobody.
@@ -194,20 +195,20 @@ struct Watched {
 pub struct Election {
     me: Party,
     cluster_id: Option<String>,
-    /// Whether the control plane heard this agent since it holds the link.
+    /// True if the control plane heard this agent since it holds the link.
     is_registered: bool,
     ask_until: Mono,
     knows_rivals: bool,
     seen: Seen,
-    /// Whether it must be read again before anything is written.
+    /// True if it must be read again before anything is written.
     is_stale: bool,
     watched: Option<Watched>,
     /// Under which beat this agent's announcement stands in the Lease, and since when it surely does.
     announced: Option<(u64, Mono)>,
     next_beat: u64,
-    /// When each rival's announcement was first seen as it is.
+    /// Time when each rival's announcement was first seen as it is.
     ages: BTreeMap<String, (u64, Mono)>,
-    /// When the last confirmed write of this holder began.
+    /// Time when the last confirmed write of this holder began.
     renewed: Option<Mono>,
     /// The fence that the Lease gives.
     fence: Option<Mono>,
@@ -215,7 +216,7 @@ pub struct Election {
     grace: Option<Mono>,
     asked: Option<(Ask, Mono)>,
     answered: Option<Mono>,
-    /// Why the last call was not answered; `None` where it was.
+    /// Reason why the last call was not answered; `None` where it was.
     silence: Option<Silence>,
     barred: Option<String>,
     next: Mono,
@@ -253,7 +254,7 @@ impl Election {
         }
     }
 
-    /// Whether there may be a link now. An open one ends at its moment by itself.
+    /// Returns whether there may be a link now. An open one ends at its moment by itself.
     pub fn standing(&self, now: Mono) -> Standing {
         // None is smaller than any.
         if let Some(fence) = self.fence.max(self.grace).filter(|fence| now < *fence) {
@@ -271,12 +272,12 @@ impl Election {
         }
     }
 
-    /// Why this agent may not use the Lease and links all the same.
+    /// Returns why this agent may not use the Lease and links all the same.
     pub fn barred(&self) -> Option<&str> {
         self.barred.as_deref()
     }
 
-    /// What the control plane calls this cluster, as its agents told each other.
+    /// Id of this cluster at the control plane, as the agents of the cluster share it.
     pub fn cluster_id(&self) -> Option<&str> {
         let Seen::Record(record) = &self.seen else {
             return None;
@@ -284,7 +285,8 @@ impl Election {
         record.cluster_id.as_deref()
     }
 
-    /// Whether the control plane knows this cluster through another agent, and is to hear this one before anything else.
+    /// Returns whether the control plane knows this cluster through another agent, and is to hear
+    /// this one before anything else.
     pub fn must_register(&self) -> bool {
         let Seen::Record(record) = &self.seen else {
             return false;
@@ -362,7 +364,7 @@ impl Election {
         }
     }
 
-    /// What is to be done now; call until it says [`Output::Wait`] or [`Output::Done`], or asks for a call.
+    /// Returns the next action; call until it is [`Output::Wait`] or [`Output::Done`], or a call.
     pub fn poll(&mut self, now: Mono) -> Output {
         if let Some(output) = self.outputs.pop_front() {
             return output;
@@ -420,7 +422,7 @@ impl Election {
         }
     }
 
-    /// What the Lease should be instead; `None` where it is as it should be, or must not be touched yet.
+    /// Wanted state of the Lease; `None` if it is correct, or must not be touched yet.
     fn wanted(&self, now: Mono) -> Option<(Record, Change)> {
         let record = match &self.seen {
             _ if self.is_stale => return None,
@@ -459,7 +461,7 @@ impl Election {
         }
     }
 
-    /// What this holder writes next, where it is time or something is not as it should be.
+    /// Next write of this holder, if it is due or the Lease is not as it should be.
     fn renewal(&self, record: &Record, now: Mono) -> Option<(Record, Change)> {
         let mut rivals = record.others(&self.me.id);
         rivals.retain(|rival| {
@@ -494,12 +496,12 @@ impl Election {
         held
     }
 
-    /// Whether the holder's promise is over.
+    /// Returns whether the holder's promise is over.
     fn is_over(&self, now: Mono) -> bool {
         self.over_at().is_some_and(|over| now >= over)
     }
 
-    /// When it is over, unless the holder shows a sign of life.
+    /// Returns when it is over, unless the holder shows a sign of life.
     fn over_at(&self) -> Option<Mono> {
         let watched = self.watched.as_ref()?;
         let since = if watched.is_quiet {

@@ -6,7 +6,7 @@ use super::words::is_command;
 
 /// The longest line that is shown; the rest of it is left out, and that is said.
 const LINE_BYTES_MAX: usize = 4096;
-/// What stands at the end of a line that was longer.
+/// Mark at the end of a truncated line.
 const CUT: &str = " … (cut)";
 
 /// Takes in bytes, gives out lines.
@@ -18,7 +18,7 @@ pub struct Lines {
     escape: Escape,
 }
 
-/// Where in an escape sequence the last byte was.
+/// Position of the last byte in an escape sequence.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Escape {
     #[default]
@@ -79,7 +79,7 @@ impl Lines {
         self.escape = Escape::None;
     }
 
-    /// Whether a byte is text, and not part of what commands a terminal (ECMA-48).
+    /// Returns whether a byte is text, and not part of what commands a terminal (ECMA-48).
     const fn is_text(&mut self, byte: u8) -> bool {
         let (next, is_text) = match (self.escape, byte) {
             (Escape::None | Escape::Begun, 0x1b) => (Escape::Begun, false),

@@ -43,7 +43,8 @@ const REGISTER_WAIT_LONGEST: Duration = Duration::from_secs(120);
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// So many dials of a gateway in a row may fail before the controller is asked for a new one.
 const GATEWAY_FAILURES_MAX: u32 = 3;
-/// How long a gateway is kept although the controller, which did not answer, has to hear a registration: leaving ends what runs.
+/// Time for which a gateway is kept although the controller, which did not answer, needs a new
+/// registration: leaving ends running requests.
 const OWED_FOR: Duration = Duration::from_secs(900);
 /// Distinct unknown message types that are answered on one connection; more are only counted.
 const UNKNOWN_TYPES_MAX: usize = 64;
@@ -69,7 +70,7 @@ pub enum Command {
     Stop,
 }
 
-/// What may be changed by settings.
+/// Settings of the link.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Goes into the id of a registration.
@@ -80,7 +81,8 @@ pub struct Settings {
     pub ping_every: Duration,
     /// A peer that was not heard for so long is dead. With 50 s and a ping each 10 s, five of them stayed unanswered.
     pub dead_after: Duration,
-    /// Whether the controller is to hear a registration even where a gateway is known: the control plane lacks what it says.
+    /// True if the controller is to hear a registration even where a gateway is known: the control
+    /// plane lacks what it says.
     pub registers_first: bool,
 }
 
@@ -97,7 +99,7 @@ impl Settings {
     }
 }
 
-/// Where to connect to.
+/// Address to connect to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Endpoint {
     /// The API host: registration happens there.
@@ -115,7 +117,7 @@ impl Endpoint {
     }
 }
 
-/// What the control plane knows this cluster by. Worth keeping across restarts.
+/// Identity of this cluster at the control plane. Worth keeping across restarts.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Membership {
     /// Names the cluster in heartbeats and REST calls.
@@ -126,7 +128,7 @@ pub struct Membership {
     pub gateway_url: Option<String>,
 }
 
-/// Why a dial failed, as far as it matters here.
+/// Reasons why a dial failed, as far as it matters here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DialFailure {
     /// HTTP 401 or 403: the token is not accepted (now).
@@ -139,7 +141,7 @@ pub enum DialFailure {
     NotAdmitted,
 }
 
-/// What can happen to a link.
+/// Inputs of the machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
     /// The dial that was asked for succeeded: the WebSocket is open.
@@ -154,7 +156,7 @@ pub enum Input {
     RegisterSuccess {
         /// As received.
         request_id: Option<String>,
-        /// What it says about the cluster.
+        /// Identity of the cluster in the answer.
         membership: Option<Membership>,
     },
     /// `register_in_progress`.
@@ -180,7 +182,7 @@ pub enum Input {
     },
     /// The token is another one now.
     TokenChanged,
-    /// What a registration says is no longer what the control plane was told.
+    /// Facts of the registration changed.
     RegisterAgain,
     /// No link is wanted for now, because of this.
     Hold(Holder, String),
@@ -192,7 +194,7 @@ pub enum Input {
     Stop,
 }
 
-/// What the machine wants said.
+/// Messages to send.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Message {
     /// `register`.
@@ -221,7 +223,7 @@ pub enum Message {
     },
 }
 
-/// What the machine asks its owner for.
+/// Requests of the machine to its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Output {
     /// Open a WebSocket; answer with [`Input::Connected`] or [`Input::DialFailed`].
@@ -259,7 +261,7 @@ enum State {
     Registering {
         request_id: String,
         is_fresh: bool,
-        /// How many of the wishes to register it grants.
+        /// Number of requested registrations that it fulfils.
         grants: u32,
         began: Mono,
         until: Mono,
@@ -285,34 +287,35 @@ struct Ready {
 /// A time without a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outage {
-    /// When it began.
+    /// Time when it began.
     pub began: Wall,
-    /// How long it lasted; `None` while it lasts.
+    /// Duration; `None` while it lasts.
     pub length: Option<Duration>,
-    /// Why it began.
+    /// Reason why it began.
     pub why: String,
 }
 
-/// How the link is, for people.
+/// State of the link, for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Standing {
     /// The word of the state.
     pub state: &'static str,
     /// Since when the link is up, or down.
     pub since: Wall,
-    /// Why it is not up; empty where it is.
+    /// Reason why it is not up; empty where it is.
     pub why: String,
-    /// Which socket is open or dialled: `controller`, `gateway`, or empty.
+    /// Endpoint that is connected or dialled: `controller`, `gateway`, or empty.
     pub endpoint: &'static str,
     /// Time to the next attempt.
     pub next_attempt: Option<Duration>,
     /// Dials that failed since the link was last up.
     pub failures: u32,
-    /// Whether a refused token is the reason.
+    /// True if a refused token is the reason.
     pub is_refused: bool,
-    /// Who holds the link, where somebody does.
+    /// Holder of the link, if there is one.
     pub held_by: Option<Holder>,
-    /// Whether `why` tells of a gateway, whose address the control plane chose: it must not hear what is at that address.
+    /// True if `why` tells of a gateway, whose address the control plane chose: it must not hear
+    /// what is at that address.
     pub is_about_gateway: bool,
 }
 
@@ -322,14 +325,14 @@ pub struct Link {
     settings: Settings,
     state: State,
     membership: Option<Membership>,
-    /// Whether the next dial goes to the gateway of `membership`.
+    /// True if the next dial goes to the gateway of `membership`.
     prefers_gateway: bool,
     gateway_failures: u32,
     backoff: Backoff,
     refused: Backoff,
     failures: u32,
     why: String,
-    /// Whether `why` is the failed dial of a gateway.
+    /// True if `why` is the failed dial of a gateway.
     why_is_gateway: bool,
     /// Empty in every state but [`State::Held`].
     holds: BTreeMap<Holder, String>,
@@ -397,17 +400,17 @@ impl Link {
         }
     }
 
-    /// Whether requests can be answered.
+    /// Returns whether requests can be answered.
     pub const fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready(_))
     }
 
-    /// What the control plane knows this cluster by, as far as it is known.
+    /// Identity of this cluster at the control plane, if known.
     pub const fn membership(&self) -> Option<&Membership> {
         self.membership.as_ref()
     }
 
-    /// How often a link that was up was lost.
+    /// Number of times that an established link was lost.
     pub const fn losses(&self) -> u64 {
         self.losses
     }
@@ -417,7 +420,7 @@ impl Link {
         &self.outages
     }
 
-    /// How the link is, for people.
+    /// State of the link, for people.
     pub fn standing(&self, now: Now) -> Standing {
         let (endpoint, until) = match &self.state {
             State::Waiting { until } | State::Refused { until } => ("", Some(*until)),
@@ -482,7 +485,7 @@ impl Link {
         }
     }
 
-    /// What is to be done now; call until it says [`Output::Wait`].
+    /// Returns the next action; call until it is [`Output::Wait`].
     pub fn poll(&mut self, now: Now) -> Output {
         if self.outputs.is_empty() {
             self.time_passed(now);
@@ -683,12 +686,12 @@ impl Link {
         }
     }
 
-    /// Whether the controller is still to hear what changed.
+    /// Returns whether the controller is still to hear what changed.
     const fn owes_registration(&self) -> bool {
         self.wished != self.granted
     }
 
-    /// When a gateway is left to tell the controller.
+    /// Returns when a gateway is left to tell the controller.
     fn leaves_at(&self, ready: &Ready) -> Option<Mono> {
         let is_gateway = matches!(ready.endpoint, Endpoint::Gateway(_));
         (is_gateway && self.owes_registration()).then(|| ready.since.after(OWED_FOR))
@@ -1028,7 +1031,7 @@ impl Link {
     }
 }
 
-/// Whether a registration says which cluster this was.
+/// Registration with or without the known cluster id.
 #[derive(Clone, Copy, Debug)]
 enum Freshness {
     Known,

@@ -35,7 +35,7 @@ impl OwnNamespace {
         &self.0
     }
 
-    /// Whether it is the usual one.
+    /// Returns whether it is the usual one.
     pub fn is_usual(&self) -> bool {
         self.0 == Self::USUAL
     }

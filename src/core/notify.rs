@@ -1,4 +1,4 @@
-//! What is told to people elsewhere: that a condition began, grew worse, or ended.
+//! Notifications: a condition began, got worse, or ended.
 //!
 //! It keeps no queue. It compares what holds with what was told, so whatever an outage of the receiver lets pile up is one message, and says
 //! what is true when it arrives. A condition that comes and goes is told less and less often, and there is a budget for an hour.
@@ -14,9 +14,9 @@ use super::{
     time::{Mono, Now, Wall},
 };
 
-/// How long something must hold, or be over, before it is told.
+/// Time that a change must last before it is reported.
 pub const SETTLE: Duration = Duration::from_secs(30);
-/// What has just started knows little: for so many times [`SETTLE`] nothing is said to be over.
+/// Number of [`SETTLE`] periods after the start in which nothing is reported as resolved.
 const START: u32 = 6;
 /// Messages in an hour; those in the reserve are for what is critical.
 const MESSAGES_MAX: usize = 12;
@@ -59,7 +59,7 @@ impl Quiet {
         (quiet.from != quiet.to).then_some(quiet)
     }
 
-    /// How long it goes on from a minute of the day; `None` where it is not quiet then.
+    /// Time left from a minute of the day; `None` outside quiet hours.
     fn left(self, minute: u16) -> Option<Duration> {
         let since = |minute: u16| (minute + DAY - self.from) % DAY;
         let (length, passed) = (since(self.to), since(minute));
@@ -70,18 +70,18 @@ impl Quiet {
 
 const DAY: u16 = 1440;
 
-/// What is wanted.
+/// Configuration of notifications.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Wanted {
-    /// What matters less is not told.
+    /// Minimum severity.
     pub minimum: Severity,
-    /// When only what is critical is told.
+    /// Time when only what is critical is told.
     pub quiet: Option<Quiet>,
-    /// How long something must hold, or be over, before it is told: [`SETTLE`].
+    /// Time that a change must last before it is reported: [`SETTLE`].
     pub settle: Duration,
 }
 
-/// What happened to a condition.
+/// Change of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Turn {
     /// It is critical now and was not.
@@ -108,22 +108,22 @@ impl Turn {
 pub struct Notice {
     /// Its id.
     pub id: String,
-    /// What happened to it.
+    /// The change.
     pub turn: Turn,
-    /// How much it matters, or mattered.
+    /// Severity, the last one for an ended condition.
     pub severity: Severity,
-    /// What is wrong, or was.
+    /// Problem, the last one for an ended condition.
     pub sentence: String,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
     /// Since when it is, or was.
     pub since: Wall,
 }
 
-/// What is sent at once.
+/// Message to send.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Message {
-    /// What changed, the worst first.
+    /// Changes, worst first.
     pub notices: Vec<Notice>,
     /// Conditions that came and went while nothing could be told, and how often.
     pub missed: LiteMap<String, u32>,
@@ -131,7 +131,7 @@ pub struct Message {
     pub late: Option<Duration>,
 }
 
-/// What was told of a condition that is not known to be over.
+/// Last report of a condition that is not known to be over.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Told {
     /// As it was told.
@@ -142,7 +142,7 @@ pub struct Told {
     pub since: Wall,
 }
 
-/// What is to be done now.
+/// Next action.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Next {
     /// Send this, and say what came of it.
@@ -157,7 +157,7 @@ struct Held {
     sentence: String,
     fix: Option<String>,
     since: Wall,
-    /// When it was seen first, or seen to be gone.
+    /// Time when it was seen first, or seen to be gone.
     changed: Mono,
     is_over: bool,
 }
@@ -234,7 +234,7 @@ impl Notifier {
         }
     }
 
-    /// What is to be done. `minute` is the minute of the day where the machine is.
+    /// Returns the next action. `minute` is the minute of the day in the machine's time zone.
     pub fn next(&mut self, now: Mono, minute: u16) -> Next {
         self.forget(now);
         let mut wake: Option<Mono> = None;
@@ -308,7 +308,7 @@ impl Notifier {
         self.not_before = Some(now.mono.after(wait));
     }
 
-    /// How often in a row it did not.
+    /// Number of consecutive failures.
     pub const fn failures(&self) -> u32 {
         self.backoff.failures()
     }

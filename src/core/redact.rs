@@ -1,4 +1,4 @@
-//! What a stranger must not read in a text that leaves this machine: tokens, passwords, keys.
+//! Redaction of secrets in text that leaves this machine: tokens, passwords, keys.
 //!
 //! It hides too much rather than too little. What a secret looks like is guessed; those that are known are hidden wherever they stand.
 
@@ -24,7 +24,7 @@ const NAMES: &[&str] = &[
     "credential",
     "authorization",
 ];
-/// What says that such a name is only about the place of a secret.
+/// Suffixes of names that stand for the place of a secret, not for its value.
 const PLACES: &[&str] = &[
     "_file",
     "-file",
@@ -34,7 +34,7 @@ const PLACES: &[&str] = &[
     "expiration",
     "_until",
 ];
-/// How words begin that are secrets by themselves.
+/// Prefixes of words that are secrets by themselves.
 const BEGINNINGS: &[&str] = &[
     "clt_",
     "eyJ",
@@ -106,7 +106,7 @@ fn values(line: &str) -> String {
     safe + rest
 }
 
-/// Whether a name is an option of a command line: `--token`, `-token`.
+/// Returns whether a name is an option of a command line: `--token`, `-token`.
 fn is_option(name: &str) -> bool {
     name.trim_start_matches('-').len() < name.len()
 }
@@ -140,7 +140,8 @@ fn argument(after: &str) -> (&str, &str, &str) {
     (between, value, behind)
 }
 
-/// Whether the last word of a line is an option whose value follows in the next line, as in a list of YAML or JSON.
+/// Returns whether the last word of a line is an option whose value follows in the next line, as in
+/// a list of YAML or JSON.
 fn ends_with_option(line: &str) -> bool {
     let line = line.trim_end_matches(BETWEEN);
     let word = line
@@ -165,7 +166,7 @@ fn first_value(line: &str) -> String {
     format!("{before}{HIDDEN}{behind}")
 }
 
-/// What stands before the next name of a secret, the name, and what stands behind it.
+/// Splits a text at the next name of a secret: text before it, name, text after it.
 fn next_name(text: &str) -> Option<(&str, &str, &str)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut from = 0;
@@ -184,7 +185,7 @@ fn next_name(text: &str) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// What stands between a name and its value, the value, and the rest. The value is empty where none follows.
+/// Splits the text after a name: separator, value, rest. The value is empty if none follows.
 fn value_of(after: &str) -> (&str, &str, &str) {
     let nothing = ("", "", after);
     let no_quote = after.trim_start_matches(['"', '\'', '\\', ' ']);

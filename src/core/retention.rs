@@ -1,10 +1,11 @@
-//! How fine samples are kept, and for how long.
+//! Retention: resolutions of samples and their lifetimes.
 //!
 //! Age is counted in minutes that were measured, never by a clock: one that jumps ten years must not throw away what it jumped over.
 
 use std::time::Duration;
 
-/// How fine samples are kept. A finer level becomes the next one while it is still there itself.
+/// Resolution of stored samples. A finer level is copied into the next one while it still exists
+/// itself.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
     /// Each value.
@@ -51,7 +52,7 @@ impl Level {
         }
     }
 
-    /// How long a step is; single values have none.
+    /// Length of a step; single values have none.
     pub const fn step_ms(self) -> Option<i64> {
         match self {
             Self::Raw => None,
@@ -80,7 +81,7 @@ impl Level {
         }
     }
 
-    /// How many measured minutes it is kept for: 48 hours, 30 days, a year, five years.
+    /// Number of measured minutes that it is kept for: 48 hours, 30 days, a year, five years.
     pub const fn kept_minutes(self) -> u64 {
         match self {
             Self::Raw => 2 * MINUTES_OF_DAY,
@@ -90,8 +91,8 @@ impl Level {
         }
     }
 
-    /// How many measured minutes a series must have lasted to be kept at this level: what was there for a few minutes says nothing in a step
-    /// of six hours, and there may be thousands of such in a month.
+    /// Minimum life of a series, in measured minutes, to be kept at this level: a few minutes mean
+    /// nothing in a step of six hours, and a month may have thousands of such series.
     pub const fn life_minutes(self) -> u64 {
         match self {
             Self::Raw | Self::Minutes => 0,
@@ -145,7 +146,7 @@ impl Default for Bounds {
     }
 }
 
-/// What samples may take of a disk: the setting, and never more than a twentieth of the disk.
+/// Disk budget of samples: the setting, but at most a twentieth of the disk.
 pub fn budget_bytes(setting: u64, disk_bytes: Option<u64>) -> u64 {
     disk_bytes.map_or(setting, |disk| setting.min(disk / 20))
 }

@@ -16,8 +16,8 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Whether a letter commands whoever shows it: control characters, and those that change the direction of what stands around them or end a
-/// line in some programs and not in others.
+/// Returns whether a letter commands whoever shows it: control characters, and those that change
+/// the direction of what stands around them or end a line in some programs and not in others.
 pub fn is_command(letter: char) -> bool {
     letter.is_control()
         || matches!(

@@ -44,8 +44,8 @@ pub const WINDOW: u32 = 256 * 1024;
 pub const PAYLOAD_MAX: usize = 32 * 1024;
 /// Payload of one frame when many streams run.
 const PAYLOAD_MIN: usize = 4 * 1024;
-/// What all streams together may hold in their lanes, from which the payload of a frame follows: 128 streams with eight frames of
-/// 4 KiB are 4 MiB.
+/// Maximum of all streams' bytes in their lanes, from which the payload of a frame follows: 128
+/// streams with eight frames of 4 KiB are 4 MiB.
 const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Pings that wait for their answer. An honest peer waits for one before it sends the next.
 const PONGS_MAX: usize = 16;
@@ -68,7 +68,8 @@ impl Default for Settings {
     }
 }
 
-/// Which ids our own streams get. The ids of the peer's are not checked: hashicorp/yamux does not either.
+/// Side of the session, which decides on the ids of our own streams. The ids of the peer's are not
+/// checked; hashicorp/yamux does not check them either.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Side {
     /// Odd ids. The agent, although it is the gateway that opens streams.
@@ -77,7 +78,7 @@ pub enum Side {
     Server,
 }
 
-/// What the next byte of input is.
+/// Meaning of the next byte of input.
 #[derive(Debug)]
 enum Reading {
     Header {
@@ -118,7 +119,7 @@ pub struct Yamux {
     resets: Resets,
     pongs: VecDeque<u32>,
     going_away: Option<GoAway>,
-    /// Whether `going_away` waits to go out.
+    /// True if `going_away` waits to go out.
     says_go_away: bool,
     peer_goes_away: bool,
     refused: u64,
@@ -316,17 +317,17 @@ impl Yamux {
         None
     }
 
-    /// Whether [`Self::next_control`] has something.
+    /// Returns whether [`Self::next_control`] has something.
     pub fn has_control(&self) -> bool {
         self.control_frames() > 0
     }
 
-    /// Whether the framing is lost.
+    /// Returns whether the framing is lost.
     pub const fn is_ended(&self) -> bool {
         matches!(self.reading, Reading::Nothing)
     }
 
-    /// What is held, and what was refused.
+    /// Current load, and numbers of refusals.
     pub fn load(&self) -> Load {
         Load {
             streams: self.slots,
@@ -461,7 +462,7 @@ impl Yamux {
         Some(key)
     }
 
-    /// Whether so much payload may come; where not, the stream is cut.
+    /// Returns whether so much payload may come; where not, the stream is cut.
     fn allows(&mut self, key: StreamKey, length: u32) -> bool {
         let Some(stream) = alive(&mut self.streams, key) else {
             return false;

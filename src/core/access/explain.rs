@@ -1,4 +1,4 @@
-//! What would become of a request, and why: the same decision as for one that is made, with nothing done.
+//! Dry run of a request: the same decision as for a real one, without executing it.
 
 use crate::core::{
     policy::{Attributes, Level, Namespace, Rules, Terms, decide, settle},
@@ -14,7 +14,7 @@ pub struct Inquiry {
     pub target: String,
 }
 
-/// What comes of it.
+/// Result of a dry run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Finding {
     /// It runs.
@@ -36,7 +36,7 @@ impl Finding {
     }
 }
 
-/// What was found of a namespace.
+/// Result of looking up a namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Look {
     /// Nobody looked, or nobody answered: why.
@@ -50,11 +50,11 @@ pub enum Look {
 /// A decision with its reasons.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Explanation {
-    /// What comes of the request.
+    /// Result for the request.
     pub finding: Finding,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// What would change it; `None`: nothing needs to.
+    /// Change that would lead to another result; `None`: none needed.
     pub fix: Option<String>,
     /// The request as it is judged and sent; `None`: it makes no sense.
     pub call: Option<Call>,
@@ -152,12 +152,14 @@ impl Explanation {
         self
     }
 
-    /// What the API server would take the request for; `None` for services, and where it makes no sense.
+    /// Attributes by which the API server authorizes the request; `None` for services, and for
+    /// invalid requests.
     pub fn attributes(&self) -> Option<Attributes<'_>> {
         attributes(self.call.as_ref()?)
     }
 
-    /// Whether the agent's account for the control plane would make the call; a service gets the caller's own words and nothing else.
+    /// Returns whether the agent's account for the control plane would make the call; a service
+    /// gets the caller's own words and nothing else.
     pub fn is_delegated(&self) -> bool {
         let target = self.call.as_ref().map(|call| &call.target);
         matches!(target, Some(Target::Kubernetes(_)))
@@ -171,7 +173,8 @@ fn attributes(call: &Call) -> Option<Attributes<'_>> {
     }
 }
 
-/// Why a call is refused, without who refused what: the reader knows that, and what the caller wrote stays out of it.
+/// Returns why a call is refused, without who refused what: the reader knows that, and what the
+/// caller wrote stays out of it.
 pub fn reason(call: Option<&Call>, refusal: &Refusal) -> String {
     let sentence = refusal.sentence();
     let Some(reason) = sentence.strip_prefix("refused by the agent: ") else {

@@ -11,8 +11,8 @@ pub struct Issued {
     pub account_uid: String,
 }
 
-/// Whether a token of the control plane's account permits no more than a level does. The account reads what is not secret, and it may
-/// create namespaces: at `read-only` that is too much.
+/// Returns whether a token of the control plane's account permits no more than a level does. The
+/// account reads what is not secret, and it may create namespaces: at `read-only` that is too much.
 pub const fn permits_sharing(level: Level) -> bool {
     match level {
         Level::Full | Level::Managed => true,
@@ -35,12 +35,13 @@ impl Issued {
         format!("{} {}", self.level.word(), self.account_uid)
     }
 
-    /// Whether these tokens permit more than is permitted now. `shares`: whether the settings share tokens at all.
+    /// Returns whether these tokens permit more than is permitted now. `shares`: whether the
+    /// settings share tokens at all.
     pub fn must_go(&self, level: Level, shares: bool) -> bool {
         !shares || !permits_sharing(level) || level > self.level
     }
 
-    /// Whether an account of this UID is the one that the tokens belong to.
+    /// Returns whether an account of this UID is the one that the tokens belong to.
     pub fn is_of(&self, account_uid: &str) -> bool {
         self.account_uid.is_empty() || self.account_uid == account_uid
     }

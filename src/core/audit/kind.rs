@@ -8,7 +8,7 @@ use crate::core::{
 };
 
 impl Kind {
-    /// What a call does.
+    /// Returns the kind of a call.
     pub fn of(call: &Call) -> Self {
         let is_plain = call.form == Form::Plain;
         let enters = match (is_plain, is_get(&call.method)) {
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// What the call behind a line of the audit does. `None` for what stands for many.
+    /// Returns the kind of the call behind an audit line; `None` for a sum of several.
     pub fn of_line(what: &str) -> Option<Self> {
         if what == OTHERS {
             return None;
@@ -86,7 +86,7 @@ pub fn root_of_visit(call: &Call) -> String {
     }
 }
 
-/// What a line of the audit asks for, in words; `None` where the line says it as well.
+/// Describes the request of an audit line in words; `None` if the line itself is as clear.
 pub fn in_words(what: &str) -> Option<String> {
     let call = call(what)?;
     let path = match &call.target {
@@ -107,7 +107,8 @@ pub fn in_words(what: &str) -> Option<String> {
     }
 }
 
-/// Whether names are made of what names are made of. A caller may put sentences of its own there, escaped in the path.
+/// Returns whether names are made of what names are made of. A caller may put sentences of its own
+/// there, escaped in the path.
 fn is_tame(object: &Object<'_>) -> bool {
     let parts = [
         &object.group,

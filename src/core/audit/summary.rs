@@ -1,4 +1,5 @@
-//! What was asked in a stretch of time, counted: by what it does and what was decided, and the newest refusals with their reasons.
+//! Summary of the audit over a period: requests by kind and decision, and the newest refusals with
+//! their reasons.
 
 use super::{Kind, REFUSALS_SHOWN_MAX, Sum, Verdict};
 use crate::core::time::Wall;
@@ -6,9 +7,9 @@ use crate::core::time::Wall;
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
-    /// How many were permitted.
+    /// Number of permitted requests.
     pub permitted: u64,
-    /// How many were refused.
+    /// Number of refused requests.
     pub refused: u64,
     /// Bytes that came in with them.
     pub received_bytes: u64,
@@ -16,29 +17,29 @@ pub struct Counts {
     pub sent_bytes: u64,
 }
 
-/// What was refused, once or often, for one reason.
+/// Refused requests with the same reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refused {
     /// Method and path.
     pub what: String,
     /// The reason.
     pub why: String,
-    /// When the last one came; of what is summed, the minute.
+    /// Time when the last one came; of what is summed, the minute.
     pub last: Wall,
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
 }
 
 /// Everything of a stretch of time.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Summary {
-    /// What changes nothing.
+    /// Requests that only read.
     pub reads: Counts,
-    /// What changes something.
+    /// Requests that change something.
     pub changes: Counts,
     /// Ways into containers and to what serves there: exec, attach, port-forward, proxies, services.
     pub entries: Counts,
-    /// What was too much to be told apart.
+    /// Requests beyond the limits, which have no kind.
     pub others: Counts,
     /// The newest refusals, the newest first.
     pub refusals: Vec<Refused>,

@@ -1,4 +1,5 @@
-//! Who has a key: tokens that log in once, a password, sessions, and how long somebody waits who guesses.
+//! Credentials of the dashboard: one-time tokens, a password, sessions, and the delay for failed
+//! attempts.
 //!
 //! Secrets are here as hashes only. A wrong guess is counted before it is looked at, so that neither a restart nor a second guess at
 //! the same time is a way around the wait.
@@ -8,9 +9,9 @@ use std::time::Duration;
 use super::Role;
 use crate::core::time::{Mono, Now, Wall};
 
-/// How long a token logs in.
+/// Lifetime of a login token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// How long a session lasts.
+/// Lifetime of a session.
 pub const SESSION_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Tokens at a time; the oldest goes first.
 const TOKENS_MAX: usize = 16;
@@ -24,7 +25,7 @@ const FREE_TRIES: u32 = 3;
 const FREE_TRIES_OF_ALL: u32 = 20;
 /// The longest wait after a wrong guess.
 pub const WAIT_MAX: Duration = Duration::from_secs(900);
-/// When wrong guesses are forgotten.
+/// Time after which failed attempts are forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The name under which all addresses are counted together.
 const ALL: &str = "";
@@ -36,7 +37,7 @@ pub const LOOPBACK: &str = "loopback";
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// Whether both are the same, in a time that does not tell how much of them is.
+    /// Returns whether both are the same, in a time that does not tell how much of them is.
     fn is(&self, other: &Self) -> bool {
         let differences = self.0.iter().zip(&other.0);
         differences.fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -52,13 +53,13 @@ impl Hash {
 /// A password, as it is kept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Password {
-    /// What makes two equal passwords different.
+    /// Random salt of the hash.
     pub salt: [u8; 16],
     /// Its PBKDF2-HMAC-SHA256.
     pub hash: [u8; 32],
-    /// How many rounds that took.
+    /// Number of hash rounds.
     pub rounds: u32,
-    /// What it opens.
+    /// Role that it grants.
     pub role: Role,
 }
 
@@ -67,7 +68,7 @@ pub struct Password {
 pub struct Token {
     /// Of the token.
     pub hash: Hash,
-    /// What it opens.
+    /// Role that it grants.
     pub role: Role,
     /// Until when.
     pub until: Mono,
@@ -78,9 +79,9 @@ pub struct Token {
 pub struct Session {
     /// Of the cookie's value.
     pub hash: Hash,
-    /// What it is called in the audit.
+    /// Name in the audit.
     pub name: String,
-    /// What it may do.
+    /// Role of the session.
     pub role: Role,
     /// Until when.
     pub until: Mono,
@@ -91,14 +92,14 @@ pub struct Session {
 pub struct Guesses {
     /// The address.
     pub source: String,
-    /// How many, since the last right one.
+    /// Number since the last success.
     pub count: u32,
-    /// When the last one was.
+    /// Time when the last one was.
     pub last: Mono,
 }
 
 impl Guesses {
-    /// Whether these make somebody at that address wait.
+    /// Returns whether these make somebody at that address wait.
     fn are_about(&self, source: &str) -> bool {
         self.source == source || (self.source == ALL && source != LOOPBACK)
     }
@@ -130,7 +131,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// What holds where it cannot be read what was kept: nothing opens, and whoever guesses waits as long as anybody can.
+    /// Credentials after the file could not be read: nothing is valid, and failed attempts wait the
+    /// longest delay.
     pub fn unreadable(now: Mono) -> Self {
         let all = [ALL, LOOPBACK].map(|source| Guesses {
             source: source.to_owned(),
@@ -143,7 +145,7 @@ impl Keys {
         }
     }
 
-    /// Whether somebody at that address may guess now; else how long it has to wait.
+    /// Returns whether somebody at that address may guess now; else how long it has to wait.
     pub fn may_guess(&self, source: &str, now: Mono) -> Result<(), Duration> {
         let wait = |guesses: &Guesses| guesses.wait().saturating_sub(now.since(guesses.last));
         let of_both = self

@@ -1,4 +1,5 @@
-//! Who may ask the local API for what: the table of its routes, and everything that is looked at before a request is answered.
+//! Authorization of the local API: the table of its routes, and the checks before a request is
+//! answered.
 //!
 //! A request passes [`judge`] or is told what is wrong with it; what it asks for is looked up by others, afterwards.
 
@@ -9,7 +10,7 @@ mod routes;
 pub use names::{cookie, is_here, is_same_origin, name_of};
 pub use routes::{Method, Own, ROUTES, Route, View, What, Whence};
 
-/// What somebody who asks may do, from nothing to everything.
+/// Role of a requester, from nothing to everything.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Role {
     /// Has not said who it is, on a box that shows itself to nobody like that.
@@ -53,12 +54,12 @@ pub enum Way {
     Network,
 }
 
-/// What of a request decides whether it is answered.
+/// Fields of a request that decide whether it is answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The way it came.
     pub way: Way,
-    /// Whether it came by TLS.
+    /// True if it came by TLS.
     pub is_encrypted: bool,
     /// The names of this machine that are known beside `localhost` and the addresses of the loopback interface.
     pub also_here: &'a [String],
@@ -74,13 +75,13 @@ pub struct Request<'a> {
     pub fetch_site: Option<&'a str>,
     /// `Content-Type`.
     pub content_type: Option<&'a str>,
-    /// Whether it brings a body.
+    /// True if it brings a body.
     pub has_body: bool,
-    /// What the asker may do.
+    /// Role of the requester.
     pub role: Role,
 }
 
-/// What is wrong with a request.
+/// Reasons to reject a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
     /// It came for another machine.
@@ -149,7 +150,8 @@ fn find<'a>(method: &str, path: &'a str) -> Result<(&'static Route, &'a str), Fa
     }
 }
 
-/// Where the path is one of this pattern: what stands in it for `{id}`, which has no slash and is not empty.
+/// Matches a path against a pattern and returns the part for `{id}`, which has no slash and is not
+/// empty.
 fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
     let Some((before, after)) = pattern.split_once("{id}") else {
         return (path == pattern).then_some("");
@@ -160,7 +162,7 @@ fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
     is_id.then_some(id)
 }
 
-/// Whether a request over a port is from a page of our own, or from no page at all.
+/// Returns whether a request over a port is from a page of our own, or from no page at all.
 fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
     // Where somebody follows a link to the page, the browser says `cross-site`; what the page then asks is `same-origin`.
     let is_page = route.what == What::Own(Own::Page);

@@ -1,6 +1,6 @@
 //! Names that a request brings: of the machine that it wants, of the page that sent it, and of the session that it belongs to.
 
-/// Whether a `Host` names this machine: with any port, or none.
+/// Returns whether a `Host` names this machine: with any port, or none.
 pub fn is_here(host: &str, also_here: &[String]) -> bool {
     let Some(name) = name_of(host) else {
         return false;
@@ -19,8 +19,9 @@ pub fn name_of(host: &str) -> Option<&str> {
     (!name.is_empty() && port.parse::<u16>().is_ok()).then_some(name)
 }
 
-/// Whether an `Origin` is the page that this machine serves under that `Host`. Whoever sits between can write a page of the plain
-/// scheme, so that one is none of ours where ours come encrypted. (Not the other way round: there may be a proxy in front.)
+/// Returns whether an `Origin` is the page that this machine serves under that `Host`. Whoever sits
+/// between can write a page of the plain scheme, so that one is none of ours where ours come
+/// encrypted. (Not the other way round: there may be a proxy in front.)
 pub fn is_same_origin(origin: &str, host: &str, is_encrypted: bool) -> bool {
     let plain = origin.strip_prefix("http://").filter(|_| !is_encrypted);
     let own = origin.strip_prefix("https://").or(plain);

@@ -30,12 +30,12 @@ impl Method {
         self.words().split(", ").any(|own| own == word)
     }
 
-    /// Whether a request brings a body.
+    /// Returns whether a request brings a body.
     pub const fn brings_body(self) -> bool {
         matches!(self, Self::Post | Self::Put)
     }
 
-    /// Whether it changes something.
+    /// Returns whether it changes something.
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Get)
     }
@@ -50,7 +50,7 @@ pub enum Whence {
     SocketOnly,
 }
 
-/// Who has the answer.
+/// Component that answers a route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum What {
     /// The server itself.
@@ -59,7 +59,7 @@ pub enum What {
     Agent(View),
 }
 
-/// What the server has by itself.
+/// Resources that the server has itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "each is told by its line in the table")]
 pub enum Own {
@@ -70,7 +70,7 @@ pub enum Own {
     Health,
 }
 
-/// What the agent is asked for.
+/// Views that the agent provides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "each is told by its line in the table")]
 pub enum View {
@@ -111,13 +111,13 @@ pub struct Route {
     pub method: Method,
     /// Its path; `{id}` is one part of it that may be anything plain.
     pub path: &'static str,
-    /// Who may at least, on this machine.
+    /// Minimum role on this machine.
     pub role: Role,
-    /// Who may at least that asks from elsewhere.
+    /// Minimum role from other machines.
     pub role_elsewhere: Role,
     /// From where.
     pub whence: Whence,
-    /// What it is.
+    /// Resource of the route.
     pub what: What,
 }
 
@@ -133,7 +133,7 @@ const fn route(method: Method, path: &'static str, role: Role, what: What) -> Ro
 }
 
 impl Route {
-    /// Who may at least that came this way.
+    /// Minimum role for a request that came this way.
     pub const fn least(&self, way: Way) -> Role {
         match way {
             Way::Socket | Way::Port => self.role,
@@ -167,7 +167,7 @@ const fn on_socket(mut route: Route) -> Route {
     route
 }
 
-/// What programs on this machine are told without a login is not told to the network.
+/// Hides from the network what programs on this machine may read without a login.
 const fn told_here(mut route: Route) -> Route {
     route.role_elsewhere = Role::Viewer;
     route

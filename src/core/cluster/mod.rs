@@ -1,4 +1,4 @@
-//! What a cluster uses, as series: nodes, Pods, and how many of them there are.
+//! Usage of a cluster as series: nodes, Pods, and their numbers.
 //!
 //! Bounded whatever the size of the cluster: so many nodes, so many Pods (the largest, and those that were kept before; the others as one
 //! sum), so many namespaces. Counters become rates by the kubelet's own times, because it answers with readings of some seconds ago.
@@ -26,20 +26,21 @@ pub const NODES_MAX: usize = 50;
 pub const PODS_MAX: usize = 200;
 /// Pods that may get series of their own at once: all of a full cluster, and half as many again that take their place.
 const NEW_MAX: u64 = 300;
-/// How often another one may: twelve an hour, which is a CronJob every five minutes. Each takes some of the numbers for series, of which there are
-/// 65,535, for at least two days.
+/// Interval at which one more new Pod gets series of its own: twelve an hour, which is a CronJob
+/// every five minutes. Each takes some of the 65,535 series numbers for at least two days.
 const NEW_EVERY: Duration = Duration::from_secs(300);
 /// Two readings of a counter further apart say nothing about the time between them.
 const APART_MAX: Duration = Duration::from_secs(900);
-/// How far the kubelet's time may differ from ours between two readings: it answers with what it read up to some 20 s ago, twice.
+/// Largest difference between the kubelet's clock and ours between two readings: its answer is up
+/// to some 20 s old, twice.
 const ASTRAY_MAX: Duration = Duration::from_secs(60);
 
-/// What a node says of itself in the API.
+/// Status of a node in the API.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Node {
-    /// Whether it takes Pods.
+    /// True if it takes Pods.
     pub is_ready: bool,
-    /// Whether it is short of memory, disk, process numbers.
+    /// Memory, disk and PID pressure.
     pub pressures: [bool; 3],
     /// Thousandths of cores for Pods.
     pub cpu_milli: Option<u64>,
@@ -49,7 +50,7 @@ pub struct Node {
     pub pods: Option<u64>,
 }
 
-/// What a node or a Pod uses.
+/// Usage of a node or a Pod.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
     /// Billionths of a core: a rate already.
@@ -67,24 +68,24 @@ pub struct Usage {
 /// Counters of a network.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Network {
-    /// When they were read, by the kubelet's clock.
+    /// Time when they were read, by the kubelet's clock.
     pub at: Wall,
     /// Received and sent.
     pub bytes: [u64; 2],
 }
 
-/// What a Pod uses.
+/// Pod with its usage.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Pod {
-    /// Where it is.
+    /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it uses.
+    /// Its usage.
     pub usage: Usage,
 }
 
-/// What a kubelet says.
+/// Summary API answer of a kubelet.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Summary {
     /// The node itself.
@@ -93,7 +94,7 @@ pub struct Summary {
     pub pods: Vec<Pod>,
 }
 
-/// What all that is sampled at one time says.
+/// Input of one round of sampling.
 #[derive(Debug, Default)]
 pub struct Round {
     nodes: Vec<(String, Usage)>,
@@ -118,15 +119,16 @@ struct Rest {
     working_set: u64,
 }
 
-/// What is kept from one round to the next.
+/// State between rounds.
 #[derive(Debug)]
 pub struct Cluster {
-    /// When the last round was, and the counters of it: of nodes by name, of Pods by namespace and name.
+    /// Time when the last round was, and the counters of it: of nodes by name, of Pods by namespace
+    /// and name.
     at: Mono,
     networks: LiteMap<(String, String), Network>,
     /// The Pods that had series of their own.
     chosen: BTreeSet<(String, String)>,
-    /// How many new ones may have them now, and since when that is counted.
+    /// Number of new Pods that may get series now, and the time from which that is counted.
     may_be_new: u64,
     counted_at: Mono,
 }
@@ -313,7 +315,7 @@ fn rates(before: Network, now: Network, apart: Duration) -> Option<[Option<u64>;
     Some([received, sent].map(|count| Some(per_second(count, time, 0))))
 }
 
-/// What a node says of itself.
+/// Series of a node's status.
 fn said(name: &str, node: &Node, points: &mut Points) {
     let labels = [("node", name)];
     let [memory, disk, pid] = node.pressures;
@@ -339,7 +341,7 @@ fn said(name: &str, node: &Node, points: &mut Points) {
     points.count("cluster_node_allocatable_pods", &labels, node.pods);
 }
 
-/// What somebody uses, but the rates of its network.
+/// Series of usage, without network rates.
 fn used(prefix: &str, labels: &[(&str, &str)], usage: &Usage, points: &mut Points) {
     let mut add = |what: &str, digits, value| {
         points.add(&format!("{prefix}_{what}"), labels, digits, value);

@@ -1,4 +1,4 @@
-//! How many Pods of each namespace are in which phase, and how often their containers were started again: a few bytes a Pod.
+//! Number of Pods per namespace and phase, and of container restarts: a few bytes per Pod.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ pub struct Counts {
     pub running: [u32; 2],
 }
 
-/// What is known of one Pod.
+/// State of one Pod.
 #[derive(Clone, Copy, Debug)]
 struct Pod {
     namespace: u16,

@@ -91,7 +91,7 @@ pub struct Look<'a> {
     pub broken: Vec<&'a Troubled>,
     /// The moment at which another one becomes a problem.
     pub due: Option<Mono>,
-    /// Whether there may be more than are kept.
+    /// True if there may be more than are kept.
     pub is_full: bool,
 }
 

@@ -27,7 +27,7 @@ fn round(cluster: &Cluster, pods: Vec<Pod>) -> Round {
     round
 }
 
-/// What the points say of a series.
+/// Value of a series among the points.
 fn value(points: &[Point], key: &str) -> Option<i64> {
     let found = points
         .iter()

@@ -2,17 +2,17 @@
 
 use super::{Environment, Init, Loader, Packages};
 
-/// What stands in braces and is not a command of its own: see [`Environment::filled`].
+/// Placeholders in braces that are no commands themselves: see [`Environment::filled`].
 const COMMANDS: &[&str] = &[
     "install", "upgrade", "start", "stop", "restart", "enable", "disable", "log", "kernel",
 ];
 
-/// How the kernel gets a word at its next start.
+/// Way to add a parameter to the kernel command line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BootFix {
-    /// What to do, in words.
+    /// Instruction in words.
     pub sentence: String,
-    /// What to type.
+    /// Commands to type.
     pub commands: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ impl Environment {
         }
     }
 
-    /// How the kernel gets `words` at its next start, on this board and with this boot loader.
+    /// Returns how to add `words` to the kernel command line on this board with this boot loader.
     pub fn boot_fix(&self, words: &str) -> BootFix {
         let file = self.boot_file.as_deref().unwrap_or_default();
         let (sentence, commands) = match self.loader {

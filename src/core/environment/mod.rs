@@ -1,4 +1,5 @@
-//! What kind of machine this is, as far as it decides what a person has to type: board, distribution, init, boot loader, package manager.
+//! Environment: the properties of a machine that decide which commands a person has to type (board,
+//! distribution, init, boot loader, package manager).
 
 mod commands;
 mod notes;
@@ -8,7 +9,7 @@ pub use notes::Note;
 
 use super::preflight::facts::Facts;
 
-/// What [`Environment::of`] looks at, by the names of [`Facts`].
+/// Facts that [`Environment::of`] reads, by the names of [`Facts`].
 pub const READS: &[&str] = &[
     "/etc/os-release",
     "/usr/lib/os-release",
@@ -54,7 +55,7 @@ pub const READS: &[&str] = &[
     "stat /etc/init.d/k3s-agent",
 ];
 
-/// Who starts and watches services.
+/// Init system.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Init {
     /// systemd.
@@ -66,7 +67,7 @@ pub enum Init {
     Other,
 }
 
-/// What this system runs in.
+/// Virtualization or container.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Virtualisation {
     /// Nothing: the kernel has the machine.
@@ -101,7 +102,7 @@ pub enum Nas {
     TrueNas,
 }
 
-/// Who gives the kernel its words.
+/// Boot loader.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Loader {
     /// The firmware of a Raspberry Pi: one line in `cmdline.txt`.
@@ -125,7 +126,7 @@ pub enum Loader {
     Unknown,
 }
 
-/// Who installs programs.
+/// Package manager.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Packages {
     /// Debian, Ubuntu, Raspberry Pi OS.
@@ -154,11 +155,11 @@ pub struct Environment {
     pub families: Vec<String>,
     /// Its `VERSION_ID`.
     pub version: Option<String>,
-    /// Who starts services.
+    /// Init system.
     pub init: Init,
-    /// What it runs in.
+    /// Virtualization or container.
     pub virtualisation: Virtualisation,
-    /// Whose NAS it is.
+    /// NAS system.
     pub nas: Option<Nas>,
     /// The version of control groups: 1 or 2.
     pub cgroup_version: Option<u8>,
@@ -168,13 +169,13 @@ pub struct Environment {
     pub page_size_bytes: Option<u64>,
     /// The kernel's architecture.
     pub architecture: Option<String>,
-    /// Whether programs are of 32 bit; with a kernel of 64 bit most images do not fit.
+    /// True if programs are of 32 bit; with a kernel of 64 bit most images do not fit.
     pub is_userland_32_bit: bool,
-    /// Who gives the kernel its words.
+    /// Boot loader.
     pub loader: Loader,
     /// The file with them.
     pub boot_file: Option<String>,
-    /// Who installs programs.
+    /// Package manager.
     pub packages: Packages,
     /// The name of the service of k3s here.
     pub k3s: &'static str,
@@ -206,7 +207,7 @@ impl Virtualisation {
         }
     }
 
-    /// Whether the kernel is somebody else's.
+    /// Returns whether the kernel is somebody else's.
     pub const fn is_container(self) -> bool {
         match self {
             Self::Lxc | Self::Docker | Self::Pod | Self::Container => true,
@@ -295,19 +296,19 @@ impl Environment {
         }
     }
 
-    /// Whether it is this distribution, or one that is like it.
+    /// Returns whether it is this distribution, or one that is like it.
     pub fn is(&self, family: &str) -> bool {
         self.families.iter().any(|name| name == family)
     }
 
-    /// Whether it is a Raspberry Pi.
+    /// Returns whether it is a Raspberry Pi.
     pub fn is_raspberry_pi(&self) -> bool {
         self.board
             .as_deref()
             .is_some_and(|board| board.starts_with("Raspberry Pi"))
     }
 
-    /// Whether the processor has 64 bit.
+    /// Returns whether the processor has 64 bit.
     pub fn is_64_bit(&self) -> bool {
         self.architecture
             .as_deref()

@@ -1,13 +1,14 @@
-//! What works in an environment that is no ordinary machine, what to change there, or why it cannot be.
+//! Notes on environments that are not ordinary machines: supported functions, and changes that
+//! enable more.
 
 use super::{Environment, Init, Nas, Virtualisation};
 
 /// One thing to know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Note {
-    /// What works.
+    /// Supported functions.
     pub works: &'static str,
-    /// What to change, or why there is nothing to change.
+    /// Changes that enable more, or the reason why there are none.
     pub change: &'static str,
 }
 

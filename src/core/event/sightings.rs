@@ -1,5 +1,5 @@
-//! How much of an Event object is new. Kubernetes counts up in one object for the same thing again, and shows all objects of the last
-//! hour to whoever asks anew.
+//! Deduplication of Event objects: Kubernetes counts repetitions in one object, and lists all
+//! objects of the last hour on every new watch.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +16,15 @@ const HALF_MAX: usize = 2048;
 pub struct Sighting<'a> {
     /// Unique for ever.
     pub id: &'a str,
-    /// How often it happened since there is the object.
+    /// Occurrences since the object exists.
     pub count: u32,
-    /// When it happened first.
+    /// Time when it happened first.
     pub first: Wall,
-    /// When it happened last.
+    /// Time when it happened last.
     pub last: Wall,
 }
 
-/// How one hears of an object.
+/// Source of an object: list or watch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Told {
     /// It is in the list of those that there are.
@@ -38,7 +38,7 @@ pub enum Told {
 pub struct Sightings {
     young: BTreeMap<u64, u32>,
     old: BTreeMap<u64, u32>,
-    /// What is not known and happened before this was counted by somebody before.
+    /// Time before which unknown occurrences were counted already.
     since: Wall,
     newest: Wall,
 }
@@ -54,7 +54,8 @@ impl Sightings {
         }
     }
 
-    /// How often it happened since it was last seen. `now` is the wall clock: an object that says it is of the future is of now.
+    /// Returns the new occurrences since the object was last seen. `now` is the wall clock: an
+    /// object from the future counts as of now.
     pub fn news(&mut self, seen: Sighting<'_>, told: Told, now: Wall) -> u32 {
         self.newest = self.newest.max(seen.last.min(now));
         let id = number(seen.id);

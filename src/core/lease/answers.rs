@@ -1,4 +1,4 @@
-//! What the answers of the API mean for the fence, and for what is known of the others.
+//! Effect of API answers on the fence and on the knowledge about other agents.
 
 use crate::core::time::{Mono, in_words};
 

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-/// What a holder with rivals promises: it writes again, or has no link, before this is over.
+/// Promise of a holder with rivals: within this time it renews, or has no link.
 pub const SHORT: Duration = Duration::from_secs(12);
-/// What a holder without rivals promises: it answers a rival that announces itself, or has no link, before this is over.
+/// Promise of a holder without rivals: within this time it answers a rival that announces itself,
+/// or has no link.
 pub const LONG: Duration = Duration::from_secs(30);
 /// A longer promise is not waited for.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -43,46 +44,47 @@ impl Party {
 /// An agent that stands by.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Standby {
-    /// Who it is.
+    /// The agent.
     pub party: Party,
     /// Changes whenever it says so again.
     pub beat: u64,
 }
 
-/// What is in the Lease.
+/// Content of the Lease.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Record {
-    /// What the API calls this state of it; a write names the state that it replaces.
+    /// Resource version; a write names the version that it replaces.
     pub version: String,
-    /// Who holds the link; `None` after an orderly stop.
+    /// Holder of the link; `None` after an orderly stop.
     pub holder: Option<Party>,
     /// Changes whenever a holder writes.
     pub beat: u64,
-    /// What the holder promises: [`SHORT`] or [`LONG`].
+    /// Promise of the holder: [`SHORT`] or [`LONG`].
     pub duration: Duration,
-    /// How often the link went from one agent to another.
+    /// Number of changes of the holder.
     pub transitions: u32,
-    /// What the control plane calls this cluster.
+    /// Id of this cluster at the control plane.
     pub cluster_id: Option<String>,
     /// The agent whose registration the control plane surely heard last: what it shows in place of a credential means something
     /// there only.
     pub registered: Option<String>,
-    /// Who stands by.
+    /// Agents that stand by.
     pub standby: Vec<Standby>,
 }
 
 impl Record {
-    /// Whether this agent holds the link.
+    /// Returns whether this agent holds the link.
     pub fn is_held_by(&self, id: &str) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.id == id)
     }
 
-    /// Whether its holder has no rivals, or did not see them yet.
+    /// Returns whether its holder has no rivals, or did not see them yet.
     pub fn is_quiet(&self) -> bool {
         self.duration > SHORT
     }
 
-    /// How long to wait for a holder that shows no sign of life. A number that no agent writes makes nobody hasty.
+    /// Time to wait for a holder without a sign of life. A value that no agent writes does not
+    /// shorten it.
     pub fn patience(&self) -> Duration {
         if self.is_quiet() {
             self.duration.clamp(LONG, LONGEST)

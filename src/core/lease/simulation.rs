@@ -49,7 +49,7 @@ impl Api {
 /// One agent and its machine.
 struct Node {
     election: Option<Election>,
-    /// What it has on disk.
+    /// State on its disk.
     knows_rivals: bool,
     /// Counts its starts: what was under way for an earlier one is not for this one.
     life: u32,
@@ -60,9 +60,9 @@ struct Node {
     offset_ms: u64,
     is_cut_off: bool,
     is_paused: bool,
-    /// What came while it was paused.
+    /// Events that came while it was paused.
     waiting: Vec<Event>,
-    /// When the last call began whose answer says whose the Lease is.
+    /// Time when the last call began whose answer says whose the Lease is.
     answered: Option<Mono>,
 }
 
@@ -97,7 +97,7 @@ struct World {
     real_ms: u64,
     api: Api,
     is_api_away: bool,
-    /// Whether a request may land when nobody waits for it any more.
+    /// True if a request may land when nobody waits for it any more.
     hangs: bool,
     /// The longest way of a message, and one of how many is lost; 0: none.
     delay_ms: u64,
@@ -348,7 +348,7 @@ impl World {
             .collect()
     }
 
-    /// Whether it keeps its link only because it never knew of a rival and the API is away.
+    /// Returns whether it keeps its link only because it never knew of a rival and the API is away.
     fn is_rescued(&self, index: usize) -> bool {
         let node = &self.nodes[index];
         let now = node.clock(self.real_ms);

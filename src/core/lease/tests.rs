@@ -127,7 +127,7 @@ impl Bench {
         self.give(Input::Found(record));
     }
 
-    /// How long there may be a link from now on.
+    /// Time for which there may be a link from now on.
     fn open_for(&self) -> Option<Duration> {
         match self.election.standing(self.now) {
             Standing::Open(until) => Some(until.since(self.now)),

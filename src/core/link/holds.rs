@@ -14,7 +14,7 @@ pub enum Holder {
 }
 
 impl Link {
-    /// Whether there is no link for this one's sake.
+    /// Returns whether there is no link for this one's sake.
     pub fn is_held_by(&self, holder: Holder) -> bool {
         self.holds.contains_key(&holder)
     }

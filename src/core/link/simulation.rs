@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What is checked. The names are the invariants.
+/// Invariants under test, by name.
 struct Check {
     socket: Socket,
     dials: VecDeque<Mono>,
@@ -33,7 +33,7 @@ struct World {
     mood: Mood,
 }
 
-/// How the control plane and the network are at the moment.
+/// Current behaviour of control plane and network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
     Healthy,

@@ -1,4 +1,4 @@
-//! What is told when: second by second, over hours.
+//! Time of each report, second by second, over hours.
 
 use super::*;
 

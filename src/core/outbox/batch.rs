@@ -1,4 +1,4 @@
-//! What is delivered: streams, and the records that go out in one message.
+//! Streams, and the records that go out in one message.
 
 use super::{Gap, Loss, Range, Stock};
 use crate::core::{
@@ -9,18 +9,18 @@ use crate::core::{
 /// Maximum number of gap records of one stream. More than that takes damage in 64 separate places.
 const GAPS_MAX: usize = 64;
 
-/// What is delivered. Each has sequences of its own.
+/// Stream of records. Each has sequences of its own.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Stream {
     /// Samples: a record is all that was measured within a minute.
     Metrics,
-    /// What happened in the cluster and to the agent.
+    /// Events of the cluster and the agent.
     Events,
     /// Lines of failing containers.
     Logs,
-    /// What was asked of this machine.
+    /// Requests to this machine.
     Audit,
-    /// How changes ended.
+    /// Outcomes of changes.
     Outcomes,
 }
 
@@ -54,13 +54,13 @@ impl Stream {
 /// Records `range` of a stream, all there are in it, or why there are none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Batch {
-    /// Which.
+    /// The range.
     pub range: Range,
-    /// What they say.
+    /// Content of the records.
     pub body: Body,
 }
 
-/// What the records of a batch say.
+/// Content of the records of a batch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Body {
     /// The minutes of the range.
@@ -85,33 +85,33 @@ pub struct Samples {
 pub struct Row {
     /// Its number in the stream.
     pub sequence: u64,
-    /// When it was, by the best clock that was there.
+    /// Time when it was, by the best clock that was there.
     pub at: Wall,
-    /// What it says: a JSON object.
+    /// Content: a JSON object.
     pub body: String,
 }
 
-/// What waits for a destination.
+/// Undelivered data of a destination.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Backlog {
     /// For whom.
     pub destination: String,
     /// Of which stream.
     pub stream: Stream,
-    /// How many records; those that are gone and must be told of are counted.
+    /// Number of records, including gaps that must be reported.
     pub records: u64,
-    /// When the oldest of them was, where that is known.
+    /// Time when the oldest of them was, where that is known.
     pub oldest: Option<Wall>,
 }
 
-/// What there is of a stream now: [`Stock`] with what it borrows.
+/// Stored records of a stream: an owned [`Stock`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Holdings {
-    /// What the sequences belong to: it changes when the stream begins anew.
+    /// Epoch of the sequences: it changes when the stream starts over.
     pub epoch: u64,
     /// The newest record that may go out; 0 where there was none yet.
     pub last: u64,
-    /// What is gone, in order and without overlaps.
+    /// Gaps, in order and without overlaps.
     pub gaps: Vec<Gap>,
 }
 

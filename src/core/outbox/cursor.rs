@@ -1,4 +1,5 @@
-//! What a destination has of one stream: a floor below which all is settled, and islands above it.
+//! Acknowledged records of one stream at one destination: a floor below which all is settled, and
+//! ranges above it.
 
 /// Ranges that a cursor has at most, the one below the floor counted: what is kept on disk stays small whatever the link does.
 pub const RANGES_MAX: usize = 16;
@@ -31,28 +32,28 @@ impl Range {
         self.to
     }
 
-    /// How many records it has.
+    /// Number of records.
     pub const fn count(self) -> u64 {
         self.to - self.from + 1
     }
 
-    /// Whether all of `other` lies in it.
+    /// Returns whether all of `other` lies in it.
     pub const fn holds(self, other: Self) -> bool {
         self.from <= other.from && other.to <= self.to
     }
 
-    /// What both have.
+    /// Intersection.
     pub fn common(self, other: Self) -> Option<Self> {
         Self::new(self.from.max(other.from), self.to.min(other.to))
     }
 
-    /// Whether the two make one range.
+    /// Returns whether the two make one range.
     const fn touches(self, other: Self) -> bool {
         self.from <= other.to + 1 && other.from <= self.to + 1
     }
 }
 
-/// What a destination need not be sent again.
+/// Records that need not be sent again.
 ///
 /// Invariant: islands are in order, do not touch each other nor the floor, and are at most [`RANGES_MAX`] less one.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -92,14 +93,14 @@ impl Cursor {
         self.floor
     }
 
-    /// Whether a record need not be sent any more.
+    /// Returns whether a record need not be sent any more.
     pub fn is_settled(&self, sequence: u64) -> bool {
         sequence < self.floor
             || Range::new(sequence, sequence)
                 .is_some_and(|one| self.islands.iter().any(|island| island.holds(one)))
     }
 
-    /// Whether this range could be settled without one range too many.
+    /// Returns whether this range could be settled without one range too many.
     pub fn has_room(&self, range: Range) -> bool {
         range.from <= self.floor
             || self.islands.len() < ISLANDS_MAX
@@ -141,7 +142,7 @@ impl Cursor {
         missing
     }
 
-    /// How many of the records up to `last` are not settled.
+    /// Number of unsettled records up to `last`.
     pub fn backlog(&self, last: u64) -> u64 {
         let all = Range::new(1, last).map_or_else(Vec::new, |all| self.missing(all));
         all.into_iter().map(Range::count).sum()

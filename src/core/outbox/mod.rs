@@ -1,4 +1,5 @@
-//! What to send next of one stream to one destination, what an acknowledgement settles, and what may be deleted.
+//! Outbox: which records of a stream to send next to a destination, what an acknowledgement
+//! settles, and what may be deleted.
 //!
 //! A record has a sequence (1, 2, 3 …) within an epoch of its stream. It is sent until its destination says that it is durable
 //! there, however often that takes: the receiver knows a record by (agent, stream, epoch, sequence), so it arrives once in effect.
@@ -18,7 +19,8 @@ mod tests;
 pub use batch::{Backlog, Batch, Body, Holdings, Row, Samples, Stream};
 pub use cursor::{Cursor, RANGES_MAX, Range};
 
-/// How long an acknowledgement may take. A receiver that writes to a slow disk needs seconds; the link itself is watched by pings.
+/// Timeout of an acknowledgement. A receiver with a slow disk needs seconds; pings watch the link
+/// itself.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_secs(5);
 const RETRY_LONGEST: Duration = Duration::from_secs(300);
@@ -32,7 +34,7 @@ pub enum Order {
     OldestFirst,
 }
 
-/// Why records will never come.
+/// Reasons why records will never come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Loss {
     /// The disk budget was spent before they could be delivered.
@@ -64,22 +66,22 @@ impl Loss {
 /// Records that will never come. It is delivered and acknowledged in their place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Gap {
-    /// Which.
+    /// The range.
     pub range: Range,
-    /// Why.
+    /// The reason.
     pub loss: Loss,
 }
 
-/// What there is of a stream now.
+/// Stored records of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Stock<'a> {
     /// The newest record on disk; 0 where there was none yet.
     pub last: u64,
-    /// What is gone, in order and without overlaps.
+    /// Gaps, in order and without overlaps.
     pub gaps: &'a [Gap],
 }
 
-/// What goes out next.
+/// Next item to send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
     /// As many of these as fit into one message, from the first on; say with [`Outbox::sent`] how many those were.
@@ -89,7 +91,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// What it is about.
+    /// Its range.
     pub const fn range(self) -> Range {
         match self {
             Self::Records(range) => range,
@@ -109,7 +111,7 @@ pub struct Acknowledgement {
     pub to: u64,
 }
 
-/// Why an acknowledgement was ignored. What it was about is sent again.
+/// Reasons why an acknowledgement was ignored. What it was about is sent again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ignored {
     /// Its end is before its beginning, or it begins with 0.
@@ -163,18 +165,19 @@ impl Outbox {
         self.epoch
     }
 
-    /// What the destination has, to be kept on disk.
+    /// Acknowledged records, to be stored on disk.
     pub const fn cursor(&self) -> &Cursor {
         &self.cursor
     }
 
-    /// How many acknowledgements were ignored.
+    /// Number of ignored acknowledgements.
     pub const fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// What to send now; `None` while a batch is in flight, while a wait runs ([`Outbox::until`]), or where all is settled.
-    /// `jitter` is a random number for the wait after an acknowledgement that did not come.
+    /// Returns the next item to send; `None` while a batch is in flight, during a wait
+    /// ([`Outbox::until`]), or if all is settled. `jitter` is a random number for the wait after a
+    /// missing acknowledgement.
     pub fn next(&mut self, stock: Stock<'_>, jitter: u16, now: Mono) -> Option<Next> {
         if let Some(flight) = self.flight {
             if now < flight.until {
@@ -210,7 +213,8 @@ impl Outbox {
         });
     }
 
-    /// What the destination says that it has. Only what was sent last is believed, in whole or in part.
+    /// Takes an acknowledgement. Only the range that was sent last is accepted, in whole or in
+    /// part.
     pub fn acknowledge(&mut self, said: Acknowledgement, last: u64) -> Result<Range, Ignored> {
         let settled = self.believe(said, last);
         match settled {

@@ -12,7 +12,7 @@ const MINUTES: u64 = 30 * 24 * 60;
 
 #[derive(Default)]
 struct Receiver {
-    /// How often each record was stored: 1, or it was not recognised as a duplicate.
+    /// Times that each record was stored: 1, or a duplicate was not recognized.
     durable: BTreeMap<u64, u32>,
     gaps: BTreeMap<u64, u32>,
     duplicates: u64,
@@ -43,7 +43,7 @@ struct World {
     now: Mono,
     last: u64,
     outbox: Outbox,
-    /// What the last flush of the agent wrote.
+    /// Last flush of the agent.
     on_disk: Cursor,
     gaps: Vec<Gap>,
     deleted_below: u64,

@@ -1,11 +1,12 @@
-//! What the API server takes a request for: the verb, resource and namespace of Kubernetes 1.34's `RequestInfoFactory`, read from the
-//! canonical path that is sent. It judges nothing.
+//! Attributes of a request, as the API server authorizes it: verb, resource and namespace of
+//! Kubernetes 1.34's `RequestInfoFactory`, read from the canonical path that is sent. Judges
+//! nothing.
 
 use std::{borrow::Cow, fmt};
 
 use crate::core::proxy::{KubePath, query_flag, query_value};
 
-/// What the API server authorises. The word of each is the API server's own.
+/// Verbs that the API server authorizes, with its own names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verb {
     /// GET or HEAD of one object.
@@ -47,7 +48,7 @@ impl Verb {
         }
     }
 
-    /// Whether it is one of those that change nothing.
+    /// Returns whether it is one of those that change nothing.
     pub const fn is_read(self) -> bool {
         match self {
             Self::Get | Self::List | Self::Watch => true,
@@ -90,7 +91,7 @@ pub enum Attributes<'a> {
 /// The objects that a request is for. What is not there is empty.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Object<'a> {
-    /// What is to be done.
+    /// The verb.
     pub verb: Verb,
     /// API group; empty for the core.
     pub group: Cow<'a, str>,
@@ -105,7 +106,7 @@ pub struct Object<'a> {
     /// One object. For a collection what its field selector asks for: that the API server forgets where another field of the query is
     /// broken, and nothing may depend on it.
     pub name: Cow<'a, str>,
-    /// Whether the path goes on behind the subresource.
+    /// True if the path goes on behind the subresource.
     pub has_more: bool,
 }
 

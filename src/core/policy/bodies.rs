@@ -58,7 +58,7 @@ impl Expose {
         .collect()
     }
 
-    /// Whether a Service of this type is allowed.
+    /// Returns whether a Service of this type is allowed.
     fn allows(self, kind: &str) -> bool {
         match kind {
             "NodePort" => self.node_port,
@@ -77,7 +77,7 @@ pub struct Judged {
     pub body: Vec<u8>,
     /// The type of these bytes.
     pub content_type: &'static str,
-    /// What it asks for and may not.
+    /// Fields that are not allowed.
     pub faults: Vec<Fault>,
 }
 

@@ -52,7 +52,7 @@ impl Fenced {
         })
     }
 
-    /// Whether the namespace lets it through; why not otherwise.
+    /// Returns whether the namespace lets it through; why not otherwise.
     pub fn settle(&self, found: Option<&Namespace>) -> Result<(), Refusal> {
         if found.is_some_and(|found| found.is_protected) {
             let what = format!("the NetworkPolicies of namespace {}", self.namespace);
@@ -61,7 +61,7 @@ impl Fenced {
         Ok(())
     }
 
-    /// Why it is refused: a policy of this name is protected.
+    /// Returns why it is refused: a policy of this name is protected.
     pub fn refusal(&self, name: &str) -> Refusal {
         let what = format!("the NetworkPolicy {name} in namespace {}", self.namespace);
         let object = format!("networkpolicy {name} --namespace {}", self.namespace);

@@ -52,7 +52,7 @@ fn verdict(level: Level, routed: &Result<Call, Refusal>) -> String {
     }
 }
 
-/// What a looser level makes of it: nothing but sense and identity are asked for.
+/// Verdict at a looser level: only validity and identity are required.
 fn under_full(case: &Case) -> &'static str {
     match case.managed {
         "bad" | "who" => case.managed,
@@ -60,7 +60,7 @@ fn under_full(case: &Case) -> &'static str {
     }
 }
 
-/// What is not as the list says, by one form.
+/// Differences from the list, for one form of the request.
 fn wrong_verdicts(case: &Case, routed: &Result<Call, Refusal>) -> Vec<String> {
     let off = match under_full(case) {
         "free" => "no",

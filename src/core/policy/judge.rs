@@ -1,9 +1,10 @@
-//! Whether a call may run, by what it says itself.
+//! Judgement of a call by its own attributes.
 
 use super::{Attributes, CONFIG, Level, Object, Rules, Terms, Verb, namespace, tables};
 use crate::core::proxy::{Call, Form, HeaderList, KubePath, Refusal, Target};
 
-/// What a call does, whatever the level. The table in [`policy`](crate::core::policy) has a line for each.
+/// Effect of a call, whatever the level. The table in [`policy`](crate::core::policy) has a line
+/// for each.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Effect {
     Read,
@@ -14,7 +15,7 @@ enum Effect {
     NewNamespace,
 }
 
-/// Why a call is refused, and the strictest level that would allow it.
+/// Reason why a call is refused, and the strictest level that would allow it.
 struct Denial {
     why: Why,
     needed: Level,
@@ -35,7 +36,7 @@ impl Denial {
         }
     }
 
-    /// What only the owner of the box does.
+    /// Denial of what only the owner of the box may do.
     fn never(why: impl Into<String>) -> Self {
         Self {
             why: Why::Call(why.into()),
@@ -57,7 +58,8 @@ impl Denial {
     }
 }
 
-/// What the owner does to have this level at least: the command where the configuration permits it, else the setting.
+/// Fix for the owner to allow at least this level: the command where the configuration allows it,
+/// else the setting.
 fn fix(rules: Rules, needed: Level) -> String {
     let by_command = rules
         .tightened_from
@@ -117,7 +119,7 @@ fn kubernetes(rules: Rules, call: &Call, path: &KubePath) -> Result<Terms, Refus
     judged.map_err(|denial| denial.refusal(rules, &attributes.to_string()))
 }
 
-/// What a call does, as far as the audit tells it apart.
+/// Kind of a call, as far as the audit distinguishes it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Nature {
     /// A question about oneself, asked by creating an object.
@@ -128,7 +130,7 @@ pub enum Nature {
     Other,
 }
 
-/// What a call does, at whatever level.
+/// Returns the kind of a call, at whatever level.
 pub fn nature(call: &Call) -> Nature {
     let Target::Kubernetes(path) = &call.target else {
         return Nature::Other;
@@ -152,7 +154,7 @@ fn impersonates(headers: &HeaderList) -> bool {
     })
 }
 
-/// What a level makes of an effect. This is the table.
+/// Terms of an effect at a level. This is the table.
 fn terms(level: Level, effect: Effect, name: &str) -> Result<Terms, Denial> {
     let is_managed = level == Level::Managed;
     match effect {
@@ -299,7 +301,7 @@ fn is_new_namespace(object: &Object<'_>) -> bool {
         && object.namespace.is_empty()
 }
 
-/// Why something is on no list.
+/// Returns why something is on no list.
 fn reason(object: &Object<'_>) -> Denial {
     let Object {
         group,

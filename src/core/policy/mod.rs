@@ -42,7 +42,7 @@ pub use names::{Bound, inherits, lies_in, unknown_bindings};
 pub use namespace::{NewNamespace, new_namespace, settle};
 pub use pods::{Breach, Entered, breaches, entered, settle_pod};
 
-/// What the owner of the box permits (`access.level`). The greater, the stricter.
+/// Access level (`access.level`). The greater, the stricter.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
     /// Everything that the cluster's own rules permit.
@@ -108,19 +108,19 @@ impl PodSecurity {
 /// The rules of this box.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rules {
-    /// What is permitted.
+    /// Level in force.
     pub level: Level,
-    /// What the configuration permits, where the level is stricter than that because it was set by hand.
+    /// Level of the configuration, if a stricter one was set on this machine.
     pub tightened_from: Option<Level>,
-    /// What a managed namespace must enforce at least (`access.pod_security`).
+    /// Minimum Pod Security of a managed namespace (`access.pod_security`).
     pub pod_security: PodSecurity,
-    /// Whether calls may bring an `Authorization` of their own (`access.foreign_tokens`).
+    /// True if calls may bring an `Authorization` of their own (`access.foreign_tokens`).
     pub accepts_foreign_tokens: bool,
     /// Services that open ports outside the cluster's network (`access.expose`).
     pub expose: Expose,
 }
 
-/// What a call that may run still depends on.
+/// Terms on which a running call still depends.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Terms {
     /// On nothing.
@@ -131,18 +131,18 @@ pub enum Terms {
     NewNamespace,
 }
 
-/// What the cluster says of a namespace.
+/// Labels of a namespace in the cluster.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Namespace {
-    /// Whether it carries `pipeops.io/managed=true`.
+    /// True if it carries `pipeops.io/managed=true`.
     pub is_managed: bool,
-    /// What it enforces; `None` where it has no such label.
+    /// Enforced Pod Security; `None` without such a label.
     pub enforces: Option<PodSecurity>,
-    /// Whether its owner protected its NetworkPolicies.
+    /// True if its owner protected its NetworkPolicies.
     pub is_protected: bool,
 }
 
-/// Where the settings are, for the text of a refusal.
+/// Path of the configuration, for the text of a refusal.
 const CONFIG: &str = "/etc/pipeops-agent/config.toml";
 
 #[cfg(test)]

@@ -73,13 +73,13 @@ pub struct Bound<'a> {
     pub namespace: &'a str,
 }
 
-/// Whether a name is that of a system namespace.
+/// Returns whether a name is that of a system namespace.
 pub(super) fn is_system(name: &str) -> bool {
     SYSTEM.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family))
 }
 
-/// Whether a subject of a binding lies in the namespace of this name, now or as soon as there is
-/// one.
+/// Returns whether a subject of a binding lies in the namespace of this name, now or as soon as
+/// there is one.
 pub fn lies_in(subject: Bound<'_>, namespace: &str) -> bool {
     match subject.kind {
         "ServiceAccount" => subject.namespace == namespace,

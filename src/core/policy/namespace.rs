@@ -24,7 +24,7 @@ pub struct NewNamespace {
     pub object: Vec<u8>,
 }
 
-/// Whether a text is a name of a namespace (RFC 1123 label).
+/// Returns whether a text is a name of a namespace (RFC 1123 label).
 pub(super) fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && !name.starts_with('-')
@@ -34,7 +34,8 @@ pub(super) fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// Whether a namespace can be a managed one at all, whatever labels it carries; why not otherwise.
+/// Returns whether a namespace can be a managed one at all, whatever labels it carries; why not
+/// otherwise.
 pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
     if !is_name(name) {
         return Err(format!("{name:?} is no name of a namespace"));
@@ -47,7 +48,8 @@ pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the link may make a namespace of this name; why not otherwise. Names that begin like the agent's are kept for it.
+/// Returns whether the link may make a namespace of this name; why not otherwise. Names that begin
+/// like the agent's are kept for it.
 fn may_be_made(name: &str) -> Result<(), String> {
     may_be_managed(name)?;
     if name.starts_with("pipeops-") {

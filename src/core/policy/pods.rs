@@ -77,7 +77,8 @@ fn proxied(text: &str) -> Option<&str> {
     }
 }
 
-/// Whether a text is a name of an object (RFC 1123 subdomain), and so one segment of a path.
+/// Returns whether a text is a name of an object (RFC 1123 subdomain), and so one segment of a
+/// path.
 fn is_name(name: &str) -> bool {
     let is_inside = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')

@@ -1,4 +1,4 @@
-//! What holds of every call, not only of those on the lists.
+//! Properties of every call, not only of those on the lists.
 
 use proptest::{prelude::*, strategy::ValueTree};
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::shape::{Budget, Field, Kind, Others, Shape, field};
 
-/// What an object says of itself, and the fields of its shape.
+/// Metadata of an object, and the fields of its shape.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Read {
     pub(super) kind: String,

@@ -236,7 +236,7 @@ impl Grant {
     }
 }
 
-/// What running calls rely on outside this machine.
+/// Subjects outside this machine that running calls depend on.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Subject {
     /// The labels of a namespace.
@@ -259,7 +259,8 @@ pub fn first_look_at_grant(admitted: Mono) -> Mono {
     admitted.after(GRANT_EVERY)
 }
 
-/// Which subjects are looked at, and when: only while somebody relies on them, one look at a time for each.
+/// Schedule of looks at the subjects: only while a call depends on them, one look at a time for
+/// each.
 #[derive(Debug, Default)]
 pub struct Rounds {
     looks: BTreeMap<Subject, Look>,

@@ -1,5 +1,5 @@
-//! What may be read, asked, changed and entered. Whoever wants to know what the policy permits reads these lists; what is on none of them
-//! is refused.
+//! Tables of the policy: readable, changeable and enterable resources. Everything that is on none
+//! of these lists is refused.
 //!
 //! Each list names API groups, the core's being empty, and in each group resources in their plural and `resource/subresource`. `*` is every
 //! resource of the group, without its subresources.
@@ -66,7 +66,8 @@ pub(super) const READ: &Table = &[
     ("cert-manager.io", &["*"]),
 ];
 
-/// What Traefik has beside Middlewares, in which passwords stand: headers with credentials, the settings of plug-ins.
+/// Resources of Traefik except Middlewares, which hold passwords: headers with credentials, the
+/// settings of plug-ins.
 const TRAEFIK: &[&str] = &[
     "ingressroutes",
     "ingressroutetcps",
@@ -82,7 +83,7 @@ const TRAEFIK: &[&str] = &[
 /// Parts of an object that are read like the object itself.
 pub(super) const READ_PARTS: &[&str] = &["status", "scale"];
 
-/// What only the reads of `managed` reach, and only in managed namespaces.
+/// Resources that only reads at `managed` reach, and only in managed namespaces.
 pub(super) const SECRET: &Table = &[
     ("", &["secrets"]),
     ("traefik.containo.us", &["middlewares"]),
@@ -98,8 +99,8 @@ pub(super) const ASK: &Table = &[
     ),
 ];
 
-/// What may be changed in a managed namespace: what Kubernetes' own role `edit` may change, and the parts of Pods that `kubectl debug` and
-/// a resize in place need.
+/// Resources that may be changed in a managed namespace: those of Kubernetes' role `edit`, and the
+/// parts of Pods that `kubectl debug` and an in-place resize need.
 ///
 /// Not here, on purpose: `serviceaccounts/token` and everything of RBAC; quotas and limits, with which an owner bounds a namespace; every
 /// `status`; endpoints and their slices (CVE-2021-25740: they reach into other namespaces); `pods/binding`, which chooses a node; devices
@@ -176,7 +177,7 @@ pub(super) const PATHS: &[&str] = &[
     "/readyz/**",
 ];
 
-/// Why some things are on no list, for those who ask for them. The first line that fits counts.
+/// Reasons why some resources are on no list. The first line that matches counts.
 pub(super) const REASONS: &[(&str, &str, &str)] = &[
     (
         "",
@@ -201,7 +202,7 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Whether a list names this resource, or this subresource of it.
+/// Returns whether a list names this resource, or this subresource of it.
 pub(super) fn has(table: &Table, group: &str, resource: &str, subresource: &str) -> bool {
     table
         .iter()
@@ -210,7 +211,7 @@ pub(super) fn has(table: &Table, group: &str, resource: &str, subresource: &str)
         .any(|name| is(name, resource, subresource))
 }
 
-/// Whether a name of a list is this one.
+/// Returns whether a name of a list is this one.
 pub(super) fn is(name: &str, resource: &str, subresource: &str) -> bool {
     match name.split_once('/') {
         Some((whole, part)) => whole == resource && part == subresource,
@@ -218,7 +219,7 @@ pub(super) fn is(name: &str, resource: &str, subresource: &str) -> bool {
     }
 }
 
-/// Whether a path is on [`PATHS`].
+/// Returns whether a path is on [`PATHS`].
 pub(super) fn has_path(path: &KubePath) -> bool {
     PATHS.iter().any(|pattern| {
         let mut segments = path.segments();

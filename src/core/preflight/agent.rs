@@ -207,7 +207,7 @@ fn certificate(facts: &Facts, _: &Environment) -> Judgement {
     answered(facts, CERTIFICATE, NOT_OPEN, &AS_TOLD)
 }
 
-/// What came of the connection, where there was one.
+/// Result of the connection, if one was tried.
 fn asked(facts: &Facts, name: &str) -> Judgement {
     if !facts.found.contains_key(name)
         && matches!(facts.found.get("settings"), Some(Fact::Failed(_)))

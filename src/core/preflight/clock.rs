@@ -85,7 +85,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Whether a clock that shows `now` is certainly wrong, where it was `passed` before.
+/// Returns whether a clock that shows `now` is certainly wrong, where it was `passed` before.
 pub fn is_behind(now: Wall, passed: Wall) -> bool {
     now.millis() < passed.millis().saturating_sub(SLACK_MS)
 }

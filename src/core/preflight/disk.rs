@@ -12,7 +12,7 @@ use crate::core::{
     repair::recipe,
 };
 
-/// Where k3s keeps everything.
+/// Directory of all k3s data.
 const K3S: &str = "/var/lib/rancher/k3s";
 const MEGABYTE: u64 = 1_000_000;
 const GIGABYTE: u64 = 1_000 * MEGABYTE;

@@ -1,4 +1,4 @@
-//! What was found on the machine, under the names by which a check asks for it. It parses texts and reads nothing.
+//! Facts about the machine, by the names that checks ask for. Parses texts and reads nothing.
 //!
 //! A name is a path (`/proc/cmdline`: the text of that file), a path with a slash at its end (`/boot/`: the names in that folder), or
 //! a word and a path: `stat` (octal mode, user, group, bytes and the second of the last change since 1970), `elf` (32 or 64), `dates` (the first and the last
@@ -12,7 +12,7 @@ use std::{
 
 use crate::core::{rates::FileSystem, rates::Reading, time::Wall};
 
-/// What was found under one name.
+/// Fact under one name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fact {
     /// The text.
@@ -28,31 +28,31 @@ pub enum Fact {
 /// Everything that was found.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// What was found, by name.
+    /// Facts by name.
     pub found: BTreeMap<String, Fact>,
     /// The counters of the machine.
     pub reading: Reading,
     /// The time by the wall clock, which may be wrong.
     pub now: Wall,
-    /// When this program was built: the true time is later.
+    /// Time when this program was built: the true time is later.
     pub built: Wall,
 }
 
 /// A file system as the kernel shows it to this program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mount<'a> {
-    /// Where.
+    /// Mount point.
     pub path: &'a str,
-    /// Which kind: `ext4`.
+    /// File system: `ext4`.
     pub kind: &'a str,
-    /// What is mounted: `/dev/mmcblk0p2`.
+    /// Device: `/dev/mmcblk0p2`.
     pub device: &'a str,
     /// Options of the mount and of the file system, with commas.
     pub options: [&'a str; 2],
 }
 
 impl Mount<'_> {
-    /// Whether one of the options is this.
+    /// Returns whether one of the options is this.
     pub fn has(&self, option: &str) -> bool {
         let mut all = self.options.iter().flat_map(|options| options.split(','));
         all.any(|has| has == option)
@@ -79,7 +79,7 @@ impl Network {
         })
     }
 
-    /// Whether the two have addresses in common.
+    /// Returns whether the two have addresses in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         let bits = self.prefix.min(other.prefix);
         let high = |address: Ipv4Addr| u32::from(address).checked_shr(32 - bits).unwrap_or(0);
@@ -113,7 +113,8 @@ impl Facts {
         self.word(name)?.parse().ok()
     }
 
-    /// Whether there is something under that name, readable or not. `None` where nobody can tell.
+    /// Returns whether there is something under that name, readable or not. `None` where nobody can
+    /// tell.
     pub fn is_there(&self, name: &str) -> Option<bool> {
         match self.found.get(name)? {
             Fact::Text(_) | Fact::Forbidden => Some(true),
@@ -122,7 +123,7 @@ impl Facts {
         }
     }
 
-    /// Whether there is certainly something under that name.
+    /// Returns whether there is certainly something under that name.
     pub fn has(&self, name: &str) -> bool {
         self.is_there(name) == Some(true)
     }
@@ -150,7 +151,7 @@ impl Facts {
             })
     }
 
-    /// Whether anything that a name or pattern stands for is not for the eyes of this user.
+    /// Returns whether anything that a name or pattern stands for is not for the eyes of this user.
     pub fn is_forbidden(&self, name: &str) -> bool {
         match name.split_once('*') {
             None => matches!(self.found.get(name), Some(Fact::Forbidden)),
@@ -163,7 +164,7 @@ impl Facts {
         }
     }
 
-    /// What root found, in the place of what this user could not see.
+    /// Replaces facts that this user could not read by those that root read.
     pub fn complete(&mut self, by_root: BTreeMap<String, Fact>) {
         for (name, fact) in by_root {
             let known = self.found.get(&name);
@@ -190,7 +191,7 @@ impl Facts {
         table.lines().filter_map(mount)
     }
 
-    /// What is mounted at exactly this path; of several the one on top.
+    /// Returns the mount at exactly this path; of several, the topmost.
     pub fn mounted_at(&self, path: &str) -> Option<Mount<'_>> {
         self.mounts().filter(|mount| mount.path == path).last()
     }
@@ -219,7 +220,7 @@ impl Facts {
         Some((path, disk))
     }
 
-    /// Whether a unit of systemd runs: it has a control group then.
+    /// Returns whether a unit of systemd runs: it has a control group then.
     pub fn is_running(&self, unit: &str) -> bool {
         let folders = [
             "/sys/fs/cgroup/system.slice/",
@@ -231,7 +232,7 @@ impl Facts {
         })
     }
 
-    /// Whether a process of that name runs.
+    /// Returns whether a process of that name runs.
     pub fn has_process(&self, name: &str) -> bool {
         self.each("/proc/*/comm")
             .any(|(_, comm)| comm.trim() == name)

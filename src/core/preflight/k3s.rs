@@ -407,7 +407,7 @@ fn kubeconfig_mode(facts: &Facts, _: &Environment) -> Judgement {
     }
 }
 
-/// What was asked elsewhere: all is well, or the sentence and the fix, in two lines.
+/// Answer of a probe: success, or sentence and fix in two lines.
 pub(super) fn answered(
     facts: &Facts,
     name: &str,

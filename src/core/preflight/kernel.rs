@@ -26,7 +26,7 @@ const BOOT_FILES: [&str; 6] = [
     "/boot/extlinux/extlinux.conf",
     "/boot/armbianEnv.txt",
 ];
-/// What k3s and its network need of the kernel, beside vxlan.
+/// Modules that k3s and its network need, besides vxlan.
 const MODULES: [&str; 5] = [
     "module overlay",
     "module br_netfilter",
@@ -394,7 +394,7 @@ fn upgraded(facts: &Facts, environment: &Environment) -> Judgement {
     .into()
 }
 
-/// What the host found out about a module: `loaded`, `built in`, `there`, `absent`.
+/// State of a module: `loaded`, `built in`, `there`, `absent`.
 fn state<'a>(facts: &'a Facts, module: &str) -> Option<&'a str> {
     facts.word(module)
 }

@@ -14,7 +14,7 @@ use crate::core::{
 
 const KERNEL_LOG: &str = "/dev/kmsg";
 const LOG: &[&str] = &[KERNEL_LOG];
-/// What the kernel says when a disk fails,
+/// Kernel messages of a failing disk,
 pub(super) const IO_ERRORS: [&str; 5] = [
     "I/O error",
     "critical medium error",

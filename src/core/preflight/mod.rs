@@ -29,30 +29,30 @@ use super::{environment::Environment, health::Severity, repair::Recipe};
 pub struct Check {
     /// Stable name, `room.what`.
     pub id: &'static str,
-    /// What is looked at, in a few words.
+    /// Name of the check for people.
     pub title: &'static str,
-    /// How much a problem matters, where the judgement does not say otherwise.
+    /// Severity of a problem, unless the judgement sets another.
     pub severity: Severity,
     /// Checks whose problem explains this one.
     pub after: &'static [&'static str],
     /// Facts that it judges, by name.
     pub reads: &'static [&'static str],
-    /// Why it matters.
+    /// Reason why it matters.
     pub why: &'static str,
     /// The judgement.
     pub judge: fn(&Facts, &Environment) -> Judgement,
 }
 
-/// What a person can do, with words in braces (see [`Environment::filled`]).
+/// Advice for a person, with placeholders in braces (see [`Environment::filled`]).
 #[derive(Debug)]
 pub struct Advice {
     /// In words.
     pub fix: &'static str,
-    /// What to type, in this order.
+    /// Commands to type, in this order.
     pub commands: &'static [&'static str],
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug)]
 pub enum Judgement {
     /// It is as it should be; what was seen.
@@ -65,18 +65,18 @@ pub enum Judgement {
     NotHere(&'static str),
 }
 
-/// What is wrong.
+/// Problem that a check found.
 #[derive(Debug)]
 pub struct Problem {
-    /// What was seen, in one sentence without a full stop.
+    /// Observation, in one sentence without a full stop.
     pub seen: String,
-    /// How much it matters, where that is not what the table says.
+    /// Severity, where it differs from that of the table.
     pub severity: Option<Severity>,
-    /// What `{about}` in the advice stands for.
+    /// Value of `{about}` in the advice.
     pub about: String,
-    /// What to do.
+    /// Advice.
     pub advice: &'static Advice,
-    /// What the root helper can do about it on this machine; its commands are typed behind those of the advice.
+    /// Repair by the keeper on this machine; its commands follow those of the advice.
     pub recipe: Option<Recipe>,
 }
 
@@ -143,21 +143,21 @@ impl Outcome {
 pub struct Verdict {
     /// The check.
     pub check: &'static Check,
-    /// What it came to.
+    /// Outcome.
     pub outcome: Outcome,
-    /// How much it matters.
+    /// Severity.
     pub severity: Severity,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// What to do, in words.
+    /// Fix in words.
     pub fix: Option<String>,
-    /// What to type.
+    /// Commands to type.
     pub commands: Vec<String>,
     /// The check whose problem explains this one.
     pub because: Option<&'static str>,
-    /// Whether only root could have seen it.
+    /// True if only root could have seen it.
     pub needs_root: bool,
-    /// What the root helper can do about it.
+    /// Repair by the keeper.
     pub recipe: Option<Recipe>,
 }
 
@@ -177,7 +177,7 @@ const TABLES: [&[Check]; 10] = [
     agent::CHECKS,
 ];
 
-/// Whether a line of the kernel's log is of interest to any check.
+/// Returns whether a line of the kernel's log is of interest to any check.
 pub fn is_of_interest(line: &str) -> bool {
     let words = logs::IO_ERRORS
         .iter()
@@ -275,7 +275,7 @@ fn ok(seen: impl Into<String>) -> Judgement {
     Judgement::Ok(seen.into())
 }
 
-/// Why a fact is not there, for a judgement that cannot do without.
+/// Returns why a fact is not there, for a judgement that cannot do without.
 fn unread(facts: &Facts, name: &str) -> Judgement {
     Judgement::Unknown(match facts.found.get(name) {
         Some(Fact::Failed(why)) => format!("{name}: {why}"),

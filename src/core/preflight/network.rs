@@ -23,7 +23,7 @@ const PROCESSES: &str = "/proc/*/comm";
 pub(super) const BINARY: &str = "stat /usr/local/bin/k3s";
 pub(super) const NO_K3S: &str = "k3s is not installed";
 const HOLDERS: &str = "holders of ports";
-/// What `cluster-cidr` and `service-cidr` are where nobody says otherwise.
+/// Defaults of `cluster-cidr` and `service-cidr`.
 pub(super) const NETWORKS: [(&str, &str); 2] = [
     ("cluster-cidr", "10.42.0.0/16"),
     ("service-cidr", "10.43.0.0/16"),
@@ -146,7 +146,8 @@ pub(super) const CHECKS: &[Check] = &[
         judge: web_ports,
     },
 ];
-/// Whether an interface leads out of this machine: not loopback, and not made by containers.
+/// Returns whether an interface leads out of this machine: not loopback, and not made by
+/// containers.
 fn leads_out(name: &str) -> bool {
     name != "lo"
         && ![
@@ -405,7 +406,7 @@ fn other_kubernetes(facts: &Facts, _: &Environment) -> Judgement {
     }
 }
 
-/// Whether k3s runs: as a service of systemd, or as a process of one of its names.
+/// Returns whether k3s runs: as a service of systemd, or as a process of one of its names.
 pub(super) fn has_k3s(facts: &Facts) -> bool {
     ["k3s", "k3s-agent"]
         .iter()

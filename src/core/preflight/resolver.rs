@@ -14,7 +14,7 @@ use crate::core::{
 };
 
 const RESOLVER: &str = "/etc/resolv.conf";
-/// What systemd-resolved asks itself.
+/// Upstream servers of systemd-resolved.
 const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
 const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
 

@@ -54,7 +54,7 @@ pub fn end_to_end(headers: &HeaderList) -> HeaderList {
         .collect()
 }
 
-/// Whether the agent sets this header itself, or it must not arrive at this target.
+/// Returns whether the agent sets this header itself, or it must not arrive at this target.
 pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
     let name = name.to_ascii_lowercase();
     // The length is that of the body which really arrives; `Expect` would let the backend wait for a body that is on its way.
@@ -92,7 +92,7 @@ pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether a text can be a `Host` header.
+/// Returns whether a text can be a `Host` header.
 pub(super) fn is_host(host: &str) -> bool {
     (1..=300).contains(&host.len())
         && host

@@ -21,7 +21,7 @@ use crate::core::time::{Mono, Now, Wall};
 /// Header names as sent, each with its values.
 pub type HeaderList = Vec<(String, Vec<String>)>;
 
-/// How a target service is spoken to.
+/// Scheme of a target service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scheme {
     /// In the clear.
@@ -41,7 +41,7 @@ pub enum Limit {
     Timeout(Duration),
 }
 
-/// What is asked for, as it was sent.
+/// Request as it was sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Asked {
     /// Empty: GET.
@@ -52,7 +52,7 @@ pub struct Asked {
     pub query: String,
     /// Request headers.
     pub headers: HeaderList,
-    /// How the service is spoken to.
+    /// Scheme of the service.
     pub scheme: Scheme,
     /// Namespace of the service; empty: none.
     pub namespace: String,
@@ -60,7 +60,7 @@ pub struct Asked {
     pub service: String,
     /// Port of the service; 0 or less: none.
     pub port: i64,
-    /// Whether the caller says that it is a WebSocket.
+    /// True if the caller says that it is a WebSocket.
     pub is_websocket: bool,
     /// Subprotocols; not blank: it is a WebSocket.
     pub protocol: String,
@@ -87,7 +87,7 @@ impl Asked {
     }
 }
 
-/// Whether there is an API server to talk to.
+/// Presence of an API server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cluster {
     /// There is.
@@ -101,7 +101,7 @@ pub enum Cluster {
 pub struct Call {
     /// In capitals, a valid token.
     pub method: String,
-    /// Where it goes, with the canonical path.
+    /// Target, with the canonical path.
     pub target: Target,
     /// Raw query without `?`, safe to be sent.
     pub query: String,
@@ -109,13 +109,13 @@ pub struct Call {
     pub headers: HeaderList,
     /// A plain request or a WebSocket.
     pub form: Form,
-    /// Which class of slots it takes.
+    /// Class of slots that it takes.
     pub class: Class,
     /// The caller's time limit.
     pub limit: Limit,
 }
 
-/// Where a call goes.
+/// Target of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Target {
     /// The API server.
@@ -133,7 +133,7 @@ pub struct Service {
     pub name: String,
     /// Its port.
     pub port: u16,
-    /// How it is spoken to.
+    /// Scheme.
     pub scheme: Scheme,
     /// Canonical path, begins with a slash.
     pub path: String,
@@ -152,22 +152,23 @@ pub enum Form {
     Upgrade(String),
 }
 
-/// Why a request is not run: the text that the caller reads.
+/// Reason why a request is not run: the text that the caller reads.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal(pub String);
 
-/// What stands between a sentence and what to do about it.
+/// Separator between a sentence and its fix.
 const FIX: &str = "; fix";
 
 impl Refusal {
-    /// What is wrong and why.
+    /// Problem and reason.
     pub fn sentence(&self) -> &str {
         self.0
             .rsplit_once(FIX)
             .map_or(&self.0, |(before, _)| before)
     }
 
-    /// What would allow it, where something would. The last one counts: before it the sentence repeats what a stranger wrote.
+    /// Fix, if there is one. The last one counts: the sentence before it repeats text of a
+    /// stranger.
     pub fn fix(&self) -> Option<&str> {
         let (_, fix) = self.0.rsplit_once(FIX)?;
         Some(fix.split_once(": ")?.1)
@@ -178,25 +179,25 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(text.into()))
 }
 
-/// What the exchange may take, from `started` on.
+/// Limits of an exchange, from `started` on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// When the head of the response must be there.
+    /// Time when the head of the response must be there.
     pub head: Mono,
-    /// When everything must be over; `None`: no such limit.
+    /// Time when everything must be over; `None`: no such limit.
     pub total: Option<Mono>,
-    /// How long the response may be silent between two reads.
+    /// Maximum silence of the response between two reads.
     pub idle: Duration,
 }
 
 /// Default time to the head of a response (docs/protocol.md, Routing).
 const HEAD: Duration = Duration::from_secs(120);
-/// How long a short response may be silent.
+/// Maximum silence of a short response.
 const IDLE_SHORT: Duration = Duration::from_secs(120);
-/// How long a watch, a followed log or a WebSocket may be silent: a pod that logs once a day is no fault. Dead peers are
-/// found by TCP keep-alive, lost callers by the session.
+/// Maximum silence of a watch, a followed log or a WebSocket: a Pod that logs once a day is no
+/// fault. TCP keep-alive finds dead peers, the session finds lost callers.
 const IDLE_LONG: Duration = Duration::from_secs(24 * 3600);
-/// How long a handshake with a WebSocket backend may take.
+/// Deadline of a handshake with a WebSocket backend.
 const DIAL: Duration = Duration::from_secs(30);
 
 impl Call {
@@ -242,7 +243,7 @@ impl Call {
         }
     }
 
-    /// Whether the call can change something, for the audit.
+    /// Returns whether the call can change something, for the audit.
     pub fn is_write(&self) -> bool {
         self.form != Form::Plain || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
     }
@@ -259,7 +260,7 @@ impl Call {
         }
     }
 
-    /// What was asked, in one line without the query, which may hold secrets.
+    /// The request in one line, without the query, which may hold secrets.
     pub fn line(&self) -> String {
         match &self.target {
             Target::Kubernetes(path) => format!("{} {}", self.method, path.as_str()),
@@ -411,7 +412,7 @@ fn method(asked: &str) -> Result<String, Refusal> {
     Ok(method)
 }
 
-/// How much of namespace, name and port is there.
+/// Completeness of namespace, name and port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Triple {
     Whole,
@@ -488,7 +489,7 @@ fn is_socket(asked: &Asked) -> bool {
         || is_filled("sec-websocket-protocol")
 }
 
-/// What a request of HTTP wants to switch to: `Upgrade`, where `Connection` names it (RFC 9110, 7.8).
+/// Protocol of an HTTP upgrade: `Upgrade`, if `Connection` names it (RFC 9110, 7.8).
 fn upgrade(headers: &HeaderList) -> Result<Option<String>, Refusal> {
     let is_nominated = headers
         .iter()

@@ -61,13 +61,14 @@ impl KubePath {
         self.0.split('/').filter(|segment| !segment.is_empty())
     }
 
-    /// Whether a segment names exec, attach or port-forward.
+    /// Returns whether a segment names exec, attach or port-forward.
     pub fn is_channel_stream(&self) -> bool {
         self.segments()
             .any(|segment| matches!(segment, "exec" | "attach" | "portforward"))
     }
 
-    /// Whether it is a watch in the old spelling: `/api/v1/watch/...`, `/apis/GROUP/VERSION/watch/...`.
+    /// Returns whether it is a watch in the old spelling: `/api/v1/watch/...`,
+    /// `/apis/GROUP/VERSION/watch/...`.
     pub fn is_legacy_watch(&self) -> bool {
         let place = match self.segments().next() {
             Some("api") => 2,
@@ -77,7 +78,8 @@ impl KubePath {
     }
 }
 
-/// Whether what follows these segments belongs to a proxied application: they end in, or go beyond, `proxy` of a pod, a service or a node.
+/// Returns whether what follows these segments belongs to a proxied application: they end in, or go
+/// beyond, `proxy` of a pod, a service or a node.
 fn is_proxied(segments: &[&str]) -> bool {
     matches!(
         segments,
@@ -94,7 +96,8 @@ fn is_proxied(segments: &[&str]) -> bool {
     )
 }
 
-/// What another reader could take for a boundary. No name in Kubernetes holds one of them.
+/// Rejects characters that another parser could take for a separator. No name in Kubernetes holds
+/// one of them.
 fn refuse_separators(segment: &str) -> Result<(), Refusal> {
     for (escape, what) in [
         ("%2F", "slash"),
@@ -127,7 +130,8 @@ fn push_plain(path: &mut String, segment: &str) {
     path.push_str(rest);
 }
 
-/// Whether a path is one of the Kubernetes API by its first segment. A missing slash at its begin is forgiven.
+/// Returns whether a path is one of the Kubernetes API by its first segment. A missing slash at its
+/// begin is forgiven.
 pub(super) fn is_kubernetes(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next();
     first.is_some_and(|first| ROOTS.contains(&first))

@@ -56,7 +56,8 @@ pub fn query_values<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<
         })
 }
 
-/// Whether a field of a query is set as the API server reads it: present and neither `false` nor `0`.
+/// Returns whether a field of a query is set as the API server reads it: present and neither
+/// `false` nor `0`.
 pub fn query_flag(query: &str, name: &str) -> bool {
     query_value(query, name)
         .is_some_and(|value| !value.eq_ignore_ascii_case(b"false") && *value != *b"0")

@@ -1,4 +1,5 @@
-//! How many proxied requests run at once. Short ones wait a little for their turn, long ones do not wait at all.
+//! Slots for concurrent proxied requests. Short requests wait a little for their turn, long ones do
+//! not wait.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,7 +9,7 @@ use crate::core::time::Mono;
 const SHORT_RUNNING_MAX: usize = 8;
 /// Short requests that wait at most.
 const SHORT_WAITING_MAX: usize = 16;
-/// How long a short request waits for its turn.
+/// Maximum wait of a short request for a slot.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Watches, followed logs and WebSockets that run at once.
 const LONG_RUNNING_MAX: usize = 64;
@@ -22,7 +23,7 @@ pub enum Class {
     Long,
 }
 
-/// What happens with a request that asks for a slot.
+/// Answer to a request for a slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Admission {
     /// It runs.

@@ -1,4 +1,4 @@
-//! Where requests go, and which are refused.
+//! Routing of requests, and refusals.
 
 use super::*;
 

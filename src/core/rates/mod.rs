@@ -11,7 +11,7 @@ pub use reading::{
     CPU_MODES, Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram,
 };
 
-/// What the processors did since boot, in ticks of the kernel, over all cores.
+/// Processor times since boot, in ticks of the kernel, over all cores.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CpuTimes {
     /// Ticks in which a core worked: user, nice, system, interrupts, stolen by the hypervisor.
@@ -30,12 +30,12 @@ pub fn cpu_share(earlier: CpuTimes, later: CpuTimes) -> Option<f64> {
     (total > 0).then(|| ratio(busy, total))
 }
 
-/// What the memory is used for.
+/// Use of the memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Memory {
     /// All that the kernel has.
     pub total_bytes: u64,
-    /// What could be given to a new program without swapping.
+    /// Bytes available to new programs without swapping.
     pub available_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct DiskSpace {
     pub total_bytes: u64,
     /// Blocks that something is in.
     pub used_bytes: u64,
-    /// What programs without privileges can still write.
+    /// Bytes that unprivileged programs can still write.
     pub available_bytes: u64,
 }
 

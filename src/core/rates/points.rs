@@ -10,13 +10,14 @@ use crate::core::{
 
 /// Two readings further apart say nothing about the time between them: three of the longest intervals.
 const APART_MAX: Duration = Duration::from_secs(900);
-/// How far the two clocks may part between two readings without the machine having slept: they are read one after the other.
+/// Largest difference of the two clocks between two readings without a suspend: they are read one
+/// after the other.
 const ASLEEP_MAX: Duration = Duration::from_secs(1);
 /// The two directions of a network interface, in the order of its counters.
 const DIRECTIONS: [&str; 2] = ["receive", "transmit"];
 
-/// What is known of the moment of `later`: levels always; rates where `earlier` is of the same boot, the machine did not sleep in between,
-/// and the device is the same one.
+/// Points at the time of `later`: levels always; rates if `earlier` is of the same boot, the
+/// machine was not suspended in between, and the device is the same.
 pub fn points(earlier: Option<&Reading>, later: &Reading) -> Vec<Point> {
     let mut points = Points::default();
     levels(later, &mut points);
@@ -174,7 +175,7 @@ fn rates(earlier: &Reading, later: &Reading, interval: Duration, points: &mut Po
     }
 }
 
-/// How far a counter came. `None` where it went back, or is not known.
+/// Increase of a counter; `None` if it went back or is unknown.
 fn since(earlier: Option<u64>, later: Option<u64>) -> Option<u64> {
     later?.checked_sub(earlier?)
 }
@@ -189,7 +190,7 @@ fn clock_step_ms(earlier: Now, later: Now) -> i64 {
     if step.unsigned_abs() < 100 { 0 } else { step }
 }
 
-/// What this program used between the readings.
+/// Usage of this program between the readings.
 fn own(earlier: &Own, later: &Own, interval: Duration, points: &mut Points) {
     let cpu = since(earlier.cpu_us, later.cpu_us);
     let cpu = cpu.map(|used| share(used, micros(interval), 6));
@@ -242,7 +243,8 @@ fn cpu(earlier: Cpu, later: Cpu, points: &mut Points) {
     }
 }
 
-/// What a disk did between the readings. `None` where it is another disk, or any counter went back: then it is not known which are right.
+/// Increase of a disk's counters between the readings; `None` for another disk, or if any counter
+/// went back, because then none can be trusted.
 fn disk_since(earlier: &Disk, later: &Disk) -> Option<Disk> {
     let transfers = |one: Transfers, two: Transfers| {
         Some(Transfers {
@@ -294,7 +296,7 @@ fn disk(device: &str, since: &Disk, interval: Duration, points: &mut Points) {
     points.add("host_disk_busy_ratio", &labels, 4, Some(busy.min(10_000)));
 }
 
-/// What passed an interface between the readings, in the same way.
+/// Increase of an interface's counters between the readings, in the same way.
 fn network_since(earlier: &Network, later: &Network) -> Option<Network> {
     if earlier.index != later.index {
         return None;

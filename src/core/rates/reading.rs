@@ -1,4 +1,5 @@
-//! What was read of the machine at one moment: counters as the kernel keeps them. What could not be read is `None` or not there.
+//! Raw counters of the machine at one moment, as the kernel keeps them. Values that could not be
+//! read are `None` or absent.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,17 +8,17 @@ use crate::core::time::Now;
 /// Everything of one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reading {
-    /// When, on both clocks.
+    /// Time, on both clocks.
     pub at: Now,
     /// The same moment on the clock that stands still in suspend: its distance to `at.mono` grows only while the machine sleeps.
     pub awake: Duration,
-    /// Which boot.
+    /// Boot id.
     pub boot_id: Option<String>,
     /// Time since boot, in seconds.
     pub uptime_s: Option<u64>,
-    /// Whether the clock follows a time server.
+    /// State of time synchronization.
     pub is_clock_synchronised: Option<bool>,
-    /// What the processors did since boot, over all cores.
+    /// Processor times since boot, over all cores.
     pub cpu: Option<Cpu>,
     /// Averages of the run queue, in hundredths, over 1, 5 and 15 minutes.
     pub load_hundredths: Option<[u64; 3]>,
@@ -33,7 +34,7 @@ pub struct Reading {
     pub forks: Option<u64>,
     /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since boot, in microseconds.
     pub stalled_us: BTreeMap<(&'static str, &'static str), u64>,
-    /// What the memory is used for.
+    /// Use of the memory.
     pub memory: MemoryUse,
     /// Processes that were killed for want of memory since boot.
     pub oom_kills: Option<u64>,
@@ -51,13 +52,13 @@ pub struct Reading {
     pub temperatures_milli: BTreeMap<String, i64>,
     /// Fans by sensor, in turns a minute.
     pub fans_rpm: BTreeMap<String, u64>,
-    /// Whether a Raspberry Pi's supply is below 4.63 V right now.
+    /// State of a Raspberry Pi's supply: below 4.63 V right now.
     pub is_under_voltage: Option<bool>,
-    /// Whether a Raspberry Pi slows its processor down right now.
+    /// State of a Raspberry Pi's processor: throttled right now.
     pub is_throttled: Option<bool>,
     /// This program.
     pub own: Own,
-    /// What could not be read and should be there on any machine, with the reason.
+    /// Values that every machine should have and that could not be read, with the reason.
     pub unread: BTreeMap<&'static str, String>,
 }
 
@@ -78,49 +79,50 @@ pub const CPU_MODES: [&str; 8] = [
 pub struct MemoryUse {
     /// All that the kernel has.
     pub total: Option<u64>,
-    /// What nothing uses at all.
+    /// Unused memory.
     pub free: Option<u64>,
     /// Caches of devices.
     pub buffers: Option<u64>,
     /// Caches of files.
     pub cached: Option<u64>,
-    /// What could be given to a new program without swapping.
+    /// Memory available to new programs without swapping.
     pub available: Option<u64>,
     /// Swap space.
     pub swap_total: Option<u64>,
-    /// What of it is free.
+    /// Free part of it.
     pub swap_free: Option<u64>,
 }
 
 /// One file system.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FileSystem {
-    /// What is mounted, as the kernel calls it: `/dev/mmcblk0p2`.
+    /// Device, as the kernel calls it: `/dev/mmcblk0p2`.
     pub device: String,
-    /// Which kind: `ext4`.
+    /// File system: `ext4`.
     pub kind: String,
-    /// Whether nothing can be written to it. An ext4 that saw an error of its disk becomes so by itself.
+    /// True if nothing can be written to it. An ext4 that saw an error of its disk becomes so by
+    /// itself.
     pub is_read_only: bool,
-    /// How full it is.
+    /// Used and free space.
     pub space: Space,
 }
 
-/// How full a file system is.
+/// Used and free space of a file system.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Space {
     /// All bytes.
     pub size: u64,
     /// Bytes that are free.
     pub free: u64,
-    /// What of these programs without privileges can still write.
+    /// Part of it that unprivileged programs can still write.
     pub available: u64,
     /// Inodes: as many files and folders as there can be. 0 where the file system has no such limit.
     pub inodes: u64,
-    /// What of them is free.
+    /// Free inodes.
     pub inodes_free: u64,
 }
 
-/// What one device of compressed memory holds, in bytes.
+/// Content of one zram device, in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Zram {
     /// As it was written.
@@ -131,7 +133,7 @@ pub struct Zram {
     pub memory: u64,
 }
 
-/// What this program uses itself.
+/// Usage of this program itself.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Own {
     /// Memory in bytes, with its share of what it has in common with others.
@@ -155,20 +157,20 @@ pub struct Disk {
     pub writes: Transfers,
     /// Milliseconds in which at least one of either was under way.
     pub busy_ms: u64,
-    /// How far the life of an eMMC is used up, in tenths, by its own word; the worse of its two kinds of memory.
+    /// Used life of an eMMC in tenths, as it reports it; the worse of its two kinds of memory.
     pub life_used_tenths: Option<u64>,
-    /// Whether an eMMC uses up its spare blocks: 1 is normal, 2 is 80 % gone, 3 is 90 %.
+    /// Spare blocks of an eMMC: 1 is normal, 2 is 80 % used, 3 is 90 %.
     pub pre_eol: Option<u64>,
 }
 
 /// Operations of one direction.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Transfers {
-    /// How many ended.
+    /// Number of completed operations.
     pub operations: u64,
-    /// What they carried.
+    /// Bytes transferred.
     pub bytes: u64,
-    /// How long they took together, in milliseconds.
+    /// Total duration, in milliseconds.
     pub took_ms: u64,
 }
 

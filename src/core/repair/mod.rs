@@ -1,5 +1,5 @@
-//! What the doctor's findings have for an automatic repair: the closed list, the recipe of each, and how the files are changed that are
-//! not ours alone.
+//! Automatic repairs of the doctor's findings: the closed list, the recipe of each, and edits of
+//! files that others own.
 //!
 //! It reads and writes nothing; the keeper does.
 
@@ -7,7 +7,7 @@ pub mod recipe;
 
 pub use recipe::{Proof, Recipe, Step};
 
-/// What can be repaired by the program itself. Nothing else can be asked of the keeper.
+/// Repairs that the program itself can do. The keeper accepts nothing else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Repair {
     /// Switch the kernel's memory controller on.
@@ -57,12 +57,12 @@ impl Repair {
     }
 }
 
-/// Why a file is left alone: the reason, and what a person can do.
+/// Reason why a file is left alone: the reason, and what a person can do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Left {
     /// The reason.
     pub why: &'static str,
-    /// What to do; `FILE` stands for the file.
+    /// Fix; `FILE` stands for the file.
     pub fix: &'static str,
 }
 
@@ -136,13 +136,13 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
 /// A mounted file system, as `/proc/mounts` has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mount<'a> {
-    /// What is mounted.
+    /// Mounted device.
     pub device: &'a str,
-    /// Where.
+    /// Mount point.
     pub point: &'a str,
     /// The file system: `vfat`.
     pub kind: &'a str,
-    /// Whether nothing can be written there.
+    /// True if nothing can be written there.
     pub is_read_only: bool,
 }
 
@@ -178,7 +178,7 @@ pub fn mount_of<'a>(text: &'a str, path: &str) -> Option<Mount<'a>> {
 pub struct Swap<'a> {
     /// The file or device.
     pub path: &'a str,
-    /// What lies in it, in KiB.
+    /// Used space, in KiB.
     pub used_kib: u64,
 }
 

@@ -5,13 +5,13 @@ use super::{KernelLine, Left, kernel_line};
 /// Effect of a repair on a machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recipe {
-    /// What it changes.
+    /// Description of the change.
     pub does: String,
-    /// What it does not touch.
+    /// Description of what it leaves alone.
     pub leaves: String,
-    /// How it is taken back.
+    /// Description of the undo.
     pub undo: String,
-    /// Whether it takes effect with the next start of the machine only.
+    /// True if it takes effect with the next start of the machine only.
     pub needs_reboot: bool,
     /// Steps, in this order.
     pub steps: Vec<Step>,
@@ -84,7 +84,7 @@ impl Recipe {
         commands
     }
 
-    /// What is left to a person after it.
+    /// Task that remains for a person.
     pub fn remains(&self) -> Option<String> {
         self.needs_reboot
             .then(|| "a reboot: sudo reboot".to_owned())

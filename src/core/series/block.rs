@@ -16,7 +16,7 @@ pub const TICKS_MAX: usize = 2_160;
 pub const COLUMNS_MAX: usize = 4_096;
 /// Values of one block: 2,000 series through a minute at 5 s, twenty times over.
 const VALUES_MAX: usize = 1 << 19;
-/// What a block may be unpacked. Bytes that promise more are not ours.
+/// Maximum unpacked size of a block. Bytes that promise more are not ours.
 const UNPACKED_BYTES_MAX: u64 = 4 << 20;
 /// The first byte: the form that this program writes.
 const FORM: u64 = 1;
@@ -27,11 +27,11 @@ pub type Column = Vec<Option<i64>>;
 /// Ticks of one boot, with the values of the series that were there.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Block {
-    /// Which boot `ticks` count from: the row of the table of boots.
+    /// Boot from which `ticks` count: the row of the table of boots.
     pub boot: u32,
     /// Wall clock minus the clock since boot, when the block was closed.
     pub wall_offset_ms: i64,
-    /// Whether that wall clock could be believed.
+    /// True if that wall clock could be believed.
     pub clock_is_set: bool,
     /// Milliseconds since boot of each tick.
     pub ticks: Vec<u64>,
@@ -41,7 +41,7 @@ pub struct Block {
     pub columns: Vec<(u32, Column)>,
 }
 
-/// Why bytes are not a block.
+/// Reasons why bytes are not a block.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BlockError {
     /// They cannot be unpacked, end too early, or go on behind the end.
@@ -247,7 +247,7 @@ fn take_u32(rest: &mut &[u8]) -> Result<u32, BlockError> {
     u32::try_from(take(rest)?).map_err(|_out_of_range| BlockError::Damaged)
 }
 
-/// How much each step differs from the one before: zeros, for ticks in time.
+/// Writes the difference between successive steps: zeros for regular ticks.
 fn put_steps(plain: &mut Vec<u8>, ticks: &[u64]) {
     let (mut before, mut step) = (0_u64, 0_u64);
     for tick in ticks {

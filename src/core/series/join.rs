@@ -8,7 +8,8 @@ use super::block::{Block, Column};
 const SAME_CLOCK_MS: u64 = 1_000;
 
 impl Block {
-    /// Whether `other` is of the same boot and by the same clock, so that both can be one block.
+    /// Returns whether `other` is of the same boot and by the same clock, so that both can be one
+    /// block.
     pub const fn is_like(&self, other: &Self) -> bool {
         self.boot == other.boot
             && self.clock_is_set == other.clock_is_set

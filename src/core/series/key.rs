@@ -16,7 +16,7 @@ pub struct Key {
     labels: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// Why something is not the key of a series.
+/// Reasons why something is not the key of a series.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeyError {
     /// A name that Prometheus would refuse, or longer than 128 bytes.

@@ -1,4 +1,4 @@
-//! What is measured: series of scaled integers, named as Prometheus names them.
+//! Series of scaled integers, with names as in Prometheus.
 //!
 //! A value is an integer and the number of its decimal digits, so that it is written, added up, printed and compared exactly: a share
 //! of 0.1234 with four digits is 1234.
@@ -29,7 +29,7 @@ pub struct Series {
 /// One value of one series.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Point {
-    /// What was measured.
+    /// Series that was measured.
     pub series: Series,
     /// The value times `10^digits`.
     pub value: i64,
@@ -40,7 +40,7 @@ pub struct Point {
 pub struct Tick {
     /// Both clocks of that moment. A board without a battery starts in 1970: the wall clock counts only where `clock_is_set`.
     pub at: Now,
-    /// Whether the wall clock can be believed.
+    /// True if the wall clock can be believed.
     pub clock_is_set: bool,
     /// The values: each series once at most.
     pub points: Vec<Point>,
@@ -53,7 +53,8 @@ impl Tick {
     }
 }
 
-/// What the values of a metric count, by the end of its name as Prometheus would have it; empty: things.
+/// Unit of a metric's values, by the suffix of its name as in Prometheus; empty: a number of
+/// things.
 pub fn unit(metric: &str) -> &'static str {
     // Longer ends before those that they end with.
     const ENDS: [&str; 12] = [

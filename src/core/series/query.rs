@@ -1,4 +1,4 @@
-//! What can be asked of the samples, and what is answered.
+//! Queries on the samples, and their results.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::core::time::Wall;
 /// A question.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Query {
-    /// Which series.
+    /// Selected series.
     pub select: Select,
     /// The first moment.
     pub from: Wall,
     /// The moment after the last.
     pub to: Wall,
-    /// How far apart the answer's values are, at least; `None`: as fine as they were kept.
+    /// Minimum distance between values of the result; `None`: as fine as stored.
     pub step: Option<Duration>,
 }
 
-/// Which series are meant.
+/// Selection of series.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Select {
     /// All.
@@ -34,20 +34,20 @@ pub enum Select {
 pub struct Known {
     /// Its number in this database, for as long as it has samples there.
     pub number: u32,
-    /// What it is called.
+    /// Name and labels.
     pub series: Series,
 }
 
 /// The values of one series, the oldest first.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Line {
-    /// Which.
+    /// The series.
     pub known: Known,
-    /// What was measured. A moment without a value is not among them.
+    /// Values. Moments without a value are left out.
     pub spots: Vec<Spot>,
 }
 
-/// What a series was at a moment, or over a step that begins with it.
+/// Value of a series at a moment, or over a step that begins with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Spot {
     /// The moment, or the beginning of the step.
@@ -58,7 +58,7 @@ pub struct Spot {
     pub mean: i64,
     /// The largest value.
     pub max: i64,
-    /// How many values there were.
+    /// Number of values.
     pub count: u32,
 }
 
@@ -78,7 +78,7 @@ pub struct Search {
 /// A series of the list.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Listed {
-    /// Whether it is not measured any more.
+    /// True if it is not measured any more.
     pub has_ended: bool,
     /// Name and labels, as [`super::Key`] writes them.
     pub key: String,
@@ -89,8 +89,8 @@ pub struct Listed {
 pub struct Page {
     /// The series.
     pub series: Vec<Listed>,
-    /// How many match the question, with those of other pages.
+    /// Number of matches on all pages.
     pub total: usize,
-    /// Whether more follow.
+    /// True if more follow.
     pub has_more: bool,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::block::Column;
 
-/// What a series was over one step.
+/// Values of a series over one step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Cell {
     /// The smallest value.
@@ -13,7 +13,7 @@ pub struct Cell {
     pub mean: i64,
     /// The largest value.
     pub max: i64,
-    /// How many values there were: at least one.
+    /// Number of values: at least one.
     pub count: u32,
 }
 

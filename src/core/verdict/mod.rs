@@ -105,7 +105,7 @@ impl Part {
     }
 }
 
-/// How bad it is.
+/// Severity.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
     /// Nothing is wrong.
@@ -163,7 +163,7 @@ pub struct Known<'a> {
     pub link: Link,
     /// Time since the last byte of the control plane; `None` without a session.
     pub link_age: Option<Duration>,
-    /// Whether a cluster is configured.
+    /// True if a cluster is configured.
     pub has_cluster: bool,
     /// Time since the last byte of the API server, or since the start where none came.
     pub cluster_age: Duration,
@@ -180,13 +180,13 @@ pub struct Verdict {
     pub code: &'static str,
     /// The part that the sentence is about.
     pub part: Part,
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
     /// The first line, without a full stop.
     pub sentence: String,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
-    /// When it began, where something is wrong.
+    /// Time when it began, where something is wrong.
     pub since: Option<Wall>,
     /// Age of the knowledge behind the sentence.
     pub age: Option<Duration>,
@@ -197,15 +197,15 @@ pub struct Verdict {
 /// The state of a part.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct State {
-    /// Which.
+    /// The part.
     pub part: Part,
     /// As in [`Verdict`]; `unknown` and `none` are possible too.
     pub code: &'static str,
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
     /// The sentence of the worst condition.
     pub sentence: Option<String>,
-    /// When that began.
+    /// Time when that began.
     pub since: Option<Wall>,
     /// Age of what is known of this part.
     pub age: Option<Duration>,

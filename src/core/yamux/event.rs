@@ -1,4 +1,4 @@
-//! What a session tells and is told: names of streams, events, reasons, figures.
+//! Names of streams, events, reasons and figures of a session.
 
 use std::{fmt, ops::Range};
 
@@ -18,7 +18,7 @@ impl StreamKey {
     }
 }
 
-/// Why a stream ended before both sides finished it.
+/// Reasons why a stream ended before both sides finished it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ResetReason {
     /// The peer reset it.
@@ -50,7 +50,7 @@ impl fmt::Display for ResetReason {
     }
 }
 
-/// What a GoAway says.
+/// Reason of a GoAway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GoAway {
     /// 0: no new streams, those that run go on.
@@ -83,7 +83,7 @@ impl GoAway {
     }
 }
 
-/// What became known by receiving.
+/// Events of received bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
     /// The peer opened a stream. It takes a slot until it is released.
@@ -102,12 +102,12 @@ pub enum Event {
     Ended(Unreadable),
 }
 
-/// How far [`Yamux::receive`](super::Yamux::receive) came.
+/// Progress of [`Yamux::receive`](super::Yamux::receive).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Received {
     /// Bytes of the input that are dealt with.
     pub used: usize,
-    /// What happened; `None` when all input is used.
+    /// Event; `None` when all input is used.
     pub event: Option<Event>,
 }
 
@@ -122,7 +122,7 @@ pub enum Write {
     Closed,
 }
 
-/// What a session holds and what it has refused.
+/// Load of a session, and numbers of refusals.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
     /// Slots that are taken.

@@ -8,7 +8,7 @@ pub type Head = [u8; HEADER_BYTES];
 
 const VERSION: u8 = 0;
 
-/// What a frame is about.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// `length` bytes of payload follow.
@@ -37,7 +37,7 @@ impl Flags {
     /// The stream is over in both directions.
     pub const RST: Self = Self(8);
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -52,7 +52,7 @@ impl Flags {
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Header {
-    /// What the frame is about.
+    /// Type.
     pub kind: Kind,
     /// Its flags.
     pub flags: Flags,

@@ -56,12 +56,12 @@ impl Resets {
         self.answered.retain(|answered| *answered != id);
     }
 
-    /// Whether the RST of this id has not gone out.
+    /// Returns whether the RST of this id has not gone out.
     pub(super) fn is_waiting(&self, id: u32) -> bool {
         self.waiting.contains(&id)
     }
 
-    /// Whether nothing more should be begun that may need an RST.
+    /// Returns whether nothing more should be begun that may need an RST.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
@@ -71,12 +71,12 @@ impl Resets {
         self.waiting.pop_first()
     }
 
-    /// How many wait.
+    /// Number of waiting resets.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many were left out for want of room.
+    /// Number of resets that were dropped for lack of space.
     pub(super) const fn unanswered(&self) -> u64 {
         self.unanswered
     }

@@ -17,13 +17,13 @@ const SETTINGS: Settings = Settings {
     reason = "four facts of a stream that the model checks one by one"
 )]
 struct Theirs {
-    /// What we have granted and they have not used.
+    /// Credit that we granted and the peer has not used.
     may_send: u64,
     sent: u64,
     finished: bool,
-    /// What they have granted and we have not used.
+    /// Credit that the peer granted and we have not used.
     granted: u64,
-    /// What has come back: first frame seen, FIN seen.
+    /// Acknowledged parts: first frame seen, FIN seen.
     acknowledged: bool,
     finished_here: bool,
     /// They broke a rule on it: it may be reset at any time.
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// What the peer makes of one of our frames.
+    /// Reaction of the peer to one of our frames.
     fn peer_hears(&mut self, frame: Head) {
         let seed = self.seed;
         let heard = Header::decode(frame).unwrap();

@@ -7,9 +7,9 @@ use super::{StreamKey, WINDOW, frame::Flags};
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) serial: u64,
-    /// What we may still send.
+    /// Bytes that we may still send.
     pub(super) send_window: u32,
-    /// What the peer may still send.
+    /// Bytes that the peer may still send.
     receive_window: u32,
     /// Received and not consumed.
     buffered: u32,
@@ -51,7 +51,7 @@ impl Stream {
         self.buffered
     }
 
-    /// Whether the peer may send so much now.
+    /// Returns whether the peer may send so much now.
     pub(super) const fn may_receive(&self, bytes: u32) -> bool {
         bytes <= self.receive_window
     }
@@ -74,7 +74,8 @@ impl Stream {
         bytes
     }
 
-    /// Whether a window update is due: at half a window, as every implementation does it, so that the peer need not wait.
+    /// Returns whether a window update is due: at half a window, as every implementation does it,
+    /// so that the peer need not wait.
     pub(super) const fn owes(&self) -> bool {
         self.owed >= WINDOW / 2 && !self.finished_there
     }

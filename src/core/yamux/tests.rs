@@ -1,4 +1,4 @@
-//! What the machine decides, frame by frame.
+//! Decisions of the machine, frame by frame.
 
 use super::*;
 use proptest::prelude::*;

@@ -82,7 +82,7 @@ impl Content {
         }
     }
 
-    /// What is asked for in `Accept` to have an existing object in this form.
+    /// Media type in `Accept` that returns an existing object in this form.
     pub const fn accept(self) -> &'static str {
         self.existing().word()
     }

@@ -144,7 +144,7 @@ impl Subject {
         }
     }
 
-    /// Where the object has the specification of its Pods.
+    /// Path of the Pod specification in the object.
     pub(super) const fn pod_spec(self) -> Option<&'static str> {
         match self {
             Self::Pod => Some("/spec"),

@@ -13,7 +13,7 @@ use super::{
 #[derive(Clone, Debug, Eq)]
 pub struct Fault {
     rule: Rule,
-    /// What is asked for.
+    /// Rejected value.
     value: String,
     /// The field, for people.
     field: String,
@@ -68,7 +68,7 @@ impl Fault {
         }
     }
 
-    /// What would pass.
+    /// Alternative that would be accepted.
     pub(super) fn fix(&self) -> String {
         match self.rule {
             Rule::ExternalIp => {

@@ -63,7 +63,7 @@ pub(super) fn check(pod: &Value, found: &mut Vec<Breach>) {
     }
 }
 
-/// What the Pod itself says.
+/// Rules on the Pod itself.
 fn whole(pod: &Value, found: &mut Vec<Breach>) {
     for name in ["hostNetwork", "hostPID", "hostIPC"] {
         if is_true(pod, &format!("/spec/{name}")) {
@@ -94,7 +94,7 @@ fn whole(pod: &Value, found: &mut Vec<Breach>) {
     }
 }
 
-/// What the Pod and each container may say.
+/// Rules on the Pod and each container.
 fn profiles(place: &str, of: &Value, found: &mut Vec<Breach>) {
     let mut forbid = |path: &str, value: String| found.push(breach(field(place, path), value));
     for path in [
@@ -123,7 +123,7 @@ fn profiles(place: &str, of: &Value, found: &mut Vec<Breach>) {
     }
 }
 
-/// What only a container says.
+/// Rules on a container only.
 fn of_container(place: &str, container: &Value, found: &mut Vec<Breach>) {
     let mut forbid = |path: &str, value: String| found.push(breach(field(place, path), value));
     let path = "/securityContext/privileged";
