@@ -57,15 +57,15 @@ mod parts;
 pub mod trial;
 mod viewers;
 
-/// How long the link may take to say good-bye, and the Lease to be released after it.
+/// Time for the link to close, and for the Lease to be released after it.
 const GOOD_BYE: Duration = Duration::from_secs(6);
-/// How long the last sums of the audit may take at the stop.
+/// Time for the last sums of the audit at the stop.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
-/// How often samples are written.
+/// Interval between flushes of samples.
 const FLUSH_EVERY: Duration = Duration::from_secs(60);
-/// How often the disk is looked after.
+/// Interval between maintenance runs of the disk.
 const TEND_EVERY: Duration = Duration::from_secs(30);
-/// How often it is looked whether the service manager has to be told something: from memory.
+/// Interval between status updates to the service manager, from memory.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
 const COMMANDS_MAX: usize = 8;
@@ -184,7 +184,7 @@ async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
     good_bye.or(late).await;
 }
 
-/// What the parts of the running agent share.
+/// Shared components of the running agent.
 struct Agent {
     settings: Settings,
     lines: log::Recent,

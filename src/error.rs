@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// Whether trying again can help.
+/// Chance that another try helps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Retry {
     /// The cause is short-lived (a busy queue, a reset connection).
@@ -18,11 +18,11 @@ pub enum Retry {
 /// An error with its three answers. Shown as `what: why`, with the fix in a line of its own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
-    /// What failed, with the thing's name: lower case, no full stop.
+    /// Failed operation, with the thing's name: lower case, no full stop.
     pub what: String,
-    /// Why, from the nearest cause to the farthest.
+    /// Reasons, from the nearest cause to the farthest.
     pub why: Vec<String>,
-    /// What a person can do about it.
+    /// Action for a person.
     pub fix: Option<String>,
     /// Whether trying again can help.
     pub retry: Retry,

@@ -37,7 +37,7 @@ pub enum Format {
 /// A remembered line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Line {
-    /// When it was written.
+    /// Time when it was written.
     pub at: Wall,
     /// How important it is.
     pub level: Level,
@@ -146,7 +146,8 @@ pub fn install(format: Format, level: LevelFilter, clock: fn() -> Wall) -> Resul
     Ok(recent)
 }
 
-/// Whether standard error is the journal: systemd names the device and inode of the stream that it made.
+/// Returns whether standard error is the journal: systemd names the device and inode of the stream
+/// that it made.
 pub fn is_journal(journal_stream: Option<&str>) -> bool {
     let Some((device, inode)) = journal_stream.and_then(|text| text.split_once(':')) else {
         return false;

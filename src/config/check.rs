@@ -32,7 +32,7 @@ use crate::{
 /// What the program knows about where it runs, for the defaults that depend on it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// Whether it runs as root.
+    /// True if it runs as root.
     pub(super) is_root: bool,
     /// `RUNTIME_DIRECTORY`, which systemd makes for the service.
     pub(super) service_runtime_dir: Option<PathBuf>,

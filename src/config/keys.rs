@@ -424,7 +424,7 @@ keys! {
     }
 }
 
-/// Whether a variable of this name sets a key.
+/// Returns whether a variable of this name sets a key.
 pub fn is_variable(name: &str) -> bool {
     KEYS.iter()
         .any(|key| key.variable() == name || key.older_names.contains(&name))

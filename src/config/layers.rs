@@ -111,7 +111,7 @@ pub(super) struct Merged {
     pub(super) entries: BTreeMap<&'static str, Entry>,
     pub(super) problems: Vec<Error>,
     pub(super) warnings: Vec<Error>,
-    /// Whether a file could not be read in full, so that what is missing may stand in it.
+    /// True if a file could not be read in full, so that what is missing may stand in it.
     pub(super) is_incomplete: bool,
 }
 

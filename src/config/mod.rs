@@ -44,7 +44,7 @@ pub const FILE_VARIABLE: &str = "PIPEOPS_CONFIG";
 pub struct Sources {
     /// The file that was named; it must be there. `None` is [`DEFAULT_FILE`], which may be missing.
     pub file: Option<PathBuf>,
-    /// Whether the file that was named is only going to be written, so that it need not be there.
+    /// True if the file that was named is only going to be written, so that it need not be there.
     pub is_new: bool,
     /// The environment.
     pub environment: BTreeMap<OsString, OsString>,
@@ -54,7 +54,7 @@ pub struct Sources {
     pub options: Vec<Given>,
     /// The folder that relative paths are below.
     pub folder: PathBuf,
-    /// Whether the program runs as root.
+    /// True if the program runs as root.
     pub is_root: bool,
 }
 

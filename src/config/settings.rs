@@ -108,7 +108,8 @@ pub struct Pipeops {
     pub cluster_name: Option<String>,
     /// Id of this agent; `None` is the one on disk, or a new one.
     pub agent_id: Option<String>,
-    /// Whether an unencrypted control plane on another machine is accepted: for gateways that it names, too.
+    /// True if an unencrypted control plane on another machine is accepted: for gateways that it
+    /// names, too.
     pub allows_plaintext: bool,
     /// Gateways that the control plane may name whatever their address.
     pub gateways: Vec<ApiUrl>,
@@ -152,9 +153,9 @@ pub struct Access {
     pub pod_security: PodSecurity,
     /// Services that it may open ports of the nodes with.
     pub expose: Expose,
-    /// Whether a short-lived token of a narrow account is shared with it.
+    /// True if a short-lived token of a narrow account is shared with it.
     pub shares_token: bool,
-    /// Whether requests may bring an `Authorization` of their own.
+    /// True if requests may bring an `Authorization` of their own.
     pub accepts_foreign_tokens: bool,
 }
 
@@ -205,7 +206,7 @@ pub struct Dashboard {
     pub names: Vec<String>,
     /// The certificate that is shown there; `None`: one that is made for it.
     pub certificate: Option<CertificateFiles>,
-    /// Whether somebody who has not logged in sees there how the machine is.
+    /// True if somebody who has not logged in sees there how the machine is.
     pub shows_itself: bool,
 }
 

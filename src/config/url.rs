@@ -82,13 +82,14 @@ impl ApiUrl {
         })
     }
 
-    /// Whether the connection stays on this machine.
+    /// Returns whether the connection stays on this machine.
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.host)
     }
 }
 
-/// Whether `host` is this machine, by its text alone: a name other than `localhost` could be anything tomorrow.
+/// Returns whether `host` is this machine, by its text alone: a name other than `localhost` could
+/// be anything tomorrow.
 pub fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -68,7 +68,7 @@ pub enum Value {
     Labels(BTreeMap<String, String>),
 }
 
-/// Why a value is not accepted, and what would be.
+/// Reason why a value is not accepted, and what would be.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal {
     /// Why, as the end of a sentence that begins with the key.

@@ -90,7 +90,7 @@ pub(super) async fn telemetry(settings: &Settings, board: &Board) -> Result<Tele
 }
 
 impl Network {
-    /// Whether the wall clock may have been set since boot.
+    /// Returns whether the wall clock may have been set since boot.
     pub(super) fn clock_is_set(&self) -> bool {
         !self.clock.is_behind()
     }
@@ -129,7 +129,7 @@ impl Network {
         self.clock
     }
 
-    /// Whether a wall clock that shows this can be believed.
+    /// Returns whether a wall clock that shows this can be believed.
     pub(super) fn believer(&self) -> Box<dyn Fn(Wall) -> bool> {
         let clock = self.clock;
         Box::new(move |wall| clock.believes(wall))

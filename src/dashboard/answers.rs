@@ -40,7 +40,7 @@ pub trait Answers: 'static {
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
 }
 
-/// Why somebody was turned away before there was a request.
+/// Reasons why somebody was turned away before there was a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Away {
     /// All places were taken, or this one was by somebody who said nothing and had to give it up.
@@ -129,7 +129,7 @@ pub enum From {
     Port {
         /// The address at the other end.
         address: IpAddr,
-        /// Whether by TLS.
+        /// True if by TLS.
         is_encrypted: bool,
     },
 }
@@ -144,7 +144,7 @@ impl From {
         }
     }
 
-    /// Whether it came by TLS.
+    /// Returns whether it came by TLS.
     pub const fn is_encrypted(self) -> bool {
         matches!(
             self,
@@ -157,7 +157,8 @@ impl From {
 }
 
 impl Caller {
-    /// Whether it is root of this machine: more than an operator, by the word of the kernel.
+    /// Returns whether it is root of this machine: more than an operator, by the word of the
+    /// kernel.
     pub const fn is_root(&self) -> bool {
         matches!(self.from, From::Socket(Peer { uid: 0, .. }))
     }

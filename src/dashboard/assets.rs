@@ -21,13 +21,13 @@ const ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 /// What an asker has already, and how it can be told the rest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
-    /// Whether it reads gzip.
+    /// True if it reads gzip.
     pub(super) takes_gzip: bool,
     /// `If-None-Match`.
     pub(super) has: Option<String>,
 }
 
-/// Whether an `Accept-Encoding` names gzip, and not as something that is not wanted.
+/// Returns whether an `Accept-Encoding` names gzip, and not as something that is not wanted.
 pub(super) fn takes_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|one| {
         let (name, quality) = one.split_once(';').unwrap_or((one, ""));

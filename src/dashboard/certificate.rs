@@ -85,7 +85,8 @@ pub enum Origin {
 pub struct Time {
     /// Never before a time that has certainly been.
     pub now: Wall,
-    /// Whether the clock may have been set since boot. By one that was not, nothing that is there is judged.
+    /// True if the clock may have been set since boot. By one that was not, nothing that is there
+    /// is judged.
     pub is_believed: bool,
 }
 

@@ -67,7 +67,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether it takes a place from whoever comes from there: other machines have places of their own.
+    /// Returns whether it takes a place from whoever comes from there: other machines have places
+    /// of their own.
     fn is_rival_of(&self, source: Source) -> bool {
         let is_here = |source| source == Source::Here;
         self.doing.get() != Doing::Flows && is_here(self.source) == is_here(source)
@@ -122,8 +123,9 @@ impl Connections {
         smol::future::yield_now().await;
     }
 
-    /// Whether one more is served: where all places are taken, whoever has been silent the longest gives up its own. Of other machines
-    /// that is one of those who have the most, so that nobody pushes out the rest.
+    /// Returns whether one more is served: where all places are taken, whoever has been silent the
+    /// longest gives up its own. Of other machines that is one of those who have the most, so that
+    /// nobody pushes out the rest.
     fn has_room(&mut self, source: Source) -> bool {
         let of = |source: Source| {
             let own = self.served.iter().filter(|rival| rival.source == source);

@@ -69,7 +69,7 @@ impl Topic {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Topics(u8);
 
-/// Why a choice of topics is not granted.
+/// Reasons why a choice of topics is not granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NoTopics {
     /// One of them does not exist, or there is none.
@@ -128,7 +128,7 @@ pub struct Hub {
     /// The newest beat: its number, and its text.
     beat: RefCell<(u64, Bytes)>,
     viewers: Cell<usize>,
-    /// Whether messages are kept: from the first viewer on, until [`Hub::rest`].
+    /// True if messages are kept: from the first viewer on, until [`Hub::rest`].
     is_kept: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
     /// Who waits for the first viewer.
@@ -156,7 +156,8 @@ impl Hub {
         self.viewers.get()
     }
 
-    /// Whether what is published is kept: somebody watches, or did a moment ago and may come back.
+    /// Returns whether what is published is kept: somebody watches, or did a moment ago and may
+    /// come back.
     pub const fn is_heard(&self) -> bool {
         self.is_kept.get()
     }
@@ -252,7 +253,7 @@ impl Hub {
         }
     }
 
-    /// Whether nothing after this id was dropped.
+    /// Returns whether nothing after this id was dropped.
     fn remembers(&self, id: u64) -> bool {
         let before_ring = match self.ring.borrow().front() {
             Some(oldest) => oldest.id - 1,

@@ -149,7 +149,7 @@ impl Reply {
         self
     }
 
-    /// Whether its body comes while it is read.
+    /// Returns whether its body comes while it is read.
     pub(super) const fn flows(&self) -> bool {
         matches!(self.content, Content::Flow(_))
     }

@@ -68,8 +68,8 @@ struct Network {
 }
 
 impl Network {
-    /// Whether this machine may be asked under that name. A page of a stranger can give a name of its own to this machine, and no
-    /// address.
+    /// Returns whether this machine may be asked under that name. A page of a stranger can give a
+    /// name of its own to this machine, and no address.
     fn is_here(&self, name: &str) -> bool {
         let is_own = |own: &String| own.eq_ignore_ascii_case(name);
         name.parse::<IpAddr>().is_ok()
@@ -286,7 +286,7 @@ impl Site {
         answer.or(late).await
     }
 
-    /// Whether the session of this cookie is still there.
+    /// Returns whether the session of this cookie is still there.
     fn is_open(&self, cookie: String) -> Box<dyn Fn() -> bool> {
         let answers = Rc::clone(&self.answers);
         Box::new(move || answers.session(&cookie).is_some())

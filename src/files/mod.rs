@@ -24,9 +24,9 @@ mod spool;
 pub use attributes::Attributes;
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
 
-/// What only the owner may read and write.
+/// Mode of files that only the owner may read and write.
 pub const PRIVATE: u32 = 0o600;
-/// What ends the name of a file that was being written when the power went.
+/// Suffix of a file that was being written when the power was lost.
 pub const UNFINISHED: &str = ".unfinished";
 
 /// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or the new one and nothing between.

@@ -19,9 +19,9 @@ use nix::fcntl::OFlag;
 use super::{PRIVATE, explain};
 use crate::error::{Error, Retry};
 
-/// What all spooled files hold at most, together.
+/// Maximum bytes of all spooled files together.
 pub const SPOOLED_BYTES_MAX: u64 = 64 << 20;
-/// What one spooled file holds at most.
+/// Maximum bytes of one spooled file.
 pub const SPOOLED_FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// The place for large answers, and what is left of its quota.
@@ -39,7 +39,7 @@ pub struct SpoolFile {
     used: Rc<Cell<u64>>,
 }
 
-/// Why an answer could not be spooled.
+/// Reasons why an answer could not be spooled.
 #[derive(Debug)]
 pub enum SpoolFailure {
     /// This answer is larger than one answer may be.

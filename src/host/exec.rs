@@ -24,20 +24,21 @@ use crate::{
     host::clock,
 };
 
-/// Where programs of the system are. Folders of users are not among them.
+/// Directories of system programs. Those of users are not among them.
 const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
-/// How often a program that says nothing is looked after.
+/// Interval between checks on a silent program.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often a program whose file is being written is tried, and how many milliseconds it is left alone between two tries.
+/// Number of tries of a program whose file is being written, and the milliseconds between two of
+/// them.
 const BUSY_TRIES: u32 = 50;
 const BUSY_REST: u8 = 20;
 
-/// What a program may take.
+/// Limits of a program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// It is killed after that, with all that it started.
     pub within: Duration,
-    /// What is kept of each of its two streams; the rest is read and dropped.
+    /// Bytes kept of each of its two streams; the rest is read and dropped.
     pub output_bytes_max: usize,
 }
 
@@ -49,19 +50,19 @@ impl Limits {
     };
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ended {
     /// Its exit code; `None` where a signal ended it.
     pub code: Option<i32>,
-    /// What it said.
+    /// Standard output.
     pub output: String,
-    /// What it complained about.
+    /// Standard error.
     pub complaints: String,
 }
 
 impl Ended {
-    /// Whether it ended with 0.
+    /// Returns whether it ended with 0.
     pub fn is_fine(&self) -> bool {
         self.code == Some(0)
     }

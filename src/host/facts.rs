@@ -1,4 +1,4 @@
-//! What the machine is and what it is doing, read below a root path.
+//! Facts about the machine and its current state, read below a root path.
 //!
 //! Every fact may be missing: what cannot be read is `None`, never a guess. Every file is read with a cap.
 
@@ -22,7 +22,7 @@ use crate::{
 /// More than any of the files here has, on a machine with a thousand cores.
 const FILE_BYTES_MAX: usize = 512 * 1024;
 
-/// What does not change while the machine runs.
+/// Facts that do not change while the machine runs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Facts {
     /// The host's name.
@@ -39,7 +39,7 @@ pub struct Facts {
     pub memory_bytes: Option<u64>,
     /// The size of the file system at the root.
     pub disk_bytes: Option<u64>,
-    /// What tells this machine from a copy of its disk.
+    /// Fingerprint of the machine, which tells it from a copy of its disk.
     pub fingerprint: Fingerprint,
 }
 
@@ -64,7 +64,7 @@ pub fn hostname(root: &Path) -> Option<String> {
     line(root, "proc/sys/kernel/hostname").or_else(|| line(root, "etc/hostname"))
 }
 
-/// What the processors did since boot.
+/// Processor times since boot.
 pub fn cpu_times(root: &Path) -> Option<CpuTimes> {
     let stat = text(root, "proc/stat")?;
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -82,7 +82,7 @@ pub fn cpu_times(root: &Path) -> Option<CpuTimes> {
     })
 }
 
-/// What the memory is used for.
+/// Use of the memory.
 pub fn memory(root: &Path) -> Option<Memory> {
     let meminfo = text(root, "proc/meminfo")?;
     let bytes = |name: &str| {
@@ -129,7 +129,8 @@ pub fn disk_space(path: &Path) -> Option<DiskSpace> {
     })
 }
 
-/// What tells this machine from a copy of its disk: hashes, so that the serial numbers stay on the machine.
+/// Fingerprint of the machine, which tells it from a copy of its disk: hashes, so that serial
+/// numbers stay on the machine.
 ///
 /// The product's UUID of x86 machines is readable for root alone: the agent as an ordinary user knows the machine id only.
 pub fn fingerprint(root: &Path) -> Fingerprint {

@@ -1,4 +1,5 @@
-//! Whether this machine is in a network at all: cable, address, way out. Read below a root path, in a few milliseconds.
+//! Network state of the machine: carrier, address, default route. Read below a root path, in a few
+//! milliseconds.
 
 use std::{net::IpAddr, path::Path};
 

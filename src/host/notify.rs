@@ -29,7 +29,7 @@ impl Notifier {
         Self { socket }
     }
 
-    /// Whether there is a service manager to tell.
+    /// Returns whether there is a service manager to tell.
     pub const fn is_heard(&self) -> bool {
         self.socket.is_some()
     }
@@ -39,7 +39,7 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// What `systemctl status` shows.
+    /// Sets the text that `systemctl status` shows.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", one_line(status)));
     }

@@ -1,4 +1,4 @@
-//! What the kernel and people tell the process: stop, or read the settings again.
+//! Signals to the process: stop, or reload.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use smol::stream::StreamExt;
 
 use crate::error::{Error, Result};
 
-/// What a signal asks for.
+/// Meaning of a signal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wish {
     /// SIGTERM or SIGINT: stop in good order; the second one: stop at once.

@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// Whether it worked.
+    /// Returns whether it worked.
     pub(super) fn see(&self, act: &Act) -> Result<()> {
         let (holds, what) = match act {
             Act::Directory { path } => (self.path(path).is_dir(), path.clone()),

@@ -111,7 +111,7 @@ impl Place {
         self.text(path).map(|text| text.trim().to_owned())
     }
 
-    /// Whether the system has a program of that name.
+    /// Returns whether the system has a program of that name.
     pub(super) fn has(&self, program: &str) -> bool {
         exec::find(&self.root, program).is_some()
     }

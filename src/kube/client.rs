@@ -215,7 +215,7 @@ impl Client {
         Ok((response, lease))
     }
 
-    /// Whether Pods are out of reach from here, as far as the last tries tell.
+    /// Returns whether Pods are out of reach from here, as far as the last tries tell.
     pub(super) fn is_cut_off(&self) -> bool {
         (self.shared.now)().mono < self.shared.cut_off_until.get()
     }

@@ -10,7 +10,7 @@ use crate::net;
 /// Commands for a cluster of this machine that is stopped.
 const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50 (with OpenRC: sudo rc-service k3s start; tail -n 50 /var/log/k3s.log)";
 
-/// Why a call failed.
+/// Reasons why a call failed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Error {
     /// There is no usable kubeconfig; the text says why and how to mend it.
@@ -70,27 +70,27 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the API says that the thing does not exist.
+    /// Returns whether the API says that the thing does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Whether the API says that we may not.
+    /// Returns whether the API says that we may not.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
-    /// Whether the API says that it is there already, or that it has changed in between.
+    /// Returns whether the API says that it is there already, or that it has changed in between.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { status: 409, .. })
     }
 
-    /// Whether the API says that the resource version is too old (410): list again.
+    /// Returns whether the API says that the resource version is too old (410): list again.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused { status: 410, .. })
     }
 
-    /// Whether nothing came from the API server: no connection, no answer, or half of one.
+    /// Returns whether nothing came from the API server: no connection, no answer, or half of one.
     pub fn is_silence(&self) -> bool {
         match self {
             Self::Connection(_) | Self::NoAnswer { .. } | Self::Broken { .. } => true,
@@ -103,7 +103,7 @@ impl Error {
         }
     }
 
-    /// Whether the time was over.
+    /// Returns whether the time was over.
     pub fn is_deadline(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
@@ -201,7 +201,7 @@ impl From<&Error> for Told {
     }
 }
 
-/// Whether nobody listens at an API server of this machine.
+/// Returns whether nobody listens at an API server of this machine.
 fn is_stopped_here(error: &net::Error) -> bool {
     let host = error.target.rsplit_once(':').map_or("", |(host, _)| host);
     let host = host.trim_matches(['[', ']']);

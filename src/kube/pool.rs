@@ -55,7 +55,7 @@ pub(super) struct Lease {
     task: Task<()>,
     home: Weak<Pool>,
     heard: Rc<Heard>,
-    /// Whether it waited in the pool: then the server may have closed it meanwhile.
+    /// True if it waited in the pool: then the server may have closed it meanwhile.
     pub(super) is_reused: bool,
 }
 

@@ -75,7 +75,7 @@ impl Manifest {
         Self { expose, ..self }
     }
 
-    /// Whether the control plane may do everything.
+    /// Returns whether the control plane may do everything.
     pub fn is_full(&self) -> bool {
         self.reach == Reach::Full
     }

@@ -432,7 +432,7 @@ fn gather(
     }
 }
 
-/// Whether this can be the name of an object such as a Pod, and so a segment of a path.
+/// Returns whether this can be the name of an object such as a Pod, and so a segment of a path.
 pub fn is_name(name: &str) -> bool {
     let is_edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     name.len() <= NAME_BYTES_MAX

@@ -281,7 +281,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// Why there is no next line.
+/// Reasons why there is no next line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cut {
     Broken,

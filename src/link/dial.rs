@@ -28,7 +28,8 @@ use crate::{
     },
 };
 
-/// What waits unsent in the kernel has left our priorities: keep it as little as one bulk frame.
+/// Maximum bytes that wait unsent in the kernel, where our priorities no longer apply: as little as
+/// one bulk frame.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 /// Sent bytes that nobody acknowledges for so long: the link is cut. Below the 60 s in which a dead peer must be noticed.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(45);
@@ -44,16 +45,16 @@ pub struct Caller {
     pub proxies: Proxies,
     /// Rules for gateways that the control plane names.
     pub gateways: Rules,
-    /// What we call ourselves: `pipeops-agent/1.2.3`.
+    /// User agent: `pipeops-agent/1.2.3`.
     pub user_agent: String,
 }
 
-/// Why there is no session.
+/// Reason why there is no session.
 #[derive(Debug)]
 pub struct Failure {
-    /// What the link machine needs to know.
+    /// Kind of failure, for the link machine.
     pub kind: DialFailure,
-    /// What a person needs to know.
+    /// Error, for people.
     pub error: Error,
 }
 

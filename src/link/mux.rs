@@ -36,11 +36,11 @@ use inbox::Inbox;
 
 /// Control frames of one message at most: 341 of them, so that a wave of resets is a few messages and not thousands.
 const CONTROL_MESSAGE_BYTES: usize = 4 * 1024;
-/// What goes through one control lane before it is replaced. A lane turns into bulk at 64 KiB, and a window that waits behind bulk
-/// stops a stream that could run.
+/// Bytes through one control lane before it is replaced. A lane turns into bulk at 64 KiB, and a
+/// window update that waits behind bulk stops a stream that could run.
 const CONTROL_LANE_BYTES: usize = 32 * 1024;
 
-/// Why a mux is over.
+/// Reasons why a mux is over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Over {
     /// The session that carried it is lost, or another mux took its place.
@@ -65,7 +65,7 @@ impl fmt::Display for Over {
 
 impl std::error::Error for Over {}
 
-/// How the peer's half of a stream ended.
+/// End of the peer's half of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
     /// The peer sends no more; it may still read.
@@ -77,7 +77,7 @@ pub enum End {
 }
 
 impl End {
-    /// What a reader or writer gets, if the stream is broken and not only finished.
+    /// Error for a reader or writer, if the stream is broken and not only finished.
     fn error(self) -> Option<io::Error> {
         match self {
             Self::Finished => None,
@@ -90,7 +90,7 @@ impl End {
     }
 }
 
-/// What the driver keeps for a stream that somebody holds, or will accept.
+/// State that the driver keeps for a stream that somebody holds, or will accept.
 #[derive(Debug, Default)]
 struct Port {
     inbox: Inbox,
@@ -423,7 +423,7 @@ impl Mux {
         self.state.borrow_mut().end_all(Over::SessionLost);
     }
 
-    /// What is held, and what was refused.
+    /// Current load, and numbers of refusals.
     pub fn load(&self) -> Load {
         self.state.borrow().machine.load()
     }

@@ -29,12 +29,12 @@ pub enum Frame {
         kind: Part,
         /// The payload of this part.
         data: Bytes,
-        /// Whether the message ends here.
+        /// True if the message ends here.
         is_last: bool,
     },
 }
 
-/// Which part of a message a frame is.
+/// Part of a message that a frame is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Part {
     /// The first of a text message.
@@ -159,7 +159,7 @@ impl Outlet {
         self.shared.borrow_mut().lose();
     }
 
-    /// Whether the session is over.
+    /// Returns whether the session is over.
     pub fn is_lost(&self) -> bool {
         self.shared.borrow().is_lost
     }
@@ -200,7 +200,7 @@ impl fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// Whether binary messages of the session belong to streams.
+    /// Returns whether binary messages of the session belong to streams.
     pub fn carries_streams(&self) -> bool {
         self.shared.borrow().carries_streams
     }

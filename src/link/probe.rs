@@ -17,7 +17,7 @@ use crate::{
     wire::handshake::{Security, Target},
 };
 
-/// How long each step may take.
+/// Deadline of each step.
 const STEP_WITHIN: Duration = Duration::from_secs(3);
 /// The head of an answer at most.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -180,7 +180,7 @@ impl Way<'_> {
     }
 }
 
-/// Whose fault an error most likely is.
+/// Side that most likely causes an error.
 const fn blame(error: &net::Error) -> Side {
     match (&error.kind, error.phase) {
         (Kind::Unusable(_), _) | (_, Phase::Settings) => Side::Node,
@@ -203,7 +203,8 @@ const fn blame(error: &net::Error) -> Side {
     }
 }
 
-/// What an answer says: any status below 500 is somebody who works, but one that refuses the token.
+/// Result of an answer: any status below 500 proves a working server, except one that rejects the
+/// token.
 fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Rung, Option<Wall>) {
     let head = match head {
         Ok(head) => head,

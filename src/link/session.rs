@@ -36,7 +36,7 @@ use crate::net::{Stream, deadline};
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Frames that one turn may write: a fast socket must not keep the reader from its turn.
 const FRAMES_A_TURN: usize = 16;
-/// How long a close frame may take to get out before the socket is dropped.
+/// Time for a close frame to be sent before the socket is dropped.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The limits of the control connection.
@@ -50,7 +50,7 @@ pub fn limits() -> WebSocketConfig {
         .max_frame_size(Some(MESSAGE_BYTES_MAX))
 }
 
-/// What came in.
+/// Received event.
 #[derive(Debug)]
 pub enum Event {
     /// A whole text or binary message.
@@ -63,7 +63,7 @@ pub enum Event {
     Ended(Ending),
 }
 
-/// Why a session is over.
+/// Reason why a session is over.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ending {
     /// For the log and the status.
@@ -81,7 +81,7 @@ impl Ending {
     }
 }
 
-/// How a message was framed.
+/// Framing of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MessageKind {
     /// Always JSON.
@@ -159,7 +159,7 @@ impl Session {
             .map(|address| address.ip())
     }
 
-    /// What went through so far.
+    /// Traffic so far.
     pub const fn traffic(&self) -> Traffic {
         self.traffic
     }

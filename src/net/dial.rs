@@ -30,7 +30,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Where a connection leads.
+/// Target of a connection.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Target {
     /// A name or an IP address; an IPv6 address without brackets.
@@ -61,21 +61,21 @@ impl Target {
     }
 }
 
-/// How the kernel treats the connection.
+/// Socket options of the connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
     /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT). The link sets 16 KiB: what waits in the kernel has left our
     /// priorities.
     pub unsent_bytes_max: Option<u32>,
-    /// How long sent bytes may stay unacknowledged before the connection is dead (TCP_USER_TIMEOUT); the kernel's default is
-    /// about 15 min.
+    /// Maximum time that sent bytes may stay unacknowledged before the connection is dead
+    /// (TCP_USER_TIMEOUT); the kernel's default is about 15 min.
     pub unacknowledged_max: Option<Duration>,
 }
 
 /// Everything that leads to a connection.
 #[derive(Clone, Debug)]
 pub struct Route<'a> {
-    /// Where to.
+    /// Target.
     pub target: &'a Target,
     /// The proxy between, chosen by [`proxy::Proxies::between`].
     pub proxy: Option<&'a Proxy>,

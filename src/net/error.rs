@@ -1,4 +1,5 @@
-//! Why there is no connection: a closed list of kinds, each with the phase it happened in, and the sentence and fix for people.
+//! Errors of connections: a closed list of kinds, each with the phase it happened in, and the
+//! sentence and fix for people.
 
 use std::fmt;
 use std::io;
@@ -9,7 +10,7 @@ use rustls::CertificateError;
 use crate::core::time::{Wall, in_words};
 use crate::error::Retry;
 
-/// How far a connection had come. Ordered: a later phase proves that the earlier ones work.
+/// Phase of a connection. Ordered: a later phase proves that the earlier ones work.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Phase {
     /// Our own settings: an address, a certificate or a key that cannot be used. Nothing was sent.
@@ -18,7 +19,7 @@ pub enum Phase {
     Dns,
     /// The TCP connection, to the target or to the proxy.
     Tcp,
-    /// What the proxy says to our CONNECT.
+    /// The proxy's answer to our CONNECT.
     Proxy,
     /// The TLS handshake.
     Tls,
@@ -37,7 +38,7 @@ impl Phase {
     }
 }
 
-/// What went wrong.
+/// Kind of an error.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A setting cannot be used; the text says which and why.
@@ -59,7 +60,7 @@ pub enum Kind {
         /// The rest of its status line.
         reason: String,
     },
-    /// What came from the proxy is not an answer to CONNECT.
+    /// The proxy's bytes are not an answer to CONNECT.
     ProxyGarbage(String),
     /// The certificate begins to be valid after the time that we believe it is.
     CertificateNotYetValid {
@@ -89,12 +90,12 @@ pub enum Kind {
     Tls(String),
 }
 
-/// Why there is no connection to `target`.
+/// Reason why there is no connection to `target`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Error {
-    /// How far it had come.
+    /// Phase that it had reached.
     pub phase: Phase,
-    /// What went wrong.
+    /// Kind.
     pub kind: Kind,
     /// `host:port` of what was tried, or the setting's name.
     pub target: String,
@@ -127,7 +128,7 @@ impl Error {
         Self::new(phase, kind, target)
     }
 
-    /// What a person can do about it.
+    /// Action for a person.
     pub fn fix(&self) -> Option<String> {
         let fix = match &self.kind {
             Kind::Unusable(_) => return None,
@@ -170,7 +171,7 @@ impl Error {
         Some(fix)
     }
 
-    /// Whether trying again can help.
+    /// Returns whether trying again can help.
     pub fn retry(&self) -> Retry {
         match self.kind {
             Kind::Unusable(_) => Retry::Never,

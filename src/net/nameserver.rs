@@ -8,18 +8,18 @@ use smol::Async;
 use super::{Elapsed, deadline};
 
 const PORT: u16 = 53;
-/// What every server may send without being asked for more.
+/// Maximum size of an answer that every server may send.
 const ANSWER_BYTES_MAX: usize = 512;
 /// Types of records: A and NS.
 const ADDRESS: u8 = 1;
 const SERVERS: u8 = 2;
 
-/// What a server answered.
+/// Answer of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Answer {
     /// The response code: 0 is fine, 2 is a server that cannot look anything up itself, 3 is no such name, 5 is refused.
     pub code: u8,
-    /// How many records it has.
+    /// Number of records.
     pub records: u16,
 }
 

@@ -16,7 +16,7 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// One proxy.
 #[derive(Clone)]
 pub struct Proxy {
-    /// Where it listens.
+    /// Address of the proxy.
     pub target: Target,
     /// TLS to the proxy itself.
     pub tls: Option<Tls>,

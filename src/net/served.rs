@@ -80,7 +80,7 @@ impl Served {
         &self.certificate
     }
 
-    /// Whether the certificate is for this name or address.
+    /// Returns whether the certificate is for this name or address.
     pub fn is_for(&self, name: &str) -> bool {
         let Ok(name) = ServerName::try_from(name) else {
             return false;

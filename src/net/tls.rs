@@ -24,7 +24,8 @@ const SESSIONS_MAX: usize = 8;
 /// A file of certificates or a key is a few KB; the largest bundle of a distribution is 250 KB.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// When this program was built, or `SOURCE_DATE_EPOCH` (see build.rs). The true time is later.
+/// Returns when this program was built, or `SOURCE_DATE_EPOCH` (see build.rs). The true time is
+/// later.
 pub fn build_date() -> Wall {
     let seconds: i64 = env!("BUILD_EPOCH_S").parse().unwrap_or(0);
     Wall::from_millis(seconds.saturating_mul(1000))
@@ -59,12 +60,13 @@ impl Clock {
         self.floor
     }
 
-    /// Whether the wall clock shows a time before one that has certainly been: it has not been set since boot.
+    /// Returns whether the wall clock shows a time before one that has certainly been: it has not
+    /// been set since boot.
     pub fn is_behind(&self) -> bool {
         !self.believes((self.wall)())
     }
 
-    /// Whether a wall clock that shows this may have been set.
+    /// Returns whether a wall clock that shows this may have been set.
     pub fn believes(&self, wall: Wall) -> bool {
         wall >= self.floor
     }
@@ -83,7 +85,7 @@ impl TimeProvider for Clock {
     }
 }
 
-/// Which certificate authorities are believed, beside those of [`Settings::extra_ca_pem`].
+/// Trusted certificate authorities, besides those of [`Settings::extra_ca_pem`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Roots {
     /// Mozilla's list, built in.
@@ -95,7 +97,7 @@ pub enum Roots {
     ExtraOnly,
 }
 
-/// Whether the server must prove who it is.
+/// Verification of the server.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Verification {
     /// Chain, name and time are checked.
@@ -105,7 +107,7 @@ pub enum Verification {
     Opportunistic,
 }
 
-/// Who we are: a client certificate with its key, both PEM.
+/// Client certificate with its key, both PEM.
 #[derive(Clone)]
 pub struct ClientIdentity {
     /// The certificate, and the chain after it.
@@ -120,16 +122,16 @@ impl fmt::Debug for ClientIdentity {
     }
 }
 
-/// What TLS to one party is made of.
+/// TLS settings for one peer.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Whom we believe.
+    /// Trusted authorities.
     pub roots: Roots,
     /// More authorities, PEM.
     pub extra_ca_pem: Option<Vec<u8>>,
-    /// Who we are, where the server asks.
+    /// Client certificate, if the server asks for one.
     pub client: Option<ClientIdentity>,
-    /// Whether the server is checked.
+    /// Verification of the server.
     pub verification: Verification,
     /// The name that the certificate must carry, where it is not the host's.
     pub server_name: Option<String>,

@@ -18,7 +18,7 @@ const WORDING: Wording = Wording {
 #[derive(Debug)]
 pub struct Receiver(pub Way);
 
-/// What they said.
+/// Answer of the receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Answer {
     /// They have it.

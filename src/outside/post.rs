@@ -26,30 +26,30 @@ use crate::{
 /// Everything from the look-up of the name to the head of the answer. A request has 32 KiB: half a minute is enough at 10 kbit/s.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 const CONNECT_WITHIN: Duration = Duration::from_secs(15);
-/// How long the body of an answer is waited for, and how much of it is read: it is a sentence, if anything.
+/// Deadline for the body of an answer, and its maximum size: it is a sentence, if anything.
 const WORDS_WITHIN: Duration = Duration::from_secs(5);
 const WORDS_BYTES_MAX: usize = 64 * 1024;
-/// What of it is shown to people.
+/// Maximum number of its bytes that are shown to people.
 const WORDS_SHOWN: usize = 200;
 /// The longest wait that a server can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// What a connection reads ahead, and the longest head of an answer.
+/// Read-ahead of a connection, and the longest head of an answer.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug)]
 pub struct Address {
     /// Its host and port.
     pub target: Target,
     /// Path and query of the request.
     pub path: String,
-    /// How the target is named in a request: with its port, where that is not the usual one.
+    /// Host header: with the port, unless it is the default.
     pub host: String,
 }
 
 /// The way to a server.
 pub struct Way {
-    /// Where it is.
+    /// Address.
     pub address: Address,
     /// TLS with it; `None`: plain.
     pub tls: Option<Tls>,
@@ -57,9 +57,9 @@ pub struct Way {
     pub proxies: Proxies,
     /// Makes connections.
     pub dialer: Dialer,
-    /// What we call ourselves: `pipeops-agent/1.2.3`.
+    /// User agent: `pipeops-agent/1.2.3`.
     pub user_agent: String,
-    /// How long an answer may take: [`ANSWER_WITHIN`].
+    /// Deadline of an answer: [`ANSWER_WITHIN`].
     pub answer_within: Duration,
     /// Runs the connection.
     pub executor: Rc<LocalExecutor<'static>>,
@@ -83,7 +83,7 @@ pub struct Line {
     _task: Task<()>,
 }
 
-/// What is sent.
+/// Request to post.
 #[derive(Debug)]
 pub(super) struct Post<'a> {
     pub(super) headers: &'a [(&'static str, &'a str)],
@@ -91,7 +91,7 @@ pub(super) struct Post<'a> {
     pub(super) authorization: Option<&'a Secret>,
 }
 
-/// What was answered.
+/// Answer.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) status: StatusCode,
@@ -100,12 +100,12 @@ pub(super) struct Answered {
     words: String,
 }
 
-/// How people are told that it failed.
+/// Wording of an error for people.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wording {
-    /// What does not arrive.
+    /// Data that was not delivered.
     pub(super) what: &'static str,
-    /// What to check where nobody who speaks HTTP answers.
+    /// Fix if no HTTP server answers.
     pub(super) fix: &'static str,
 }
 

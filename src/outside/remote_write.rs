@@ -22,7 +22,7 @@ const WORDING: Wording = Wording {
 #[derive(Debug)]
 pub struct Receiver(pub Way);
 
-/// What a receiver said.
+/// Answer of a receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Answer {
     /// It has the samples.

@@ -45,7 +45,7 @@ impl Ticket {
 pub struct AuditRow {
     /// Its number: higher than those of all rows before it.
     pub number: i64,
-    /// When it was asked.
+    /// Time when it was asked.
     pub at: Wall,
     /// Who asked for what, and what was decided.
     pub entry: Entry,

@@ -38,13 +38,14 @@ pub(super) struct Form {
     pub(super) migrations: &'static [&'static str],
     /// How it is written.
     pub(super) pragmas: &'static str,
-    /// Whether all of it is read when it is opened, so that damage is found before it is built on: for small ones.
+    /// True if all of it is read when it is opened, so that damage is found before it is built on:
+    /// for small ones.
     pub(super) is_checked: bool,
     /// Damaged ones that are kept, before the owner says otherwise.
     pub(super) damaged: Kept,
 }
 
-/// Why a transaction was not committed.
+/// Reasons why a transaction was not committed.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// SQLite or the disk.
@@ -87,14 +88,14 @@ pub(super) struct Database {
     home: Home,
     /// The latest wall clock that anybody told.
     wall: Wall,
-    /// Why the last write failed, where it did.
+    /// Reason why the last write failed, where it did.
     trouble: Option<Error>,
     /// Room to give up when the disk is full.
     reserve: Option<Reserve>,
     was_replaced: bool,
     /// Damaged ones that are kept.
     damaged: Kept,
-    /// Whether a damaged one was larger than that and is gone.
+    /// True if a damaged one was larger than that and is gone.
     has_removed_damaged: bool,
 }
 
@@ -130,7 +131,7 @@ impl Database {
         quarantine::bytes(&self.directory, self.form.file)
     }
 
-    /// Whether a damaged one was too large to be kept, since the start.
+    /// Returns whether a damaged one was too large to be kept, since the start.
     pub(super) const fn has_removed_damaged(&self) -> bool {
         self.has_removed_damaged
     }
@@ -248,12 +249,12 @@ impl Database {
         }
     }
 
-    /// Whether it is open.
+    /// Returns whether it is open.
     const fn is_open(&self) -> bool {
         matches!(self.home, Home::Open(_))
     }
 
-    /// Whether a newer program wrote what is there.
+    /// Returns whether a newer program wrote what is there.
     pub(super) const fn newer(&self) -> Option<&Error> {
         match &self.home {
             Home::Newer(error) => Some(error),
@@ -261,7 +262,7 @@ impl Database {
         }
     }
 
-    /// Whether an empty database took the place of a damaged one since this was asked last.
+    /// Returns whether an empty database took the place of a damaged one since this was asked last.
     pub(super) const fn was_replaced(&mut self) -> bool {
         std::mem::replace(&mut self.was_replaced, false)
     }
@@ -316,7 +317,7 @@ impl Database {
         }
     }
 
-    /// Whether the disk is so full that the reserve is gone.
+    /// Returns whether the disk is so full that the reserve is gone.
     pub(super) fn is_full(&self) -> bool {
         self.reserve.as_ref().is_some_and(Reserve::is_spent)
     }

@@ -75,7 +75,7 @@ pub(super) struct Disk {
     lock: Option<Flock<File>>,
     pub(super) identity: KeptIdentity,
     pub(super) audit: audit::Waiting,
-    /// Whether the rows that earlier processes left without an end were numbered.
+    /// True if the rows that earlier processes left without an end were numbered.
     pub(super) are_old_rows_over: bool,
     pub(super) notes: Notes,
 }
@@ -161,7 +161,7 @@ impl Disk {
         self.database.directory()
     }
 
-    /// Whether a newer program wrote what is there.
+    /// Returns whether a newer program wrote what is there.
     pub(super) const fn newer(&self) -> Option<&Error> {
         self.database.newer()
     }

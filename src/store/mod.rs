@@ -38,7 +38,7 @@ pub use notes::Notes;
 use disk::Disk;
 use thread::{ANSWER_DEADLINE, Post, Thread};
 
-/// Why a call did not do what was asked.
+/// Reasons why a call did not do what was asked.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// Too many calls wait already.
@@ -154,8 +154,8 @@ impl Handle {
     }
 }
 
-/// Whether the store makes files of this name in its directory: databases with what SQLite keeps beside them, copies of damaged ones,
-/// and the small files.
+/// Returns whether the store makes files of this name in its directory: databases with what SQLite
+/// keeps beside them, copies of damaged ones, and the small files.
 pub fn is_own_file(name: &str) -> bool {
     let is_beside = |file: &str| {
         let rest = name.strip_prefix(file);

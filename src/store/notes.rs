@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Notes {
     words: BTreeMap<String, String>,
-    /// Whether there is a file that could not be read, so that what was in it is not known.
+    /// True if there is a file that could not be read, so that what was in it is not known.
     pub is_unreadable: bool,
 }
 

@@ -30,7 +30,7 @@ impl Reserve {
         }
     }
 
-    /// Whether it is not there, because the disk is full.
+    /// Returns whether it is not there, because the disk is full.
     pub(super) const fn is_spent(&self) -> bool {
         self.is_spent
     }
@@ -54,7 +54,7 @@ impl Reserve {
     }
 }
 
-/// Whether an I/O error says that there is no room.
+/// Returns whether an I/O error says that there is no room.
 fn is_no_room(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)

@@ -10,7 +10,7 @@ use crate::error::{Error, Retry};
 /// A disk with less free space is full: SQLite asks for its log in pieces of 32 KiB.
 pub(super) const FULL_FREE_BYTES: u64 = 256 * 1024;
 
-/// Whether SQLite says that the file is damaged. It says so of a read that failed, too.
+/// Returns whether SQLite says that the file is damaged. It says so of a read that failed, too.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -27,7 +27,7 @@ pub(super) fn is_full(error: &rusqlite::Error, directory: &Path) -> bool {
     }
 }
 
-/// Whether there is no room for a write.
+/// Returns whether there is no room for a write.
 pub(super) fn has_no_room(directory: &Path) -> bool {
     free_bytes(directory).is_some_and(|free| free < FULL_FREE_BYTES)
 }

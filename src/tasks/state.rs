@@ -27,7 +27,7 @@ pub struct LinkView {
     pub standing: Option<Standing>,
     /// Times that the link was lost since the start.
     pub outages: u64,
-    /// Why it was lost the last time.
+    /// Reason why it was lost the last time.
     pub last_outage_why: Option<String>,
     /// What the control plane calls this cluster.
     pub cluster_id: Option<String>,
@@ -39,7 +39,7 @@ pub struct LinkView {
     pub local_ip: Option<IpAddr>,
     /// Heartbeats that were queued since the start.
     pub heartbeats: u64,
-    /// When the last heartbeat was queued.
+    /// Time when the last heartbeat was queued.
     pub last_heartbeat: Option<Wall>,
     /// Between the last ping and its pong.
     pub round_trip: Option<Duration>,
@@ -47,7 +47,7 @@ pub struct LinkView {
     pub received_bytes: u64,
     /// Payload bytes sent since the start.
     pub sent_bytes: u64,
-    /// When the last message of the control plane came.
+    /// Time when the last message of the control plane came.
     pub heard: Option<Mono>,
     /// Open lanes.
     pub lanes: usize,
@@ -62,7 +62,7 @@ pub struct ClusterView {
     pub server: Option<String>,
     /// `gitVersion` of the API server; kept while it does not answer.
     pub version: Option<String>,
-    /// Why the API does not answer; `None` while it does.
+    /// Reason why the API does not answer; `None` while it does.
     pub why: Option<String>,
     /// Nodes; `None` before the list was complete once.
     pub nodes: Option<u64>,
@@ -99,7 +99,7 @@ pub struct CertificateView {
     pub fingerprint: String,
     /// Until when it holds, where it says so.
     pub until: Option<Wall>,
-    /// Whether it was made here, so that nobody else vouches for it.
+    /// True if it was made here, so that nobody else vouches for it.
     pub is_self_made: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct Board {
     pub host: Cell<HostView>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
-    /// When the doctor looked at this machine; written by whoever asks it.
+    /// Time when the doctor looked at this machine; written by whoever asks it.
     pub examined: Cell<Option<Mono>>,
 }
 
@@ -193,7 +193,7 @@ impl Board {
         self.accept_errors.get()
     }
 
-    /// When the agent started.
+    /// Returns when the agent started.
     pub const fn started(&self) -> Now {
         self.started
     }
@@ -287,7 +287,7 @@ impl Board {
         }
     }
 
-    /// Whether this agent leaves the cluster to another one, as far as it knows.
+    /// Returns whether this agent leaves the cluster to another one, as far as it knows.
     pub fn stands_by(&self) -> bool {
         self.with_conditions(|list| list.get(STANDBY).is_some())
     }

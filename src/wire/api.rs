@@ -40,14 +40,14 @@ pub use verdict::{PartVerdict, Verdict};
 use super::json::fields;
 use crate::core::{health, time::Wall, verdict::cause};
 
-/// Where the answer to "how is it?" is found.
+/// Path of the status.
 pub const STATUS_PATH: &str = "/api/v1/status";
 /// The same by a person, who wants to have the machine looked at too.
 pub const STATUS_FRESH_PATH: &str = "/api/v1/status?fresh=1";
-/// Where the answer to "does the process work?" is found.
+/// Path of the liveness check.
 pub const HEALTH_PATH: &str = "/healthz";
 
-/// Where the answer to "can it do what it is for?" is found: 503 where it cannot.
+/// Path of the readiness check: 503 if the agent is not ready.
 pub const READY_PATH: &str = "/readyz";
 
 /// Everything that `pipeops-agent status` and the overview page show.
@@ -66,9 +66,9 @@ pub struct Status {
     pub cluster_id: Option<String>,
     /// The cluster's name from the settings.
     pub cluster_name: Option<String>,
-    /// When the agent started: RFC 3339 in UTC, by the wall clock of that moment.
+    /// Time when the agent started: RFC 3339 in UTC, by the wall clock of that moment.
     pub started: String,
-    /// How long the agent has been running, by the clock that does not jump.
+    /// Uptime of the agent, by the monotonic clock.
     pub uptime_s: u64,
     /// The kernel's id of this boot.
     pub boot_id: Option<String>,
@@ -78,23 +78,23 @@ pub struct Status {
     pub cluster: Cluster,
     /// The machine.
     pub host: Host,
-    /// What the control plane may do here.
+    /// Permissions of the control plane.
     pub access: Access,
-    /// Where the page is.
+    /// Address of the dashboard.
     pub dashboard: Dashboard,
-    /// What goes through the agent now.
+    /// Current load of the agent.
     pub load: Load,
-    /// What is wrong now, the worst first.
+    /// Conditions, worst first.
     pub conditions: Vec<Condition>,
-    /// Whether each part of the agent can do what it is for.
+    /// Readiness of each part of the agent.
     pub readiness: Readiness,
 }
 
-/// Whether the agent can do what it is for: the answer at [`READY_PATH`].
+/// Readiness of the agent: the answer at [`READY_PATH`].
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Readiness {
-    /// Whether every part can.
+    /// True if every part can.
     pub ready: bool,
     /// The state of everything in one sentence: the summary of [`Status`].
     pub sentence: String,
@@ -110,9 +110,9 @@ pub struct Readiness {
 pub struct Part {
     /// Stable name: `link`, `cluster`, `store`, ….
     pub id: String,
-    /// Whether it can do what it is for.
+    /// True if it can do what it is for.
     pub ready: bool,
-    /// Why not; the sentence of the condition, where there is one.
+    /// Reason why not; the sentence of the condition, where there is one.
     pub sentence: Option<String>,
 }
 
@@ -124,19 +124,19 @@ pub struct Link {
     pub state: String,
     /// Since when it is in that state: RFC 3339 in UTC.
     pub since: Option<String>,
-    /// Why it is in that state, in words.
+    /// Reason why it is in that state, in words.
     pub why: Option<String>,
     /// The address that the link uses or tries next, without credentials.
     pub endpoint: Option<String>,
     /// Seconds until the next attempt, where one is planned.
     pub next_attempt_s: Option<f64>,
-    /// When the last heartbeat went out: RFC 3339 in UTC.
+    /// Time when the last heartbeat went out: RFC 3339 in UTC.
     pub last_heartbeat: Option<String>,
     /// Round trip of the last answered ping.
     pub rtt_ms: Option<f64>,
     /// Sessions that were lost since the agent started.
     pub outages: u64,
-    /// Why the last session was lost, in words.
+    /// Reason why the last session was lost, in words.
     pub last_outage_why: Option<String>,
     /// Bytes of frames that came in since the agent started.
     pub received_bytes: u64,
@@ -166,7 +166,7 @@ pub struct Cluster {
     pub pods_not_ready: Option<u64>,
     /// Age of these numbers: time since the last byte of the API server; `null`: none came yet.
     pub age_s: Option<u64>,
-    /// Why it is in that state, in words.
+    /// Reason why it is in that state, in words.
     pub why: Option<String>,
 }
 
@@ -200,7 +200,7 @@ pub struct Host {
     pub address: Option<String>,
 }
 
-/// What the control plane may do here.
+/// Permissions of the control plane.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Access {
@@ -210,7 +210,7 @@ pub struct Access {
     pub tightened_from: Option<String>,
 }
 
-/// Where the page is, and what it shows to other machines.
+/// Address of the dashboard, and its exposure to other machines.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Dashboard {
@@ -220,9 +220,9 @@ pub struct Dashboard {
     pub fingerprint: Option<String>,
     /// Until when the certificate holds: RFC 3339 in UTC.
     pub until: Option<String>,
-    /// Whether the agent made the certificate itself; `null`: there is none.
+    /// Origin of the certificate: made by the agent itself or not; `null`: there is none.
     pub is_self_made: Option<bool>,
-    /// Who was turned away since the start, before there was a request.
+    /// Connections rejected since the start, before there was a request.
     pub turned_away: TurnedAway,
 }
 
@@ -232,13 +232,13 @@ pub struct Dashboard {
 pub struct TurnedAway {
     /// All places were taken.
     pub full: u64,
-    /// What was begun did not end in time.
+    /// Connections that did not finish a request in time.
     pub slow: u64,
     /// It was no request.
     pub unreadable: u64,
 }
 
-/// What goes through the agent now.
+/// Current load of the agent.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Load {
@@ -266,11 +266,11 @@ pub struct Condition {
     pub id: String,
     /// `note`, `warning` or `critical`.
     pub severity: String,
-    /// When it began: RFC 3339 in UTC.
+    /// Time when it began: RFC 3339 in UTC.
     pub since: String,
-    /// What is wrong and why.
+    /// Problem and reason.
     pub sentence: String,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
     /// The condition that this one follows from, where that holds too.
     pub because: Option<String>,
@@ -325,12 +325,12 @@ impl Default for Health {
     }
 }
 
-/// What the server answers where it does not answer what was asked: the body of every 4xx and 5xx.
+/// Error body of every 4xx and 5xx.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Refusal {
-    /// What is wrong with the request, or with the agent.
+    /// Problem with the request or the agent.
     pub error: String,
-    /// What the caller can do.
+    /// Action for the caller.
     pub fix: Option<String>,
 }
 fields!(Refusal { error, fix });

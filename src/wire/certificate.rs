@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 use crate::core::time::Wall;
 
-/// What a certificate says. Whoever made it vouches for it alone: its subject is its issuer.
+/// Fields of a self-signed certificate: its subject is its issuer.
 #[derive(Clone, Copy, Debug)]
 pub struct Told<'a> {
     /// Any number that no other one has.
     pub serial: [u8; 16],
-    /// What people see in a list of certificates.
+    /// Name in lists of certificates.
     pub common_name: &'a str,
     /// The names that it is for.
     pub names: &'a [String],

@@ -5,14 +5,14 @@ use std::fmt::Write;
 
 use hyper::Uri;
 
-/// Where to dial and what to ask for.
+/// Endpoint to dial, and the path to request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Target {
     /// Host name or address, without brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// Whether TLS is spoken.
+    /// Encryption of the connection.
     pub security: Security,
     /// Path and query of the upgrade request.
     pub path_and_query: String,
@@ -29,7 +29,7 @@ pub enum ChosenBy {
     ControlPlane,
 }
 
-/// Whether a connection is encrypted.
+/// Encryption of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Security {
     /// `https`, `wss`.

@@ -39,13 +39,13 @@ fn fill(place: Place<'_>, text: &[u8]) -> serde_json::Result<()> {
     reader.end()
 }
 
-/// What can be read in place.
+/// Shape that can be read in place.
 pub trait Shape {
-    /// Where its value goes.
+    /// Place of its value.
     fn place(&mut self) -> Place<'_>;
 }
 
-/// Where a value goes.
+/// Place of a value.
 pub enum Place<'a> {
     /// A text.
     Text(&'a mut String),
@@ -65,13 +65,13 @@ pub enum Place<'a> {
     Nowhere,
 }
 
-/// What is filled by an object.
+/// Receiver of an object.
 pub trait Fields {
     /// The place of the field of this name.
     fn field(&mut self, name: &str) -> Place<'_>;
 }
 
-/// What is filled by a list.
+/// Receiver of a list.
 pub trait List {
     /// Forgets all items.
     fn clear(&mut self);
@@ -79,13 +79,13 @@ pub trait List {
     fn add(&mut self) -> Place<'_>;
 }
 
-/// What is filled by a number.
+/// Receiver of a number.
 pub trait Number {
     /// Takes the number, or says that it does not fit.
     fn set(&mut self, number: &serde_json::Number) -> bool;
 }
 
-/// What may be absent.
+/// Optional value.
 pub trait Optional {
     /// It is absent.
     fn none(&mut self);
@@ -236,7 +236,7 @@ macro_rules! number {
 }
 number!(u16: as_u64, u32: as_u64, u64: as_u64, i64: as_i64, f64: as_f64);
 
-/// What belongs there.
+/// Expected type of a place.
 impl fmt::Debug for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -345,7 +345,7 @@ impl<'de> Visitor<'de> for Place<'_> {
     }
 }
 
-/// What may be absent: its place is made only where it is there.
+/// Optional value: its place is made only if it is present.
 struct Maybe<'a>(&'a mut dyn Optional);
 
 impl<'de> Visitor<'de> for Maybe<'_> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::json::fields;
 use crate::core::preflight::facts::Fact;
 
-/// Where the keeper listens unless a setting says otherwise.
+/// Default socket of the keeper.
 pub const SOCKET: &str = "/run/pipeops-keeper/keeper.sock";
 /// The longest line, either way.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -54,15 +54,15 @@ impl Inspection {
 pub struct Plan {
     /// The check.
     pub check: String,
-    /// Whether anything would be done at all; where not, `does` says why.
+    /// True if anything would be done at all; where not, `does` says why.
     pub is_needed: bool,
-    /// What it would do.
+    /// Description of the change.
     pub does: String,
-    /// What it would leave alone.
+    /// Description of what it leaves alone.
     pub leaves: String,
-    /// What undoing it would do.
+    /// Description of the undo.
     pub undo: String,
-    /// What is left to a person after it.
+    /// Task that remains for a person.
     pub remains: Option<String>,
 }
 fields!(Plan {
@@ -81,11 +81,11 @@ pub struct Done {
     pub change: Option<String>,
     /// `done`, `undone` or `failed`.
     pub outcome: String,
-    /// What was done, or why not.
+    /// Result, or the reason of a failure.
     pub sentence: String,
     /// The command that takes it back; `None` where there is nothing to take back.
     pub undo: Option<String>,
-    /// What is left to a person: a reboot.
+    /// Task that remains for a person: a reboot.
     pub remains: Option<String>,
 }
 fields!(Done {
@@ -103,23 +103,24 @@ pub struct Record {
     pub number: u64,
     /// The check that it repairs.
     pub check: String,
-    /// Who asked for it.
+    /// Requester.
     pub who: String,
-    /// When it began, in milliseconds since 1970.
+    /// Time when it began, in milliseconds since 1970.
     pub at_ms: i64,
-    /// What it does, for people.
+    /// Description of the change, for people.
     pub does: String,
-    /// What is left to a person after it.
+    /// Task that remains for a person.
     pub remains: Option<String>,
-    /// What is done, in this order; undone in the reverse order.
+    /// Acts in order; undone in reverse order.
     pub acts: Vec<Act>,
-    /// How far those are that were begun: the words of [`crate::core::journal::StepState`].
+    /// State of each act that was begun: the words of [`crate::core::journal::StepState`].
     pub steps: Vec<String>,
-    /// Who wants it taken back, once somebody does.
+    /// Requester of the undo, if any.
     pub undone_by: Option<String>,
-    /// Why it failed.
+    /// Reason why it failed.
     pub why: Option<String>,
-    /// How it ended: the words of [`crate::core::journal::Outcome`]. `None` while it is under way, back or forth.
+    /// Outcome: the words of [`crate::core::journal::Outcome`]. `None` while it is being done or
+    /// undone.
     pub outcome: Option<String>,
 }
 
@@ -129,36 +130,36 @@ pub struct Record {
 pub enum Act {
     /// A directory is made; undone where it is empty.
     Directory {
-        /// Where.
+        /// Path.
         path: String,
     },
     /// A file gets a content.
     File {
-        /// Where.
+        /// Path.
         path: String,
         /// The whole new content.
         content: String,
         /// Its permissions.
         mode: u32,
-        /// What was there; `None`: nothing.
+        /// Previous content; `None`: there was none.
         before: Option<Before>,
     },
     /// A value of the kernel is set, below `/proc/sys`.
     Value {
-        /// Where.
+        /// Path.
         path: String,
-        /// What it was.
+        /// Previous content.
         before: String,
-        /// What it becomes.
+        /// New content.
         after: String,
     },
     /// Programs are run, which may be done twice.
     Run {
-        /// What is run; empty: nothing.
+        /// Command to run; empty: none.
         forth: Vec<String>,
-        /// What is run to take it back; empty: nothing.
+        /// Command that undoes it; empty: none.
         back: Vec<String>,
-        /// How one sees that `forth` worked.
+        /// Proof that `forth` worked.
         seen: Option<Seen>,
     },
 }
@@ -180,7 +181,7 @@ pub struct Before {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// How one sees that a program did what it should.
+/// Proof that a program did what it should.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {

@@ -1,4 +1,4 @@
-//! What opens the dashboard, as it is kept in a note: hashes only.
+//! Credentials of the dashboard, as stored in a note: hashes only.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ pub fn write(keys: &Keys, now: Now) -> String {
     serde_json::to_string(&shape).unwrap_or_default()
 }
 
-/// What a note says. `None` where it is not what was written.
+/// Reads a note; `None` if it is not valid.
 pub fn read(note: &str, now: Now) -> Option<Keys> {
     let shape: Shape = json::read(note).ok()?;
     let mut keys = Keys::default();

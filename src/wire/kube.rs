@@ -38,10 +38,10 @@ pub struct Metadata {
     /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// When it was made.
+    /// Time when it was made.
     #[serde(skip_serializing)]
     pub creation_timestamp: Option<String>,
-    /// When it is to be gone, where it is being deleted.
+    /// Time when it is to be gone, where it is being deleted.
     #[serde(skip_serializing)]
     pub deletion_timestamp: Option<String>,
 }
@@ -66,7 +66,7 @@ impl Metadata {
     }
 }
 
-/// What a watch can carry.
+/// Object that a watch can carry.
 pub trait Object: Shape + Default {
     /// The object's head.
     fn metadata(&self) -> &Metadata;
@@ -89,7 +89,7 @@ impl Object for HeadOnly {
 /// One page of a list.
 #[derive(Clone, Debug)]
 pub struct List<T> {
-    /// Where the list stands.
+    /// Position of the list.
     pub metadata: ListMetadata,
     /// The objects.
     pub items: Vec<T>,
@@ -120,7 +120,7 @@ impl<T: Shape + Default> Shape for List<T> {
     }
 }
 
-/// Where a list stands.
+/// Position of a list.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ListMetadata {
     /// The moment that the list shows.
@@ -154,19 +154,19 @@ fields!(Status {
 pub struct Node {
     /// The head.
     pub metadata: Metadata,
-    /// What the kubelet reports.
+    /// Status reported by the kubelet.
     pub status: NodeStatus,
 }
 fields!(Node { metadata, status });
 
-/// What a kubelet reports.
+/// Status reported by a kubelet.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeStatus {
     /// `Ready` and the pressures.
     pub conditions: Vec<NodeCondition>,
     /// Versions.
     pub node_info: NodeVersions,
-    /// What Pods may use of it.
+    /// Resources that Pods may use.
     pub allocatable: Allocatable,
 }
 fields!(NodeStatus {
@@ -175,14 +175,14 @@ fields!(NodeStatus {
     allocatable
 });
 
-/// What Pods may use of a node, as quantities.
+/// Resources of a node that Pods may use, as quantities.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Allocatable {
     /// Cores.
     pub cpu: String,
     /// Bytes.
     pub memory: String,
-    /// How many Pods.
+    /// Number of Pods.
     pub pods: String,
 }
 fields!(Allocatable { cpu, memory, pods });
@@ -214,12 +214,12 @@ fields!(NodeVersions {
 });
 
 impl Node {
-    /// Whether the kubelet says that it takes Pods.
+    /// Returns whether the kubelet says that it takes Pods.
     pub fn is_ready(&self) -> bool {
         self.is("Ready")
     }
 
-    /// What is sampled of it.
+    /// Fields that are sampled.
     pub fn sampled(&self) -> cluster::Node {
         let pressures = ["MemoryPressure", "DiskPressure", "PIDPressure"];
         let allocatable = &self.status.allocatable;
@@ -251,12 +251,12 @@ impl Object for Node {
 pub struct Service {
     /// The head.
     pub metadata: Metadata,
-    /// What it is.
+    /// Specification.
     pub spec: ServiceSpec,
 }
 fields!(Service { metadata, spec });
 
-/// What a service is.
+/// Specification of a Service.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ServiceSpec {
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
@@ -312,9 +312,9 @@ fields!(EndpointSlice {
 pub struct Endpoint {
     /// Its addresses; only the first is used by anyone.
     pub addresses: Vec<String>,
-    /// Whether it serves.
+    /// Conditions of the endpoint.
     pub conditions: EndpointConditions,
-    /// What stands behind the address.
+    /// Target behind the address.
     pub target_ref: Option<TargetRef>,
 }
 fields!(Endpoint {
@@ -323,7 +323,7 @@ fields!(Endpoint {
     target_ref: "targetRef"
 });
 
-/// Whether an endpoint serves.
+/// Conditions of an endpoint.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EndpointConditions {
     /// Absent counts as ready, as the API defines it.
@@ -331,7 +331,7 @@ pub struct EndpointConditions {
 }
 fields!(EndpointConditions { ready });
 
-/// What stands behind an address.
+/// Target behind an address.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TargetRef {
     /// `Pod`, mostly.
@@ -403,9 +403,9 @@ fields!(Version {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRequest {
-    /// What is asked for.
+    /// Request.
     pub spec: TokenRequestSpec,
-    /// What is given.
+    /// Answer.
     #[serde(skip_serializing)]
     pub status: TokenRequestStatus,
 }
@@ -424,7 +424,7 @@ impl TokenRequest {
     }
 }
 
-/// What is asked for.
+/// Request for a token.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRequestSpec {
@@ -435,7 +435,7 @@ fields!(TokenRequestSpec {
     expiration_seconds: "expirationSeconds"
 });
 
-/// What is given.
+/// Token that was issued.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct TokenRequestStatus {
     /// The token itself.
@@ -449,7 +449,8 @@ impl fmt::Debug for TokenRequestStatus {
     }
 }
 
-/// How long a token is good for from when it was made, by its own words: two stamps of one clock. `None` where it does not say so.
+/// Lifetime of a token from its creation, by its own claims: two stamps of one clock. `None` if it
+/// does not have them.
 pub fn token_life(token: &Secret) -> Option<Duration> {
     #[derive(Deserialize)]
     struct Claims {

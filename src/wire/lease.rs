@@ -85,12 +85,12 @@ fields!(StandbyNote {
 });
 
 impl Lease {
-    /// What the API calls this state of it.
+    /// Resource version.
     pub fn version(&self) -> &str {
         &self.metadata.resource_version
     }
 
-    /// What it says. A note that cannot be read says nothing.
+    /// Content. An annotation that cannot be read counts as absent.
     pub fn record(&self) -> Record {
         let about: HolderNote = self.note(HOLDER);
         let standby: Vec<StandbyNote> = self.note(STANDBY);

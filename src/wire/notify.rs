@@ -1,4 +1,5 @@
-//! How people elsewhere are told of conditions: JSON for a program, text for ntfy, and what Slack and its kin take.
+//! Formats of notifications: JSON for a program, text for ntfy, and the format of Slack and
+//! compatible services.
 
 use std::fmt::Write as _;
 
@@ -17,10 +18,10 @@ use crate::core::{
 const NOTICES_MAX: usize = 12;
 /// Signs of one sentence.
 const SENTENCE_MAX: usize = 220;
-/// What is remembered of what was told.
+/// Maximum number of conditions that are remembered as reported.
 const TOLD_MAX: usize = 64;
 
-/// Who reads it.
+/// Receiver of the notification.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reader {
     /// A program.
@@ -31,7 +32,7 @@ pub enum Reader {
     Slack,
 }
 
-/// What is posted.
+/// Request to post.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Letter {
     /// The type of its body.
@@ -97,7 +98,7 @@ fn condition(notice: &Notice) -> serde_json::Value {
     })
 }
 
-/// What is worst of what began; `None` where all of it is good news.
+/// Worst severity of what began; `None` if all of it is good news.
 fn worst(message: &Message) -> Option<Severity> {
     let bad = message
         .notices
@@ -174,7 +175,7 @@ fields!(Kept {
     since_ms
 });
 
-/// What was told, for the disk.
+/// Reported conditions, for the disk.
 pub fn kept(told: &LiteMap<String, Told>) -> String {
     let kept = |told: &Told| Kept {
         severity: told.severity.word().to_owned(),

@@ -11,9 +11,9 @@ use crate::core::{
     series::{Series, block::Column, float},
 };
 
-/// What the body of such a request is, for its head.
+/// Content type of a request.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
-/// How it is compressed.
+/// Compression of a request.
 pub const CONTENT_ENCODING: &str = "snappy";
 /// The version of the protocol, as `X-Prometheus-Remote-Write-Version`.
 pub const VERSION: &str = "0.1.0";
@@ -30,7 +30,7 @@ const VALUE: u8 = 2;
 const NUMBER: u8 = 1;
 const TIMESTAMP: u8 = 2;
 
-/// How a field is written: the lower bits of its tag.
+/// Wire type of a field: the lower bits of its tag.
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
 const BYTES: u8 = 2;

@@ -15,7 +15,7 @@ use crate::core::{
 /// The format that this program writes. A file of a higher one is not read.
 const FORMAT: u32 = 1;
 
-/// Why the file was not believed.
+/// Reasons why the file was not believed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Unreadable {
     /// It is not what was written: torn, edited, or something else.

@@ -12,12 +12,12 @@ const LABEL_BYTES_MAX: usize = 63;
 /// Longest id: a UUID, a gateway's name (253) and a port fit twice.
 const ID_BYTES_MAX: usize = 512;
 
-/// What a stream is for.
+/// Header of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Header {
-    /// Which rules hold after the header.
+    /// Version, which decides on the rules after the header.
     pub version: Version,
-    /// Where its bytes go.
+    /// Target of its bytes.
     pub target: Target,
     /// The peer's name for what it opened the stream for, for the log: printable ASCII, may be empty.
     pub id: String,
@@ -32,7 +32,7 @@ pub enum Version {
     Two,
 }
 
-/// Where a stream goes.
+/// Target of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Target {
     /// Bytes to a TCP port of a service.
@@ -56,7 +56,7 @@ pub struct Service {
     pub port: NonZeroU16,
 }
 
-/// Why bytes are no header.
+/// Reasons why bytes are no header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Invalid {
     /// A version that does not exist.
@@ -127,7 +127,7 @@ enum Parsed {
     Needs(usize),
 }
 
-/// Where the reading of a header stopped.
+/// Point at which the reading of a header stopped.
 enum Stop {
     Needs(usize),
     Invalid(Invalid),
@@ -194,7 +194,8 @@ fn is_printable(text: &str) -> bool {
         .all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
-/// Whether this is a label of RFC 1123: what Kubernetes accepts as a namespace, and as a service in any of its versions.
+/// Returns whether this is a label of RFC 1123: what Kubernetes accepts as a namespace, and as a
+/// service in any of its versions.
 fn is_label(name: &str) -> bool {
     let is_end = |byte: Option<u8>| {
         byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())

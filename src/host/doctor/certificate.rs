@@ -1,4 +1,4 @@
-//! How long the certificate in a file holds.
+//! Validity of the certificate in a file.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What the doctor judges, read below a root path: see [`crate::core::preflight::facts`] for the names.
+//! Facts for the doctor, read below a root path: see [`crate::core::preflight::facts`] for the
+//! names.
 //!
 //! Each fact goes out as soon as it is read, so that a file that hangs costs those behind it and nothing else. Every file is read with a
 //! cap, every folder to a bound. Nothing secret leaves: of certificates only their dates, of other files that belong to root their size.
@@ -31,7 +32,7 @@ mod ports;
 const TEXT_BYTES_MAX: usize = 512 * 1024;
 /// Names of a folder that are looked at. `/usr/bin` of a desktop has 4,000.
 const NAMES_MAX: usize = 20_000;
-/// What one pattern may stand for.
+/// Maximum number of matches of a pattern.
 const MATCHES_MAX: usize = 4096;
 
 /// All names that checks and the environment ask for and that are found on disk.
@@ -83,13 +84,13 @@ pub fn read(
     }
 }
 
-/// Whether the agent's folder can be written, as a fact with its name.
+/// Returns whether the agent's folder can be written, as a fact with its name.
 pub fn state(root: &Path, state_dir: &Path) -> (String, Fact) {
     let name = format!("write {}", state_dir.display());
     (name, writable(&below(root, state_dir)))
 }
 
-/// Whether a folder belongs to the user of this process.
+/// Returns whether a folder belongs to the user of this process.
 pub fn is_mine(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.uid() == geteuid().as_raw())
 }
@@ -98,7 +99,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Whether this user may write into a folder: its owner, where so. Whoever is neither its owner nor root cannot tell for the agent.
+/// Returns whether this user may write into a folder: its owner, where so. Whoever is neither its
+/// owner nor root cannot tell for the agent.
 fn writable(path: &Path) -> Fact {
     let about = match std::fs::metadata(path) {
         Ok(about) if about.is_dir() => about,
@@ -189,7 +191,7 @@ fn stat(path: &Path) -> Fact {
     }
 }
 
-/// How many bits a program has: the fifth byte of an ELF file.
+/// Word size of a program: the fifth byte of an ELF file.
 fn elf(path: &Path) -> Fact {
     let mut head = [0; 5];
     let read =

@@ -1,4 +1,4 @@
-//! Which modules the kernel has: loaded, built in, on disk, or not at all.
+//! Modules of the kernel: loaded, built in, on disk, or absent.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use crate::core::preflight::facts::Fact;
 /// `modules.dep` of a kernel of a distribution has a megabyte.
 const INDEX_BYTES_MAX: u64 = 8 << 20;
 
-/// What the indexes of a kernel's modules say.
+/// Indexes of a kernel's modules.
 #[derive(Debug)]
 pub(super) struct Modules {
     loaded: String,

@@ -1,4 +1,4 @@
-//! Which programs listen on which ports. Of other users' programs only root can tell.
+//! Programs that listen on ports. Only root can see those of other users.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! What the machine's counters say at one moment, read below a root path.
+//! Counters of the machine at one moment, read below a root path.
 //!
 //! It computes nothing: readings become values in [`crate::core::rates`]. Every file is read with a cap, every folder to a bound. What
 //! cannot be read, or is not what the kernel documents, is not there; and where every machine has it, the reading says why not.
@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: usize = 512 * 1024;
 const ENTRIES_MAX: usize = 256;
 /// Processes that are counted.
 const PROCESSES_MAX: usize = 100_000;
-/// Where systemd's time client says that it is there, and that it has the time.
+/// Directory in which systemd-timesyncd shows that it runs, and that it is synchronized.
 const TIME_CLIENT: &str = "run/systemd/timesync";
 
 /// Reads everything of this machine. It takes some hundred system calls: call it in the blocking pool.
@@ -57,7 +57,8 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
     reading
 }
 
-/// How full the file system at a path is. Never ask for one that comes over the network: a server that is gone would hold the call for ever.
+/// Space of the file system at a path. Never call it for a network mount: a server that is gone
+/// would hold the call for ever.
 pub fn space(path: &str) -> Option<Space> {
     let told = statvfs(path).ok()?;
     #[expect(
@@ -182,7 +183,8 @@ fn from_devices(tree: &mut Tree<'_>, reading: &mut Reading) {
     }
 }
 
-/// What systemd's time client says. The kernel's own word needs a system call that no safe library offers.
+/// State of systemd-timesyncd. The kernel's own answer needs a system call that no safe library
+/// offers.
 fn is_clock_synchronised(tree: &mut Tree<'_>) -> Option<bool> {
     let client = tree.root.join(TIME_CLIENT);
     if client.is_dir() {
@@ -200,8 +202,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// What `read` makes of a file that is on every machine. Where there is nothing, it is remembered why; of several files on one fact the
-    /// first that is missing is named.
+    /// Applies `read` to a file that every machine has, and remembers the reason if it is missing;
+    /// of several files for one fact, the first missing one is named.
     fn fact<T>(
         &mut self,
         what: &'static str,
@@ -243,7 +245,7 @@ impl Tree<'_> {
         names
     }
 
-    /// How many processes there are: each has a folder of its number.
+    /// Number of processes: each has a directory with its number.
     fn processes(&self) -> Option<u64> {
         let folder = std::fs::read_dir(self.root.join("proc")).ok()?;
         let is_number =

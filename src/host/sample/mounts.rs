@@ -40,7 +40,7 @@ const HARMLESS: [&str; 25] = [
     "tmpfs",
     "tracefs",
 ];
-/// Where a file system of memory is worth a look: when it is full, programs break.
+/// In-memory file systems worth measuring: when they are full, programs break.
 const OF_MEMORY: [&str; 5] = ["/", "/run", "/tmp", "/var/log", "/var/tmp"];
 /// Below these, mounts are plumbing, or belong to containers and Pods.
 const PLUMBING: [&str; 8] = [
@@ -54,12 +54,12 @@ const PLUMBING: [&str; 8] = [
     "/docker/",
 ];
 
-/// What one mountinfo says.
+/// Mounts of one mountinfo.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     /// The file systems, by the path where they are mounted, not asked yet.
     pub(super) file_systems: BTreeMap<String, FileSystem>,
-    /// Whether `/proc` shows not all processes.
+    /// True if `/proc` shows not all processes.
     pub(super) hides_processes: bool,
 }
 
@@ -156,7 +156,7 @@ fn is_wanted(mount: &Mount) -> bool {
     is_kind && !PLUMBING.iter().any(|plumbing| path.contains(plumbing))
 }
 
-/// Whether one of these paths is the same, or on the way to it.
+/// Returns whether one of these paths is the same, or on the way to it.
 fn is_behind(path: &str, risky: &BTreeSet<String>) -> bool {
     risky.iter().any(|before| {
         let rest = path.strip_prefix(before.trim_end_matches('/'));

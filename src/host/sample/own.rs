@@ -1,4 +1,4 @@
-//! What this program uses itself.
+//! Usage of this program itself.
 
 use nix::sys::{
     resource::{Usage, UsageWho, getrusage},

@@ -77,7 +77,7 @@ fn hundredths(text: &str) -> Option<u64> {
     whole.checked_mul(100)?.checked_add(part)
 }
 
-/// What `/proc/meminfo` says, in bytes. `None` where it does not even say how much there is.
+/// Values of `/proc/meminfo`, in bytes. `None` without even the total.
 pub(super) fn memory(meminfo: &str) -> Option<MemoryUse> {
     let bytes = |name| bytes(meminfo, name);
     let memory = MemoryUse {

@@ -10,7 +10,7 @@ const SENSORS_MAX: usize = 64;
 /// Inputs of one chip that are asked.
 const INPUTS_MAX: usize = 32;
 
-/// What a Raspberry Pi's firmware says about its supply and its heat.
+/// State of a Raspberry Pi's power supply and temperature, from its firmware.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Throttled {
     pub(super) is_under_voltage: bool,
@@ -33,7 +33,7 @@ pub(super) fn life_used_tenths(text: &str) -> Option<u64> {
     estimates.filter(|tenths| (1..=11).contains(tenths)).max()
 }
 
-/// What an eMMC says about its spare blocks: 1 to 3. 0 says nothing.
+/// State of an eMMC's spare blocks: 1 to 3. 0 means unknown.
 pub(super) fn pre_eol(text: &str) -> Option<u64> {
     hexadecimal(text.trim()).filter(|state| (1..=3).contains(state))
 }

@@ -183,7 +183,8 @@ fn kernel_modules(place: &Place) -> Result<Planned> {
     Ok(Planned::Work(recipe::kernel_modules(&missing)))
 }
 
-/// Whether a list of `depmod` has the module. Its lines are `kernel/net/bridge/br_netfilter.ko.xz: …`.
+/// Returns whether a list of `depmod` has the module. Its lines are
+/// `kernel/net/bridge/br_netfilter.ko.xz: …`.
 fn is_listed(place: &Place, list: &str, name: &str) -> bool {
     let content = crate::files::read(&place.path(list), 8 << 20).unwrap_or_default();
     let (dashes, file) = (name.replace('_', "-"), |name: &str| format!("/{name}.ko"));

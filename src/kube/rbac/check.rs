@@ -157,7 +157,8 @@ async fn finding(client: &Client, wanted: &Compared) -> Result<Option<Finding>, 
     }))
 }
 
-/// Whether the account reaches Secrets that no manifest but the full one gives it. `token` is the account's.
+/// Returns whether the account reaches Secrets that no manifest but the full one gives it. `token`
+/// is the account's.
 ///
 /// # Errors
 /// The cluster does not answer, or does not believe the token.

@@ -1,4 +1,4 @@
-//! What has come for one stream and was not read yet.
+//! Received and unread bytes of one stream.
 
 use std::collections::VecDeque;
 

@@ -33,14 +33,14 @@ impl fmt::Debug for MuxStream {
     }
 }
 
-/// Why there is no stream header.
+/// Reasons why there is no stream header.
 #[derive(Debug)]
 pub enum HeaderError {
     /// The stream ended within its header.
     Truncated,
     /// It was reset, or the session ended.
     Broken(io::Error),
-    /// What came is not a header.
+    /// The bytes are not a header.
     Invalid(Invalid),
 }
 

@@ -69,16 +69,16 @@ pub(super) struct Archive {
     pub(super) events: Rows,
     pub(super) logs: Rows,
     pub(super) cursors: Cursors,
-    /// Whether those on disk are among them: until then nothing may be removed.
+    /// True if those on disk are among them: until then nothing may be removed.
     pub(super) has_cursors: bool,
     pub(super) has_thinned: bool,
-    /// Whether samples went since it was last looked which series and boots have none left.
+    /// True if samples went since it was last looked which series and boots have none left.
     pub(super) may_forget: bool,
     /// Series that went before every receiver had them, since the start.
     pub(super) forgotten: usize,
-    /// Why the file cannot be made smaller, where it should be.
+    /// Reason why the file cannot be made smaller, where it should be.
     pub(super) oversized: Option<Error>,
-    /// When it is tried again.
+    /// Time when it is tried again.
     pub(super) shrink_at: Mono,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Chunk {
     pub(super) minutes: Range,
     /// From its first moment to the one after its last, in milliseconds since 1970.
     pub(super) wall: (i64, i64),
-    /// Whether a chunk of the next level has it, too.
+    /// True if a chunk of the next level has it, too.
     pub(super) is_rolled: bool,
 }
 

@@ -95,7 +95,7 @@ impl Contents {
         }
     }
 
-    /// Whether the wall clock of this boot is known.
+    /// Returns whether the wall clock of this boot is known.
     pub(super) fn clock_is_known(&self) -> bool {
         self.boot
             .and_then(|boot| self.boots.get(boot))

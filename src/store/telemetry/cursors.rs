@@ -147,7 +147,7 @@ impl Cursors {
         self.is_dirty = true;
     }
 
-    /// Whether some destination still has to get a record of this range.
+    /// Returns whether some destination still has to get a record of this range.
     pub(super) fn want(&self, stream: Stream, epoch: u64, range: Range) -> bool {
         self.of(stream)
             .any(|(of, cursor)| of != epoch || !cursor.missing(range).is_empty())

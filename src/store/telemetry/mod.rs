@@ -168,7 +168,8 @@ impl Handle {
             .await
     }
 
-    /// When the boots began that samples are of, the oldest first, as far as the clock of each is known.
+    /// Returns when the boots began that samples are of, the oldest first, as far as the clock of
+    /// each is known.
     pub async fn boots(&self) -> Answer<Vec<Wall>> {
         self.post.call(|archive| Ok(archive.boots())).await
     }

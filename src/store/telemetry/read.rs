@@ -163,7 +163,7 @@ fn from_journal(
     Ok(Ok((found, Block::joined(&blocks))))
 }
 
-/// When a record was, as far as that is known.
+/// Returns when a record was, as far as that is known.
 pub(super) fn wall(
     connection: &Connection,
     boots: &Boots,

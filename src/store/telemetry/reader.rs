@@ -167,7 +167,7 @@ impl Reader {
         Ok(pieces)
     }
 
-    /// When the first and the last sample were.
+    /// Returns when the first and the last sample were.
     fn bounds(&self) -> Result<Option<(Wall, Wall)>> {
         bounds(&self.connection, &self.contents.boots).map_err(|error| self.explain(&error))
     }
@@ -207,7 +207,7 @@ fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>>
     Ok(found)
 }
 
-/// When the first and the last tick of the journal were.
+/// Returns when the first and the last tick of the journal were.
 fn walls(journal: &[Minute]) -> Option<(i64, i64)> {
     let blocks = journal.iter().filter_map(|minute| minute.block.as_ref());
     let walls = blocks.flat_map(|block| block.ticks.iter().map(|tick| block.wall_ms(*tick)));

@@ -26,7 +26,7 @@ pub(super) fn rows(
     rows.collect()
 }
 
-/// When the boots began that samples are of, as far as the clock of each is known.
+/// Returns when the boots began that samples are of, as far as the clock of each is known.
 pub(super) fn boots(boots: &Boots) -> Vec<Wall> {
     boots.offsets().map(Wall::from_millis).collect()
 }

@@ -189,7 +189,7 @@ pub(super) fn list(
     Ok(found)
 }
 
-/// When a row was.
+/// Returns when a row was.
 pub(super) fn wall(
     connection: &Connection,
     table: &str,

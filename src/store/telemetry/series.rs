@@ -225,7 +225,8 @@ impl Stored {
         kept.unwrap_or(Level::Raw)
     }
 
-    /// Whether it lasted long enough to be kept at a level, and had its number in a chunk with these last minutes.
+    /// Returns whether it lasted long enough to be kept at a level, and had its number in a chunk
+    /// with these last minutes.
     pub(super) fn is_kept(&self, level: Level, last: u64) -> bool {
         level.life_minutes() <= self.life() && self.born <= last
     }
@@ -292,7 +293,7 @@ pub(super) fn select(
     Ok(found)
 }
 
-/// Whether a series is among those that are meant.
+/// Returns whether a series is among those that are meant.
 fn is_meant(select: &Select, series: &Series) -> bool {
     match select {
         Select::All => true,

@@ -121,7 +121,7 @@ fn part(id: &str) -> Part {
     }
 }
 
-/// Whether the link is there, or held by another agent of the same cluster.
+/// Returns whether the link is there, or held by another agent of the same cluster.
 fn session(link: &LinkView) -> Session {
     match &link.standing {
         Some(standing) if standing.state == "ready" => Session::Ready,

@@ -36,7 +36,7 @@ impl Permit {
         self.permission.replace(permission)
     }
 
-    /// Whether there may be a link now.
+    /// Returns whether there may be a link now.
     pub fn is_open(&self, now: Mono) -> bool {
         match &*self.permission.borrow() {
             Permission::Always => true,
@@ -45,7 +45,7 @@ impl Permit {
         }
     }
 
-    /// Why there may be none.
+    /// Returns why there may be none.
     pub fn why(&self) -> String {
         match &*self.permission.borrow() {
             Permission::Always | Permission::Until(_) => {
@@ -56,7 +56,7 @@ impl Permit {
         }
     }
 
-    /// When an open permit ends; `None` where it does not, or has ended.
+    /// Returns when an open permit ends; `None` where it does not, or has ended.
     pub fn until(&self, now: Mono) -> Option<Mono> {
         match &*self.permission.borrow() {
             Permission::Until(until) if now < *until => Some(*until),

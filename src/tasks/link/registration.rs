@@ -49,7 +49,7 @@ pub struct Profile {
     pub cloud_provider: String,
     /// The user's labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether unencrypted links to other machines are allowed.
+    /// True if unencrypted links to other machines are allowed.
     pub allows_plaintext: bool,
 }
 
@@ -125,7 +125,8 @@ impl Facts {
         &self.host
     }
 
-    /// Whether a session may be opened there: plain text only to this machine, or where it was allowed.
+    /// Returns whether a session may be opened there: plain text only to this machine, or where it
+    /// was allowed.
     pub fn allows(&self, target: &Target) -> Result<()> {
         let is_here = target.host == "localhost"
             || target
@@ -272,7 +273,7 @@ fn in_seconds(now: Wall) -> String {
         .replace(".000Z", "Z")
 }
 
-/// Whether nobody outside can reach an address by itself.
+/// Returns whether nobody outside can reach an address by itself.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

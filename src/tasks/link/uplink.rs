@@ -98,7 +98,7 @@ struct Uplink {
     pinged: Option<Mono>,
     counted: (u64, u64),
     decode_failures: u64,
-    /// Whether the last failed dial was of a gateway that the rules of this machine do not admit.
+    /// True if the last failed dial was of a gateway that the rules of this machine do not admit.
     is_gateway_refused: bool,
 }
 
@@ -365,7 +365,7 @@ impl Uplink {
         }
     }
 
-    /// Whether a new token would help now.
+    /// Returns whether a new token would help now.
     fn watches_token(&self) -> bool {
         matches!(self.link.state(), "refused" | "waiting")
     }

@@ -118,9 +118,10 @@ pub struct Report {
     pub at: Wall,
     /// How long it took.
     pub took: Duration,
-    /// Whether the root helper answered.
+    /// True if the root helper answered.
     pub has_helper: bool,
-    /// Whether everything on this machine was read in time; otherwise what was not read may look missing.
+    /// True if everything on this machine was read in time; otherwise what was not read may look
+    /// missing.
     pub is_whole: bool,
 }
 
@@ -252,7 +253,8 @@ async fn certificate(subject: &Subject) -> Option<Fact> {
     Some(deadline(READ_WITHIN, look).await.unwrap_or_else(late))
 }
 
-/// Whether others than their owner can read the files with tokens and passwords. `None` where there are no such files.
+/// Returns whether others than their owner can read the files with tokens and passwords. `None`
+/// where there are no such files.
 async fn secrets(subject: &Subject) -> Option<Fact> {
     let secrets = subject.secrets.clone();
     if secrets.is_empty() {

@@ -69,7 +69,7 @@ struct Guest {
     grant: Option<(Grant, Mono)>,
 }
 
-/// Why the permission of a running call was withdrawn.
+/// Reason why the permission of a running call was withdrawn.
 #[derive(Clone, Debug)]
 pub(super) struct Withdrawal {
     refusal: Refusal,
@@ -315,7 +315,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Why the permission was withdrawn, once it was.
+    /// Returns why the permission was withdrawn, once it was.
     pub(super) fn withdrawal(&self) -> Rc<OnceCell<Withdrawal>> {
         Rc::clone(&self.withdrawal)
     }

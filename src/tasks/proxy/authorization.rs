@@ -32,7 +32,7 @@ const FENCE_WITHIN: Duration = Duration::from_secs(10);
 /// How a form of request is routed.
 pub(super) type Route = fn(&Asked, Cluster) -> Result<Call, Refusal>;
 
-/// Why a request does not run, and its row for the audit where it gets one.
+/// Reason why a request does not run, and its row for the audit where it gets one.
 #[derive(Debug)]
 pub(super) struct Denied {
     pub(super) denial: Denial,
@@ -60,11 +60,11 @@ pub(super) struct Permit {
     pub(super) identity: Identity,
     /// Under whose identity the API server is asked for a way to a service's Pod, where there is no other.
     pub(super) forward_as: Option<Identity>,
-    /// Whether its body names a namespace that the agent makes in its own way.
+    /// True if its body names a namespace that the agent makes in its own way.
     pub(super) makes_namespace: bool,
     /// What its body is judged by; `None` where nothing in it matters.
     pub(super) writes: Option<Written>,
-    /// Whether the token of the identity is the delegate's, who can get another one.
+    /// True if the token of the identity is the delegate's, who can get another one.
     pub(super) is_delegated: bool,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         Ok((terms, caller))
     }
 
-    /// Whether the control plane has this bearer from us.
+    /// Returns whether the control plane has this bearer from us.
     fn is_ours(&self, bearer: &str) -> bool {
         let delegate = self.parts.delegate.as_ref();
         delegate.is_some_and(|delegate| delegate.is_handle(bearer))
@@ -228,7 +228,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Whether the NetworkPolicies that a call changes are protected, as the control plane's account sees them.
+    /// Returns whether the NetworkPolicies that a call changes are protected, as the control
+    /// plane's account sees them.
     async fn look_at_fence(&self, fenced: &Fenced) -> Result<Result<(), Refusal>, Denial> {
         let list = format!(
             "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",

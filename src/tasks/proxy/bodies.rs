@@ -82,8 +82,8 @@ pub(super) async fn judged(
     })
 }
 
-/// Whether the API server holds the account of this call to the list of what bodies may not ask
-/// for.
+/// Returns whether the API server holds the account of this call to the list of what bodies may not
+/// ask for.
 async fn locked(shared: &Shared, permit: &Permit, limits: &Limits) -> Result<(), Refusal> {
     let call = &permit.call;
     let Some(delegate) = &shared.parts.delegate else {

@@ -175,7 +175,7 @@ impl Pipe {
     }
 }
 
-/// Why a body is not taken when too many are held.
+/// Returns why a body is not taken when too many are held.
 pub(super) fn busy_with_bodies() -> String {
     format!(
         "busy: request bodies hold {} MiB already; try again",

@@ -15,7 +15,7 @@ use crate::{
 /// not answer.
 const PODS_KEPT: usize = 3;
 
-/// Whether these rules ask anything of a Pod.
+/// Returns whether these rules ask anything of a Pod.
 fn asks(rules: Rules) -> bool {
     rules.level != Level::Full && rules.pod_security != PodSecurity::Privileged
 }

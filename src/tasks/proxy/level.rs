@@ -65,7 +65,7 @@ pub struct Parts {
     pub board: Rc<Board>,
 }
 
-/// Why a level is not set.
+/// Reasons why a level is not set.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Refused {
     /// This caller may not.
@@ -88,7 +88,7 @@ impl From<Refused> for Reply {
 pub struct Access {
     parts: Parts,
     standing: RefCell<Standing>,
-    /// Whether what holds is not on disk yet.
+    /// True if what holds is not on disk yet.
     is_unkept: Cell<bool>,
     /// One change after the other.
     changing: Mutex<()>,

@@ -206,7 +206,7 @@ impl Proxy {
         }
     }
 
-    /// Whether a request waits for the binary message that holds its body.
+    /// Returns whether a request waits for the binary message that holds its body.
     pub fn awaits_binary(&self) -> bool {
         self.shared.table.borrow().awaited.is_some()
     }

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// Why a call has no answer.
+/// Returns why a call has no answer.
 pub(super) fn failure(target: &Target, error: &Error) -> Denial {
     let what = match target {
         Target::Kubernetes(_) => "kubernetes API request failed",
@@ -153,7 +153,7 @@ async fn make_namespace(
     sent.map_err(|error| failure(&call.target, &error))
 }
 
-/// Whether no binding waits for a namespace of this name.
+/// Returns whether no binding waits for a namespace of this name.
 async fn is_free(shared: &Shared, name: &str, limits: &Limits) -> Result<(), Refusal> {
     let Some(delegate) = &shared.parts.delegate else {
         return Err(policy::unknown_bindings(

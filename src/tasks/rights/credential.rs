@@ -60,7 +60,7 @@ pub struct Credential {
     /// The level that holds: nothing is offered that permits more.
     level: Cell<Level>,
     levels: (Sender<()>, Receiver<()>),
-    /// Whether a registration has said anything yet.
+    /// True if a registration has said anything yet.
     has_offered: Cell<bool>,
     /// How long the newest token was good for when it was made.
     life: Cell<Duration>,
@@ -69,7 +69,7 @@ pub struct Credential {
 #[derive(Clone, Debug)]
 struct Given {
     secret: Secret,
-    /// When it ends; `None`: never.
+    /// Time when it ends; `None`: never.
     ends: Option<Mono>,
     /// The level that it was made under; `None`: it permits nothing by itself.
     made_under: Option<Level>,
@@ -80,7 +80,7 @@ impl Given {
         self.ends.is_none_or(|ends| now < ends)
     }
 
-    /// Whether it permits no more than this level.
+    /// Returns whether it permits no more than this level.
     fn fits(&self, level: Level) -> bool {
         let made_under = self.made_under;
         made_under.is_none_or(|made_under| permits_sharing(level) && level <= made_under)
@@ -162,7 +162,8 @@ impl Credential {
         self.level.get()
     }
 
-    /// Whether the control plane must hear a registration, because what it holds is not ours any more.
+    /// Returns whether the control plane must hear a registration, because what it holds is not
+    /// ours any more.
     pub fn is_news(&self) -> bool {
         !self.is_on_disk.get()
     }
@@ -188,7 +189,7 @@ impl Credential {
         self.taken.0.try_send(()).ok();
     }
 
-    /// Whether the control plane has this from us.
+    /// Returns whether the control plane has this from us.
     pub fn is_ours(&self, bearer: &str) -> bool {
         let now = clock::now().mono;
         let known = self.known.borrow();

@@ -58,7 +58,7 @@ pub struct Delegate {
     manifest: Manifest,
     credential: Rc<Credential>,
     token: RefCell<Option<(Secret, Mono)>>,
-    /// Why there is no token, and until when it is not asked for again.
+    /// Reason why there is no token, and until when it is not asked for again.
     failure: RefCell<Option<(String, Mono)>>,
     /// One request for a token at a time; the others wait for its answer.
     asking: Mutex<()>,
@@ -67,15 +67,15 @@ pub struct Delegate {
     bindings: Bindings,
     looks: Looks,
     was_refused: Cell<bool>,
-    /// Whether the cluster seems to lack rights, so that a call that works is news.
+    /// True if the cluster seems to lack rights, so that a call that works is news.
     is_doubted: Cell<bool>,
-    /// Whether the cluster had no such account when a token was asked for last.
+    /// True if the cluster had no such account when a token was asked for last.
     lacks_account: Cell<bool>,
     news: (Sender<()>, Receiver<()>),
     /// Signals that the level has changed, to whoever makes shared tokens worthless.
     levels: (Sender<()>, Receiver<()>),
     held: Cell<Option<Level>>,
-    /// Whether the binding that makes the account cluster-admin was seen to be gone.
+    /// True if the binding that makes the account cluster-admin was seen to be gone.
     is_full_gone: Cell<bool>,
 }
 
@@ -185,7 +185,7 @@ impl Delegate {
         Rc::clone(&self.credential)
     }
 
-    /// Whether the control plane has this bearer from us.
+    /// Returns whether the control plane has this bearer from us.
     pub fn is_handle(&self, bearer: &str) -> bool {
         self.credential.is_ours(bearer)
     }
@@ -398,7 +398,7 @@ impl Delegate {
         Ok(())
     }
 
-    /// Whether the cluster lets the agent make the account again.
+    /// Returns whether the cluster lets the agent make the account again.
     pub async fn may_recreate_account(&self) -> Result<bool, String> {
         for verb in ["delete", "create", "patch"] {
             let question = SelfSubjectAccessReview {
@@ -486,7 +486,8 @@ impl Delegate {
         Ok(findings)
     }
 
-    /// Whether the account reaches Secrets that the manifest does not give it; `None` where that cannot be asked.
+    /// Returns whether the account reaches Secrets that the manifest does not give it; `None` where
+    /// that cannot be asked.
     pub async fn reaches_secrets(&self) -> Option<bool> {
         let token = self.token().await.ok()?;
         check::reaches_secrets(&self.client, &self.manifest, &token)

@@ -54,7 +54,7 @@ pub struct Rights {
     rules: Box<dyn Fn() -> Rules>,
     /// One look at a time, and when the last one ended.
     looking: Mutex<Option<Mono>>,
-    /// When a person asked for the last time.
+    /// Time when a person asked for the last time.
     asked: Cell<Option<Mono>>,
 }
 
@@ -197,7 +197,7 @@ async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
 /// What was seen in the cluster.
 struct Seen {
     findings: Vec<Finding>,
-    /// Whether the account reaches what no rule of ours gives it.
+    /// True if the account reaches what no rule of ours gives it.
     reaches_secrets: bool,
     is_full: bool,
     version: Option<String>,
@@ -287,7 +287,7 @@ impl Seen {
         })
     }
 
-    /// Why the API server does not hold the account as it should.
+    /// Returns why the API server does not hold the account as it should.
     fn open(&self) -> Option<(String, String)> {
         if self.is_full {
             return None;
@@ -345,7 +345,7 @@ fn named(found: &[&Finding]) -> String {
     }
 }
 
-/// Whether a version is from before the policies: `v1.29.4+k3s1`.
+/// Returns whether a version is from before the policies: `v1.29.4+k3s1`.
 fn lacks_policies(version: &str) -> bool {
     let minor = version.strip_prefix("v1.").and_then(|rest| {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();

@@ -35,7 +35,7 @@ pub struct Revocation {
     delegate: Rc<Delegate>,
     store: store::Handle,
     board: Rc<Board>,
-    /// Whether the settings share tokens.
+    /// True if the settings share tokens.
     shares: bool,
     issued: RefCell<Option<Issued>>,
     /// One at a time: a token is not recorded while its account is made again.
@@ -101,7 +101,8 @@ impl Revocation {
         Ok(level)
     }
 
-    /// Whether a token that was made under this level is recorded: if not, nothing would make it worthless later.
+    /// Returns whether a token that was made under this level is recorded: if not, nothing would
+    /// make it worthless later.
     pub fn covers(&self, made_under: Level) -> bool {
         let issued = self.issued.borrow();
         issued.as_ref().is_some_and(|it| it.level <= made_under)

@@ -55,7 +55,7 @@ pub struct Parts {
     pub known: Rc<Known>,
     /// Where it says what it cannot read.
     pub board: Rc<Board>,
-    /// Whether a wall clock that shows this can be believed.
+    /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
     /// What gives the agent the right to ask kubelets.
     pub fix: String,
@@ -121,7 +121,7 @@ impl Parts {
         self.board.now().mono >= due
     }
 
-    /// Whether one kubelet answers the agent.
+    /// Returns whether one kubelet answers the agent.
     async fn may_ask(&self) -> bool {
         let node = self.known.nodes.borrow().keys().next().cloned();
         let Some(name) = node else {

@@ -145,7 +145,8 @@ impl Events {
         }
     }
 
-    /// When this agent started, by what the wall clock says now: it may have been set since. Kubernetes writes whole seconds.
+    /// Returns when this agent started, by what the wall clock says now: it may have been set
+    /// since. Kubernetes writes whole seconds.
     fn started(&self) -> Wall {
         let now = self.board.now();
         let ago = now.mono.since(self.board.started().mono).as_millis();

@@ -92,7 +92,7 @@ impl Pulse {
         self.tell();
     }
 
-    /// Whether the API server does not answer.
+    /// Returns whether the API server does not answer.
     pub fn is_silent(&self) -> bool {
         self.heard.silence().is_some()
     }

@@ -67,7 +67,7 @@ impl Chronicle {
         }
     }
 
-    /// Whether the archive has them.
+    /// Returns whether the archive has them.
     async fn note(&self, events: Vec<Event>) -> bool {
         if events.is_empty() {
             return true;

@@ -88,7 +88,7 @@ pub async fn run(parts: Parts<'_>) {
     }
 }
 
-/// Why a delivery stopped before its end.
+/// Reasons why a delivery stopped before its end.
 enum Stop {
     /// The receiver cannot be reached, or cannot take anything now.
     Failed(Error, Option<Duration>),
@@ -262,7 +262,8 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Whether it is a receiver at all: a server of another kind refuses everything, and would be sent everything in vain.
+    /// Returns whether it is a receiver at all: a server of another kind refuses everything, and
+    /// would be sent everything in vain.
     async fn ask_nothing(
         &mut self,
         authorization: Option<&Secret>,

@@ -47,7 +47,7 @@ pub struct Sampler {
 pub struct Parts {
     /// Time between two samples.
     pub every: Duration,
-    /// Whether a wall clock that shows this can be believed.
+    /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
     /// Where it says what it cannot read.
     pub board: Rc<Board>,

@@ -1,4 +1,4 @@
-//! How strict this box is: what `/api/v1/access` says and is told, and what becomes of a request.
+//! Access levels and decisions: the shapes of `/api/v1/access`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,25 +11,25 @@ use crate::core::{
 };
 use crate::wire::json::fields;
 
-/// Where access is shown, and set by POST.
+/// Path of the access level, which POST sets.
 pub const ACCESS_PATH: &str = "/api/v1/access";
-/// Where a decision is explained: `?method=GET&path=/api/v1/pods`.
+/// Path of the dry run of a request: `?method=GET&path=/api/v1/pods`.
 pub const DECISION_PATH: &str = "/api/v1/access/decision";
 
-/// How strict this box is, why, and what came of it.
+/// Access level in force, its origin, and its effects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccessReport {
     /// The level that holds: `full`, `managed`, `read-only` or `off`.
     pub level: String,
     /// The level of the configuration.
     pub configured: Configured,
-    /// What was set here by hand; `null`: nothing.
+    /// Level that was set on this machine; `null`: none.
     pub by_hand: Option<ByHand>,
-    /// What was asked in the last 24 hours; `null`: the audit cannot be read.
+    /// Requests of the last 24 hours; `null`: the audit cannot be read.
     pub last_day: Option<LastDay>,
-    /// Why the audit cannot be read.
+    /// Reason why the audit cannot be read.
     pub last_day_why: Option<String>,
-    /// What runs now.
+    /// Running calls.
     pub running: Running,
 }
 fields!(AccessReport {
@@ -46,7 +46,7 @@ fields!(AccessReport {
 pub struct Configured {
     /// The level.
     pub level: String,
-    /// Where it stands: `FILE:LINE`, the name of a variable, `--set`, or `default`.
+    /// Origin: `FILE:LINE`, the name of a variable, `--set`, or `default`.
     pub from: String,
 }
 fields!(Configured { level, from });
@@ -56,11 +56,11 @@ fields!(Configured { level, from });
 pub struct ByHand {
     /// The level; `null`: it is not known, so that nothing passes.
     pub level: Option<String>,
-    /// Whether it is what holds. Otherwise the configuration is stricter.
+    /// True if it is what holds. Otherwise the configuration is stricter.
     pub is_in_force: bool,
-    /// When it was set: RFC 3339 in UTC.
+    /// Time when it was set: RFC 3339 in UTC.
     pub since: Option<String>,
-    /// Who set it, as in the audit.
+    /// User and process that set it, as in the audit.
     pub by: Option<String>,
 }
 fields!(ByHand {
@@ -70,18 +70,18 @@ fields!(ByHand {
     by
 });
 
-/// What was asked in the last 24 hours.
+/// Requests of the last 24 hours.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LastDay {
     /// All of it.
     pub total: Asked,
-    /// What changes nothing.
+    /// Requests that only read.
     pub reads: Asked,
-    /// What changes something.
+    /// Requests that change something.
     pub changes: Asked,
     /// Ways into containers: exec, attach, port-forward.
     pub entries: Asked,
-    /// What was too much in its minute to be told apart.
+    /// Requests beyond the limits of a minute, which have no kind.
     pub others: Asked,
     /// The newest refusals, the newest first.
     pub refusals: Vec<RefusedCall>,
@@ -98,11 +98,11 @@ fields!(LastDay {
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Asked {
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
-    /// How many of them were permitted.
+    /// Number of permitted requests.
     pub permitted: u64,
-    /// How many of them were refused.
+    /// Number of refused requests.
     pub refused: u64,
     /// Bytes that came in with them.
     pub received_bytes: u64,
@@ -117,18 +117,18 @@ fields!(Asked {
     sent_bytes
 });
 
-/// What was refused, once or often, for one reason.
+/// Refused requests with the same reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RefusedCall {
     /// Method and path.
     pub what: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// What would have allowed it.
+    /// Change that would have allowed it.
     pub fix: Option<String>,
-    /// When it was asked the last time: RFC 3339 in UTC. Of what is summed it is the minute.
+    /// Time when it was asked the last time: RFC 3339 in UTC. Of what is summed it is the minute.
     pub last: String,
-    /// How often it was asked.
+    /// Number of requests.
     pub count: u64,
 }
 fields!(RefusedCall {
@@ -139,7 +139,7 @@ fields!(RefusedCall {
     count
 });
 
-/// What runs now, by class.
+/// Running calls, by class.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Running {
     /// Short requests.
@@ -155,7 +155,7 @@ fields!(Running {
     long
 });
 
-/// What is sent to set a level.
+/// Request to set a level.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessWish {
@@ -163,7 +163,7 @@ pub struct AccessWish {
     pub level: String,
 }
 
-/// What came of it.
+/// Result of setting a level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccessChange {
     /// The level that holds now.
@@ -172,9 +172,9 @@ pub struct AccessChange {
     pub before: String,
     /// Running calls that were cut, because they do not pass any more.
     pub cut: u64,
-    /// Whether it will hold after a restart, too.
+    /// True if it will hold after a restart, too.
     pub is_kept: bool,
-    /// What is not as it should be: the disk.
+    /// Problem with the disk, if any.
     pub trouble: Option<String>,
 }
 fields!(AccessChange {
@@ -185,12 +185,12 @@ fields!(AccessChange {
     trouble
 });
 
-/// What becomes of a request, and why.
+/// Decision on a request, with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
     /// `permitted`, `refused`, or `depends` where the cluster does not say what it knows of a namespace.
     pub verdict: String,
-    /// Why.
+    /// Reason.
     pub why: String,
     /// The setting, the label or the command that would change it.
     pub fix: Option<String>,
@@ -200,7 +200,8 @@ pub struct Decision {
     pub method: String,
     /// The path as it is judged and sent.
     pub path: String,
-    /// What the API server would take it for; `null` where it is for a service, or makes no sense.
+    /// Attributes by which the API server authorizes it; `null` for a service or an invalid
+    /// request.
     pub request: Option<Request>,
     /// The service that it is for.
     pub service: Option<Service>,
@@ -222,7 +223,7 @@ fields!(Decision {
     identity
 });
 
-/// What the API server takes a request for. What is not there is empty.
+/// Attributes by which the API server authorizes a request; empty where absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Request {
     /// The API server's word for what is done.
@@ -263,14 +264,14 @@ fields!(Service {
     port
 });
 
-/// What the cluster says of a namespace now.
+/// State of a namespace in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Namespace {
     /// Its name.
     pub name: String,
-    /// Whether it is there; `null`: that is not known.
+    /// Existence; `null`: unknown.
     pub exists: Option<bool>,
-    /// Whether it carries the label of a managed one.
+    /// Presence of the label of a managed namespace.
     pub is_managed: Option<bool>,
     /// The Pod Security level that it enforces; `null`: none, or not known.
     pub enforces: Option<String>,

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where nodes and namespaces are found.
+/// Path of nodes and namespaces.
 pub const CLUSTER_PATH: &str = "/api/v1/cluster";
-/// Where Pods are found: `?namespace=&contains=&continue=`.
+/// Path of Pods: `?namespace=&contains=&continue=`.
 pub const PODS_PATH: &str = "/api/v1/cluster/pods";
-/// Where workloads are found: `?namespace=&kind=&continue=`.
+/// Path of workloads: `?namespace=&kind=&continue=`.
 pub const WORKLOADS_PATH: &str = "/api/v1/cluster/workloads";
-/// Where the log of a container is found: `?namespace=&pod=&container=&tail=&follow=&previous=`.
+/// Path of a container's log: `?namespace=&pod=&container=&tail=&follow=&previous=`.
 pub const POD_LOGS_PATH: &str = "/api/v1/cluster/logs";
 
 /// Nodes and namespaces.
@@ -17,7 +17,7 @@ pub const POD_LOGS_PATH: &str = "/api/v1/cluster/logs";
 pub struct ClusterReport {
     /// As in the status: `none`, `connecting`, `ready`, `unreachable`.
     pub state: String,
-    /// Why it is in that state, in words.
+    /// Reason why it is in that state, in words.
     pub why: Option<String>,
     /// The moment that this is of: RFC 3339 in UTC. In the past where the cluster does not answer.
     pub at: String,
@@ -33,15 +33,15 @@ pub struct ClusterReport {
 pub struct NodeReport {
     /// Its name.
     pub name: String,
-    /// Whether it takes Pods; `null`: it does not say.
+    /// Readiness; `null`: the node does not report it.
     pub ready: Option<bool>,
-    /// What it is for: `control-plane, etcd`; empty: an agent.
+    /// Roles: `control-plane, etcd`; empty: an agent.
     pub roles: String,
     /// The version of its kubelet.
     pub version: String,
     /// Its address inside the cluster's network.
     pub address: String,
-    /// What is wrong with it.
+    /// Conditions that are a problem.
     pub conditions: Vec<NodeCondition>,
     /// Cores for Pods.
     pub cpu_cores: Option<f64>,
@@ -53,7 +53,7 @@ pub struct NodeReport {
     pub memory_percent: Option<f64>,
     /// Pods on it.
     pub pods: Option<u64>,
-    /// How long it has been part of the cluster.
+    /// Age of the node.
     pub age_s: Option<u64>,
 }
 
@@ -112,11 +112,11 @@ pub struct PodReport {
     pub ready: String,
     /// Restarts of its containers.
     pub restarts: u64,
-    /// Why it waits or why a container last ended, in words.
+    /// Reason why it waits or why a container last ended, in words.
     pub last_reason: Option<String>,
-    /// Where it runs.
+    /// Node.
     pub node: Option<String>,
-    /// How old it is.
+    /// Age.
     pub age_s: Option<u64>,
     /// The names of its containers.
     pub containers: Vec<String>,
@@ -147,6 +147,6 @@ pub struct WorkloadReport {
     pub wanted: u64,
     /// Pods of it that are ready.
     pub ready: u64,
-    /// How old it is.
+    /// Age.
     pub age_s: Option<u64>,
 }

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Environment;
 
-/// Where the ladder is found.
+/// Path of the connectivity probe.
 pub const DIAGNOSIS_PATH: &str = "/api/v1/diagnosis";
-/// Where the machine and its cards are found.
+/// Path of the machine and its cards.
 pub const HOST_PATH: &str = "/api/v1/host";
 
-/// Which side is broken.
+/// Side that has the problem.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Diagnosis {
@@ -17,7 +17,7 @@ pub struct Diagnosis {
     pub side: String,
     /// The verdict in words.
     pub sentence: String,
-    /// When it was tested: RFC 3339 in UTC.
+    /// Time when it was tested: RFC 3339 in UTC.
     pub at: String,
     /// From the cable to the session with the control plane, and the cluster.
     pub steps: Vec<Rung>,
@@ -33,11 +33,11 @@ pub struct Rung {
     pub title: String,
     /// `ok`, `failed`, `skipped` or `unknown`.
     pub outcome: String,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// How long it took.
+    /// Duration.
     pub took_ms: Option<f64>,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Rung {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct HostReport {
-    /// What kind of machine this is.
+    /// Environment of the machine.
     pub environment: Environment,
     /// The cards.
     pub figures: Vec<Figure>,
@@ -63,9 +63,9 @@ pub struct Figure {
     pub value: String,
     /// More about it.
     pub detail: Option<String>,
-    /// How old it is.
+    /// Age of the value.
     pub age_s: Option<u64>,
-    /// Where it was read.
+    /// Source of the value.
     pub source: String,
     /// `ok`, `warning`, `critical` or `unknown`.
     pub state: String,

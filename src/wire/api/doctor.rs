@@ -1,4 +1,4 @@
-//! What the doctor says: `doctor --json` and `/api/v1/problems`.
+//! Findings of the doctor: `doctor --json` and `/api/v1/problems`.
 
 use serde::Serialize;
 
@@ -8,21 +8,22 @@ use crate::{
     wire::json::fields,
 };
 
-/// Where the running agent tells what the doctor found.
+/// Path of the findings of the running agent's doctor.
 pub const PROBLEMS_PATH: &str = "/api/v1/problems";
 
 /// One look at everything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Doctor {
-    /// What kind of machine this is.
+    /// Environment of the machine.
     pub environment: Environment,
-    /// How long the look took.
+    /// Duration of the checks.
     pub took_ms: u64,
-    /// When: RFC 3339 in UTC.
+    /// Time: RFC 3339 in UTC.
     pub at: String,
     /// All checks: problems first, the worst on top.
     pub checks: Vec<Check>,
-    /// Whether everything on the machine was read in time; otherwise what was not read may look missing.
+    /// True if everything on the machine was read in time; otherwise what was not read may look
+    /// missing.
     pub is_whole: bool,
     /// The verdict of the running agent; `null` where none was asked.
     pub verdict: Option<super::Verdict>,
@@ -36,7 +37,7 @@ fields!(Doctor {
     verdict
 });
 
-/// What kind of machine this is.
+/// Environment of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Environment {
     /// The board or machine, as its maker calls it.
@@ -55,13 +56,13 @@ pub struct Environment {
     pub page_size_bytes: Option<u64>,
     /// The kernel's architecture, and whether programs are of 32 bit.
     pub architecture: Option<String>,
-    /// Who gives the kernel its words.
+    /// Boot loader.
     pub boot_loader: String,
     /// The file with them.
     pub boot_file: Option<String>,
-    /// Who installs programs; `none` where nobody does.
+    /// Package manager; `none` if there is none.
     pub package_manager: String,
-    /// What is to be known here beyond what any machine has.
+    /// Notes about this environment.
     pub notes: Vec<Note>,
 }
 fields!(Environment {
@@ -82,9 +83,9 @@ fields!(Environment {
 /// One thing to know about an environment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Note {
-    /// What works.
+    /// Supported functions.
     pub works: String,
-    /// What to change, or why there is nothing to change.
+    /// Changes that enable more, or the reason why there are none.
     pub change: String,
 }
 fields!(Note { works, change });
@@ -94,25 +95,25 @@ fields!(Note { works, change });
 pub struct Check {
     /// Stable name, `room.what`.
     pub id: String,
-    /// What was looked at.
+    /// Name of the check.
     pub title: String,
     /// `critical`, `warning` or `note`.
     pub severity: String,
     /// `ok`, `problem`, `unknown` or `skipped`.
     pub outcome: String,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// Why it matters.
+    /// Reason why it matters.
     pub why: String,
-    /// What to do, in words.
+    /// Fix in words.
     pub fix: Option<String>,
-    /// What to type, in this order.
+    /// Commands to type, in this order.
     pub commands: Vec<String>,
     /// The check whose problem explains this one.
     pub because: Option<String>,
-    /// Whether only root can see it.
+    /// True if only root can see it.
     pub needs_root: bool,
-    /// What the root helper can do about it, where there is a problem.
+    /// Repair by the keeper, if there is a problem.
     pub automatic: Option<Automatic>,
 }
 fields!(Check {
@@ -129,14 +130,14 @@ fields!(Check {
     automatic
 });
 
-/// What the root helper does.
+/// Repair by the keeper.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Automatic {
-    /// What it changes.
+    /// Description of the change.
     pub does: String,
-    /// What it does not touch.
+    /// Description of what it leaves alone.
     pub leaves: String,
-    /// How it is taken back.
+    /// Description of the undo.
     pub undo: String,
     /// Command that starts the root helper; `None` where it runs.
     pub start: Option<String>,
@@ -177,7 +178,7 @@ impl Doctor {
         self
     }
 
-    /// Whether anything is wrong. Notes are told, but nothing is wrong with them.
+    /// Returns whether anything is wrong. Notes are told, but nothing is wrong with them.
     pub fn is_wrong(&self) -> bool {
         self.checks
             .iter()

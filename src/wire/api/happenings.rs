@@ -1,21 +1,21 @@
-//! What happened, what was done, and how it stands with the settings: lists for people.
+//! Events, changes and configuration: lists for people.
 
 use serde::{Deserialize, Serialize};
 
 use super::Link;
 use crate::wire::json::fields;
 
-/// Where the time line is found: `?before=&limit=&source=&severity=`.
+/// Path of the events: `?before=&limit=&source=&severity=`.
 pub const EVENTS_PATH: &str = "/api/v1/events";
-/// Where the agent's own log lines are found: `?tail=`.
+/// Path of the agent's own log: `?tail=`.
 pub const LOGS_PATH: &str = "/api/v1/logs";
-/// Where what changes is told as it happens: `?topics=status,ticks,events,logs,changes`.
+/// Path of the event stream: `?topics=status,ticks,events,logs,changes`.
 pub const STREAM_PATH: &str = "/api/v1/stream";
-/// Where the history of the link is found.
+/// Path of the link's history.
 pub const LINK_PATH: &str = "/api/v1/link";
-/// Where the settings are found.
+/// Path of the configuration.
 pub const SETTINGS_PATH: &str = "/api/v1/settings";
-/// Where the list of what was done is found.
+/// Path of the changes.
 pub const CHANGES_PATH: &str = "/api/v1/changes";
 
 /// A part of the time line, the newest first.
@@ -33,19 +33,19 @@ pub struct EventPage {
 pub struct EventReport {
     /// Its number; grows with time.
     pub id: u64,
-    /// When it was last seen: RFC 3339 in UTC.
+    /// Time when it was last seen: RFC 3339 in UTC.
     pub at: String,
     /// `agent` or `cluster`.
     pub source: String,
     /// `note`, `warning` or `critical`.
     pub severity: String,
-    /// What it happened to.
+    /// Subject.
     pub subject: String,
     /// A word for it.
     pub reason: String,
     /// A sentence.
     pub message: String,
-    /// How often within its minute.
+    /// Occurrences within its minute.
     pub count: u32,
 }
 fields!(EventReport {
@@ -73,11 +73,11 @@ pub struct LogPage {
 pub struct LogEntry {
     /// Its number since the agent started, from 1.
     pub id: u64,
-    /// When: RFC 3339 in UTC.
+    /// Time: RFC 3339 in UTC.
     pub at: String,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
-    /// What.
+    /// Text.
     pub text: String,
 }
 
@@ -89,7 +89,7 @@ pub struct LinkReport {
     pub link: Link,
     /// Times without a session, the newest first.
     pub outages: Vec<Outage>,
-    /// What waits for whom.
+    /// Undelivered data of each destination.
     pub destinations: Vec<Destination>,
 }
 
@@ -97,15 +97,15 @@ pub struct LinkReport {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Outage {
-    /// When it began: RFC 3339 in UTC.
+    /// Time when it began: RFC 3339 in UTC.
     pub from: String,
-    /// When it ended; `null`: it goes on, or the agent stopped meanwhile.
+    /// Time when it ended; `null`: it goes on, or the agent stopped meanwhile.
     pub to: Option<String>,
-    /// Why, in words.
+    /// Reason in words.
     pub why: String,
 }
 
-/// What waits of a stream for a receiver.
+/// Undelivered data of a stream for a destination.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Destination {
@@ -115,7 +115,7 @@ pub struct Destination {
     pub stream: String,
     /// Records that wait.
     pub records: u64,
-    /// How old the oldest of them is: RFC 3339 in UTC.
+    /// Time of the oldest of them: RFC 3339 in UTC.
     pub oldest: Option<String>,
     /// Records that were removed before it had them.
     pub lost: u64,
@@ -127,7 +127,7 @@ pub struct Destination {
 pub struct SettingsReport {
     /// In the order of the documented file.
     pub settings: Vec<SettingReport>,
-    /// What is doubtful about them.
+    /// Warnings about the configuration.
     pub warnings: Vec<String>,
 }
 
@@ -139,17 +139,17 @@ pub struct SettingReport {
     pub key: String,
     /// Its value; `null`: none. Secrets are `********`.
     pub value: Option<String>,
-    /// Where it came from.
+    /// Origin.
     pub origin: String,
-    /// What it means.
+    /// Meaning.
     pub meaning: String,
-    /// Whether its value is hidden.
+    /// True if its value is hidden.
     pub is_secret: bool,
-    /// Whether nobody set it.
+    /// True if nobody set it.
     pub is_default: bool,
 }
 
-/// What was done here, the newest first.
+/// Changes, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChangeList {
     /// At most 200.
@@ -162,20 +162,20 @@ fields!(ChangeList { changes });
 pub struct ChangeReport {
     /// Its id, for `pipeops-agent undo`.
     pub id: String,
-    /// When: RFC 3339 in UTC.
+    /// Time: RFC 3339 in UTC.
     pub at: String,
     /// By whom.
     pub who: String,
     /// From where: `control plane`, `this machine`, an address.
     pub from: String,
-    /// What.
+    /// Change.
     pub what: String,
     /// `done`, `failed`, `undone`, `refused` by the agent, `rejected` by the API server, `withdrawn` while it ran, `cancelled`, `link lost` or
     /// `running`.
     pub outcome: String,
-    /// Why it ended so, in words.
+    /// Reason why it ended so, in words.
     pub why: Option<String>,
-    /// Whether and how it can be taken back.
+    /// Possibility and way to undo it.
     pub undo: Undo,
 }
 fields!(ChangeReport {
@@ -189,14 +189,14 @@ fields!(ChangeReport {
     undo
 });
 
-/// Whether and how something can be taken back.
+/// Possibility and way to undo something.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Undo {
-    /// Whether it can.
+    /// True if it can.
     pub possible: bool,
-    /// What does it on the command line.
+    /// Command that undoes it.
     pub command: Option<String>,
-    /// Why it cannot.
+    /// Reason why it cannot.
     pub why_not: Option<String>,
 }
 fields!(Undo {

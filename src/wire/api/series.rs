@@ -1,12 +1,12 @@
-//! What was measured, as charts read it: columns of numbers with the times beside them.
+//! Samples for charts: columns of numbers with their times.
 //!
 //! Times of charts are whole seconds since 1970, unlike the times of everything else.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the list of series is found: `?contains=&continue=&limit=`.
+/// Path of the list of series: `?contains=&continue=&limit=`.
 pub const SERIES_PATH: &str = "/api/v1/series";
-/// Where values are found: `?key=K&from=S&to=S&points=N`, with up to 16 keys.
+/// Path of values: `?key=K&from=S&to=S&points=N`, with up to 16 keys.
 pub const VALUES_PATH: &str = "/api/v1/series/values";
 
 /// Series that have samples: those that are measured now, then those that ended.
@@ -22,7 +22,7 @@ pub struct SeriesList {
     pub next: Option<String>,
 }
 
-/// What a series is.
+/// Description of a series.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct SeriesHead {
@@ -32,11 +32,11 @@ pub struct SeriesHead {
     pub metric: String,
     /// Its labels as `name="value"`, in the order of the key.
     pub labels: Vec<(String, String)>,
-    /// What its values count: `bytes`, `bytes_per_second`, `ratio`, `celsius` …; empty: nothing in particular.
+    /// Unit: `bytes`, `bytes_per_second`, `ratio`, `celsius` …; empty: none.
     pub unit: String,
     /// `host` or `cluster`.
     pub subject: String,
-    /// Whether it is measured now.
+    /// True if it is measured now.
     pub live: bool,
 }
 
@@ -48,13 +48,13 @@ pub struct Values {
     pub from: i64,
     /// The moment after the last.
     pub to: i64,
-    /// How far apart the times are.
+    /// Distance between times.
     pub step_s: u64,
     /// The times, each the beginning of its step.
     pub times: Vec<i64>,
     /// One column for each key that there is.
     pub series: Vec<Column>,
-    /// What happened meanwhile.
+    /// Marks in this range.
     pub marks: Vec<Mark>,
 }
 
@@ -62,7 +62,7 @@ pub struct Values {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Column {
-    /// Which.
+    /// Series.
     pub key: String,
     /// As in [`SeriesHead`].
     pub unit: String,
@@ -78,10 +78,10 @@ pub struct Column {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Mark {
-    /// When.
+    /// Time.
     pub time: i64,
     /// `boot`, `throttled`, `deploy` or `gap`.
     pub kind: String,
-    /// What it was, in words.
+    /// Description.
     pub text: String,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who asks, how to become somebody else, and the way out: read, POST and DELETE.
+/// Path of the session: GET reads it, POST logs in, DELETE logs out.
 pub const SESSION_PATH: &str = "/api/v1/session";
 /// All sessions: DELETE ends them.
 pub const SESSIONS_PATH: &str = "/api/v1/sessions";
@@ -11,15 +11,15 @@ pub const TOKENS_PATH: &str = "/api/v1/tokens";
 /// The password, by PUT on the socket.
 pub const PASSWORD_PATH: &str = "/api/v1/password";
 
-/// Who asks.
+/// Session of the requester.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct SessionReport {
     /// `none`, `anonymous`, `viewer` or `operator`.
     pub role: String,
-    /// Whether a password logs in.
+    /// True if a password logs in.
     pub has_password: bool,
-    /// When the session ends: RFC 3339 in UTC; `null`: there is none.
+    /// Time when the session ends: RFC 3339 in UTC; `null`: there is none.
     pub until: Option<String>,
     /// `loopback`, `network` or `socket`.
     pub via: String,
@@ -35,7 +35,7 @@ pub struct Login {
     pub password: Option<String>,
 }
 
-/// What was ended.
+/// Number of ended sessions.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct SessionsEnded {
@@ -43,7 +43,7 @@ pub struct SessionsEnded {
     pub ended: u64,
 }
 
-/// What a new token is to open.
+/// Request for a token.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenWish {
@@ -61,13 +61,13 @@ pub struct NewToken {
     pub url: String,
     /// SHA-256 of the certificate that is shown there; `null` where it is not encrypted.
     pub fingerprint: Option<String>,
-    /// What it opens.
+    /// Role that it grants.
     pub role: String,
     /// Until when: RFC 3339 in UTC.
     pub until: String,
 }
 
-/// What the password is to be.
+/// Request to set the password.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PasswordWish {
@@ -77,10 +77,10 @@ pub struct PasswordWish {
     pub role: Option<String>,
 }
 
-/// Whether there is a password.
+/// Presence of a password.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct PasswordReport {
-    /// Whether a password logs in.
+    /// True if a password logs in.
     pub has_password: bool,
 }

@@ -18,9 +18,9 @@ pub struct Verdict {
     pub severity: String,
     /// The state in one sentence without a full stop: the summary of the status.
     pub sentence: String,
-    /// What a person can do.
+    /// Action for a person.
     pub fix: Option<String>,
-    /// When it began: RFC 3339 in UTC; `null` while nothing is wrong.
+    /// Time when it began: RFC 3339 in UTC; `null` while nothing is wrong.
     pub since: Option<String>,
     /// Age of what the sentence rests on.
     pub age_s: Option<u64>,
@@ -49,7 +49,7 @@ pub struct PartVerdict {
     pub severity: String,
     /// The worst that is wrong with it.
     pub sentence: Option<String>,
-    /// When that began: RFC 3339 in UTC.
+    /// Time when that began: RFC 3339 in UTC.
     pub since: Option<String>,
     /// Age of what is known of it; `null`: nothing is.
     pub age_s: Option<u64>,

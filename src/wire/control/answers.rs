@@ -168,7 +168,7 @@ fn closing(now: Wall) -> String {
     format!("}},\"timestamp\":\"{}\"}}", now.rfc3339())
 }
 
-/// How the body of a `proxy_response` is packed.
+/// Encoding of the body of a `proxy_response`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Encoding {
     /// Base64 of the body.

@@ -84,7 +84,7 @@ pub(super) fn acknowledgement(fields: &Fields<'_>) -> Option<(Stream, Acknowledg
     Some((stream, said))
 }
 
-/// What the records of a message are.
+/// Encoded records of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Records {
     /// Made by `wire::edge::samples`.
@@ -102,7 +102,7 @@ impl Records {
     }
 }
 
-/// Which records a message is about, and whose.
+/// Range of records of a message, and the agent that they belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The agent that they are of.
@@ -160,7 +160,7 @@ impl<'a> Messages<'a> {
         (room > 0 && messages.count() <= PARTS_MAX).then_some(messages)
     }
 
-    /// How many they are: one, unless a single record is larger than a message.
+    /// Number of messages: one, unless a single record is larger than a message.
     pub fn count(&self) -> usize {
         self.data.len().div_ceil(self.room).max(1)
     }

@@ -156,7 +156,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// Why a field that is there cannot be used.
+/// Reason why a field that is there cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Unusable(pub(super) String);
 
@@ -204,7 +204,7 @@ impl<'a> Fields<'a> {
             .map(Cow::into_owned)
     }
 
-    /// Whether a boolean field says `true`.
+    /// Returns whether a boolean field says `true`.
     pub(super) fn is_true(&self, name: Field) -> bool {
         self.raw(name).is_some_and(|raw| raw.get() == "true")
     }
@@ -305,7 +305,7 @@ impl<'de> Deserialize<'de> for Headers {
     }
 }
 
-/// What headers may still be stored.
+/// Remaining budget for stored headers.
 #[derive(Default)]
 struct Budget {
     names: usize,
@@ -370,7 +370,7 @@ impl<'de> Visitor<'de> for Values<'_> {
     }
 }
 
-/// Whether the brackets nest no deeper than a decoder should follow. One pass, no memory.
+/// Returns whether the brackets nest no deeper than a decoder should follow. One pass, no memory.
 pub(super) fn is_shallow(message: &str) -> bool {
     let (mut depth, mut is_string, mut is_escaped) = (0_u32, false, false);
     for byte in message.bytes() {

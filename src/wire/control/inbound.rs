@@ -1,4 +1,4 @@
-//! What the control plane says.
+//! Messages of the control plane.
 
 use std::{borrow::Cow, fmt};
 
@@ -48,7 +48,7 @@ pub enum Inbound {
     Error {
         /// At most 4 KiB of it.
         text: String,
-        /// What it answers, where it says so.
+        /// Id of the request that it answers, if it names one.
         request_id: Option<String>,
     },
     /// Everything that belongs to proxied exchanges.
@@ -62,10 +62,10 @@ pub enum Inbound {
     },
 }
 
-/// Why a message is dropped: it gets no answer and the connection stays.
+/// Reason why a message is dropped: it gets no answer and the connection stays.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Undecodable {
-    /// What is wrong with it; never contains the message itself.
+    /// Problem with the message; never contains the message itself.
     pub reason: String,
 }
 
@@ -90,7 +90,7 @@ pub struct RegisterSuccess {
     pub name: Option<String>,
     /// For the log.
     pub status: Option<String>,
-    /// Where to go on; absent: stay here.
+    /// Gateway to connect to; absent: stay here.
     pub gateway_ws_url: Option<String>,
 }
 

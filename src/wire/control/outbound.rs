@@ -1,4 +1,4 @@
-//! What the agent says. Every function returns one whole message, ready to be sent as text.
+//! Messages of the agent. Every function returns one whole message, ready to be sent as text.
 
 use std::collections::BTreeMap;
 
@@ -60,11 +60,12 @@ pub struct Registration {
     /// The id being registered again; empty: a fresh registration.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cluster_id: String,
-    /// What this agent can do.
+    /// Abilities of this agent.
     pub features: Features,
     /// The host's name; may be empty.
     pub hostname: String,
-    /// What the control plane shows in requests for the Kubernetes API; `None`: it gets nothing.
+    /// Token that the control plane presents in requests for the Kubernetes API; `None`: it gets
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "revealed")]
     pub k8s_service_token: Option<Secret>,
     /// `gitVersion` of the API server.
@@ -80,7 +81,7 @@ pub struct Registration {
     pub region: String,
     /// Configured, or the link's local address.
     pub server_ip: String,
-    /// What the machine has.
+    /// Hardware of the machine.
     pub server_specs: ServerSpecs,
     /// Constants that the existing agent sends.
     pub tunnel_port_config: TunnelPorts,
@@ -129,7 +130,7 @@ impl Default for Features {
     }
 }
 
-/// What the machine has; zero and empty members are left out.
+/// Hardware of the machine; zero and empty members are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ServerSpecs {
     /// Logical processors.
@@ -200,7 +201,7 @@ pub struct Heartbeat {
     pub cpu_percent: Option<f64>,
     /// Memory in use in percent; `None`: not known, and not sent.
     pub memory_percent: Option<f64>,
-    /// Whether the host has no public address.
+    /// True if the host has no public address.
     pub is_private: bool,
     /// Ingress routes that are registered.
     pub gateway_routes: u64,

@@ -25,24 +25,24 @@ pub enum ProxyMessage {
         id: String,
         /// In which form it expects the answer.
         answer: Answer,
-        /// What is wrong, for the answer.
+        /// Problem, for the answer.
         reason: String,
     },
     /// A piece of a request body.
     Chunk {
-        /// Whose body.
+        /// Request of the body.
         request_id: String,
         /// The bytes; `None` where they could not be decoded, which ends the request: a body with a hole must not arrive.
         data: Option<Bytes>,
     },
     /// The end of a request body.
     BodyEnd {
-        /// Whose body.
+        /// Request of the body.
         request_id: String,
     },
     /// Stop this request.
     Cancel {
-        /// Which one.
+        /// Request to stop.
         request_id: String,
     },
     /// The obsolete `proxy_stream_data`: dropped and counted.
@@ -83,15 +83,15 @@ pub enum Answer {
 pub struct ProxyRequest {
     /// Echoed in every answer.
     pub request_id: String,
-    /// What is asked for.
+    /// The request.
     pub asked: Asked,
-    /// Where its body is.
+    /// Location of the body.
     pub body: RequestBody,
     /// [`Answer::Buffered`] or [`Answer::Streaming`].
     pub answer: Answer,
 }
 
-/// Where the body of a request is.
+/// Location of the body of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RequestBody {
     /// There is none.
@@ -109,7 +109,7 @@ pub enum RequestBody {
 pub struct SocketStart {
     /// Names the stream in all its messages.
     pub stream_id: String,
-    /// What is asked for; always a GET upgrade.
+    /// The request; always a GET upgrade.
     pub asked: Asked,
 }
 

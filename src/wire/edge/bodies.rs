@@ -1,4 +1,4 @@
-//! What a row of the audit and the outcome of a change say, as JSON.
+//! Bodies of audit rows and outcomes of changes, as JSON.
 
 use serde::Serialize;
 
@@ -12,15 +12,15 @@ const TEXT_BYTES_MAX: usize = 1024;
 /// Something that was asked of this machine, or the sum of such within a minute.
 #[derive(Debug, Serialize)]
 pub struct Asked<'a> {
-    /// Who asked.
+    /// Requester.
     pub who: &'a str,
-    /// What for.
+    /// Request.
     pub what: &'a str,
-    /// What was decided.
+    /// Decision.
     pub verdict: &'a str,
     /// The rule that decided.
     pub why: &'a str,
-    /// What came of it; `None` where that is not known, and in a sum.
+    /// Outcome; `None` if unknown, and in a sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'a str>,
     /// Bytes that came in with it.
@@ -29,10 +29,10 @@ pub struct Asked<'a> {
     /// Bytes that went out with the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_bytes: Option<u64>,
-    /// How long it took.
+    /// Duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// How many they were; `None` where it is one.
+    /// Number of requests; `None` for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
@@ -63,8 +63,9 @@ struct Evidence<'a> {
     detail: Option<&'a str>,
 }
 
-/// When a change ended, and the body of the record that says how; `None` while it is under way. What was wanted in full and how it would
-/// have been taken back stay here: they may hold secrets.
+/// Returns when a change ended, and the body of the record that says how; `None` while it is under
+/// way. What was wanted in full and how it would have been taken back stay here: they may hold
+/// secrets.
 pub fn outcome(change: &Change) -> Option<(Wall, String)> {
     let (ended, outcome, why) = change.ended.as_ref()?;
     let skipped = change.steps.len().saturating_sub(STEPS_MAX);

@@ -6,12 +6,12 @@ use super::{
 };
 use crate::core::{outbox::Backlog, rates::Own, time::Wall};
 
-/// What the agent knows about itself.
+/// Figures of the agent itself.
 #[derive(Clone, Debug, Default)]
 pub struct Agent<'a> {
     /// Its version.
     pub version: &'a str,
-    /// When it started.
+    /// Time when it started.
     pub started: Wall,
     /// The link.
     pub link: Link<'a>,
@@ -27,7 +27,7 @@ pub struct Agent<'a> {
     pub turned_away: [(&'static str, u64); 3],
     /// Connections to the dashboard that the kernel refused to hand over.
     pub accept_errors: u64,
-    /// What waits for delivery.
+    /// Undelivered data.
     pub backlog: Vec<Backlog>,
 }
 
@@ -42,7 +42,7 @@ pub struct Link<'a> {
     pub registrations: u64,
     /// Heartbeats that were sent.
     pub heartbeats: u64,
-    /// When the last one was.
+    /// Time when the last one was.
     pub last_heartbeat: Option<Wall>,
     /// Between the last ping and its pong, in microseconds.
     pub round_trip_us: Option<u64>,
@@ -57,7 +57,7 @@ pub struct Link<'a> {
 /// The cluster as its watches see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cluster {
-    /// Whether its API answers.
+    /// True if its API answers.
     pub is_up: bool,
     /// Nodes.
     pub nodes: Option<u64>,

@@ -1,4 +1,5 @@
-//! What a Prometheus reads: the text format 0.0.4, with the names and units of node_exporter where it has one.
+//! Exposition for Prometheus: the text format 0.0.4, with the names and units of node_exporter
+//! where it has one.
 //!
 //! Counters stand here as the kernel keeps them: whoever scrapes computes rates over its own interval.
 
@@ -14,7 +15,7 @@ mod host;
 
 pub use agent::{Agent, Cluster, Link};
 
-/// Where it is found.
+/// Path of the metrics.
 pub const METRICS_PATH: &str = "/metrics";
 /// Its media type.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -29,7 +30,7 @@ pub fn page(agent: &Agent<'_>, reading: &Reading) -> String {
     page.finish()
 }
 
-/// What a family counts.
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// It only grows, until its machine or program starts anew.

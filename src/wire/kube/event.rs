@@ -13,7 +13,7 @@ use crate::wire::json::fields;
 pub struct Event {
     /// The head.
     pub metadata: Metadata,
-    /// What it happened to.
+    /// Object that it is about.
     pub involved_object: TargetRef,
     /// A word for it.
     pub reason: String,
@@ -21,15 +21,15 @@ pub struct Event {
     pub message: String,
     /// `Normal` or `Warning`.
     pub kind: String,
-    /// How often; absent where `series` says it, or it happened once.
+    /// Number of occurrences; absent if `series` has it, or for a single one.
     pub count: i64,
-    /// When first.
+    /// Time of the first occurrence.
     pub first_timestamp: Option<String>,
-    /// When last.
+    /// Time of the last occurrence.
     pub last_timestamp: Option<String>,
-    /// When first, by the newer API.
+    /// Time of the first occurrence, by the newer API.
     pub event_time: Option<String>,
-    /// How often, by the newer API.
+    /// Occurrences, by the newer API.
     pub series: Option<Series>,
 }
 fields!(Event {
@@ -48,9 +48,9 @@ fields!(Event {
 /// That it goes on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Series {
-    /// How often so far.
+    /// Number of occurrences so far.
     pub count: i64,
-    /// When last.
+    /// Time of the last occurrence.
     pub last_observed_time: Option<String>,
 }
 fields!(Series {
@@ -65,7 +65,7 @@ impl Object for Event {
 }
 
 impl Event {
-    /// How often and when. What says no time is of `now`.
+    /// Occurrences and times. An event without a time is of `now`.
     pub fn sighting(&self, now: Wall) -> Sighting<'_> {
         let series = self.series.as_ref();
         let count = series.map_or(self.count, |series| series.count.max(self.count));
@@ -80,7 +80,7 @@ impl Event {
         }
     }
 
-    /// What happened.
+    /// Event without its count.
     pub fn happening(self) -> Happening {
         let TargetRef {
             kind,

@@ -16,9 +16,9 @@ use crate::{
 pub struct Pod {
     /// The head.
     pub metadata: Metadata,
-    /// Where it runs.
+    /// Specification.
     pub spec: PodSpec,
-    /// How it is.
+    /// Status.
     pub status: PodStatus,
 }
 fields!(Pod {
@@ -27,7 +27,7 @@ fields!(Pod {
     status
 });
 
-/// Where a Pod runs.
+/// Placement of a Pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PodSpec {
     /// The node that it is bound to; empty: none yet.
@@ -37,7 +37,7 @@ fields!(PodSpec {
     node_name: "nodeName"
 });
 
-/// How a Pod is.
+/// Status of a Pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
@@ -75,16 +75,16 @@ fields!(PodCondition {
     last_transition_time: "lastTransitionTime",
 });
 
-/// How a container is.
+/// Status of a container.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ContainerStatus {
     /// Its name.
     pub name: String,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restart_count: i64,
-    /// How it is now.
+    /// Current state.
     pub state: ContainerState,
-    /// How it ended the last time.
+    /// Last termination.
     pub last_state: LastState,
 }
 fields!(ContainerStatus {
@@ -94,15 +94,15 @@ fields!(ContainerStatus {
     last_state: "lastState"
 });
 
-/// How a container is now, as far as it waits.
+/// State of a container, as far as it waits.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ContainerState {
-    /// Why it waits.
+    /// Reason why it waits.
     pub waiting: Option<Waiting>,
 }
 fields!(ContainerState { waiting });
 
-/// Why a container waits.
+/// Reason why a container waits.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Waiting {
     /// A word for programs: `ImagePullBackOff`.
@@ -110,7 +110,7 @@ pub struct Waiting {
 }
 fields!(Waiting { reason });
 
-/// How a container ended the last time.
+/// Last termination of a container.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LastState {
     /// `None`: it has not ended yet.
@@ -118,7 +118,7 @@ pub struct LastState {
 }
 fields!(LastState { terminated });
 
-/// How a container ended.
+/// Termination of a container.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ended {
     /// 0 where nothing was wrong.
@@ -129,7 +129,7 @@ fields!(Ended {
 });
 
 impl Pod {
-    /// Whether it serves, or why not and for how long.
+    /// Returns whether it serves, or why not and for how long.
     pub fn readiness(&self, now: Wall) -> Readiness {
         let ready = self.condition("Ready");
         let is_over = matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
@@ -211,7 +211,7 @@ impl Pod {
             .map(|container| container.name.as_str())
     }
 
-    /// How often its containers were started again.
+    /// Number of restarts of its containers.
     pub fn restarts(&self) -> u32 {
         let status = &self.status;
         let all = status

@@ -21,7 +21,7 @@ pub(super) fn whole(text: &str) -> Option<u64> {
     milli(text).map(|milli| milli / 1000)
 }
 
-/// What a suffix multiplies by, and divides by.
+/// Multiplier and divisor of a suffix.
 fn scale(suffix: &str) -> Option<(u128, u128)> {
     let power = |base: u128, exponent| Some((base.checked_pow(exponent)?, 1));
     match suffix {

@@ -1,4 +1,4 @@
-//! Who may do what: bindings, and the question whether one may.
+//! RBAC objects: bindings, and access reviews.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub struct RoleBinding {
     pub kind: String,
     /// The head.
     pub metadata: Metadata,
-    /// What is given.
+    /// Role that is bound.
     pub role_ref: RoleRef,
     /// To whom.
     pub subjects: Vec<Subject>,
@@ -70,7 +70,7 @@ fields!(Subject {
 /// Asks whether the asker may do something.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct SelfSubjectAccessReview {
-    /// What.
+    /// Question.
     pub spec: AccessReviewSpec,
     /// The answer.
     #[serde(skip_serializing)]
@@ -78,7 +78,7 @@ pub struct SelfSubjectAccessReview {
 }
 fields!(SelfSubjectAccessReview { spec, status });
 
-/// What is asked.
+/// Question of an access review.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccessReviewSpec {
@@ -89,12 +89,12 @@ fields!(AccessReviewSpec {
     resource_attributes: "resourceAttributes"
 });
 
-/// What would be done to which objects.
+/// Verb and objects of the question.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ResourceAttributes {
-    /// Where.
+    /// Namespace.
     pub namespace: String,
-    /// What.
+    /// Verb.
     pub verb: String,
     /// API group; empty for the core.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -120,7 +120,7 @@ fields!(ResourceAttributes {
 /// The answer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AccessReviewStatus {
-    /// Whether one may.
+    /// True if one may.
     pub allowed: bool,
 }
 fields!(AccessReviewStatus { allowed });

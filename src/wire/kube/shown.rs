@@ -145,12 +145,12 @@ fields!(Terminated {
 });
 
 impl Pod {
-    /// Whether its name or its namespace has this in it.
+    /// Returns whether its name or its namespace has this in it.
     pub fn has(&self, part: &str) -> bool {
         self.metadata.name.contains(part) || self.metadata.namespace.contains(part)
     }
 
-    /// What is shown of it.
+    /// Report for the dashboard.
     pub fn report(self, now: Wall) -> PodReport {
         let ready = self.status.container_statuses.iter().filter(|c| c.ready);
         let ready = format!("{}/{}", ready.count(), self.spec.containers.len());
@@ -184,7 +184,7 @@ impl Pod {
         }
     }
 
-    /// Why it does not run, or why a container of it ended the last time.
+    /// Returns why it does not run, or why a container of it ended the last time.
     fn reason(&self, containers: &[&Container]) -> Option<String> {
         let said = |reason: &Option<String>| reason.clone().filter(|text| !text.is_empty());
         let now = containers.iter().find_map(|one| one.now());
@@ -209,7 +209,7 @@ impl Pod {
 }
 
 impl Container {
-    /// Why it does not run now, where that is not simply its beginning or its proper end.
+    /// Returns why it does not run now, where that is not simply its beginning or its proper end.
     fn now(&self) -> Option<String> {
         if let Some(waiting) = &self.state.waiting
             && !matches!(
@@ -225,7 +225,7 @@ impl Container {
             .map(|ended| ended.told(&self.name))
     }
 
-    /// Why it ended the last time.
+    /// Returns why it ended the last time.
     fn before(&self) -> Option<String> {
         let ended = self.last_state.terminated.as_ref()?;
         Some(ended.told(&self.name))
@@ -288,7 +288,7 @@ fields!(Address {
 });
 
 impl Node {
-    /// What is shown of it, without what is measured.
+    /// Report for the dashboard, without measurements.
     pub fn report(self, now: Wall) -> NodeReport {
         let age_s = self.metadata.age_s(now);
         let conditions = self.status.conditions.iter();
@@ -367,7 +367,7 @@ fields!(WorkloadStatus {
 });
 
 impl Workload {
-    /// What is shown of it.
+    /// Report for the dashboard.
     pub fn report(self, kind: &str, now: Wall) -> WorkloadReport {
         WorkloadReport {
             age_s: self.metadata.age_s(now),

@@ -1,4 +1,5 @@
-//! What a kubelet says of its node and its Pods: `/stats/summary`. A handful of fields; containers and volumes are skipped.
+//! Summary API of a kubelet: `/stats/summary`. A handful of fields; containers and volumes are
+//! skipped.
 
 use crate::{
     core::{

@@ -53,7 +53,8 @@ pub(super) async fn open(client: &Client, path: &str, place: (&str, &str)) -> Re
     })
 }
 
-/// Why a container has no log: it has not started, did not run before, or is one of several.
+/// Returns why a container has no log: it has not started, did not run before, or is one of
+/// several.
 async fn no_log(client: &Client, why: &str, (namespace, pod): (&str, &str)) -> Reply {
     if let Some((_, names)) = why.split_once("choose one of: [") {
         let names = names.split(']').next().unwrap_or_default();

@@ -45,7 +45,7 @@ pub struct Sources {
     pub settings: SettingsReport,
     /// The agent's own newest lines, as many as are asked for.
     pub lines: Box<dyn Fn(usize) -> LogPage>,
-    /// Whether the wall clock may have been set since boot.
+    /// True if the wall clock may have been set since boot.
     pub clock_is_set: Box<dyn Fn() -> bool>,
     /// Who finds out what is wrong, and who repairs it.
     pub repairs: Repairs,

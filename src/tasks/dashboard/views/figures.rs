@@ -28,7 +28,7 @@ pub struct View<'a> {
     pub samples: &'a Handle,
     /// What waits for whom.
     pub books: &'a Databases,
-    /// Whether the wall clock may have been set since boot.
+    /// True if the wall clock may have been set since boot.
     pub clock_is_set: bool,
     /// Now.
     pub now: Wall,

@@ -32,7 +32,7 @@ async fn newest(samples: &Handle, metric: &str, now: Wall, within_ms: i64) -> Ve
     newest.collect()
 }
 
-/// Why the store says nothing.
+/// Returns why the store says nothing.
 fn silent(failure: &Failure) -> String {
     failure.to_string()
 }

@@ -92,7 +92,7 @@ pub(super) struct Session<B> {
     under_way: Option<(Stream, Mono)>,
 }
 
-/// Why a turn ended early.
+/// Reasons why a turn ended early.
 enum Stop {
     Lost,
     Failed(Failure),

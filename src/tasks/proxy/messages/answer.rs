@@ -28,7 +28,7 @@ const BINARY_BYTES_MIN: usize = 10_240;
 /// Smallest body that is compressed (docs/protocol.md, Buffered responses).
 const GZIP_BYTES_MIN: usize = 1024;
 
-/// Why an answer ended early.
+/// Reasons why an answer ended early.
 #[derive(Debug)]
 pub(in crate::tasks::proxy) enum Failure {
     /// The caller is told so.
@@ -68,7 +68,7 @@ enum Collected {
     Memory(Vec<u8>),
     Spooled {
         file: SpoolFile,
-        /// Whether it begins as a gzip stream does.
+        /// True if it begins as a gzip stream does.
         is_gzip: bool,
     },
 }

@@ -91,7 +91,7 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
     }
 }
 
-/// Why a stream ended before the backend had said everything.
+/// Reasons why a stream ended before the backend had said everything.
 enum Over {
     CallerGone(io::Error),
     Broken(io::Error),

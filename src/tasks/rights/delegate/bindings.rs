@@ -63,7 +63,7 @@ impl Bindings {
         }
     }
 
-    /// Whether one was seen here a short time ago.
+    /// Returns whether one was seen here a short time ago.
     pub(super) fn is_known(&self, place: Place<'_>) -> bool {
         let now = clock::now().mono;
         let known = self.known.borrow();

@@ -61,8 +61,8 @@ impl Looks {
 }
 
 impl Delegate {
-    /// Whether the API server holds the account to the manifest's policy; an error says why it does
-    /// not. `namespace` is a managed one.
+    /// Returns whether the API server holds the account to the manifest's policy; an error says why
+    /// it does not. `namespace` is a managed one.
     pub async fn lock(&self, namespace: &str) -> Result<(), String> {
         if let Some(found) = self.looks.lock() {
             return found;

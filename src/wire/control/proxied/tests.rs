@@ -1,4 +1,4 @@
-//! What is read from the messages of proxied exchanges.
+//! Reading of the messages of proxied exchanges.
 
 use super::*;
 use crate::{
