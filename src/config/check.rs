@@ -29,7 +29,7 @@ use crate::{
     error::Error,
 };
 
-/// What the program knows about where it runs, for the defaults that depend on it.
+/// Facts about the place it runs in, for the defaults that depend on them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     /// True if it runs as root.
@@ -104,7 +104,7 @@ impl Merged {
         self.path(&keys::STATE_DIR).unwrap_or_default()
     }
 
-    /// What the root helper needs.
+    /// Configuration of the keeper.
     pub(super) fn keeper(&self) -> Keeper {
         Keeper {
             socket: self.path(&keys::KEEPER_SOCKET).unwrap_or_default(),

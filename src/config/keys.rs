@@ -9,19 +9,19 @@ use crate::core::policy::Expose;
 pub struct Key {
     /// Section and name with a dot between them: `agent.state_dir`. A section may lie in another: `telemetry.remote_write.url`.
     pub path: &'static str,
-    /// What it takes.
+    /// Kind of value.
     pub kind: Kind,
     /// The default as it would be written in the environment. `None` has a meaning of its own, which `doc` tells.
     pub default: Option<&'static str>,
-    /// What it does: one sentence or two.
+    /// Meaning: one sentence or two.
     pub doc: &'static str,
     /// More names in the environment, from the strongest to the weakest; the regular name is stronger than all of them.
     pub older_names: &'static [&'static str],
-    /// Who may see the value.
+    /// Visibility of the value.
     pub secrecy: Secrecy,
 }
 
-/// Who may see a value.
+/// Visibility of a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Secrecy {
     /// Everybody.

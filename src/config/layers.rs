@@ -19,7 +19,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
     /// The table of keys.
@@ -101,7 +101,7 @@ pub struct Entry {
     pub key: &'static Key,
     /// The value, of the key's kind.
     pub value: Value,
-    /// Where it came from.
+    /// Origin.
     pub origin: Origin,
 }
 

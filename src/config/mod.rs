@@ -39,7 +39,7 @@ pub const DEFAULT_FILE: &str = "/etc/pipeops-agent/config.toml";
 /// The variable that names another file.
 pub const FILE_VARIABLE: &str = "PIPEOPS_CONFIG";
 
-/// Where settings are taken from: given as values, so that tests need no process of their own.
+/// Sources of the configuration: given as values, so that tests need no process of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The file that was named; it must be there. `None` is [`DEFAULT_FILE`], which may be missing.
@@ -89,7 +89,7 @@ impl Sources {
     }
 }
 
-/// What was found in all sources.
+/// Values from all sources.
 #[derive(Debug)]
 pub struct Loaded {
     merged: Merged,
@@ -106,7 +106,7 @@ pub struct Shown {
     pub key: &'static Key,
     /// Its value, without secrets; `None` where it has none.
     pub value: Option<String>,
-    /// Where it came from.
+    /// Origin.
     pub origin: Origin,
 }
 
@@ -150,8 +150,8 @@ impl Loaded {
         }
     }
 
-    /// What it says about access, also where there is no token yet. `None` where anything else is wrong: a line that could not be read
-    /// may have been about this.
+    /// Access settings, also while there is no token yet. `None` if anything else is wrong: a line
+    /// that could not be read may have been about this.
     pub fn access(&self) -> Option<Access> {
         let is_about_token = |problem: &Error| problem.what.contains("token");
         let is_known = !self.merged.is_incomplete && self.problems().iter().all(is_about_token);
@@ -163,7 +163,7 @@ impl Loaded {
         &self.merged.problems
     }
 
-    /// What is doubtful but no reason to stop.
+    /// Warnings: doubtful, but no reason to stop.
     pub fn warnings(&self) -> &[Error] {
         &self.merged.warnings
     }
@@ -178,7 +178,7 @@ impl Loaded {
         &self.socket
     }
 
-    /// What the root helper needs, also where other settings have problems.
+    /// Configuration of the keeper, also if other settings have problems.
     pub fn keeper(&self) -> Keeper {
         self.merged.keeper()
     }

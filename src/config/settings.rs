@@ -30,7 +30,7 @@ pub struct Settings {
     pub pipeops: Pipeops,
     /// The agent itself.
     pub agent: Agent,
-    /// What the control plane may do.
+    /// Permissions of the control plane.
     pub access: Access,
     /// Samples of the host.
     pub telemetry: Telemetry,
@@ -44,9 +44,9 @@ pub struct Settings {
     pub tls: Tls,
     /// Log lines.
     pub log: Log,
-    /// What the process was started in.
+    /// Surroundings of the process.
     pub surroundings: Surroundings,
-    /// What is doubtful but no reason to stop: to be logged once at the start.
+    /// Warnings, to be logged once at the start.
     pub warnings: Vec<Error>,
     /// Every key as people look at it.
     pub shown: Vec<Shown>,
@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// What the service manager or Kubernetes say in the environment. Not settings: no file has them.
+/// Variables that the service manager or Kubernetes set. Not settings: no file has them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Surroundings {
     /// `NOTIFY_SOCKET`: where the service manager listens.
@@ -102,7 +102,7 @@ impl Surroundings {
 pub struct Pipeops {
     /// The address of the control plane.
     pub api_url: ApiUrl,
-    /// Where the token comes from.
+    /// Source of the token.
     pub token: TokenSource,
     /// Name of this cluster; `None` is the name of the host.
     pub cluster_name: Option<String>,
@@ -145,11 +145,11 @@ pub struct Agent {
 /// `[access]`: what the control plane may do. Nothing that it sends can change this.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Access {
-    /// What it may reach in the cluster.
+    /// Access level.
     pub level: Level,
-    /// Where that was said.
+    /// Origin of the level.
     pub level_origin: Origin,
-    /// What a managed namespace must enforce.
+    /// Minimum Pod Security of a managed namespace.
     pub pod_security: PodSecurity,
     /// Services that it may open ports of the nodes with.
     pub expose: Expose,
@@ -175,13 +175,13 @@ pub struct Telemetry {
 pub struct RemoteWrite {
     /// Its address, with the path that it documents.
     pub url: ApiUrl,
-    /// How the agent says who it is.
+    /// Credentials for the receiver.
     pub credentials: Option<Credentials>,
     /// Labels of every series, beside those that the agent adds by itself.
     pub labels: BTreeMap<String, String>,
 }
 
-/// How the agent says to a receiver who it is. Secrets are in files, which are read each time anew.
+/// Credentials of the agent at a receiver. Secrets are in files, which are read again each time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Credentials {
     /// By the token in this file.
@@ -215,20 +215,20 @@ pub struct Dashboard {
 pub struct Notify {
     /// Their address. With most of them it is the password too.
     pub url: ApiUrl,
-    /// What they are: `webhook`, `ntfy` or `slack`.
+    /// Format: `webhook`, `ntfy` or `slack`.
     pub kind: String,
-    /// What they are shown.
+    /// Credentials for the receiver.
     pub credentials: Option<Credentials>,
-    /// What is told, and when.
+    /// Selection and times of notifications.
     pub wanted: Wanted,
 }
 
 /// `[keeper]`: the root helper.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Keeper {
-    /// Where it listens.
+    /// Socket.
     pub socket: PathBuf,
-    /// Where it keeps its journal.
+    /// Directory of its journal.
     pub state_dir: PathBuf,
     /// The name of the agent's user.
     pub user: String,
@@ -237,7 +237,7 @@ pub struct Keeper {
 /// `[tls]`: certificates on the way to the control plane.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// Which authorities are believed.
+    /// Trusted authorities.
     pub roots: Roots,
     /// PEM file of more authorities.
     pub ca_file: Option<PathBuf>,
@@ -245,7 +245,7 @@ pub struct Tls {
     pub client: Option<CertificateFiles>,
 }
 
-/// Which authorities are believed.
+/// Trusted authorities.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Roots {
     /// The list of Mozilla inside this program.
@@ -268,11 +268,11 @@ pub struct CertificateFiles {
 pub struct Log {
     /// The least important lines that are written.
     pub level: log::LevelFilter,
-    /// How they are written.
+    /// Format of log lines.
     pub format: LogFormat,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogFormat {
     /// `Journal` under systemd, `Plain` elsewhere.

@@ -1,4 +1,4 @@
-//! Where tokens and passwords come from, and how they are read: from a file each time anew, so that a replaced one is found.
+//! Reading of tokens and passwords: from a file each time again, so that a replaced one is found.
 
 use std::{
     io::Read,
@@ -14,7 +14,7 @@ use crate::{
     files,
 };
 
-/// Where the token comes from.
+/// Source of the token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TokenSource {
     /// From `PIPEOPS_TOKEN` or `pipeops.token`: it stays what it is until a restart.
@@ -110,7 +110,8 @@ fn read(
     checked(&text).map_err(|why| what().why(why).fix(fix.as_str()))
 }
 
-/// What is doubtful about the file of a token or password; `waits` says what happens while it is not there.
+/// Warning about the file of a token or password; `waits` describes what happens while it is
+/// absent.
 pub(super) fn doubts(path: &Path, waits: &str) -> Option<Error> {
     let name = path.display();
     match std::fs::metadata(path) {

@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 
 use crate::core::secret::Secret;
 
-/// Whether a connection is encrypted.
+/// Encryption of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Security {
     /// `https` and `wss`.
@@ -18,7 +18,7 @@ pub enum Security {
 /// The address of the control plane, or of another server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ApiUrl {
-    /// Whether the connection is encrypted.
+    /// Encryption of the connection.
     pub security: Security,
     /// A name or an IP address, the latter without brackets.
     pub host: String,
@@ -26,7 +26,7 @@ pub struct ApiUrl {
     pub port: u16,
     /// The path, without a slash at its end; often empty.
     pub path: String,
-    /// What stands behind the `?`.
+    /// Query after the `?`.
     pub query: Option<String>,
 }
 

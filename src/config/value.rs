@@ -12,7 +12,7 @@ use toml::de::DeValue;
 
 use crate::core::time::in_words;
 
-/// What a key takes.
+/// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// One line of text.
@@ -71,9 +71,9 @@ pub enum Value {
 /// Reason why a value is not accepted, and what would be.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal {
-    /// Why, as the end of a sentence that begins with the key.
+    /// Reason, as the end of a sentence that begins with the key.
     pub why: String,
-    /// What to write instead.
+    /// Fix.
     pub fix: String,
 }
 
@@ -212,7 +212,7 @@ impl Kind {
         }
     }
 
-    /// What is accepted, for the documentation of a key.
+    /// Accepted values, for the documentation of a key.
     pub fn accepts(self) -> String {
         match self {
             Self::Text => "text".to_owned(),

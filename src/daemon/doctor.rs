@@ -1,4 +1,4 @@
-//! Whom the doctor looks at, by the settings.
+//! Targets of the doctor, from the configuration.
 
 use std::path::{Path, PathBuf};
 

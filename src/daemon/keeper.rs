@@ -18,12 +18,12 @@ use crate::{
     log,
 };
 
-/// What it is started with.
+/// Start parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// Its settings.
     pub settings: &'a config::Keeper,
-    /// Where those were read from.
+    /// Files that those were read from.
     pub files: &'a [std::path::PathBuf],
     /// `/`, or a tree that stands for it.
     pub root: &'a Path,

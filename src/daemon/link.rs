@@ -1,4 +1,4 @@
-//! Who this agent is and whether it may link, then the link itself until it is told to stop.
+//! Identity of this agent and its permission to link, then the link itself until it is stopped.
 
 use std::{
     cell::{Cell, RefCell},
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// How long the release of the Lease may take. Without it the others wait for it to run out.
+/// Time for the release of the Lease. Without it the others wait for it to expire.
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agent {
@@ -216,7 +216,7 @@ impl Agent {
         }
     }
 
-    /// What opens sessions; waits while the settings for it cannot be used (a CA file that is not there yet).
+    /// Opens sessions; waits while its settings cannot be used (a CA file that is not there yet).
     async fn caller(&self) -> Caller {
         loop {
             match self.network.caller(&self.settings) {

@@ -19,9 +19,9 @@ use crate::{
     tasks::state::{CertificateView, DashboardView},
 };
 
-/// How often the certificate is looked at.
+/// Interval between checks of the certificate.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
-/// What is wrong with the certificate, and what happened to it; the doctor's check of it has the same name.
+/// Condition of the certificate; the doctor's check has the same name.
 const CERTIFICATE: &str = "dashboard.certificate";
 /// Addresses of the page that are told.
 const URLS_MAX: usize = 4;
@@ -147,7 +147,7 @@ impl Agent {
         self.board.happened(CERTIFICATE, Severity::Note, told);
     }
 
-    /// Where other machines find the page: first by what the certificate is for.
+    /// Addresses of the page for other machines: first the names in the certificate.
     fn urls(&self, loaded: &Loaded, address: SocketAddr) -> Vec<String> {
         let all = match address.ip() {
             ip if ip.is_unspecified() => addresses(),
@@ -172,7 +172,8 @@ impl Agent {
     }
 }
 
-/// Where the certificate comes from. The names of the machine, and an address that is asked for, are part of it.
+/// Origin of the certificate. It includes the names of the machine, and an address that is
+/// configured.
 pub(super) fn origin(settings: &Settings, listen: IpAddr) -> Origin {
     if let Some(files) = &settings.dashboard.certificate {
         return Origin::Files {
@@ -205,7 +206,7 @@ fn names(settings: &Settings) -> Vec<String> {
     names
 }
 
-/// What this machine calls itself: its name, the first part of it, and last the name that mDNS tells.
+/// Names of this machine: its host name, the first label of it, and last the mDNS name.
 fn own_names() -> Vec<String> {
     let own = hostname(Path::new("/")).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);

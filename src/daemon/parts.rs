@@ -57,14 +57,14 @@ use crate::{
     },
 };
 
-/// How often keeping an identity is tried again while the disk is busy.
+/// Number of tries to save an identity while the disk is busy.
 const KEEP_TRIES: u32 = 5;
 const KEEP_AGAIN: Duration = Duration::from_secs(2);
 
 /// The condition of a clock that is certainly wrong; the doctor's check of it has the same name.
 const CLOCK: &str = "clock.wrong";
 
-/// What lies below all conversations over the network.
+/// Components below all network connections.
 pub(super) struct Network {
     dialer: Dialer,
     clock: tls::Clock,
@@ -95,7 +95,7 @@ impl Network {
         !self.clock.is_behind()
     }
 
-    /// What time it is: never before one that has certainly been.
+    /// Current time: never before one that has certainly been.
     pub(super) fn time(&self) -> Wall {
         self.clock.now()
     }
@@ -142,7 +142,7 @@ impl Network {
         Sampler::new(sample::Parts::new(every, is_believed, Rc::clone(board)))
     }
 
-    /// What opens sessions with the control plane.
+    /// Opens sessions with the control plane.
     pub(super) fn caller(&self, settings: &Settings) -> Result<Caller> {
         let client = match &settings.tls.client {
             None => None,
@@ -246,7 +246,7 @@ fn bracketed(host: &str) -> String {
     }
 }
 
-/// Where the access to the cluster is described; `None` where nobody named it and nothing is found.
+/// Source of the access to the cluster; `None` if none is configured and none is found.
 pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Source> {
     let source = Source::choose(
         named.and_then(Path::to_str),
@@ -293,7 +293,7 @@ pub(super) fn cluster(
     Some(client)
 }
 
-/// What tells this box from others at a receiver of samples; `None` while it has no id yet.
+/// Identity of this machine at a receiver of samples; `None` while it has no id yet.
 pub(super) fn external_labels(
     settings: &RemoteWrite,
     facts: &Facts,

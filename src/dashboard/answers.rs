@@ -1,4 +1,4 @@
-//! What the server asks the agent. The agent's side of it is in `tasks`.
+//! Interface between the server and the agent. The agent's side of it is in `tasks`.
 
 use std::{io, net::IpAddr, pin::Pin, rc::Rc, time::Duration};
 
@@ -16,15 +16,16 @@ use crate::{
 /// An answer that is being made.
 pub type Answering = Pin<Box<dyn Future<Output = Reply>>>;
 
-/// Where the answers come from. A view is a line in `core::authorization::ROUTES` and an arm of [`Answers::answer`].
+/// Provider of the answers. A view is a line in `core::authorization::ROUTES` and an arm of
+/// [`Answers::answer`].
 pub trait Answers: 'static {
-    /// How everything is.
+    /// Status of everything.
     fn status(&self) -> Status;
 
-    /// Who has logged in with the cookie of this value.
+    /// Session of the cookie with this value.
     fn session(&self, cookie: &str) -> Option<Session>;
 
-    /// Who asks, as that viewer is told it.
+    /// Session report for the requester.
     fn report(&self, asked: &Asked) -> SessionReport;
 
     /// Somebody was turned away before there was a request.
@@ -54,26 +55,26 @@ pub enum Away {
 /// Somebody who has logged in.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
-    /// What it may do.
+    /// Role.
     pub role: Role,
-    /// What it is called in the audit.
+    /// Name in the audit.
     pub name: String,
 }
 
-/// What is asked, and by whom.
+/// Request with its requester.
 #[derive(Debug)]
 pub struct Asked {
-    /// What stands for `{id}` in the path; empty where there is none.
+    /// Part of the path for `{id}`; empty where there is none.
     pub id: String,
     /// The body; empty for what is only read.
     pub body: Bytes,
-    /// Who asks.
+    /// Requester.
     pub caller: Caller,
     /// The value of the session's cookie, as it was sent.
     pub cookie: Option<String>,
     /// Without `?`.
     pub(super) query: String,
-    /// What it has already and can read.
+    /// Cached version and accepted encodings.
     pub(super) cache: Cache,
     /// `Last-Event-ID`, where there is one.
     pub last_event_id: Option<u64>,
@@ -109,18 +110,18 @@ impl Asked {
     }
 }
 
-/// Who asks.
+/// Requester.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Caller {
-    /// What it may do.
+    /// Role.
     pub role: Role,
-    /// Where it asks from.
+    /// Origin.
     pub from: From,
     /// The name of its session, where it has logged in.
     pub session: Option<String>,
 }
 
-/// Where somebody asks from.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum From {
     /// The socket: this process.
@@ -163,7 +164,7 @@ impl Caller {
         matches!(self.from, From::Socket(Peer { uid: 0, .. }))
     }
 
-    /// Who it is, for the audit: `uid 0, pid 4711`, `session 3f2a (operator), from 192.0.2.7`.
+    /// Description for the audit: `uid 0, pid 4711`, `session 3f2a (operator), from 192.0.2.7`.
     pub fn in_words(&self) -> String {
         match (self.from, &self.session) {
             (From::Socket(peer), _) => format!("uid {}, pid {}", peer.uid, peer.pid),

@@ -18,7 +18,7 @@ struct Asset {
 
 const ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// What an asker has already, and how it can be told the rest.
+/// Cached version of a requester, and the encodings that it accepts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
     /// True if it reads gzip.
@@ -47,8 +47,8 @@ pub(super) fn reply(name: &str, cache: &Cache) -> Reply {
     }
 }
 
-/// What was compressed when the program was built. It is asked for each time whether it is still the same: a newer program has other
-/// files under the same names.
+/// Reply with an asset that was compressed at build time. Browsers revalidate it each time: a newer
+/// program has other files under the same names.
 fn packed(kind: &'static str, bytes: &'static [u8], cache: &Cache) -> Reply {
     let hash = digest(&SHA256, bytes);
     // Twelve bytes of it: nobody gains by two files of one tag.

@@ -1,5 +1,6 @@
-//! What those see who come over the network: a certificate of the user's own, or one that the dashboard makes for itself. Nobody vouches
-//! for that one, so a person compares its fingerprint once; it is made anew as seldom as can be.
+//! Certificate of the dashboard for other machines: the user's own, or a self-signed one. Nobody
+//! vouches for that one, so a person compares its fingerprint once; it is replaced as seldom as
+//! possible.
 
 use std::{
     cell::RefCell,
@@ -24,7 +25,7 @@ use crate::{
     wire::certificate::{Told, signed, to_be_signed, validity},
 };
 
-/// How long one that is made here holds: some systems refuse those that hold for more than 825 days.
+/// Lifetime of a self-signed certificate: some systems reject those of more than 825 days.
 const LIFE: Duration = Duration::from_secs(820 * 24 * 3600);
 /// It is made anew so long before its end.
 const MARGIN: Duration = Duration::from_secs(60 * 24 * 3600);
@@ -56,7 +57,7 @@ impl Shown {
     }
 }
 
-/// Where the certificate comes from.
+/// Origin of the certificate.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
     /// These files of the user: the certificate with those up to its authority, and its key.
@@ -65,22 +66,22 @@ pub enum Origin {
         certificate: PathBuf,
         /// PEM.
         key: PathBuf,
-        /// What it has to be for: names that somebody has said.
+        /// Configured names that it must contain.
         names: Vec<String>,
     },
     /// It is made here.
     Own {
-        /// Where it is kept, with its key.
+        /// File with the certificate and its key.
         file: PathBuf,
-        /// What it has to be for. Where one of these is missing, another one is made.
+        /// Names that it must contain; without one of these, a new one is made.
         names: Vec<String>,
-        /// What it is to be for, too, when it is made. They come and go with the network, and do not change a certificate that
-        /// somebody has compared.
+        /// Addresses that a new one also contains. They come and go with the network, and do not
+        /// change a certificate that somebody has compared.
         addresses: Vec<IpAddr>,
     },
 }
 
-/// What time it is.
+/// Current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
     /// Never before a time that has certainly been.
@@ -97,13 +98,13 @@ pub struct Loaded {
     pub served: Served,
     /// Until when it holds, where it says so.
     pub until: Option<Wall>,
-    /// What is wrong with it, although it can be shown.
+    /// Problem with a certificate that is usable all the same.
     pub doubt: Option<Error>,
     /// The fingerprint of the one that it was made in the place of.
     pub replaces: Option<String>,
 }
 
-/// How what is wrong with it begins, wherever it is told.
+/// Prefix of every problem with the certificate.
 const UNUSABLE: &str = "the dashboard cannot show its certificate";
 
 impl Origin {
@@ -124,7 +125,8 @@ impl Origin {
         loaded.map_err(|error| error.within(UNUSABLE))
     }
 
-    /// What it is, or what is wrong with it, in the words of [`Self::load`]; nothing is made or changed. Blocking.
+    /// Describes the certificate or its problem, in the words of [`Self::load`]; makes and changes
+    /// nothing. Blocking.
     pub fn inspect(&self, time: Time) -> Result<String> {
         let until = match self {
             Self::Files { .. } => {
@@ -158,7 +160,7 @@ impl Origin {
     }
 }
 
-/// What becomes of one that the agent made for itself: it looks at it when it starts, and while it runs.
+/// Note on a self-signed certificate: the agent checks it at the start and while it runs.
 const MADE_ANEW: &str =
     "start the agent, or restart it: it makes another one, with the same key where it can be read";
 
@@ -203,7 +205,7 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
     })
 }
 
-/// What is wrong with the time that it holds; `soon` is how long before its end that is told.
+/// Problem with the validity period; `soon` is the time before its end at which that is reported.
 fn term((from, to): (Wall, Wall), time: Time, soon: Duration) -> Option<Error> {
     let verb = match () {
         () if !time.is_believed => return None,

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::net::served::Served;
 
-/// How long the handshake of TLS may take, from the connection on.
+/// Deadline of the TLS handshake, from the connection on.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// The first byte of a handshake: a record of that type.
 const HANDSHAKE: u8 = 0x16;
 
-/// Where somebody came from, as far as places are shared out by it.
+/// Source of a connection, for sharing out the slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Source {
     /// This machine.
@@ -45,7 +45,7 @@ pub(super) enum Guest {
     Tls(TcpStream, IpAddr, Served),
 }
 
-/// How somebody came.
+/// Manner of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Manner {
     /// As it should.
@@ -64,7 +64,8 @@ impl Guest {
         }
     }
 
-    /// What HTTP is spoken over. Nothing is where it went away, or never said anything: browsers open connections in advance.
+    /// Returns the stream that carries HTTP; nothing if the peer went away, or never sent anything:
+    /// browsers open connections in advance.
     pub(super) async fn arrive(self) -> Result<(Stream, Manner), Option<Away>> {
         match self {
             Self::Plain(stream, from) => Ok((stream, Manner::Right(from))),

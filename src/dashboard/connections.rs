@@ -28,13 +28,13 @@ use super::{
 
 /// Connections at a time over one way, beside those whose answer flows; from other machines as many again.
 pub const CONNECTIONS_MAX: usize = 16;
-/// How many of those one other machine may have. A browser opens six.
+/// Maximum number of those for one other machine. A browser opens six.
 const OF_ONE_MAX: usize = 8;
-/// How long a viewer may take to send the head of a request, and to begin with the next one.
+/// Time for a viewer to send the head of a request, and to begin with the next one.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a viewer may not read while something waits for it.
+/// Time for which a viewer may not read while data waits for it.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
-/// How long the refusal of a connection may take.
+/// Time for the refusal of a connection.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 /// A request's head at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -47,7 +47,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 /// A connection of any kind: one type, so that HTTP is in the program once.
 pub(super) type Stream = Box<dyn Duplex>;
 
-/// What a connection does.
+/// Activity of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Doing {
     /// It has no request yet, or no further one; the number says since when, in the order of such moments.
@@ -174,7 +174,7 @@ impl Connections {
     }
 }
 
-/// What a connection does, as long as this lives; then it waits.
+/// Marks the activity of a connection while it lives; then the connection waits.
 struct Mark {
     doing: Rc<Cell<Doing>>,
     moments: Rc<Cell<u64>>,

@@ -21,23 +21,24 @@ use crate::core::authorization::Role;
 const MESSAGES_MAX: usize = 256;
 /// Their bytes: what waits for one viewer at most.
 const BYTES_MAX: usize = 64 * 1024;
-/// What is handed on at a time.
+/// Size of a chunk.
 const CHUNK_BYTES: usize = 8 * 1024;
 
-/// What a viewer can ask to be told.
+/// Topic of the event stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Topic {
-    /// How everything is.
+    /// Status of everything.
     Status,
-    /// What was measured of the host.
+    /// Samples of the host.
     Ticks,
-    /// What was measured of the cluster; asked for as ticks, and told to who may see names of what runs.
+    /// Samples of the cluster; requested as ticks, and sent to those who may see names of
+    /// workloads.
     ClusterTicks,
-    /// What happened.
+    /// Events.
     Events,
     /// The agent's own log lines.
     Logs,
-    /// What was done.
+    /// Changes.
     Changes,
 }
 
@@ -119,7 +120,7 @@ struct Message {
     text: Bytes,
 }
 
-/// Where news are published and read.
+/// Hub that publishes changes to viewers.
 #[derive(Debug)]
 pub struct Hub {
     ring: RefCell<VecDeque<Message>>,
@@ -131,7 +132,7 @@ pub struct Hub {
     /// True if messages are kept: from the first viewer on, until [`Hub::rest`].
     is_kept: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
-    /// Who waits for the first viewer.
+    /// Publishers that wait for the first viewer.
     publishers: RefCell<Vec<Waker>>,
 }
 
@@ -228,7 +229,7 @@ impl Hub {
         }
     }
 
-    /// What a viewer is told from now on; with `last_id`, from there on.
+    /// Subscribes a viewer from now on, or from `last_id` on.
     pub fn watch(self: &Rc<Self>, topics: Topics, last_id: Option<u64>) -> Watch {
         self.viewers.set(self.viewers.get() + 1);
         self.is_kept.set(true);
@@ -296,7 +297,7 @@ impl Watch {
         }
     }
 
-    /// What there is to tell now.
+    /// Pending messages.
     fn news(&mut self) -> Vec<u8> {
         let hub = &self.hub;
         let mut text = self.first.take().unwrap_or_default();

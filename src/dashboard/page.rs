@@ -13,12 +13,13 @@ use crate::wire::api::{Condition, SessionReport, Status};
 const INDEX: &str = include_str!("assets/index.html");
 /// Age from which numbers of the cluster are shown with it.
 const AGED_S: u64 = 10;
-/// What is replaced by the status, for people.
+/// Placeholder of the status, for people.
 const MARK: &str = "<!--status-->";
-/// What is replaced by what the script of the page begins with.
+/// Placeholder of the initial data of the page's script.
 const TOLD: &str = "<!--told-->";
 
-/// What the script of the page begins with, so that it can be used before it has asked anything. An attribute: nothing of it can run.
+/// Initial data of the page's script, so that it can be used before its first request. An
+/// attribute: nothing of it can run.
 #[derive(Serialize)]
 struct Told<'a> {
     session: &'a SessionReport,

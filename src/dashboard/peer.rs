@@ -1,4 +1,4 @@
-//! Who is at the other end of the socket, by the word of the kernel.
+//! Peer of the socket, as the kernel reports it.
 
 use std::os::fd::AsFd;
 

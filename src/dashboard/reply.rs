@@ -16,8 +16,8 @@ use smol::stream::Stream;
 
 use crate::wire::api::Refusal;
 
-/// What every answer says, so that a browser does not believe somebody else's page that this one is a part of it, nor run or load what
-/// is not of this machine.
+/// Headers of every reply, so that no foreign page can embed this one, and this page runs or loads
+/// nothing from elsewhere.
 const EVERYWHERE: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -37,7 +37,7 @@ const EVERYWHERE: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
 ];
 
-/// What comes of a body that is not whole yet. Dropped when its viewer goes.
+/// Body that is produced over time. Dropped when its viewer goes.
 pub type Flow = Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>;
 
 enum Content {

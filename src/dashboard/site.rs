@@ -31,9 +31,9 @@ use crate::{
 
 /// The longest body of a request: a level or a password, with room for what comes.
 const BODY_BYTES_MAX: usize = 1024;
-/// How long a viewer may take to send the body of a request.
+/// Time for a viewer to send the body of a request.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
-/// How long the agent may take for an answer, or for the head of one that flows.
+/// Time for the agent to answer, or to send the head of a streamed answer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Answers that flow at a time, over all ways together.
 pub const FLOWS_MAX: usize = 16;
@@ -42,13 +42,13 @@ pub const COOKIE: &str = "pipeops-session";
 /// The same over TLS: a browser takes it from no other host and over no other way.
 pub const COOKIE_TLS: &str = "__Host-pipeops-session";
 
-/// What is the same for every way to the dashboard.
+/// Settings that all listeners of the dashboard share.
 pub struct Site {
-    /// Where the answers come from.
+    /// Provider of the answers.
     pub answers: Rc<dyn Answers>,
-    /// What somebody may who has not logged in: [`Role::Anonymous`] or [`Role::Nobody`].
+    /// Role without a login: [`Role::Anonymous`] or [`Role::Nobody`].
     pub anonymous: Role,
-    /// What changes, as it happens.
+    /// Changes as they happen.
     pub hub: Rc<Hub>,
     flows: Rc<Cell<usize>>,
     network: RefCell<Option<Network>>,
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Site {
     }
 }
 
-/// How other machines know this one.
+/// Names of this machine in the network.
 #[derive(Debug)]
 struct Network {
     names: Vec<String>,
@@ -115,7 +115,7 @@ impl Site {
         names.filter(known).map(str::to_owned).collect()
     }
 
-    /// What somebody is told who came without TLS where it is wanted: where it is.
+    /// Redirects a request without TLS to the address with TLS, where that is required.
     pub(super) fn send_to_tls(&self, request: &Request<Incoming>) -> Reply {
         let host = request.headers().get(header::HOST);
         let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -292,7 +292,7 @@ impl Site {
         Box::new(move || answers.session(&cookie).is_some())
     }
 
-    /// What changes, from now on or from where the viewer was.
+    /// Event stream, from now on or from the viewer's last message.
     fn stream(&self, asked: &Asked) -> Reply {
         let list = asked.value("topics").unwrap_or_default();
         let topics = match Topics::of(&list, asked.caller.role) {

@@ -14,7 +14,7 @@ use crate::{
     wire::keeper::{Act, Before, Seen},
 };
 
-/// What is known about the step that is taken back.
+/// Knowledge about the step that is undone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Way {
     /// It was done.

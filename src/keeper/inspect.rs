@@ -158,7 +158,7 @@ fn is_suspicious(line: &str) -> bool {
     speaks && !line.starts_with("secrets-encryption:")
 }
 
-/// How many rules there are, and how many of them stand there more than once.
+/// Counts the rules, and the duplicates among them.
 fn iptables(place: &Place, found: &mut Found) {
     let within = Limits {
         output_bytes_max: 8 << 20,
@@ -213,7 +213,7 @@ fn duplicates(rules: &str) -> usize {
     counts.values().map(|count| count - 1).sum()
 }
 
-/// What disks say of themselves, where smartctl is installed.
+/// Reads the self-assessment of disks, if smartctl is installed.
 fn smart(place: &Place, found: &mut Found) {
     let entries = std::fs::read_dir(place.path("/sys/block"));
     let mut disks: Vec<_> = entries

@@ -1,4 +1,5 @@
-//! What the keeper remembers: a file for each change in a directory of root alone, replaced whole before and after every step.
+//! Journal of the keeper: a file for each change in a directory that only root can access, replaced
+//! whole before and after every step.
 //!
 //! It needs no database: changes are few, and a person who has nothing but a rescue shell can read them.
 

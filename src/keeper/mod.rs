@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// What repairs and takes back, below a root.
+/// Applies and undoes repairs, below a root.
 #[derive(Debug)]
 pub struct Keeper {
     place: Place,
@@ -57,7 +57,7 @@ impl Keeper {
         self.settle(&journal)
     }
 
-    /// What the fix of that check would do here and now.
+    /// Describes the fix of that check on this machine now.
     pub fn plan(&self, check: &str) -> Result<Plan> {
         let repair = repair_of(check)?;
         let plan = Plan {
@@ -162,7 +162,7 @@ impl Keeper {
         Ok(records.iter().rev().map(change).collect())
     }
 
-    /// What only root can read.
+    /// Facts that only root can read.
     pub fn inspect(&self) -> Inspection {
         Inspection {
             facts: inspect::facts(&self.place),
@@ -272,7 +272,7 @@ fn repair_of(check: &str) -> Result<Repair> {
     })
 }
 
-/// What a stranger wrote, as much of it as fits into a sentence.
+/// Excerpt of a stranger's text that fits into a sentence.
 fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -308,7 +308,8 @@ fn end(record: &mut Record, outcome: Outcome) {
     record.outcome = Some(outcome.word().to_owned());
 }
 
-/// How it goes on: like [`crate::core::journal::Change::next`], and back where somebody wants that.
+/// Returns how to continue: like [`crate::core::journal::Change::next`], and back if somebody wants
+/// that.
 fn next(record: &Record) -> Next {
     if record.outcome.is_some() {
         return Next::Over;

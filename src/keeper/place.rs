@@ -1,4 +1,4 @@
-//! Where the keeper works: the paths of the machine, below `/` or below a tree that stands for it.
+//! Paths of the machine that the keeper works on, below `/` or below a tree that stands for it.
 
 use std::{
     io::ErrorKind,
@@ -45,7 +45,7 @@ impl Found {
     }
 }
 
-/// What is kept of a file that is about to be replaced. Its copy gets its name when it is made.
+/// Backup of a file that is about to be replaced. Its copy gets its name when it is made.
 pub(super) fn before(found: &Found) -> Before {
     let Attributes {
         mode,

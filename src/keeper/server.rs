@@ -41,14 +41,14 @@ use crate::{
     },
 };
 
-/// How long a peer may take to say what it wants, and to take the answer.
+/// Time for a peer to send its request, and to read the answer.
 const PEER_DEADLINE: Duration = Duration::from_secs(5);
 /// Root, and the agent's group; of that group only the agent's user is served.
 const SOCKET_MODE: u32 = 0o660;
 /// Changes that fit into a line.
 const CHANGES_MAX: usize = 100;
 
-/// Who may ask, beside root.
+/// Users that may ask, besides root.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Allowed {
     /// The agent's user.
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Who asks, in words, where it may.
+    /// Describes the peer, if it may ask.
     fn peer(&self, stream: &UnixStream) -> Result<String> {
         let known = getsockopt(&stream.as_fd(), PeerCredentials).map(|peer| peer.uid());
         match known {

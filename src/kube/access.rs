@@ -20,13 +20,14 @@ use crate::net::dial::Target;
 use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Tls};
 
-/// How old a look at the files may be. k3s needs longer than this from writing its kubeconfig to answering.
+/// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
+/// answering.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.
 const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
 
-/// How fresh the look at the files must be.
+/// Required freshness of a check of the files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Freshness {
     /// The usual one.
@@ -35,13 +36,13 @@ pub(super) enum Freshness {
     AfterRefusal,
 }
 
-/// Where the API server is.
+/// Address of the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) target: Target,
     /// The value of `Host`.
     pub(super) authority: HeaderValue,
-    /// What stands before each path; empty, or `/something` without a slash at its end.
+    /// Prefix of each path; empty, or `/something` without a slash at its end.
     pub(super) base: String,
 }
 

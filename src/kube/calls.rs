@@ -29,7 +29,7 @@ const MESSAGE_CHARS_MAX: usize = 500;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// How much of each object is asked for.
+/// Part of each object to request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Detail {
     /// The whole object.
@@ -67,7 +67,7 @@ impl Detail {
     }
 }
 
-/// How a patch is meant.
+/// Type of a patch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Patch {
     /// JSON merge patch.
@@ -201,7 +201,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the API server is: `v1.34.4+k3s1`.
+    /// Version of the API server: `v1.34.4+k3s1`.
     ///
     /// # Errors
     /// As [`Client::get`].

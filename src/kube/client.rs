@@ -29,13 +29,13 @@ use crate::net::{self, Elapsed, Stream, deadline};
 /// The longest that a connection may take within the time of a call.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long Pods that were out of reach are taken to be so.
+/// Time for which unreachable Pods are taken to be so.
 const CUT_OFF_FOR: Duration = Duration::from_secs(60);
 
-/// What the client is made of.
+/// Settings of the client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the access is described.
+    /// Source of the access.
     pub source: Source,
     /// The proxies of the machine; a `proxy-url` in the kubeconfig wins.
     pub proxies: Proxies,
@@ -45,8 +45,9 @@ pub struct Settings {
     pub now: fn() -> Now,
 }
 
-/// Who asks. Only [`Identity::Agent`] ever uses what is in the kubeconfig; the others go over connections of their own, because
-/// the API server believes a client certificate before it looks at a token.
+/// Identity of a call. Only [`Identity::Agent`] uses the credentials of the kubeconfig; the others
+/// use connections of their own, because the API server accepts a client certificate before it
+/// looks at a token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Identity {
     /// The agent itself, with the certificate or token of its kubeconfig.
@@ -403,7 +404,7 @@ async fn within<T>(
     }
 }
 
-/// What hyper says, from the nearest cause to the farthest.
+/// Messages of a hyper error, from the nearest cause to the farthest.
 fn causes(error: &hyper::Error) -> String {
     crate::error::Error::new("").because(error).why.join(": ")
 }

@@ -5,7 +5,7 @@ use litemap::LiteMap;
 use super::watch::Event;
 use crate::wire::kube::Node;
 
-/// How many nodes there are. A cluster has few nodes, so each is remembered.
+/// Number of nodes. A cluster has few nodes, so each is remembered.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Nodes {
     ready: LiteMap<String, bool>,
@@ -49,8 +49,8 @@ impl Nodes {
     }
 }
 
-/// How many Pods there are: one number, for a cluster may have many. The API tells each coming and going once, and a gap begins
-/// with `Restarted`.
+/// Number of Pods: one number, for a cluster may have many. The API reports each coming and going
+/// once, and a gap begins with `Restarted`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Pods {
     total: usize,

@@ -1,4 +1,4 @@
-//! Why a call to the API gave nothing: a closed list, because callers decide by kind.
+//! Errors of API calls: a closed list, because callers decide by kind.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,21 +19,21 @@ pub enum Error {
     Connection(net::Error),
     /// No head of an answer in time.
     NoAnswer {
-        /// What was asked: method and path, without the query.
+        /// Method and path, without the query.
         call: String,
         /// The time it had.
         limit: Duration,
     },
     /// The connection broke before the answer was complete.
     Broken {
-        /// What was asked.
+        /// Method and path.
         call: String,
-        /// What HTTP says.
+        /// Reason from HTTP.
         why: String,
     },
     /// The API answered with an error.
     Refused {
-        /// What was asked.
+        /// Method and path.
         call: String,
         /// The HTTP status.
         status: u16,
@@ -44,16 +44,16 @@ pub enum Error {
     },
     /// The answer is larger than the call may hold in memory.
     TooLarge {
-        /// What was asked.
+        /// Method and path.
         call: String,
         /// The most that it may hold.
         bytes_max: usize,
     },
     /// The answer is not what was asked for.
     Undecodable {
-        /// What was asked.
+        /// Method and path.
         call: String,
-        /// What the parser says.
+        /// Message of the parser.
         why: String,
     },
     /// The request cannot be sent: a header, a path or a name that HTTP or Kubernetes does not allow.
@@ -62,9 +62,9 @@ pub enum Error {
     Service {
         /// `namespace/name:port`.
         service: String,
-        /// Why.
+        /// Reason.
         why: String,
-        /// What a person can do.
+        /// Action for a person.
         fix: String,
     },
 }

@@ -30,7 +30,7 @@ const PROTOCOL: &str = "v4.channel.k8s.io";
 const DATA: u8 = 0;
 /// Bytes of one message.
 const PIECE_BYTES: usize = 16 * 1024;
-/// What an error of the kubelet may say.
+/// Maximum length of the kubelet's error text.
 const TEXT_CHARS_MAX: usize = 300;
 
 /// Opens a port of a Pod.
@@ -69,7 +69,7 @@ pub(super) async fn open(
 struct Forward {
     socket: Box<Socket>,
     unread: Bytes,
-    /// Whether the first message of a channel has been seen.
+    /// State of each channel: whether its first message was seen.
     has_begun: [bool; 2],
     needs_flush: bool,
 }
@@ -87,7 +87,7 @@ impl Carrier for Forward {
 }
 
 impl Forward {
-    /// What a message brings; `None` where that is nothing for the reader.
+    /// Payload of a message; `None` if it is nothing for the reader.
     fn take(&mut self, mut message: Bytes) -> io::Result<Option<Bytes>> {
         if message.is_empty() {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Where the API server is and who we are: kubeconfig files as kubectl merges them, and the service account inside a cluster.
+//! Address and credentials of the API server: kubeconfig files as kubectl merges them, and the
+//! service account inside a cluster.
 //!
 //! What cannot be honoured (exec plugins, impersonation, passwords) is refused with a fix; leaving it out silently could mean more
 //! rights than the owner meant to give.
@@ -22,7 +23,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// A kubeconfig of 400 clusters with their certificates takes 3 MB.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// Where the access to the cluster is described.
+/// Source of the access to the cluster.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Source {
     /// Kubeconfig files; the first that names a thing wins. Those that do not exist are left out.
@@ -77,9 +78,9 @@ pub struct Cluster {
     pub server: String,
     /// TLS to the server, without who we are.
     pub tls: TlsSettings,
-    /// Who we are: the client certificate.
+    /// Client certificate.
     pub client: Option<ClientIdentity>,
-    /// Who we are: the token.
+    /// Token.
     pub token: Token,
     /// The proxy of this cluster alone.
     pub proxy_url: Option<String>,

@@ -26,12 +26,12 @@ const IDLE_MAX: usize = 8;
 /// The sweeper comes this often; an idle connection survives one visit and not the second, so it stays between 30 and 60 s.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// How long a connection may take from the end of an answer to being ready. It is one turn of its task; more means that the server
-/// has not taken our request's body.
+/// Time from the end of an answer until a connection is ready. It is one turn of its task; more
+/// means that the server has not read our request's body.
 const READY_WITHIN: Duration = Duration::from_millis(100);
 
-/// What a connection reads ahead. It decides the memory under stalled readers: with 16 KiB, 60 stalled lists took 15 MB in all; with
-/// hyper's default 43 MB. It is also the longest head of an answer.
+/// Read-ahead of a connection. It decides the memory under stalled readers: with 16 KiB, 60 stalled
+/// lists took 15 MB in all; with hyper's default 43 MB. It is also the longest head of an answer.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 struct Idle {

@@ -1,5 +1,5 @@
-//! What the agent needs in a cluster: one manifest. What people read, what `kubectl` applies and what the agent compares the cluster
-//! with are the same text.
+//! Manifest of the agent's rights in a cluster. People read, `kubectl` applies and the agent
+//! compares the same text.
 
 pub mod check;
 
@@ -11,7 +11,7 @@ use crate::core::{
 
 /// The account under which calls of the control plane run.
 pub const ACCOUNT: &str = "pipeops-cp";
-/// What the admission policy says of a Service that claims an address of others.
+/// Message of the admission policy for a Service that claims foreign addresses.
 pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
 /// The role that it has in managed namespaces.
 pub const MANAGED: &str = "pipeops-managed";
@@ -37,7 +37,7 @@ const WIDE: [&str; 7] = [
     MANAGED,
 ];
 
-/// How far the control plane reaches.
+/// Reach of the control plane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reach {
     /// Reads, and managed namespaces.
@@ -80,12 +80,12 @@ impl Manifest {
         self.reach == Reach::Full
     }
 
-    /// What a managed namespace must enforce.
+    /// Minimum Pod Security of a managed namespace.
     pub const fn pod_security(&self) -> PodSecurity {
         self.pod_security
     }
 
-    /// Where the accounts are.
+    /// Namespace of the accounts.
     pub const fn namespace(&self) -> &OwnNamespace {
         &self.namespace
     }
@@ -119,8 +119,8 @@ impl Manifest {
         format!("{} | kubectl apply -f -", self.program(self.reach))
     }
 
-    /// What lets the agent ask kubelets through the API server: apart from the manifest, for it is a powerful right that most can do
-    /// without.
+    /// Right to ask kubelets through the API server: apart from the manifest, because it is
+    /// powerful and most can do without.
     pub fn node_stats(&self) -> String {
         let ours = "pipeops-agent rbac --node-stats";
         let theirs = self.node_stats_program();
@@ -196,7 +196,7 @@ impl Manifest {
     }
 }
 
-/// What stands in the text where another standard than baseline is asked for.
+/// Replacements in the text for another standard than baseline.
 const fn standards(asked: PodSecurity) -> &'static [(&'static str, &'static str)] {
     match asked {
         PodSecurity::Baseline => &[],

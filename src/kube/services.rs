@@ -46,7 +46,7 @@ pub struct Pod {
     pub address: SocketAddr,
 }
 
-/// Where a service is served now.
+/// Address at which a service is served now.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Address {
     /// The service's namespace.
@@ -73,7 +73,7 @@ impl Address {
     }
 }
 
-/// How a service is spoken to.
+/// Scheme of a service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scheme {
     /// In the clear.

@@ -21,7 +21,7 @@ use crate::net::Body;
 /// is 32 MiB with base64 in it.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// What is read from the connection at once; the default of 128 KiB would be most of an idle exec's memory.
+/// Size of the read buffer; the default of 128 KiB would be most of an idle exec's memory.
 const READ_BUFFER_BYTES: usize = 8 * 1024;
 
 /// Written and not yet taken by the kernel: more than one largest message would mean that the caller does not wait.
@@ -30,7 +30,7 @@ const WRITE_BUFFER_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 /// Subprotocols offered at once. The API server knows five.
 const PROTOCOLS_MAX: usize = 32;
 
-/// Whom the WebSocket goes to.
+/// Peer of the WebSocket.
 #[derive(Debug)]
 pub enum Peer<'a> {
     /// The API server, under an identity.
@@ -64,7 +64,7 @@ pub enum Opened {
     Refused(Response<Body>),
 }
 
-/// What is asked for.
+/// Request to upgrade.
 #[derive(Debug)]
 pub struct Ask<'a> {
     /// Path and query, as they are sent.
@@ -162,7 +162,7 @@ fn handshake(ask: &Ask<'_>, key: &str) -> Result<Request<Body>, Error> {
     Ok(request)
 }
 
-/// What a 101 must carry (RFC 6455, 4.1).
+/// Checks the headers of a 101 (RFC 6455, 4.1).
 fn checked(
     headers: &HeaderMap,
     key: &str,

@@ -1,4 +1,5 @@
-//! What becomes of a connection after 101: a raw stream, with the bytes that came together with the answer in front.
+//! Connection after a 101: a raw stream, starting with the bytes that came together with the
+//! answer.
 
 use std::fmt;
 use std::io;

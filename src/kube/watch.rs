@@ -27,13 +27,14 @@ const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// sends none (no watch cache), a quiet watch is resumed each time, which costs one small request.
 const SILENCE_MAX: Duration = Duration::from_secs(90);
 
-/// What the server is asked to end a watch after. It chooses 5 to 10 min itself; asked for, the two ends agree.
+/// Timeout that the server is asked for. It would choose 5 to 10 min itself; with this, both ends
+/// agree.
 const LIFETIME_S: u32 = 540;
 
 /// The longest line. An object is at most 1.5 MiB in the datastore, and JSON is longer than what is stored there.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// What a buffer may keep between two lines: one large object must not stay in memory for ever.
+/// Maximum size of a buffer between two lines: one large object must not stay in memory for ever.
 const BUFFER_KEPT_BYTES: usize = 16 * 1024;
 
 /// The largest error body that is read.
@@ -43,8 +44,8 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What a caller is told, in this order: `Restarted`, `Added` for what exists, `Synced`, then changes; after a gap that cannot be
-/// bridged it begins with `Restarted` again.
+/// Events of a watch, in this order: `Restarted`, `Added` for existing objects, `Synced`, then
+/// changes; after a gap that cannot be bridged it begins with `Restarted` again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<T> {
     /// Everything known is void: the list begins.
@@ -61,7 +62,7 @@ pub enum Event<T> {
     Failed(Error),
 }
 
-/// What is watched.
+/// Subject of a watch.
 #[derive(Clone, Debug)]
 pub struct Watch<T> {
     path: String,
@@ -91,7 +92,7 @@ impl Watch<HeadOnly> {
     }
 }
 
-/// How a watch ended.
+/// End of a watch.
 #[derive(Debug)]
 enum End {
     /// By itself, or cut: resume.

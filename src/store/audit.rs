@@ -1,4 +1,4 @@
-//! What was asked of this machine and what came of it: a row before each effect, sums of the rest, both under a quota.
+//! Audit log: a row before each effect, sums of the rest, both under a quota.
 
 mod summary;
 
@@ -19,12 +19,12 @@ use crate::core::{
 const ROWS_MAX: i64 = 20_000;
 /// Sums that are kept.
 const SUMS_MAX: i64 = 20_000;
-/// What waits in memory while the disk is not there.
+/// Maximum number of rows that wait in memory while the disk is unavailable.
 const WAITING_MAX: usize = 1_000;
 /// Rows without an end that are remembered: far more than calls that run at once.
 const OPEN_MAX: usize = 4_096;
-/// How often [`Handle::tend`] looks before a row without an end is over all the same: for a day. Its end was lost on the way, or its call has
-/// run for longer than that.
+/// Number of looks of [`Handle::tend`] after which a row without an end counts as over: a day. Its
+/// end was lost on the way, or its call has run for longer than that.
 const OPEN_LOOKS: u16 = 2_880;
 /// Ends of requests that wait for the next write: they are not worth one of their own.
 const ENDS_MAX: usize = 64;
@@ -47,13 +47,13 @@ pub struct AuditRow {
     pub number: i64,
     /// Time when it was asked.
     pub at: Wall,
-    /// Who asked for what, and what was decided.
+    /// Request, requester and decision.
     pub entry: Entry,
-    /// What came of it in a word, and what it did; `None` while it is under way, or where the agent ended before it did.
+    /// Outcome and totals; `None` while it runs, or if the agent ended before it did.
     pub ended: Option<(String, Effect)>,
 }
 
-/// What is not on disk yet.
+/// Rows that are not on disk yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
     next: i64,
@@ -132,7 +132,7 @@ impl Waiting {
         self.written = self.written.max(newest);
     }
 
-    /// How many could not be kept, in words.
+    /// Number of lost rows, in words.
     pub(super) fn lost_in_words(&self) -> Option<String> {
         (self.lost > 0).then(|| {
             format!(

@@ -26,17 +26,17 @@ use crate::{
 
 /// The longest value in any column: an intent with its manifests.
 const VALUE_BYTES_MAX: i32 = 4 << 20;
-/// How long another program may hold the file.
+/// Time that another program may hold the file.
 const BUSY_FOR: Duration = Duration::from_secs(2);
 
-/// What all files of one kind have in common.
+/// Common settings of all files of one kind.
 #[derive(Debug)]
 pub(super) struct Form {
     /// The name of the file in the state directory.
     pub(super) file: &'static str,
     /// The steps from an empty file to the schema of this program.
     pub(super) migrations: &'static [&'static str],
-    /// How it is written.
+    /// Pragmas that decide how it is written.
     pub(super) pragmas: &'static str,
     /// True if all of it is read when it is opened, so that damage is found before it is built on:
     /// for small ones.
@@ -50,7 +50,7 @@ pub(super) struct Form {
 pub(super) enum Refusal {
     /// SQLite or the disk.
     Sql(rusqlite::Error),
-    /// What is on disk does not allow it.
+    /// The content on disk does not allow it.
     Conflict(String),
 }
 
@@ -69,7 +69,7 @@ enum Home {
     Newer(Error),
 }
 
-/// How a database is.
+/// State of a database.
 #[derive(Debug)]
 pub(super) enum State<'a> {
     /// It was written the last time that was tried.
@@ -126,7 +126,7 @@ impl Database {
         quarantine::bound(&self.directory, self.form.file, self.damaged);
     }
 
-    /// What damaged ones take.
+    /// Size of the damaged files.
     pub(super) fn damaged_bytes(&self) -> u64 {
         quarantine::bytes(&self.directory, self.form.file)
     }
@@ -240,7 +240,7 @@ impl Database {
         &self.directory
     }
 
-    /// How it is.
+    /// Current state.
     pub(super) const fn state(&self) -> State<'_> {
         match (&self.home, &self.trouble) {
             (Home::Newer(error), _) => State::Newer(error),

@@ -1,4 +1,5 @@
-//! Who the agent is, on disk twice: in the database, and in a small file that outlives a damaged one.
+//! Identity of the agent, on disk twice: in the database, and in a small file that survives a
+//! damaged one.
 //!
 //! Invariant: no copy is ever replaced by one of a lower generation.
 
@@ -23,7 +24,7 @@ use crate::{
 /// Ten times what an identity with the longest texts takes.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// Where an identity is now.
+/// Location of the current identity.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Kept {
     /// On disk, in both places or in one.
@@ -43,7 +44,7 @@ pub(super) struct KeptIdentity {
 }
 
 impl KeptIdentity {
-    /// What was on disk at the start; the newer copy is the one to keep.
+    /// Copies on disk at the start; the newer one is kept.
     pub(super) fn found(database: Option<&Identity>, file: Option<&Identity>) -> Self {
         let copies = [file, database].into_iter().flatten();
         let current = copies.max_by_key(|copy| copy.generation);

@@ -22,7 +22,7 @@ const INTENT_BYTES_MAX: usize = 1 << 20;
 /// Steps of one change.
 const STEPS_MAX: u32 = 10_000;
 
-/// What came of beginning a change.
+/// Result of beginning a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Begun {
     /// Its intent is on disk now.

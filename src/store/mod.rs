@@ -49,7 +49,7 @@ pub enum Failure {
     Closed,
     /// The disk refused.
     Disk(Error),
-    /// What was asked does not fit what is on disk: a step out of order, a change that is over.
+    /// The request does not fit the content on disk: a step out of order, a change that is over.
     Conflict(String),
 }
 
@@ -85,18 +85,18 @@ impl From<Failure> for Error {
     }
 }
 
-/// What was on disk at the start.
+/// Content on disk at the start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Loaded {
     /// The identity in the database.
     pub database: Option<Identity>,
     /// The identity in the small file beside it.
     pub file: Option<Identity>,
-    /// What was switched here by hand, and what others know us by.
+    /// Notes: the access level set on this machine, and names that others know us by.
     pub notes: Notes,
     /// A time that has certainly been: the first moment of a certificate that was verified.
     pub clock: Option<Wall>,
-    /// What is wrong with the disk.
+    /// Problems with the disk.
     pub conditions: Vec<Condition>,
 }
 

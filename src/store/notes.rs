@@ -16,7 +16,7 @@ use crate::{
 /// A hundred times what is kept.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// What is kept: short words by name.
+/// Notes: short words by name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Notes {
     words: BTreeMap<String, String>,
@@ -61,7 +61,7 @@ fn write(disk: &mut Disk) -> Result<()> {
     files::replace(&path, &content, files::PRIVATE)
 }
 
-/// What the file says.
+/// Reads the file.
 pub(super) fn read(directory: &Path) -> Notes {
     let unreadable = Notes {
         is_unreadable: true,

@@ -9,7 +9,7 @@ use crate::{core::time::Wall, error::Result, files};
 /// The endings of what is moved: the database, and what SQLite keeps beside it.
 const ENDINGS: [&str; 3] = ["-wal", "-shm", ""];
 
-/// How many damaged databases are kept, and how many bytes of them.
+/// Number and size of the damaged databases that are kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Kept {
     pub(super) count: usize,
@@ -56,7 +56,7 @@ pub(super) fn bound(directory: &Path, file: &str, kept: Kept) {
     }
 }
 
-/// What all damaged databases take.
+/// Size of all damaged databases.
 pub(super) fn bytes(directory: &Path, file: &str) -> u64 {
     let names = damaged(directory, file);
     names.iter().map(|name| size(directory, name)).sum()

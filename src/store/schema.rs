@@ -15,7 +15,7 @@ pub(super) const TELEMETRY: [&str; 2] = [
     include_str!("telemetry/migrations/0002.sql"),
 ];
 
-/// What came of bringing a file up to date.
+/// Result of migrating a file.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Migrated {
     /// The file has the schema of this program now.

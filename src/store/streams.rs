@@ -17,7 +17,7 @@ use crate::{
 const RECORDS_MAX: i64 = 500;
 
 impl Handle {
-    /// What there is of [`Stream::Audit`] or [`Stream::Outcomes`]. Other streams are not here.
+    /// Stored records of [`Stream::Audit`] or [`Stream::Outcomes`]. Other streams are not here.
     pub async fn stock(&self, stream: Stream) -> Result<Holdings, Failure> {
         let stream = own(stream)?;
         self.call(move |disk| disk.read(|connection| holdings(connection, stream)))
@@ -95,7 +95,7 @@ fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<Holdings> 
     Ok(holdings)
 }
 
-/// What follows `range.from()` without a hole, as far as it fits; or the hole.
+/// Records that follow `range.from()` without a gap, as far as they fit; or the gap.
 fn batch(found: Vec<Row>, range: Range, bytes_max: usize) -> Batch {
     let first = found.first().map(|row| row.sequence);
     if first != Some(range.from()) {

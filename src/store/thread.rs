@@ -12,12 +12,13 @@ use crate::error::{Error, Result};
 
 /// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card, so the last of 64 waits 3 s.
 const QUEUE: usize = 64;
-/// How long a call waits for its answer. A disk that hangs (a dying card, a network file system) holds the thread, not the caller.
+/// Deadline of a call. A disk that hangs (a dying card, a network file system) holds the thread,
+/// not the caller.
 pub(super) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a stop waits for what is queued.
+/// Time that a stop waits for queued jobs.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(8);
 
-/// What a thread owns.
+/// State that a thread owns.
 pub(super) trait Owned {
     /// Writes what waits. Nothing comes after it.
     fn close(&mut self);

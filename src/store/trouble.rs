@@ -1,4 +1,4 @@
-//! What may be wrong with a database and its disk, and how a person is told.
+//! Problems of a database and its disk, with sentences for people.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ pub(super) fn full(directory: &Path) -> Error {
     .retry(Retry::Later)
 }
 
-/// What SQLite's error about the file at `path` means, and what helps.
+/// Explains SQLite's error about the file at `path`, with a fix.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let directory = path.parent().unwrap_or(path);
     if is_full(error, directory) {
@@ -69,7 +69,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// What programs without privileges can still write. `None` where the file system does not say.
+/// Bytes that unprivileged programs can still write; `None` if the file system does not report it.
 pub(super) fn free_bytes(directory: &Path) -> Option<u64> {
     bytes(directory).map(|(free, _)| free)
 }

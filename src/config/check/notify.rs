@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Merged {
-    /// Who is told of conditions; `None` where nobody is, or where `problems` says what is wrong with it.
+    /// Receiver of notifications; `None` without one, or if `problems` has the reason.
     pub(super) fn notify(&mut self) -> Option<Notify> {
         if self.text(&keys::NOTIFY_URL).is_none() {
             let rest = [&keys::NOTIFY_TOKEN_FILE, &keys::NOTIFY_QUIET];
@@ -54,7 +54,8 @@ impl Merged {
         })
     }
 
-    /// What is wrong with the address never repeats it: with most receivers it is the password too.
+    /// Address of the receiver. Errors never repeat it: with most receivers it contains the
+    /// password.
     fn notify_url(&mut self) -> Option<ApiUrl> {
         let key = &keys::NOTIFY_URL;
         let Ok(url) = ApiUrl::parse(&self.text(key)?) else {

@@ -10,7 +10,8 @@ use crate::{
     keeper::place::Place,
 };
 
-/// Where boards keep the line: Raspberry Pi OS from 12 on and Ubuntu, Raspberry Pi OS before, Alpine.
+/// Paths of the kernel command line: Raspberry Pi OS from 12 on and Ubuntu, Raspberry Pi OS before,
+/// Alpine.
 const LINES: [&str; 3] = [
     "/boot/firmware/cmdline.txt",
     "/boot/cmdline.txt",

@@ -1,4 +1,5 @@
-//! What each repair would do on this machine, found out by looking: the acts, and what people are told of them beforehand.
+//! Plans of all repairs, found out by looking at the machine: the acts, and their description for
+//! people.
 //!
 //! A repair that does not fit the machine is refused with what a person can do instead. Nothing is changed here.
 
@@ -15,7 +16,7 @@ use crate::{
     wire::keeper::{Act, Seen},
 };
 
-/// Whether there is something to do.
+/// Result of planning.
 #[derive(Debug)]
 pub(super) enum Planned {
     /// There is not, and why.

@@ -21,13 +21,13 @@ use crate::{
 pub struct Finding {
     /// Kind and name.
     pub object: String,
-    /// What it is for.
+    /// Purpose.
     pub part: Part,
-    /// What is wrong with it.
+    /// Difference.
     pub state: State,
 }
 
-/// What an object of the manifest is for.
+/// Purpose of an object of the manifest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Part {
     /// An account or what it may do.
@@ -36,7 +36,7 @@ pub enum Part {
     Lock,
 }
 
-/// What is wrong with an object.
+/// Difference of an object from the manifest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum State {
     /// It is not there.
@@ -124,7 +124,7 @@ pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding
     Ok(findings)
 }
 
-/// What is not as the manifest has it in the policy that holds the account.
+/// Differences in the policy that restricts the account.
 ///
 /// # Errors
 /// As [`compare`].
@@ -139,7 +139,7 @@ pub async fn compare_lock(client: &Client, manifest: &Manifest) -> Result<Vec<Fi
     Ok(findings)
 }
 
-/// What is wrong with one object.
+/// Difference of one object.
 async fn finding(client: &Client, wanted: &Compared) -> Result<Option<Finding>, Error> {
     let Some((path, part)) = path(wanted) else {
         return Ok(None);
@@ -193,7 +193,8 @@ fn objects(text: &str) -> Vec<Compared> {
         .collect()
 }
 
-/// Where an object is, if it is compared at all. The agent's own account is not: an agent may use another one.
+/// Path of an object, if it is compared at all. The agent's own account is not: an agent may use
+/// another one.
 fn path(object: &Compared) -> Option<(String, Part)> {
     let Head { name, namespace } = &object.metadata;
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(compared.count(), 13);
     }
 
-    /// What the policy makes of one right at the level `managed`.
+    /// Verdict of the policy on one right at the level `managed`.
     fn permitted(right: Right<'_>, namespace: &str) -> Result<Terms, Refusal> {
         let (group, resource, _, verb) = right;
         let group = if group.is_empty() {

@@ -25,7 +25,7 @@ const REFUSALS: &str = "
     GROUP BY what, why ORDER BY max(at) DESC, what LIMIT ?4";
 
 impl Handle {
-    /// What `who` asked for since then, counted, with the newest refusals.
+    /// Counts the requests of `who` since then, with the newest refusals.
     pub async fn audit_summary(&self, who: &'static str, since: Wall) -> Result<Summary, Failure> {
         self.call(move |disk| {
             settle(disk);
@@ -61,7 +61,7 @@ fn summary(connection: &Connection, who: &str, since: Wall) -> rusqlite::Result<
     Ok(summary)
 }
 
-/// What was cut at the end of the request, and what is under way, has no bytes yet.
+/// Reads a count. Requests that were cut off or still run have no bytes yet.
 fn count(column: Option<i64>) -> u64 {
     u64::try_from(column.unwrap_or(0)).unwrap_or(0)
 }

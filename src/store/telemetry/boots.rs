@@ -12,7 +12,7 @@ use crate::core::series::block::Block;
 pub(super) struct Boot {
     /// A guess at wall clock minus the clock since boot.
     pub(super) guess_ms: i64,
-    /// What that was once it could be believed.
+    /// Offset of the wall clock once it was trusted.
     pub(super) wall_offset_ms: Option<i64>,
     /// Its first minute; 0: an earlier version began it.
     pub(super) sequence_from: u64,

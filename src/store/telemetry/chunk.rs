@@ -18,7 +18,7 @@ const PARTS: i64 = 1 << 16;
 /// Columns of a part that has steps.
 const STEP_COLUMNS: usize = 4;
 
-/// What the parts of a chunk have in common.
+/// Common fields of the parts of a chunk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Chunk {
     pub(super) number: i64,
@@ -216,7 +216,7 @@ pub(super) fn delete(transaction: &Transaction<'_>, chunk: &Chunk) -> rusqlite::
 }
 
 impl Chunk {
-    /// How many steps it has.
+    /// Number of steps.
     fn length(&self, step_ms: i64) -> usize {
         let steps = self.wall.1.saturating_sub(self.wall.0) / step_ms.max(1);
         usize::try_from(steps).unwrap_or(0)
@@ -231,7 +231,7 @@ impl Chunk {
             .collect()
     }
 
-    /// How many bytes the parts have.
+    /// Number of bytes of the parts.
     pub(super) fn bytes(&self, connection: &Connection) -> rusqlite::Result<u64> {
         let first = self.number * PARTS;
         let query =

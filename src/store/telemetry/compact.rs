@@ -20,7 +20,7 @@ use crate::core::{
 /// Chunks that become one at most.
 const GROUP_MAX: usize = 64;
 
-/// What one rung is about.
+/// Subject of one compaction.
 #[derive(Debug)]
 pub(super) enum Rung {
     /// These minutes are an hour that is over.
@@ -31,7 +31,8 @@ pub(super) enum Rung {
     Roll(Level, Vec<Chunk>),
 }
 
-/// What is due next. `now_hour` is the boot that runs and its hour: minutes of that one stay in the journal.
+/// Next compaction that is due. `now_hour` is the running boot and its hour: its minutes stay in
+/// the journal.
 pub(super) fn next(
     connection: &Connection,
     boots: &Boots,

@@ -1,4 +1,4 @@
-//! What is known of the file, so that it need not be asked each time.
+//! Cached knowledge about the file, so that it need not be queried each time.
 
 use rusqlite::Connection;
 
@@ -8,7 +8,7 @@ use crate::{
     store::database::Refusal,
 };
 
-/// What is known of the file, to be read again whenever it is opened.
+/// Cached knowledge about the file, to be read again whenever it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub(super) epoch: u64,
@@ -103,7 +103,7 @@ impl Contents {
     }
 }
 
-/// What the sequences of the file belong to.
+/// Epoch of the file's sequences.
 fn epoch(connection: &Connection) -> rusqlite::Result<Option<u64>> {
     let mut statement = connection.prepare_cached("SELECT epoch FROM meta")?;
     let mut found = statement.query_map([], |row| row.get(0))?;
@@ -136,7 +136,7 @@ fn before(connection: &Connection, boot: Option<u32>, last: u64) -> rusqlite::Re
     Ok(first.map_or(last, |minute| minute.sequence.saturating_sub(1)))
 }
 
-/// What waits for each destination, of the streams that lie here.
+/// Undelivered records of each destination, of the streams in this file.
 pub(super) fn backlog(
     connection: &Connection,
     contents: &Contents,

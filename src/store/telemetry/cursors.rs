@@ -1,4 +1,4 @@
-//! What each destination has, and so what may not be deleted yet.
+//! Cursors of the destinations, which decide what may not be deleted yet.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ impl Cursors {
         self.forgotten.insert(destination.to_owned());
     }
 
-    /// Where a destination is in a stream: known from now on, whether it has anything or not.
+    /// Position of a destination in a stream: known from now on, whether it has anything or not.
     pub(super) fn position(
         &mut self,
         destination: String,

@@ -1,4 +1,4 @@
-//! What is gone, on disk.
+//! Gap records: sequence ranges that were lost.
 
 use rusqlite::{Connection, Transaction, params};
 

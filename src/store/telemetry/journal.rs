@@ -18,13 +18,13 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) mono_ms: u64,
-    /// What the wall clock was, and whether it could be believed.
+    /// Wall clock, and whether it was trusted.
     pub(super) wall_ms: i64,
     pub(super) clock_is_set: bool,
     pub(super) values: Vec<(u32, i64)>,
 }
 
-/// What is not on disk yet.
+/// Samples that are not on disk yet.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     ticks: VecDeque<Waiting>,
@@ -120,7 +120,7 @@ pub(super) struct Minute {
     pub(super) sequence: u64,
     /// `None` where it cannot be read.
     pub(super) block: Option<Block>,
-    /// How long it is on disk.
+    /// Size on disk.
     pub(super) bytes: usize,
 }
 
@@ -185,7 +185,7 @@ pub(super) fn delete(transaction: &Transaction<'_>, range: Range) -> rusqlite::R
         .map(drop)
 }
 
-/// Which hour since boot a block begins in: chunks end with it.
+/// Hour since boot in which a block begins: chunks end with it.
 pub(super) fn hour(block: &Block) -> u64 {
     block.ticks.first().map_or(0, |tick| tick / HOUR_MS)
 }

@@ -52,12 +52,12 @@ use archive::Archive;
 /// The name of the database in the state directory.
 pub const DATABASE: &str = "telemetry.db";
 
-/// What the archive has to know of this start.
+/// Options of the archive for this start.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes that it may take; never more than a twentieth of the disk.
     pub disk_bytes_max: u64,
-    /// Which boot this is, as the kernel says.
+    /// Boot id, as the kernel reports it.
     pub boot_id: String,
     /// A random number: the epoch of a database that begins now.
     pub epoch: u64,
@@ -174,15 +174,16 @@ impl Handle {
         self.post.call(|archive| Ok(archive.boots())).await
     }
 
-    /// Where a destination is in a stream: epoch, and what it has of it. From now on nothing is deleted that it does not have, as long as the
-    /// budget lasts. Streams that lie elsewhere (audit, outcomes) only have their cursors here: their epoch is the one that was last settled.
+    /// Position of a destination in a stream: epoch and acknowledged records. From now on nothing
+    /// is deleted that it does not have, as long as the budget lasts. Streams in other files
+    /// (audit, outcomes) only have their cursors here: their epoch is the one that was last settled.
     pub async fn position(&self, destination: String, stream: Stream) -> Answer<(u64, Cursor)> {
         self.post
             .call(move |archive| Ok(archive.position(destination, stream)))
             .await
     }
 
-    /// What there is of a stream. Samples whose clock is not known yet are left out: they wait for it.
+    /// Stored records of a stream. Samples whose clock is unknown are left out until it is known.
     pub async fn stock(&self, stream: Stream) -> Answer<Holdings> {
         self.post
             .call(move |archive| Ok(archive.holdings(stream)))
@@ -222,7 +223,7 @@ impl Handle {
             .await
     }
 
-    /// What waits for each destination, of the streams that lie here.
+    /// Undelivered records of each destination, of the streams in this file.
     pub async fn backlog(&self) -> Answer<Vec<Backlog>> {
         self.post.call(Archive::backlog).await
     }

@@ -24,7 +24,7 @@ use crate::core::{
 /// Values of one answer at most: a chart has a thousand, an export goes on where the last one ended.
 const SPOTS_MAX: usize = 100_000;
 
-/// What came of a question.
+/// Result of a query.
 #[derive(Debug)]
 pub(super) enum Answered {
     Lines(Vec<Line>),
@@ -32,7 +32,7 @@ pub(super) enum Answered {
     TooMany,
 }
 
-/// What is not on disk yet.
+/// Samples that are not on disk yet.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     /// Series that are meant and have no number there yet.
@@ -146,7 +146,7 @@ impl Answer {
     }
 }
 
-/// What was found of one series: single values as they are, steps of the wanted level put together.
+/// Values found of one series: single values as they are, steps of the wanted level merged.
 #[derive(Default)]
 struct Found {
     single: Vec<(i64, Cell)>,

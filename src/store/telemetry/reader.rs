@@ -33,7 +33,7 @@ use crate::{
 
 const AS_ROOT: &str = "run it as root or as the agent's user: sudo pipeops-agent metrics …";
 
-/// What can be read of `telemetry.db`. Calls wait for the disk.
+/// Read-only access to `telemetry.db`. Calls wait for the disk.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
@@ -45,13 +45,13 @@ pub struct Reader {
 /// Samples of one level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kept {
-    /// How fine they are.
+    /// Their resolution.
     pub level: Level,
     /// The first.
     pub from: Wall,
     /// The last.
     pub to: Wall,
-    /// What they take.
+    /// Their size.
     pub bytes: u64,
 }
 
@@ -126,20 +126,20 @@ impl Reader {
         Ok(found.into_iter().map(|stored| stored.known).collect())
     }
 
-    /// What waits for each destination, by what is on disk.
+    /// Undelivered records of each destination, on disk.
     pub fn backlog(&self) -> Result<Vec<Backlog>> {
         backlog(&self.connection, &self.contents, &self.cursors)
             .map_err(|error| self.explain(&error))
     }
 
-    /// What there is of a stream that lies here.
+    /// Stored records of a stream in this file.
     pub fn holdings(&self, stream: Stream) -> Holdings {
         let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
         holdings.epoch = self.contents.epoch;
         holdings
     }
 
-    /// How fine samples are kept, from when to when.
+    /// Resolutions of the samples, and the period of each.
     pub fn levels(&self) -> Result<Vec<Kept>> {
         levels(&self.connection, &self.contents.boots).map_err(|error| self.explain(&error))
     }

@@ -1,4 +1,4 @@
-//! What happened last, for people: rows from the newest back, and when the machine booted.
+//! Recent events for people: rows from the newest back, and the boots of the machine.
 
 use rusqlite::Connection;
 

@@ -24,7 +24,7 @@ const KEPT_MAX: u64 = 20_000;
 struct Waiting {
     at: Wall,
     body: String,
-    /// What it is an event of, while the minute lasts in which it may happen again.
+    /// Event of the row, during the minute in which it may be repeated.
     event: Option<(u64, Happening)>,
 }
 
@@ -101,7 +101,7 @@ impl Rows {
         wanted.take(count_max).map(row).collect()
     }
 
-    /// What waits, under the sequences that it will have.
+    /// Waiting rows, with the sequences that they will have.
     fn numbered(&self, last: u64) -> impl DoubleEndedIterator<Item = (u64, &Waiting)> {
         self.waiting.iter().enumerate().map(move |(place, row)| {
             let place = u64::try_from(place).unwrap_or(u64::MAX);

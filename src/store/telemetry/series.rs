@@ -20,7 +20,7 @@ use crate::core::{
 pub(super) const LIVE_MAX: usize = 2_000;
 /// The largest number: [`super::chunk`] has 16 bits for it.
 pub(super) const NUMBER_MAX: u32 = 65_535;
-/// How far `seen` may be behind on the second day of a series and later, in minutes.
+/// Maximum lag of `seen` from the second day of a series on, in minutes.
 pub(super) const SEEN_EVERY: u64 = 1_440;
 
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +213,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// How many minutes it lasted, at least; exact up to a day.
+    /// Minimum life in minutes; exact up to a day.
     const fn life(&self) -> u64 {
         self.seen.saturating_sub(self.born)
     }
@@ -389,7 +389,7 @@ pub(super) fn saw(
     Ok(())
 }
 
-/// How many series are known.
+/// Number of known series.
 pub(super) fn count(connection: &Connection) -> rusqlite::Result<usize> {
     let count: i64 = connection.query_row("SELECT count(*) FROM series", [], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))

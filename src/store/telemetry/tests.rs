@@ -27,7 +27,7 @@ fn series(name: &str) -> Series {
     }
 }
 
-/// When, and which value.
+/// Times and values.
 type Samples = Vec<(i64, i64)>;
 
 /// An agent with its clocks, which measures two series and remembers what it measured.
@@ -211,7 +211,7 @@ impl Machine {
     }
 }
 
-/// What a question at this step has to be answered.
+/// Expected answer to a query with this step.
 fn expected(model: &[(i64, i64)], step_ms: i64) -> Vec<Spot> {
     let mut steps = Steps::default();
     for (at, value) in model {

@@ -1,4 +1,5 @@
-//! What may go: what was kept long enough and nobody waits for, and, where the disk budget is spent, the oldest of the finest level.
+//! Retention: deletes records that are old enough and delivered, and, when the disk budget is
+//! spent, the oldest of the finest level.
 
 use rusqlite::{Connection, Transaction};
 
@@ -15,7 +16,7 @@ use crate::core::{
 /// Chunks that go in one transaction.
 const CHUNKS_MAX: usize = 24;
 
-/// What goes in one transaction.
+/// Unit of deletion in one transaction.
 #[derive(Debug)]
 pub(super) enum Cut {
     /// These chunks; the minutes of single values are lost for this reason.
@@ -26,7 +27,7 @@ pub(super) enum Cut {
     Rows(Stream, Range, Loss),
 }
 
-/// What has to go next. `last` is the newest minute.
+/// Next deletion. `last` is the newest minute.
 pub(super) fn next(
     connection: &Connection,
     cursors: &Cursors,
@@ -125,7 +126,7 @@ fn aged(connection: &Connection, level: Level, until: u64) -> rusqlite::Result<V
     Ok(old)
 }
 
-/// What the database takes, without what is free in it.
+/// Size of the database, without its free pages.
 fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
     used_and_whole_bytes(connection).map(|(used, _)| used)
 }
@@ -160,7 +161,7 @@ pub(super) fn cut(transaction: &Transaction<'_>, cut: &Cut) -> rusqlite::Result<
 }
 
 impl Cut {
-    /// What is lost by it, of which stream, and why.
+    /// Records lost by it, their stream, and the reason.
     pub(super) fn lost(&self) -> Option<(Stream, Range, Loss)> {
         match self {
             Self::Chunks(chunks, loss) => {

@@ -19,7 +19,7 @@ use crate::{
     store::{Failure, trouble},
 };
 
-/// How much larger than its budget the file may be at least: to write it anew for less is not worth the wear.
+/// Minimum excess over the budget before the file is rewritten: less is not worth the wear.
 const SHRINK_BYTES_MIN: u64 = 1 << 20;
 /// Time between two tries to make the file smaller.
 const SHRINK_EVERY: Duration = Duration::from_secs(600);
@@ -53,13 +53,13 @@ impl Archive {
         self.conditions()
     }
 
-    /// What the samples may take, less what damaged ones of theirs take.
+    /// Budget of the samples, minus damaged files.
     pub(super) fn budget_bytes(&self) -> u64 {
         self.whole_budget_bytes()
             .saturating_sub(self.database.damaged_bytes())
     }
 
-    /// What samples and damaged files may take together.
+    /// Budget of samples and damaged files together.
     pub(super) fn whole_budget_bytes(&self) -> u64 {
         retention::budget_bytes(
             self.options.disk_bytes_max,

@@ -17,7 +17,7 @@ const DAY: u64 = 1_440;
 const POD_EVERY: u64 = 5;
 /// A reboot every nine days and some hours.
 const BOOT_EVERY: u64 = 9 * DAY + 365;
-/// What is measured of a Pod.
+/// Series of a Pod.
 const OF_POD: [&str; 3] = [
     "cluster_pod_cpu_cores",
     "cluster_pod_memory_working_set_bytes",
@@ -167,7 +167,7 @@ impl<'a> Machine<'a> {
         self.archive.query(&query).unwrap()
     }
 
-    /// How it is now.
+    /// Current figures.
     fn measure(&mut self) -> Figures {
         self.archive.tend(self.now());
         let length = std::fs::metadata(self.directory.join(super::DATABASE))

@@ -1,4 +1,4 @@
-//! What grows has a bound, and shrinks when the bound does.
+//! Bounds of growing things, and shrinking when a bound does.
 
 use super::*;
 
