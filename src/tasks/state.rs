@@ -1,4 +1,5 @@
-//! What is known right now, in one place: each task reports its part, the status and the heartbeat read it.
+//! Shared state of all components: each task reports its part, the status and the heartbeat read
+//! it.
 //!
 //! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
 
@@ -29,11 +30,11 @@ pub struct LinkView {
     pub outages: u64,
     /// Reason why it was lost the last time.
     pub last_outage_why: Option<String>,
-    /// What the control plane calls this cluster.
+    /// Id of this cluster at the control plane.
     pub cluster_id: Option<String>,
     /// Registrations that the control plane took since the start.
     pub registrations: u64,
-    /// Where the link is, or was tried last: `wss://host:port`.
+    /// Address of the link, or of the last attempt: `wss://host:port`.
     pub address: Option<String>,
     /// This machine's address on the way there.
     pub local_ip: Option<IpAddr>,
@@ -58,7 +59,7 @@ pub struct LinkView {
 /// The cluster as its watches see it.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
-    /// Where its API is; `None`: no cluster is configured.
+    /// Address of the API server; `None`: no cluster is configured.
     pub server: Option<String>,
     /// `gitVersion` of the API server; kept while it does not answer.
     pub version: Option<String>,
@@ -86,13 +87,13 @@ impl ClusterView {
 /// The dashboard as whoever serves it sees it.
 #[derive(Clone, Debug, Default)]
 pub struct DashboardView {
-    /// Where browsers find it, the best first: `https://192.0.2.7:7480`. Empty: nowhere but on the socket.
+    /// Addresses for browsers, best first: `https://192.0.2.7:7480`. Empty: only the socket.
     pub urls: Vec<String>,
-    /// What it shows to other machines; `None`: it is not open to them.
+    /// Certificate for other machines; `None`: not reachable from them.
     pub certificate: Option<CertificateView>,
 }
 
-/// What the dashboard shows to other machines.
+/// Certificate that the dashboard shows to other machines.
 #[derive(Clone, Debug)]
 pub struct CertificateView {
     /// SHA-256: `AB:CD:…`.
@@ -103,7 +104,7 @@ pub struct CertificateView {
     pub is_self_made: bool,
 }
 
-/// How many were turned away by the dashboard since the start, before there was a request.
+/// Connections that the dashboard rejected since the start, before there was a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TurnedAway {
     /// Because all places were taken.
@@ -250,7 +251,7 @@ impl Board {
         how(&mut self.happened.borrow_mut())
     }
 
-    /// How many of these were not kept since the start, because there were too many at once.
+    /// Number of events dropped since the start because there were too many at once.
     pub fn dropped_events(&self) -> u64 {
         self.happened.borrow().dropped()
     }

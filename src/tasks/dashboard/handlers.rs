@@ -1,4 +1,4 @@
-//! What local viewers are told, and what they may set: the agent's side of the server on the socket.
+//! Handlers of the local API: the agent's side of the server on the socket.
 
 mod pod_log;
 mod repairs;
@@ -35,41 +35,41 @@ pub use views::Sources;
 mod within {
     use std::time::Duration;
 
-    /// How long the API may take to begin with a log.
+    /// Time for the API to begin with a log.
     pub(super) const HEAD: Duration = Duration::from_secs(8);
 }
 
-/// How long a Prometheus waits for what is on disk.
+/// Time that a Prometheus waits for values from the disk.
 const BACKLOG_WITHIN: Duration = Duration::from_secs(2);
 
 /// Everybody who knows something.
 #[derive(Debug)]
 pub struct Local {
-    /// What is known right now.
+    /// State of all components.
     pub board: Rc<Board>,
     /// The machine.
     pub facts: Rc<Facts>,
-    /// What runs.
+    /// Running calls.
     pub proxy: Rc<Proxy>,
-    /// How strict this box is.
+    /// Access level.
     pub access: Rc<Access>,
-    /// Who has logged in.
+    /// Logins.
     pub doorman: Rc<Doorman>,
-    /// What reads the machine.
+    /// Sampler of the machine.
     pub sampler: Rc<Sampler>,
-    /// What it read, and what of it waits to be delivered.
+    /// Its samples, and their delivery.
     pub telemetry: telemetry::Handle,
-    /// What was done here.
+    /// Audit and changes.
     pub book: AuditWriter,
-    /// What happens.
+    /// Events.
     pub chronicle: Rc<Chronicle>,
-    /// Who watches.
+    /// Live viewers.
     pub stream: Rc<Stream>,
-    /// Whom views ask.
+    /// Sources of the views.
     pub sources: Sources,
-    /// What finds out whether the cluster answers; `None`: there is none.
+    /// Health check of the cluster; `None`: no cluster.
     pub pulse: Option<Rc<Pulse>>,
-    /// What compares the cluster with the manifest; `None`: there is none.
+    /// Comparison of the cluster with the manifest; `None`: no cluster.
     pub rights: Option<Rc<Rights>>,
 }
 

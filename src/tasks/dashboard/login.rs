@@ -37,7 +37,7 @@ use crate::{
 const NOTE: &str = "dashboard.keys";
 /// OWASP's figure of 2023 for PBKDF2-HMAC-SHA256: 100 ms on a desktop, two seconds on the smallest board.
 const ROUNDS: u32 = 600_000;
-/// How long the disk may take before somebody who waits is answered without it.
+/// Time for the disk before a waiting user is answered without it.
 const DISK_WITHIN: Duration = Duration::from_millis(1500);
 /// A password of eight letters is guessed in years at the pace that is allowed here.
 const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
@@ -72,7 +72,7 @@ impl Doorman {
         }
     }
 
-    /// Who has logged in with this cookie.
+    /// Session of this cookie.
     pub fn session(&self, cookie: &str) -> Option<dashboard::Session> {
         let keys = self.keys.borrow();
         let session = keys.session(&hash(cookie), self.now().mono)?;
@@ -82,7 +82,7 @@ impl Doorman {
         })
     }
 
-    /// Who asks.
+    /// Session report for the requester.
     pub fn report(&self, asked: &Asked) -> SessionReport {
         let cookie = asked.cookie.as_deref();
         self.shape(&asked.caller, asked.caller.role, cookie)
@@ -416,7 +416,8 @@ async fn hashed(password: String, role: Role) -> Result<Password> {
     })
 }
 
-/// Whose guesses are counted together: an address, or the network that one household has of the newer kind.
+/// Key under which failed attempts are counted together: an address, or the IPv6 network of one
+/// household.
 fn source(caller: &Caller) -> String {
     match caller.from {
         From::Socket(peer) => format!("uid {}", peer.uid),

@@ -55,7 +55,7 @@ pub fn page(
     exposition::page(&agent, reading)
 }
 
-/// How many conditions hold of each severity: none, too.
+/// Number of conditions of each severity, zero included.
 fn conditions(board: &Board) -> Vec<(&'static str, u64)> {
     let each = [Severity::Note, Severity::Warning, Severity::Critical];
     let mut counts: BTreeMap<Severity, u64> = each.map(|severity| (severity, 0)).into();

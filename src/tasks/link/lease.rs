@@ -30,20 +30,20 @@ pub const NOTE_RIVALS: &str = "lease.rivals";
 /// The word for it.
 pub const RIVALS: &str = "known";
 
-/// What the task needs.
+/// Components that the task needs.
 #[derive(Debug)]
 pub struct Parts {
     /// The way to the API.
     pub client: Client,
-    /// Where the Lease is.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// What gives this agent the right to use it.
+    /// Fix that grants the right to use it.
     pub fix: String,
-    /// What is told to the uplink.
+    /// Permission for the uplink.
     pub permit: Rc<Permit>,
     /// Wakes the uplink.
     pub commands: Sender<Command>,
-    /// Where the link's cluster id is read, and where it is said what is wrong.
+    /// State with the link's cluster id, and for conditions.
     pub board: Rc<Board>,
     /// Keeps whether rivals are known.
     pub store: store::Handle,
@@ -254,7 +254,7 @@ impl Parts {
     }
 }
 
-/// What a call means for the election.
+/// Converts the answer of a call into an input of the election.
 async fn answer(
     call: impl Future<Output = Result<Lease, Error>>,
     good: impl FnOnce(Lease) -> Input,

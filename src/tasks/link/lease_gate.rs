@@ -1,4 +1,5 @@
-//! Whether there may be a link now: written by whoever asks the cluster, read by the uplink before it does anything.
+//! Permission to link: written by the task that asks the cluster, read by the uplink before it does
+//! anything.
 //!
 //! A permit that is given ends by itself: nobody has to run, or to be told, for it to be over.
 
@@ -6,7 +7,7 @@ use std::cell::RefCell;
 
 use crate::core::time::Mono;
 
-/// What is permitted.
+/// Current permission.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Permission {
     /// There is nobody to share the link with.

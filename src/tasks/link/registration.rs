@@ -1,4 +1,4 @@
-//! What this box tells the control plane about itself: the facts of a registration, the numbers of a heartbeat.
+//! Facts of a registration and numbers of a heartbeat.
 //!
 //! Nothing here asks third parties: an address or a place is a setting, or what this machine sees itself.
 
@@ -31,10 +31,11 @@ use crate::{
 /// Two readings of the processor closer together than this say nothing.
 const READING_APART: Duration = Duration::from_secs(1);
 const GIB: u64 = 1 << 30;
-/// What a control plane is told while the version of the API server is not known: it can be parsed and is nobody's.
+/// Version sent while that of the API server is unknown: it can be parsed and belongs to no
+/// release.
 const VERSION_UNKNOWN: &str = "v0.0.0";
 
-/// What settings say about this box.
+/// Facts from the configuration.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// The version of this program.
@@ -120,7 +121,7 @@ impl Facts {
         named.unwrap_or_else(|| self.agent_id())
     }
 
-    /// What does not change about the machine.
+    /// Facts that do not change while the machine runs.
     pub const fn host(&self) -> &host::Facts {
         &self.host
     }
@@ -148,7 +149,7 @@ impl Facts {
         *self.link_fix.borrow_mut() = fix;
     }
 
-    /// What would mend the link.
+    /// Fix for the link.
     pub fn known_link_fix(&self) -> Option<String> {
         self.link_fix.borrow().clone()
     }

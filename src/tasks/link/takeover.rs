@@ -21,16 +21,16 @@ use crate::{
 const STATE: &str = "pipeops-agent-state";
 /// The label that all manifests and charts of the Go agent give its pods.
 const GO_AGENT_PODS: &str = "labelSelector=app.kubernetes.io%2Fname%3Dpipeops-agent&fieldSelector=status.phase%3DRunning&limit=1";
-/// How long a new box waits for its cluster before it registers without having asked it.
+/// Time that a new machine waits for its cluster before it registers without having asked it.
 pub const ASK_FOR: Duration = Duration::from_secs(20);
 /// Between two questions while the cluster does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How often it is looked whether the Go agent runs. One small request.
+/// Interval between checks for a running Go agent. One small request.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// The same while it does run and somebody waits for the take-over.
 const LOOK_EVERY_WHILE_HELD: Duration = Duration::from_secs(5);
 
-/// What is in the cluster; an error where it does not answer or does not let us look.
+/// Reads the installation in the cluster; an error if it does not answer or denies access.
 pub async fn look(client: &Client, namespace: &str) -> Result<Installed, kube::Error> {
     if go_agent_runs(client, namespace).await? {
         return Ok(Installed::GoAgentRuns);

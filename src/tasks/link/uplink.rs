@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// How often a token that was refused is read again, to see whether it was replaced.
+/// Interval at which a rejected token is read again, to see whether it was replaced.
 const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The machine ends a dial after 30 s; this is the same limit for what is below it.
 const DIAL_LIMIT: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 /// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to write.
 pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
 
-/// What the uplink needs.
+/// Components that the uplink needs.
 #[expect(missing_debug_implementations, reason = "it holds functions")]
 pub struct Parts {
     /// The control plane's address.
@@ -75,11 +75,11 @@ pub struct Parts {
     pub proxy: Rc<Proxy>,
     /// Sends records.
     pub delivery: Rc<Delivery>,
-    /// Where the state of the link is shown.
+    /// State to which the link reports.
     pub board: Rc<Board>,
-    /// Whether there may be a link at all.
+    /// Permission to link.
     pub permit: Rc<Permit>,
-    /// What others ask of the link.
+    /// Commands from other tasks.
     pub commands: Receiver<Command>,
     /// Runs what must not hold the loop up.
     pub executor: Rc<smol::LocalExecutor<'static>>,
@@ -102,7 +102,7 @@ struct Uplink {
     is_gateway_refused: bool,
 }
 
-/// What ended a wait.
+/// Event that ended a wait.
 enum Happening {
     Dialed(Box<std::result::Result<Session, Failure>>),
     Session(Event),

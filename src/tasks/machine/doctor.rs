@@ -44,11 +44,11 @@ use crate::{
     wire::api::Doctor,
 };
 
-/// What the disk and the kernel have to tell everything: a file that hangs costs what stands behind it.
+/// Time for disk and kernel to answer: a file that hangs costs the facts behind it.
 const READ_WITHIN: Duration = Duration::from_millis(900);
-/// What everything together may take.
+/// Time for everything together.
 const ALL_WITHIN: Duration = Duration::from_millis(1850);
-/// What is left for the network at least.
+/// Minimum time left for the network.
 const ASK_AT_LEAST: Duration = Duration::from_millis(300);
 /// Facts on the way from the reading thread.
 const FACTS_MAX: usize = 64;
@@ -59,7 +59,7 @@ const DOMAINS_MAX: usize = 2;
 /// A name that nobody has, in front of a search domain.
 const NOBODY: &str = "no-such-machine-4f1d7c";
 
-/// Where to look.
+/// Paths to read.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// `/`, or a captured tree.
@@ -68,24 +68,24 @@ pub struct Place {
     pub state_dir: PathBuf,
 }
 
-/// Whom to look at.
+/// Subject of the doctor.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Where files are.
+    /// Paths of files.
     pub place: Place,
-    /// Whether the settings can be used: what they are, or what is wrong.
+    /// State of the configuration: values or the error.
     pub settings: Result<String, Error>,
-    /// What the dashboard shows to other machines; `None`: they do not reach it.
+    /// Certificate of the dashboard; `None`: other machines do not reach it.
     pub certificate: Option<Origin>,
     /// Files that hold tokens and passwords.
     pub secrets: Vec<PathBuf>,
-    /// Whom to ask over the network; `None` asks nobody.
+    /// Servers to ask over the network; `None` asks none.
     pub network: Option<Network>,
-    /// Where the root helper listens, which sees what only root can.
+    /// Socket of the keeper, which sees facts that only root can read.
     pub keeper: PathBuf,
 }
 
-/// Whom to ask over the network.
+/// Servers to ask over the network.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// Makes connections.
@@ -99,24 +99,24 @@ pub struct Network {
 /// The way to the control plane.
 #[derive(Clone, Debug)]
 pub struct ControlPlane {
-    /// Where it is.
+    /// Address.
     pub target: Target,
-    /// How it proves who it is; `None` where the link is plain.
+    /// TLS settings; `None` for a plain connection.
     pub tls: Option<Tls>,
-    /// What lies between.
+    /// Proxy.
     pub proxy: Option<Proxy>,
 }
 
 /// Everything that was found out.
 #[derive(Debug)]
 pub struct Report {
-    /// What kind of machine this is.
+    /// Environment of the machine.
     pub environment: Environment,
     /// All checks: problems first, the worst on top.
     pub verdicts: Vec<Verdict>,
-    /// When.
+    /// Time.
     pub at: Wall,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
     /// True if the root helper answered.
     pub has_helper: bool,
@@ -226,7 +226,7 @@ async fn collect(told: &Receiver<Found>, facts: &mut Facts) {
     }
 }
 
-/// What the root helper sees; `None` where there is no helper. One that is slow has told nothing and is there.
+/// Facts from the keeper; `None` without one. A slow one has no facts and counts as present.
 async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
     match deadline(READ_WITHIN, Keeper::at(socket).inspect()).await {
         Ok(Ok(inspection)) => Some(inspection.by_root()),
@@ -235,7 +235,8 @@ async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
     }
 }
 
-/// What the dashboard would show to other machines. Where it is not for the eyes of this user it may well be for those of the agent's.
+/// Certificate of the dashboard. This user may not be allowed to read it although the agent's user
+/// is.
 async fn certificate(subject: &Subject) -> Option<Fact> {
     let origin = subject.certificate.clone()?;
     let state_dir = subject.place.state_dir.clone();

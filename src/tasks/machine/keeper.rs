@@ -35,12 +35,12 @@ impl<'a> Keeper<'a> {
         Self { socket }
     }
 
-    /// What only root can see.
+    /// Facts that only root can read.
     pub async fn inspect(self) -> Result<Inspection> {
         self.ask(&ask("inspect"), LOOK_WITHIN).await
     }
 
-    /// What a fix would do here and now.
+    /// Describes a fix on this machine now.
     pub async fn plan(self, check: &str) -> Result<Plan> {
         let ask = Ask {
             check: Some(check.to_owned()),
@@ -67,7 +67,7 @@ impl<'a> Keeper<'a> {
         self.ask(&ask, CHANGE_WITHIN).await
     }
 
-    /// What it changed, the newest first.
+    /// Its changes, newest first.
     pub async fn changes(self) -> Result<Vec<ChangeReport>> {
         let list: ChangeList = self.ask(&ask("changes"), LOOK_WITHIN).await?;
         Ok(list.changes)

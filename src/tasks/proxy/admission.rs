@@ -1,4 +1,5 @@
-//! Who runs, who waits for its turn, and who has to go because its permission was withdrawn. The same for every form of request.
+//! Admission: running and waiting calls, and those that end because their permission was withdrawn.
+//! The same for every form of request.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -194,7 +195,7 @@ impl Gate {
         cut.filter(|is_cut| *is_cut).count()
     }
 
-    /// What running calls rely on outside this machine, and from when on another look is wanted.
+    /// Subjects outside this machine that running calls depend on, and the time of the next look.
     pub(super) fn relied_on(&self) -> BTreeMap<Subject, Mono> {
         let mut all: BTreeMap<Subject, Mono> = BTreeMap::new();
         let state = self.state.borrow();
@@ -230,7 +231,7 @@ impl Gate {
         self.changed.0.try_send(()).ok();
     }
 
-    /// How many are inside or wait.
+    /// Number of running and waiting calls.
     pub(super) fn count(&self) -> usize {
         self.state.borrow().guests.len()
     }

@@ -1,5 +1,5 @@
-//! What is written down about proxied calls: writes, reads of Secrets and ways into the cluster row by row before their effect, other reads
-//! and floods of refusals as sums.
+//! Audit of proxied calls: writes, reads of Secrets and entries into containers row by row before
+//! their effect, other reads and floods of refusals as sums.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -28,16 +28,16 @@ use crate::{
     tasks::audit::{AuditWriter, Begun},
 };
 
-/// How often sums are written.
+/// Interval between writes of sums.
 const SUMS_EVERY: Duration = Duration::from_secs(60);
 /// Minimum time between two writes of sums, for calls that begin and may go on for a long time.
 const SUMS_APART: Duration = Duration::from_secs(10);
 /// Ends of rows that wait for the disk: as many as exchanges can end at once.
 const ENDS_MAX: usize = 128;
-/// Who asks in all of this.
+/// Requester of all these calls.
 const WHO: &str = "control-plane";
 
-/// Where calls are written down.
+/// Audit of the proxy.
 #[derive(Debug)]
 pub(super) struct Audit {
     desk: Option<Desk>,
@@ -251,7 +251,7 @@ impl Audit {
         }
     }
 
-    /// What was asked since then, also what is not written yet. `None`: nothing is written down.
+    /// Requests since then, including those that are not written yet. `None`: there is no audit.
     pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
         let desk = self.desk.as_ref()?;
         let summary = desk.book.store().audit_summary(WHO, since).await;
@@ -284,7 +284,7 @@ impl Audit {
     }
 }
 
-/// What a caller is told for whom the audit has no room.
+/// Answer to a caller for whom the audit has no room.
 fn too_many(kind: Kind, wait: Duration) -> String {
     let what = match kind {
         Kind::Secret => "reads of Secrets",
@@ -333,7 +333,7 @@ impl Record {
         }
     }
 
-    /// How it came out.
+    /// Records the outcome.
     pub(super) fn ended(&self, outcome: Outcome) {
         self.outcome.replace(outcome);
     }

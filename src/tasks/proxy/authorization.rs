@@ -29,7 +29,7 @@ use crate::{
 /// Time to look at what a change of NetworkPolicies would change.
 const FENCE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How a form of request is routed.
+/// Routing function of a form of request.
 pub(super) type Route = fn(&Asked, Cluster) -> Result<Call, Refusal>;
 
 /// Reason why a request does not run, and its row for the audit where it gets one.
@@ -45,7 +45,7 @@ pub(super) struct Admitted {
     pub(super) call: Rc<Call>,
 }
 
-/// Who a call runs as.
+/// Identity of a call.
 #[derive(Clone, Debug)]
 enum Caller {
     ControlPlane,
@@ -62,7 +62,7 @@ pub(super) struct Permit {
     pub(super) forward_as: Option<Identity>,
     /// True if its body names a namespace that the agent makes in its own way.
     pub(super) makes_namespace: bool,
-    /// What its body is judged by; `None` where nothing in it matters.
+    /// Subject by which its body is judged; `None` if nothing in it matters.
     pub(super) writes: Option<Written>,
     /// True if the token of the identity is the delegate's, who can get another one.
     pub(super) is_delegated: bool,

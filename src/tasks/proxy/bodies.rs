@@ -140,8 +140,8 @@ async fn collect(
     }
 }
 
-/// What the object had already that a new one may not have. Asked for under the identity of the
-/// call.
+/// Reads the existing object, to compare the fields that a new one may not have. Asked for under
+/// the identity of the call.
 async fn existing(
     shared: &Shared,
     client: &Client,

@@ -15,7 +15,7 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 
 /// Bytes of request bodies that are held, over all requests.
 pub(super) const HELD_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What a piece costs beside its bytes, so that a million pieces of one byte are not free.
+/// Cost of a piece besides its bytes, so that a million pieces of one byte are not free.
 const PIECE_COST_BYTES: usize = 64;
 
 /// The bytes of request bodies that are held now.
@@ -89,7 +89,7 @@ pub(super) struct Pipe {
     budget: Budget,
 }
 
-/// What became of a piece.
+/// Result of pushing a piece.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Pushed {
     /// It is on its way.

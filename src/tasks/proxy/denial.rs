@@ -1,11 +1,11 @@
-//! Why a call has no answer of its own: one sentence for both forms, and the status that HTTP wants for it.
+//! Denials: one sentence for both forms of request, and the HTTP status for it.
 
 use hyper::StatusCode;
 use serde::Serialize;
 
 use crate::core::proxy::Refusal;
 
-/// Whose doing it is.
+/// Side that caused it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Cause {
     /// The request makes no sense.
@@ -20,7 +20,7 @@ pub(super) enum Cause {
     Late,
 }
 
-/// What the caller is told.
+/// Answer to the caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Denial {
     pub(super) cause: Cause,
@@ -84,7 +84,7 @@ impl Denial {
     }
 }
 
-/// What the policy says.
+/// Converts a refusal by the policy.
 impl From<Refusal> for Denial {
     fn from(Refusal(text): Refusal) -> Self {
         Self::new(Cause::Refused, text)

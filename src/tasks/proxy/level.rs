@@ -1,4 +1,4 @@
-//! How strict this box is: what its owner set by hand is kept on disk, held by the proxy, and shown.
+//! Access level: the level set on this machine is kept on disk, enforced by the proxy, and shown.
 //!
 //! Whether a wish is granted is decided in `core::access`. Nothing that comes from the link leads here.
 
@@ -31,31 +31,32 @@ use crate::{
 
 /// The note that a level is kept as.
 const NOTE: &str = "access.override";
-/// How long the disk may take for one step of a change: somebody waits for it, and strictness does not wait for a disk that hangs.
+/// Time for the disk per step of a change: somebody waits for it, and a stricter level does not
+/// wait for a disk that hangs.
 const DISK_WITHIN: Duration = Duration::from_millis(1500);
-/// How long the audit may take to be counted.
+/// Time for counting the audit.
 const COUNT_WITHIN: Duration = Duration::from_secs(3);
-/// What is shown of the past.
+/// Period of the summary.
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 
 const UNKNOWN: &str = "access.unknown";
 const NOT_KEPT: &str = "access.not-kept";
 
-/// What the configuration says.
+/// Level of the configuration.
 #[derive(Clone, Debug)]
 pub struct Configured {
     /// The rules.
     pub rules: Rules,
-    /// Where `access.level` stands, for people.
+    /// Origin of `access.level`, for people.
     pub from: String,
-    /// What to do to change it there.
+    /// Instruction to change it there.
     pub edit: String,
 }
 
-/// Who has to do with it.
+/// Components of a change.
 #[derive(Debug)]
 pub struct Parts {
-    /// What the configuration says.
+    /// Level of the configuration.
     pub configured: Configured,
     /// Holds the rules.
     pub proxy: Rc<Proxy>,
@@ -210,7 +211,7 @@ impl Access {
         }
     }
 
-    /// What would become of a request.
+    /// Dry run of a request.
     pub async fn decision(&self, inquiry: &Inquiry) -> Decision {
         let explanation = self.parts.proxy.explain(inquiry).await;
         let account = self.parts.proxy.account();

@@ -61,7 +61,7 @@ use streams::Streams;
 /// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
 const REFUSALS_MAX: usize = 64;
 
-/// What the proxy works with.
+/// Components of the proxy.
 #[derive(Debug)]
 pub struct Parts {
     /// Runs the exchanges.
@@ -70,9 +70,9 @@ pub struct Parts {
     pub client: Option<Client>,
     /// The account that calls run under; `None`: there is no cluster.
     pub delegate: Option<Rc<Delegate>>,
-    /// What the owner of the box permits.
+    /// Rules of the owner.
     pub rules: Rules,
-    /// Where large buffered answers wait.
+    /// Spool of large buffered answers.
     pub spool: Spool,
 }
 
@@ -85,7 +85,7 @@ pub struct Proxy {
     _tasks: [Task<()>; 2],
 }
 
-/// What every exchange may reach.
+/// State that all exchanges share.
 #[derive(Debug)]
 struct Shared {
     parts: Parts,
@@ -105,7 +105,7 @@ struct Refusals {
     _task: Task<()>,
 }
 
-/// What the proxy is doing now, for tests and the status.
+/// Load of the proxy, for tests and the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
     /// Requests of every form since the start, also those that were refused.
@@ -130,7 +130,7 @@ pub struct Load {
     pub dropped_messages: u64,
 }
 
-/// What an exchange begins with.
+/// First message of an exchange.
 #[derive(Debug)]
 enum Work {
     Plain(Source),
@@ -247,7 +247,7 @@ impl Proxy {
         drop(streams);
     }
 
-    /// What is going on now.
+    /// Current load.
     pub fn load(&self) -> Load {
         let table = self.shared.table.borrow();
         let (short_running, short_waiting, long_running) = self.shared.gate.load();
@@ -300,7 +300,7 @@ impl Proxy {
         self.begin(request_id, admitted, Work::Plain(source), answer, outlet);
     }
 
-    /// Where the body of a request comes from, with room for it where it is there already.
+    /// Source of the body of a request, with room for it if it is there already.
     fn source(&self, body: RequestBody, asked: &Asked) -> Result<Source, String> {
         let pipe = || Pipe::new(&self.shared.budget);
         Ok(match body {

@@ -1,4 +1,4 @@
-//! What the owner of the box asks the proxy and tells it.
+//! Requests of the machine's owner to the proxy.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     store::Failure,
 };
 
-/// How long the cluster may take to say what it has of a namespace: somebody waits for it in front of a screen.
+/// Time for the cluster to describe a namespace: somebody waits for it in front of a screen.
 const LOOK_WITHIN: Duration = Duration::from_secs(3);
 
 impl Proxy {
@@ -33,7 +33,7 @@ impl Proxy {
         shared.gate.review(|call| shared.review(call))
     }
 
-    /// What would become of a request now.
+    /// Dry run of a request now.
     pub async fn explain(&self, inquiry: &Inquiry) -> Explanation {
         let explanation = explain(&self.rules(), inquiry);
         let Some(name) = explanation.awaits() else {
@@ -65,7 +65,7 @@ impl Proxy {
         Some(delegate.account())
     }
 
-    /// What the control plane asked for since then. `None`: nothing is written down.
+    /// Requests of the control plane since then. `None`: there is no audit.
     pub async fn asked_since(&self, since: Wall) -> Option<Result<Summary, Failure>> {
         self.shared.audit.summary(since).await
     }

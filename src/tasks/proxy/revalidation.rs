@@ -40,7 +40,7 @@ enum Found {
     Nothing,
 }
 
-/// What the task was woken by.
+/// Event that woke the task.
 enum Woken {
     Answered(Answer),
     Otherwise,

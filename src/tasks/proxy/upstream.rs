@@ -213,7 +213,7 @@ pub(super) async fn upgrade(
     switched.map_err(|error| failure(&call.target, &error))
 }
 
-/// Where a service is served now.
+/// Returns the address at which a service is served now.
 pub(super) async fn address(
     (shared, client): (&Shared, &Client),
     service: &Service,

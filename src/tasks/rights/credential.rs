@@ -1,5 +1,6 @@
-//! What the control plane is given in place of a Kubernetes credential: a random handle that means something on this box only, or,
-//! where the owner wants it (`access.share_token`), a token of the narrow account that ends within the hour.
+//! Credential of the control plane: a random handle that only this machine understands, or, if the
+//! owner wants it (`access.share_token`), a token of the narrow account that expires within the
+//! hour.
 //!
 //! Only a registration can carry it. So a handle is written to disk when the control plane has taken it, and what is not there leads
 //! to a registration before anything else; a token is made anew and registered before the last one ends.
@@ -33,13 +34,13 @@ const NOTE: &str = "access.handle";
 const KNOWN_MAX: usize = 2;
 /// Between two requests for a token that could not be had.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// How long the first registration waits for a token.
+/// Time that the first registration waits for a token.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
-/// How often it is looked whether nothing runs, when a registration may end what runs.
+/// Interval between checks for running calls, when a registration may end them.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const SHARED: &str = "access.token-shared";
 
-/// What kind of thing the control plane is given.
+/// Kind of the credential.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A random word.
@@ -53,7 +54,7 @@ pub enum Kind {
 pub struct Credential {
     kind: Kind,
     known: RefCell<VecDeque<Given>>,
-    /// What the last registration said.
+    /// Credential of the last registration.
     told: RefCell<Option<Secret>>,
     is_on_disk: Cell<bool>,
     taken: (Sender<()>, Receiver<()>),
@@ -62,7 +63,7 @@ pub struct Credential {
     levels: (Sender<()>, Receiver<()>),
     /// True if a registration has said anything yet.
     has_offered: Cell<bool>,
-    /// How long the newest token was good for when it was made.
+    /// Lifetime of the newest token when it was issued.
     life: Cell<Duration>,
 }
 
@@ -92,20 +93,20 @@ impl Given {
 pub struct Token {
     /// The token.
     pub secret: Secret,
-    /// How long it is good for.
+    /// Lifetime.
     pub life: Duration,
 }
 
-/// What is needed to keep the control plane supplied.
+/// Components that keep the control plane supplied.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Who gets tokens.
+    /// Issuer of tokens.
     pub delegate: &'a Delegate,
     /// Records tokens before they are made.
     pub revocation: &'a Revocation,
-    /// Where handles are kept.
+    /// Store of handles.
     pub store: store::Handle,
-    /// Where it is said that a token is shared.
+    /// State for the condition that a token is shared.
     pub board: &'a Board,
     /// The way to the link.
     pub commands: Sender<Command>,
@@ -168,7 +169,7 @@ impl Credential {
         !self.is_on_disk.get()
     }
 
-    /// What a registration says; `None` where there is nothing yet, or nothing that the level permits.
+    /// Credential for a registration; `None` if there is none yet, or the level allows none.
     pub fn offer(&self) -> Option<Secret> {
         let offered = self.current().map(|given| given.secret);
         self.told.replace(offered.clone());

@@ -42,11 +42,12 @@ use crate::{
 use bindings::{Bindings, Place};
 use looks::Looks;
 
-/// How long a token is good for. The API server gives ten minutes at least.
+/// Lifetime of a token. The API server's minimum is ten minutes.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// How long a call waits before the same failed request for a token is made again: a flood of calls is not one of requests.
+/// Time before a failed request for a token is repeated: a flood of calls must not become one of
+/// requests.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// How long an answer about a namespace is believed.
+/// Time for which an answer about a namespace is trusted.
 const NAMESPACE_FRESH: Duration = Duration::from_secs(1);
 /// Namespaces that are remembered.
 const NAMESPACES_MAX: usize = 64;
@@ -180,7 +181,7 @@ impl Delegate {
         }
     }
 
-    /// What the control plane is given in place of a credential.
+    /// Credential of the control plane.
     pub fn credential(&self) -> Rc<Credential> {
         Rc::clone(&self.credential)
     }
@@ -477,7 +478,7 @@ impl Delegate {
         Ok(())
     }
 
-    /// What in the cluster is not as the manifest has it.
+    /// Differences of the cluster from the manifest.
     pub async fn compare(&self) -> Result<Vec<Finding>, Error> {
         let findings = check::compare(&self.client, &self.manifest).await?;
         if findings.iter().any(|found| found.state == State::Unwanted) {
@@ -495,7 +496,7 @@ impl Delegate {
             .ok()
     }
 
-    /// What the agent needs in the cluster.
+    /// Manifest of the agent.
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
     }

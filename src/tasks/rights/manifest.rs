@@ -31,7 +31,7 @@ const PROOFS_MAX: u32 = 3;
 /// Between two looks after a person was offered a fix, and how long it is expected to be applied.
 const LOOK_SOON: Duration = Duration::from_secs(10);
 const EXPECTED_FOR: Duration = Duration::from_secs(600);
-/// How long a person waits for a look.
+/// Time that a person waits for a look.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Objects that are named in one sentence at most.
 const NAMED_MAX: usize = 4;
@@ -194,7 +194,7 @@ async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
     board.show_all(&CONDITIONS, conditions);
 }
 
-/// What was seen in the cluster.
+/// State of the cluster.
 struct Seen {
     findings: Vec<Finding>,
     /// True if the account reaches what no rule of ours gives it.

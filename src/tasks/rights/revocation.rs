@@ -108,7 +108,7 @@ impl Revocation {
         issued.as_ref().is_some_and(|it| it.level <= made_under)
     }
 
-    /// What would keep a token from being worth no more than the level, now and after the next change of it.
+    /// Checks that tokens can be revoked now and at the next change of the level.
     async fn check_rights(&self, level: Level) -> Result<(), String> {
         if level != Level::Full {
             let removed = self.delegate.remove_full_binding().await;

@@ -25,9 +25,9 @@ use crate::{
 
 /// Time between two rounds.
 pub const EVERY: Duration = Duration::from_secs(60);
-/// How long one kubelet may take. It answers in some 100 ms.
+/// Time for one kubelet. It answers in some 100 ms.
 const KUBELET_WITHIN: Duration = Duration::from_secs(10);
-/// How long all of them may take together: the next round follows.
+/// Time for all of them together: the next round follows.
 const ROUND_WITHIN: Duration = Duration::from_secs(45);
 /// Rounds that pass before a refused right is asked for again: each refusal is a line in the audit of the cluster.
 const ROUNDS_REFUSED: u32 = 10;
@@ -36,7 +36,7 @@ const UNREAD: &str = "cluster.stats-unread";
 /// The condition of a cluster that is larger than what is kept of it.
 const PARTLY: &str = "cluster.sampled-in-part";
 
-/// What the watches of nodes and Pods know.
+/// State of the watches of nodes and Pods.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The nodes.
@@ -47,17 +47,17 @@ pub struct Known {
     pub pods: RefCell<Pods>,
 }
 
-/// What the task needs.
+/// Components that the task needs.
 pub struct Parts {
     /// The way to the API.
     pub client: Client,
-    /// What the watches know.
+    /// State of the watches.
     pub known: Rc<Known>,
-    /// Where it says what it cannot read.
+    /// State for its conditions.
     pub board: Rc<Board>,
     /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
-    /// What gives the agent the right to ask kubelets.
+    /// Fix that grants the right to ask kubelets.
     pub fix: String,
 }
 

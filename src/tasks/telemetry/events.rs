@@ -23,7 +23,7 @@ const HIDDEN: &str = "cluster.events-hidden";
 /// The condition of a minute in which more happened than is kept.
 const FLOOD: &str = "telemetry.events-dropped";
 
-/// What happens.
+/// Events.
 pub struct Events {
     board: Rc<Board>,
     counted: RefCell<Counted>,
@@ -32,7 +32,7 @@ pub struct Events {
 #[derive(Default)]
 struct Counted {
     tally: Tally,
-    /// How many were not kept, of which it was said.
+    /// Number of dropped events that were reported.
     told: u64,
 }
 
@@ -90,12 +90,13 @@ impl Events {
         watch.run(client, take).await;
     }
 
-    /// What is new since the last call, in the cluster and of this agent: each with all that is known of it in this minute.
+    /// Events since the last call, of the cluster and of this agent: each with its totals of this
+    /// minute.
     pub fn news(&self) -> Vec<event::Event> {
         self.gathered(Tally::news)
     }
 
-    /// What [`Events::news`] gave could not be kept: it is news again.
+    /// Takes back the events of [`Events::news`] that could not be stored.
     pub fn again(&self) {
         self.gathered(|tally| {
             tally.again();

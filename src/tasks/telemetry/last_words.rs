@@ -1,4 +1,5 @@
-//! What a container wrote before it failed: read once from the cluster and kept, for the time when the container is gone or nobody looked.
+//! Last lines of failed containers: read once from the cluster and kept, for the time when the
+//! container is gone or nobody looked.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
 const WAITING_MAX: usize = 16;
 /// Time between two of them, so that a cluster in which everything fails is not asked for all of it at once.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long one may take.
+/// Time for one container.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Lines that are kept of each end.
 const LINES_MAX: usize = 20;
@@ -38,7 +39,7 @@ pub struct Failed {
     container: String,
 }
 
-/// Where failures are told.
+/// Reports failures.
 #[derive(Clone, Debug)]
 pub struct Tell(Sender<Failed>);
 

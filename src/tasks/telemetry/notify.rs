@@ -26,34 +26,34 @@ mod tests;
 
 /// The note of what was told before this start.
 pub const NOTE: &str = "notify.told";
-/// What keeps notices from being told. It is the one condition that is not told that way.
+/// Condition of undelivered notifications: the one that is not reported this way.
 pub const UNREACHED: &str = "notify.unreached";
-/// How often the list of conditions is looked at.
+/// Interval between checks of the conditions.
 pub const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Failures in a row that are worth a condition.
 const FAILURES_MAX: u32 = 3;
-/// How long the offset of the local time is believed: summer begins twice a year.
+/// Time for which the offset of the local time is trusted: summer time begins and ends once a year.
 const OFFSET_FOR: Duration = Duration::from_secs(900);
 
-/// What it is made of.
+/// Components of the task.
 pub struct Parts<'a> {
-    /// Who is told.
+    /// Receiver of notifications.
     pub receiver: Receiver,
     /// In which form.
     pub reader: Reader,
-    /// What, and when not.
+    /// Selection and quiet hours.
     pub wanted: Wanted,
-    /// What they are shown; read anew for each message.
+    /// Credentials; read again for each message.
     pub authorization: &'a dyn Fn() -> Result<Option<Secret>>,
-    /// What was told before this start, as [`NOTE`] has it.
+    /// Conditions reported before this start, as in [`NOTE`].
     pub told: Option<String>,
-    /// Where that is kept.
+    /// Store of that note.
     pub store: store::Handle,
-    /// What this machine is called.
+    /// Name of this machine.
     pub host: String,
-    /// What holds.
+    /// Current conditions.
     pub board: &'a Board,
-    /// How often that is looked at: [`LOOK_EVERY`].
+    /// Interval between checks: [`LOOK_EVERY`].
     pub look_every: Duration,
 }
 
@@ -121,7 +121,8 @@ fn report(board: &Board, error: &Error) {
     );
 }
 
-/// How far the local time is from UTC, as the system's `date` says: it knows the rules of all zones.
+/// Offset of the local time from UTC, as the system's `date` reports it: it knows the rules of all
+/// zones.
 #[derive(Default)]
 struct Offset {
     known: Option<(Mono, i64)>,

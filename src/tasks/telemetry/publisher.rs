@@ -9,16 +9,16 @@ use smol::{Timer, lock::Mutex};
 use super::events::Events;
 use crate::{core::event::Event, store::telemetry::Handle, tasks::stream::Stream};
 
-/// How often it is looked what is new while somebody watches.
+/// Interval between checks for news while somebody watches.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What happens, on its way.
+/// Publishes new events to the archive and to live viewers.
 #[derive(Debug)]
 pub struct Chronicle {
     events: Events,
     samples: Handle,
     stream: Rc<Stream>,
-    /// What is new is noted before the minute that it is of ends.
+    /// Serializes publishing: news are noted before the minute that they belong to ends.
     one_at_a_time: Mutex<()>,
 }
 
@@ -33,7 +33,7 @@ impl Chronicle {
         }
     }
 
-    /// Where events come from.
+    /// Source of events.
     pub const fn events(&self) -> &Events {
         &self.events
     }

@@ -27,12 +27,12 @@ mod tests;
 
 /// The name of the receiver among those who get samples.
 pub const DESTINATION: &str = "remote-write";
-/// What keeps samples from the receiver.
+/// Condition of a receiver that does not get samples.
 pub const UNREACHED: &str = "telemetry.remote-write";
 /// Samples that it does not want.
 pub const REFUSED: &str = "telemetry.remote-write-refused";
 
-/// What is read of the disk at once: about a quarter of an hour of a hundred series.
+/// Bytes read from the disk at once: about a quarter of an hour of a hundred series.
 const BATCH_BYTES_MAX: usize = 8 * 1024;
 /// Samples in one request: about 24 KiB, which take 25 ms of a link of 8 Mbit/s.
 const SAMPLES_MAX: usize = 2_000;
@@ -45,19 +45,19 @@ const WRONG_LONGEST: Duration = Duration::from_secs(600);
 /// Failures in a row that are worth a condition: a receiver may restart.
 const FAILURES_MAX: u32 = 2;
 
-/// What the delivery is made of.
+/// Components of the delivery.
 pub struct Parts<'a> {
-    /// Where samples lie.
+    /// Store of samples.
     pub samples: telemetry::Handle,
-    /// Who gets them.
+    /// Receiver of samples.
     pub receiver: Receiver,
-    /// What it is shown; read anew for each delivery.
+    /// Credentials; read again for each delivery.
     pub authorization: &'a dyn Fn() -> Result<Option<Secret>>,
     /// Labels of every series; `None` while it is not known yet who this agent is.
     pub labels: &'a dyn Fn() -> Option<BTreeMap<String, String>>,
     /// Something new may be on disk.
     pub news: channel::Receiver<()>,
-    /// Where conditions are told.
+    /// State for conditions.
     pub board: &'a Board,
 }
 
@@ -296,7 +296,7 @@ impl<'a> Delivery<'a> {
         self.parts.board.clear(UNREACHED);
     }
 
-    /// How long to wait before the next try. What was in flight is sent again.
+    /// Returns the wait before the next try. Samples in flight are sent again.
     fn stopped(&mut self, stop: Stop) -> Duration {
         if let Some(outbox) = &mut self.outbox {
             outbox.session_lost();

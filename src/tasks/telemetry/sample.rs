@@ -28,11 +28,11 @@ const UNREAD: &str = "telemetry.unread";
 const STUCK: &str = "telemetry.stuck";
 /// A reading takes a few milliseconds, on the slowest board and with a thousand mounts some hundred.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long somebody who asks waits.
+/// Time that a requester waits.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// A reading that is younger is as good as a new one for who asks.
 const FRESH: Duration = Duration::from_secs(1);
-/// Who asks and waits at most: there are fewer connections than twice this.
+/// Maximum number of waiting requesters: there are fewer connections than twice this.
 const ASKING_MAX: usize = 16;
 
 /// Reads the machine.
@@ -43,17 +43,17 @@ pub struct Sampler {
     asked: Receiver<Sender<Rc<Reading>>>,
 }
 
-/// What it needs.
+/// Components of the sampler.
 pub struct Parts {
     /// Time between two samples.
     pub every: Duration,
     /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
-    /// Where it says what it cannot read.
+    /// State for conditions about unreadable values.
     pub board: Rc<Board>,
-    /// What reads: [`sample::read`], or a test.
+    /// Reader: [`sample::read`], or a test.
     pub read: fn() -> Reading,
-    /// How long a reading may take before somebody should know.
+    /// Time for a reading before it becomes a condition.
     pub patience: Duration,
 }
 
@@ -112,7 +112,8 @@ impl Sampler {
         }
     }
 
-    /// How the machine is now. `None` where the kernel does not say within five seconds, or nobody samples.
+    /// Current reading of the machine. `None` if the kernel does not answer within five seconds, or
+    /// nobody samples.
     pub async fn reading(&self) -> Option<Rc<Reading>> {
         let (answer, answered) = bounded(1);
         self.ask.try_send(answer).ok()?;

@@ -1,4 +1,4 @@
-//! What is wrong with the machine, what the root helper does about it, and what was done here so far.
+//! Findings of the doctor, repairs by the keeper, and the changes so far.
 
 use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
 
@@ -34,11 +34,12 @@ use crate::{
     },
 };
 
-/// How long findings are told again.
+/// Time for which findings are reused.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-/// How long the environment is: it changes with a reboot.
+/// Time for which the environment is reused: it changes with a reboot.
 const ENVIRONMENT_KEPT_FOR: Duration = Duration::from_secs(3600);
-/// How long after the start the machine is looked at first, how often after that, and least time between two looks for people.
+/// First check after the start, interval between checks, and minimum time between two checks for
+/// people.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
 const EXAMINED_EVERY: Duration = Duration::from_secs(3600);
 const EXAMINED_APART: Duration = Duration::from_secs(60);
@@ -51,7 +52,7 @@ const CHANGES_MAX: usize = 200;
 /// Looks at the machine.
 pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Report>>>>;
 
-/// Who finds out and who repairs.
+/// Doctor and keeper.
 pub struct Repairs {
     look: Look,
     keeper: PathBuf,
@@ -84,7 +85,7 @@ impl Repairs {
             .await
     }
 
-    /// What kind of machine this is.
+    /// Environment of the machine.
     pub(super) async fn environment(&self) -> Rc<Environment> {
         self.environment
             .get(async { self.findings().await.environment.clone() })
@@ -136,7 +137,7 @@ impl Local {
         })
     }
 
-    /// What the doctor finds, which is a part of the verdict.
+    /// Findings of the doctor, a part of the verdict.
     async fn examined(&self) -> Rc<Doctor> {
         let found = self.sources.repairs.findings().await;
         tell(&self.board, &found);
@@ -194,7 +195,7 @@ impl Local {
         self.repair(asked, "undo", keeper.undo(&asked.id)).await
     }
 
-    /// How strict this box was before the change of that id, where that is the one that holds.
+    /// Access level before the change of that id, if that one is in force.
     async fn level_before(&self, id: &str) -> Option<Level> {
         let changes = history::changes(self.book.store()).await.ok()?;
         let mut found = changes.into_iter();
@@ -267,7 +268,8 @@ impl Local {
         }
     }
 
-    /// What was done here, by whom, and how it is taken back: of the audit, and of the root helper where there is one.
+    /// Changes on this machine with requester and undo: from the audit, and from the keeper if it
+    /// runs.
     pub(super) async fn changes(&self) -> Reply {
         let own = history::changes(self.book.store()).await;
         let mut changes = match own {

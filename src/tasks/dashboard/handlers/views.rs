@@ -35,9 +35,9 @@ const SECOND_MAX: i64 = 253_402_300_799;
 pub struct Sources {
     /// The way to the API; `None`: there is no cluster.
     pub client: Option<Client>,
-    /// What the watches know.
+    /// State of the watches.
     pub known: Rc<Known>,
-    /// What waits for whom.
+    /// Undelivered data.
     pub books: Databases,
     /// The way to the control plane.
     pub doubt: Doubt,
@@ -47,7 +47,7 @@ pub struct Sources {
     pub lines: Box<dyn Fn(usize) -> LogPage>,
     /// True if the wall clock may have been set since boot.
     pub clock_is_set: Box<dyn Fn() -> bool>,
-    /// Who finds out what is wrong, and who repairs it.
+    /// Doctor and keeper.
     pub repairs: Repairs,
 }
 

@@ -43,7 +43,7 @@ impl<T> Kept<T> {
         answer
     }
 
-    /// What was answered last is true no more.
+    /// Forgets the last answer.
     pub fn forget(&self) {
         self.last.replace(None);
     }

@@ -24,7 +24,7 @@ const SHOWN_MAX: usize = 200;
 const LOOKED_THROUGH_MAX: usize = 20;
 /// Nodes that are shown: pages of 50.
 const NODE_PAGES_MAX: usize = 4;
-/// How far back the newest value of a node is looked for.
+/// Maximum age of a node's newest value.
 const FRESH_MS: i64 = 300_000;
 /// Kinds of workloads, and where they are.
 const KINDS: [(&str, &str); 3] = [
@@ -38,11 +38,11 @@ const KINDS: [(&str, &str); 3] = [
 pub struct View<'a> {
     /// The way to the API; `None`: there is no cluster.
     pub client: Option<&'a Client>,
-    /// What the watches know.
+    /// State of the watches.
     pub known: &'a Known,
-    /// What is known right now.
+    /// State of all components.
     pub board: &'a Board,
-    /// What was measured.
+    /// Samples.
     pub samples: &'a Handle,
 }
 
@@ -119,7 +119,7 @@ impl View<'_> {
         Ok(nodes)
     }
 
-    /// What each node uses, by its name.
+    /// Usage of each node, by its name.
     async fn used(&self, metric: &str, now: Wall) -> BTreeMap<String, f64> {
         let found = newest(self.samples, metric, now, FRESH_MS).await;
         let values = found.into_iter().filter_map(|(known, spot)| {
@@ -197,7 +197,7 @@ impl View<'_> {
     }
 }
 
-/// Where a page is wanted of: a namespace, or all of them.
+/// Collection to page through: a namespace, or all of them.
 fn collection(group: &str, namespace: &str, plural: &str) -> Answer<String> {
     if namespace.is_empty() {
         return Ok(format!("{group}/{plural}"));

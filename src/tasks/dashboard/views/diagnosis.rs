@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// How long an answer is given again: anybody on this machine may ask.
+/// Time for which an answer is reused: anybody on this machine may ask.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// Parts of a [`Doubt`].

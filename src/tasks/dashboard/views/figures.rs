@@ -14,7 +14,7 @@ use crate::{
     wire::api::{Figure, Status},
 };
 
-/// How far back a sample is taken for the newest: two flushes and a bit.
+/// Maximum age of the newest sample: two flushes and a bit.
 const FRESH_MS: i64 = 180_000;
 /// Shares of the disk in use from which it is a warning, and worse.
 const DISK_PERCENT: (f64, f64) = (85.0, 95.0);
@@ -22,11 +22,11 @@ const DISK_PERCENT: (f64, f64) = (85.0, 95.0);
 /// Whoever knows something.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// What the status says.
+    /// Status.
     pub status: &'a Status,
-    /// What was measured.
+    /// Samples.
     pub samples: &'a Handle,
-    /// What waits for whom.
+    /// Undelivered data.
     pub books: &'a Databases,
     /// True if the wall clock may have been set since boot.
     pub clock_is_set: bool,

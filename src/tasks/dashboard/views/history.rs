@@ -30,7 +30,7 @@ const ASKED_AGAIN_WITHIN_MS: i64 = 5_000;
 /// Changes that are shown.
 const CHANGES_MAX: u32 = 200;
 
-/// Which events are wanted.
+/// Filter of events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// Those before this one.
@@ -137,7 +137,7 @@ fn outages(events: &[EventReport], is_down: bool) -> Vec<Outage> {
     outages
 }
 
-/// What waits of a stream for somebody.
+/// Undelivered data of a stream for a destination.
 pub fn destination(backlog: Backlog) -> Destination {
     Destination {
         name: backlog.destination,
@@ -148,7 +148,7 @@ pub fn destination(backlog: Backlog) -> Destination {
     }
 }
 
-/// What was done by way of this agent, the newest first: changes of the journal, and what the audit has row by row.
+/// Changes through this agent, newest first: those of the journal, and rows of the audit.
 pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
     let rows = store
         .recent_audit(CHANGES_MAX)

@@ -1,4 +1,4 @@
-//! What people are shown, view by view: each asks whoever knows, makes one shape of the local API of it and keeps nothing.
+//! Views: each asks its sources, makes one shape of the local API and keeps nothing.
 
 pub mod cached;
 pub mod cluster;
@@ -15,7 +15,7 @@ use crate::{
     store::{Failure, telemetry::Handle},
 };
 
-/// What a view could not find out, in words.
+/// Result of a view; the error is a sentence.
 pub type Answer<T> = Result<T, String>;
 
 /// The newest value of each series of a metric, no older than so many milliseconds. One question, however many series there are: each

@@ -25,7 +25,7 @@ const MARKS_MAX: usize = 100;
 /// The metric that says when a board slowed itself down.
 const THROTTLED: &str = "host_throttled";
 
-/// Whose series are shown.
+/// Subjects whose series are shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Subjects {
     /// Those of the machine.
@@ -34,7 +34,7 @@ pub enum Subjects {
     All,
 }
 
-/// How the names of series of the cluster begin.
+/// Prefix of the names of cluster series.
 const CLUSTER: &str = "cluster_";
 /// Series of one page at most, and without a word about it.
 pub const LIMIT_MAX: u32 = 1000;
@@ -47,7 +47,7 @@ impl Subjects {
     }
 }
 
-/// What is asked.
+/// Query.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Question {
     /// The series, by their keys.
@@ -119,7 +119,7 @@ fn head(listed: &Listed) -> Option<SeriesHead> {
     })
 }
 
-/// Where a page ends, for the question for the next one.
+/// Token for the next page.
 fn token(last: &Listed) -> String {
     let word = if last.has_ended { "ended" } else { "live" };
     format!("{word}:{}", last.key)

@@ -1,4 +1,4 @@
-//! Where the records of this agent lie: two databases, and the cursors of all streams in one of them.
+//! Databases with the records of this agent: two of them, and the cursors of all streams in one.
 
 use super::Books;
 use crate::{
@@ -19,7 +19,7 @@ pub struct Databases {
 }
 
 impl Databases {
-    /// What waits for each destination, of all streams.
+    /// Undelivered records of each destination, of all streams.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, Failure> {
         let mut all = self.telemetry.backlog().await?;
         for stream in [Stream::Audit, Stream::Outcomes] {

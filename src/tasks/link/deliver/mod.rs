@@ -39,17 +39,17 @@ use session::Session;
 const WORDS_MAX: usize = 64;
 /// Acknowledgements that are ignored in a row before it is worth a condition. A few come late after every cut.
 const IGNORED_MAX: u32 = 10;
-/// How often records are sent in vain before it is worth a condition.
+/// Number of unacknowledged attempts before it is a condition.
 const IN_VAIN_MAX: u32 = 3;
 
 const IGNORED: &str = "delivery.ignored";
 const IN_VAIN: &str = "delivery.unacknowledged";
 
-/// Where records lie, and what the control plane has of them.
+/// Storage of records, and of the positions of the control plane.
 pub trait Books {
     /// Epoch and cursor as they were settled last.
     fn position(&self, stream: Stream) -> impl Future<Output = Result<(u64, Cursor), Failure>>;
-    /// What there is.
+    /// Stored records.
     fn holdings(&self, stream: Stream) -> impl Future<Output = Result<Holdings, Failure>>;
     /// The first records of a range, as far as they fit into so many bytes: at least one.
     fn read(
@@ -66,7 +66,7 @@ pub trait Books {
     ) -> impl Future<Output = Result<(), Failure>>;
 }
 
-/// What a session is told.
+/// Message to a session.
 #[derive(Clone, Copy, Debug)]
 enum Word {
     /// The control plane says that it has records.
@@ -75,13 +75,13 @@ enum Word {
     Look,
 }
 
-/// What a session and the one after it share.
+/// State that a session shares with the next one.
 #[derive(Debug)]
 struct Shared {
     board: Rc<Board>,
     /// Acknowledgements that were ignored since one was not.
     ignored: Cell<u32>,
-    /// How often records of a stream went out since one was acknowledged.
+    /// Number of batches of a stream since the last acknowledgement.
     in_vain: RefCell<BTreeMap<Stream, u32>>,
 }
 
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-/// What both sides agreed on.
+/// Agreement of both sides.
 struct Agreement {
     agent_id: String,
     streams: Vec<Stream>,

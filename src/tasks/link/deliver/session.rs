@@ -23,12 +23,14 @@ use crate::{
 /// Waits after a failure of the disk.
 const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
-/// What is asked of the disk for one message. It has records in another form, so how much fits shows only when they are packed.
+/// Bytes to read from the disk for one message. The disk has another format, so the size shows only
+/// when records are packed.
 const READ_BYTES_MIN: usize = 4 * 1024;
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// How long a batch that was not acknowledged may still be under way: no other one is sent until then. So what waits behind records, in the
-/// network too, waits for 32 KiB at most, whatever the number of streams.
+/// Time for which an unacknowledged batch counts as in flight: no other one is sent until then. So
+/// data behind records, in the network too, waits for 32 KiB at most, whatever the number of
+/// streams.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 /// Between the messages of one record, for the same reason: on a link of 8 Mbit/s one of them takes a third of it.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -41,7 +43,7 @@ struct Line {
     last: u64,
     /// All is settled, as far as that is known.
     is_done: bool,
-    /// What was acknowledged is not with the books yet.
+    /// True if an acknowledgement is not stored yet.
     is_unsettled: bool,
     read_bytes: usize,
     not_before: Mono,
@@ -73,7 +75,7 @@ impl Line {
     }
 }
 
-/// What goes out: the records of a range in a form for the wire, or that there are none.
+/// Payload: the records of a range in the wire format, or the report that there are none.
 enum Load {
     Data(Records, Vec<u8>),
     Gap(Loss),
@@ -399,7 +401,7 @@ fn about(agent_id: &str, stream: Stream, (epoch, range): (u64, Range)) -> About<
     }
 }
 
-/// How many of so many records fit, where all of them have so many bytes: fewer than all.
+/// Number of records that fit if all of them have this size: fewer than all.
 fn fitting(count: u64, bytes: usize, bytes_max: usize) -> u64 {
     let wide = |bytes: usize| u128::try_from(bytes).unwrap_or(u128::MAX);
     // Two thirds: a quarter for base64, the rest for the envelope and for records that differ.
@@ -409,7 +411,7 @@ fn fitting(count: u64, bytes: usize, bytes_max: usize) -> u64 {
     fitting.min(count.saturating_sub(1)).max(1)
 }
 
-/// How many bytes to ask the disk for, so that a message is filled and not more.
+/// Bytes to read from the disk so that a message is filled and not more.
 fn scaled(read_bytes: usize, bytes_max: usize, bytes: usize) -> usize {
     let room = bytes_max / 3 * 2;
     let scaled = read_bytes.saturating_mul(room) / bytes.max(1);

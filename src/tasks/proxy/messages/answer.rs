@@ -21,7 +21,7 @@ use crate::{
 const PIECE_BYTES: usize = 24_000;
 /// The largest message that is one frame.
 const FRAME_BYTES_MAX: usize = 32 * 1024;
-/// What is collected in memory before the spool is opened.
+/// Bytes collected in memory before the spool is opened.
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
 /// Smallest body that is sent as a binary message (docs/protocol.md, Buffered responses).
 const BINARY_BYTES_MIN: usize = 10_240;

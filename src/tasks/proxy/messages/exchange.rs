@@ -27,7 +27,7 @@ use crate::{
     wire::control::Answer,
 };
 
-/// Where the body of a request comes from.
+/// Source of the body of a request.
 #[derive(Debug)]
 pub(in crate::tasks::proxy) enum Source {
     /// There is none.
@@ -38,7 +38,7 @@ pub(in crate::tasks::proxy) enum Source {
     NextBinary(Rc<Pipe>),
     /// It arrives in pieces.
     Chunked {
-        /// Where they come out.
+        /// Pipe that delivers them.
         pipe: Rc<Pipe>,
         /// The length that the caller declared.
         length: Option<u64>,

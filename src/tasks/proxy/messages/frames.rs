@@ -62,7 +62,7 @@ impl FrameIn {
     }
 }
 
-/// What became of a frame.
+/// Result of queueing a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::tasks::proxy) enum Queued {
     /// It will be written.
@@ -73,7 +73,7 @@ pub(in crate::tasks::proxy) enum Queued {
     Closing,
 }
 
-/// How a queue ended.
+/// End of a queue.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::tasks::proxy) enum End {
     /// The control plane closed it.

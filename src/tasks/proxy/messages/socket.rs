@@ -39,12 +39,12 @@ use crate::{
 
 /// Interval between pings of an application's backend (docs/protocol.md, WebSockets of services).
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long it may stay silent with that.
+/// Maximum silence in spite of pings.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
-/// How long the last frames and the close may take.
+/// Time for the last frames and the close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a stream is for: it decides how its messages look and how it ends.
+/// Kind of a stream: it decides on the form of its messages and on its end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::tasks::proxy) enum Kind {
     /// An application's WebSocket.
@@ -66,7 +66,7 @@ pub(in crate::tasks::proxy) struct SocketExchange {
     pub(in crate::tasks::proxy) frames: Rc<Frames>,
 }
 
-/// Who ended an open stream.
+/// Side that ended an open stream.
 #[derive(Debug)]
 enum Over {
     /// The control plane.
@@ -364,7 +364,7 @@ impl SocketExchange {
     }
 }
 
-/// How frames are changed on their way.
+/// Translation of frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Translation {
     /// Not at all.

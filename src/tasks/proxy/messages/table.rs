@@ -1,4 +1,4 @@
-//! Which exchanges there are, by the id that the control plane gave them.
+//! Running exchanges, by the id that the control plane gave them.
 
 use std::rc::Rc;
 
@@ -23,12 +23,12 @@ pub(in crate::tasks::proxy) struct Table {
 pub(in crate::tasks::proxy) struct Running {
     /// Tells exchanges apart that have the same id one after another.
     pub(in crate::tasks::proxy) number: u64,
-    /// What still comes in for it.
+    /// Inlet for later messages.
     pub(in crate::tasks::proxy) inlet: Inlet,
     pub(in crate::tasks::proxy) _task: Task<()>,
 }
 
-/// What comes in for an exchange after its beginning.
+/// Inlet of an exchange for messages after its beginning.
 #[derive(Clone, Debug)]
 pub(in crate::tasks::proxy) enum Inlet {
     /// Nothing.

@@ -62,7 +62,7 @@ pub(super) struct Flow {
     body: Body,
     book: Rc<OnceCell<Record>>,
     cut: Cut,
-    /// How long the backend may be silent. A caller that does not read is not the backend's silence.
+    /// Maximum silence of the backend. A caller that does not read is not the backend's silence.
     idle: Duration,
     silence: Option<Timer>,
     _pass: Box<Pass>,

@@ -46,27 +46,28 @@ use crate::{
     wire::stream::Service,
 };
 
-/// What hyper holds of a request or an answer: with 128 streams this decides how much memory a caller can take.
+/// Buffer of hyper for a request or an answer: with 128 streams this decides how much memory a
+/// caller can take.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
-/// How long a stream may wait for its next request, and the head of one may take.
+/// Time that a stream may wait for its next request, and for the head of one.
 const HEAD_WITHIN: Duration = Duration::from_secs(90);
 /// Time in which an answer whose permission was withdrawn ends by itself.
 const END_WITHIN: Duration = Duration::from_secs(1);
-/// How a service is spoken to; the agent reads and removes it.
+/// Header with the scheme of a service; the agent reads and removes it.
 const SCHEME: &str = "x-pipeops-scheme";
 
-/// Where the requests of a stream go.
+/// Destination of the requests of a stream.
 #[derive(Clone, Debug)]
 pub(super) enum Destination {
     Kubernetes,
     Service(Service),
 }
 
-/// What the requests of one stream share.
+/// State that the requests of one stream share.
 struct Server {
     shared: Rc<Shared>,
     to: Destination,
-    /// What follows a 101, until the connection has sent that.
+    /// Connection after a 101, until its head was sent.
     switched: RefCell<Option<Switched>>,
     /// Receives the permission of each request that begins.
     begun: (Sender<Cut>, Receiver<Cut>),
@@ -227,7 +228,7 @@ impl Server {
         }
     }
 
-    /// What a request asks for, in the words of every form.
+    /// Converts the head of a request into the common form.
     fn asked(&self, head: &request::Parts) -> Result<Asked, Denial> {
         // A request in absolute form names a host, and which of the two counts is not ours to guess.
         if head.uri.scheme().is_some() || head.uri.authority().is_some() {

@@ -21,9 +21,9 @@ use crate::{
     wire::stream::{Header, Target, Version},
 };
 
-/// How long the first bytes of a stream may take.
+/// Time for the header of a stream.
 const HEADER_WITHIN: Duration = Duration::from_secs(10);
-/// How long the last word on a stream may take.
+/// Time for the last bytes on a stream.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(10);
 
 /// The streams of one session. Dropping it ends them all.

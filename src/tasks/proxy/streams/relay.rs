@@ -17,12 +17,12 @@ use crate::{
     tasks::proxy::{admission::Pass, audit::Record, upstream::until},
 };
 
-/// What is read at once. The frames of a stream are not larger.
+/// Size of a read. The frames of a stream are not larger.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Pieces in a row before other tasks get a turn.
 const PIECES_A_TURN: u32 = 16;
 
-/// What follows a 101.
+/// Connection after a 101.
 pub(super) struct Switched {
     pub(super) stream: UpgradedStream,
     pub(super) pass: Pass,

@@ -24,13 +24,13 @@ use crate::{
     },
 };
 
-/// How long a binding that was seen is not looked at again.
+/// Time for which a binding is trusted without another look.
 const FRESH: Duration = Duration::from_secs(300);
 /// Namespaces that are remembered.
 const KNOWN_MAX: usize = 256;
 /// Bindings that one sweep removes; the next one removes the rest.
 const SWEPT_MAX: usize = 500;
-/// How long a new binding may take until the API server goes by it. It reads it back from its own watch.
+/// Time until a new binding is effective. The API server learns of it through its own watch.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "pipeops-agent");

@@ -21,18 +21,18 @@ use crate::{
     wire::kube::rights::{GROUP, RoleBinding},
 };
 
-/// How long the lock is believed to hold.
+/// Time for which the admission policies are trusted to be in force.
 const LOCK_FRESH: Duration = Duration::from_secs(5);
 /// The same where it does not: somebody may be mending it.
 const OPEN_FRESH: Duration = Duration::from_secs(2);
-/// How long a Pod is not looked at again. What is judged of it does not change while it runs.
+/// Time for which a Pod is not read again. The judged fields do not change while it runs.
 const POD_FRESH: Duration = Duration::from_secs(10);
 /// Pods that are remembered.
 const PODS_MAX: usize = 128;
-/// How long the API server may take for a Pod.
+/// Time for the API server to return a Pod.
 const POD_WITHIN: Duration = Duration::from_secs(10);
 
-/// What was seen a moment ago.
+/// Recent look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     lock: RefCell<Option<(Result<(), String>, Mono)>>,

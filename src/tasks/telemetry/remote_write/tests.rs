@@ -38,7 +38,7 @@ const SERIES: usize = 20;
 /// A sample as it arrived: series, milliseconds since the new year, value.
 type Arrived = (String, i64, f64);
 
-/// What the server does with a request.
+/// Reaction of the server to a request.
 #[derive(Clone, Debug)]
 enum Reply {
     /// An answer with this head and body.
@@ -47,7 +47,7 @@ enum Reply {
     Endless(&'static str),
     /// A head, and then nothing.
     Stuck(&'static str),
-    /// What is not HTTP.
+    /// Bytes that are not HTTP.
     Garbage,
     /// Nothing at all.
     Silence,
@@ -68,7 +68,7 @@ struct Seen {
     requests: usize,
     connections: usize,
     heads: Vec<String>,
-    /// What was taken, in the order in which it came.
+    /// Accepted samples, in the order of their arrival.
     taken: Vec<Arrived>,
     labels: Vec<Vec<(String, String)>>,
     largest_bytes: usize,
@@ -333,7 +333,7 @@ impl Agent {
             .with_conditions(|all| all.get(id).map(|one| one.sentence.clone()))
     }
 
-    /// How many records the receiver does not have, by what is with the disk.
+    /// Number of records that the receiver does not have, by the disk.
     fn backlog(&self) -> u64 {
         let handle = self.telemetry.handle();
         let asked = handle.position(DESTINATION.to_owned(), Stream::Metrics);
