@@ -164,7 +164,7 @@ fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands()
     let (code, told) = set(&bench, "full");
     assert_eq!(code, 1, "{told}");
     assert!(
-        told.contains("permits managed at most, not full (PIPEOPS_ACCESS_LEVEL)")
+        told.contains("allows managed at most, not full (PIPEOPS_ACCESS_LEVEL)")
             && told.contains("fix: change PIPEOPS_ACCESS_LEVEL where"),
         "{told}"
     );

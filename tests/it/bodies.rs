@@ -521,12 +521,12 @@ fn a_namespace_inherits_no_rights_that_somebody_left_for_its_name() {
     for (name, why) in [
         (
             left.as_str(),
-            format!("ClusterRoleBinding {left} already gives rights"),
+            format!("ClusterRoleBinding {left} already grants rights"),
         ),
         (
             &grouped,
             format!(
-                "RoleBinding {}/{grouped} already gives rights",
+                "RoleBinding {}/{grouped} already grants rights",
                 bench.managed
             ),
         ),

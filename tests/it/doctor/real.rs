@@ -352,7 +352,7 @@ fn a_certificate_that_has_ended() {
     let Some(told) = after(&put_there, &[]) else {
         return;
     };
-    assert_problem(&told, "k3s.certificates", "ended.crt ended");
+    assert_problem(&told, "k3s.certificates", "ended.crt expired");
     let good = certificate(2019, 2090);
     put(&folder.path().join("ended.crt"), &good.0);
     assert_content(&after(&put_there, &[]).unwrap(), "k3s.certificates");
