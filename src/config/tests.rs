@@ -215,7 +215,10 @@ fn a_setting_without_effect_is_accepted_with_a_warning() {
         "config.toml:2: agent.heartbeat_interval_disconnected has no effect\n\
          fix: remove it; heartbeats are sent on a ready link only; agent.heartbeat_interval_connected is their interval"
     );
-    assert_eq!(made.settings().agent.heartbeat, std::time::Duration::from_secs(20));
+    assert_eq!(
+        made.settings().agent.heartbeat,
+        std::time::Duration::from_secs(20)
+    );
 }
 
 #[test]
