@@ -161,7 +161,7 @@ pub(super) fn agent() -> Vec<Case> {
         case(
             "dashboard.certificate",
             ubuntu().failing("certificate of the dashboard", "it ended\nrenew it"),
-            &["it expired", "renew it"],
+            &["it ended", "renew it"],
         ),
     ]
 }
