@@ -1,5 +1,6 @@
 //! Stamps the program with its build date, below which no clock is believed (see `net::tls::Clock`): a board without a battery
 //! wakes up in 1970, and every certificate is then "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible.
+//! Stamps it with its commit (`PIPEOPS_COMMIT`, where the release sets it) and its target, for `version --json`.
 //! Compresses the files of the page, so that the program never has to.
 
 use std::{
@@ -20,12 +21,18 @@ const JOINED: [&str; 3] = ["base.js", "pages.js", "app.js"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
+    println!("cargo:rerun-if-env-changed=PIPEOPS_COMMIT");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ASSETS}");
     let given = std::env::var_os("SOURCE_DATE_EPOCH")
         .and_then(|text| text.to_str().and_then(|text| text.trim().parse().ok()));
     let epoch_s: u64 = given.unwrap_or_else(now_s);
     println!("cargo:rustc-env=BUILD_EPOCH_S={epoch_s}");
+    let text = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
+    let commit = text("PIPEOPS_COMMIT").unwrap_or_default();
+    println!("cargo:rustc-env=BUILD_COMMIT={}", commit.trim());
+    let target = text("TARGET").ok_or("no TARGET")?;
+    println!("cargo:rustc-env=BUILD_TARGET={target}");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
     assets(&out)
 }

@@ -54,10 +54,14 @@ use crate::{
     config::{self as settings, Loaded, Sources, keys},
     daemon,
     error::{Error, Exit, Result},
+    net::tls::build_date,
 };
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Optional parts of this build: none of the program can be left out so far.
+const FEATURES: [&str; 0] = [];
 
 /// The program with all its commands, in the order of the help.
 static PROGRAM: Command = Command {
@@ -178,7 +182,14 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
 
 fn version(given: &Given, output: &mut Output) -> Exit {
     if given.has("json") {
-        output.json(&json!({ "version": VERSION }));
+        let commit = Some(env!("BUILD_COMMIT")).filter(|commit| !commit.is_empty());
+        output.json(&json!({
+            "version": VERSION,
+            "commit": commit,
+            "date": build_date().rfc3339(),
+            "target": env!("BUILD_TARGET"),
+            "features": FEATURES,
+        }));
     } else {
         output.line(&format!("pipeops-agent {VERSION}"));
     }
