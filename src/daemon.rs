@@ -461,10 +461,21 @@ impl Agent {
         }
     }
 
-    /// Tells the service manager how everything is, when that is another word than before.
+    /// Tells the service manager how everything is, when that is another word than before, and that the executor of all tasks runs.
     async fn tell_manager(self: Rc<Self>) {
         let mut said = String::new();
+        // Four signs of life in the time in which one has to come.
+        let within = self.settings.surroundings.watchdog_us;
+        let feed_every = within.map(|within_us| Duration::from_micros(within_us / 4));
+        let mut fed = None;
         while self.notifier.is_heard() {
+            let now = clock::now().mono;
+            if let Some(feed_every) = feed_every
+                && fed.is_none_or(|fed| now.since(fed) >= feed_every)
+            {
+                self.notifier.watchdog();
+                fed = Some(now);
+            }
             let sentence = status::verdict(&self.board).sentence;
             if said != sentence {
                 self.notifier.status(&sentence);

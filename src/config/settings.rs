@@ -75,6 +75,8 @@ impl Settings {
 pub struct Surroundings {
     /// `NOTIFY_SOCKET`: where the service manager listens.
     pub notify_socket: Option<OsString>,
+    /// `WATCHDOG_USEC`: within what time the service manager wants a sign of life, where it does.
+    pub watchdog_us: Option<u64>,
     /// `JOURNAL_STREAM`: which standard stream is the journal.
     pub journal_stream: Option<String>,
     /// `KUBERNETES_SERVICE_HOST`: the API server, as seen from inside a Pod.
@@ -90,6 +92,7 @@ impl Surroundings {
         let text = |name: &str| value(name).and_then(|value| value.into_string().ok());
         Self {
             notify_socket: value("NOTIFY_SOCKET"),
+            watchdog_us: text("WATCHDOG_USEC").and_then(|text| text.parse().ok()),
             journal_stream: text("JOURNAL_STREAM"),
             kubernetes_host: text("KUBERNETES_SERVICE_HOST"),
             kubernetes_port: text("KUBERNETES_SERVICE_PORT"),

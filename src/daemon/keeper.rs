@@ -1,6 +1,6 @@
 //! The root helper as a process of its own: start, serve, stop. It shares nothing with the agent but the program.
 
-use std::{ffi::OsStr, path::Path};
+use std::{ffi::OsStr, path::Path, time::Duration};
 
 use nix::unistd::{User, geteuid};
 use smol::future::FutureExt as _;
@@ -17,6 +17,9 @@ use crate::{
     keeper::{Allowed, Keeper, Server, trust},
     log,
 };
+
+/// Time without a request after which the helper exits if a service manager holds its socket.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Start parameters.
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +65,19 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     for done in keeper.resume()? {
         ::log::info!("{}: {}", done.outcome, done.sentence);
     }
-    let server = Server::bind(&settings.socket, allowed(&settings.user))?;
+    let allowed = allowed(&settings.user);
+    // A service manager that holds the socket starts the helper again for the next request.
+    let (server, idle) = match Server::inherited(allowed)? {
+        Some(server) => (server, Some(IDLE)),
+        None => (Server::bind(&settings.socket, allowed)?, None),
+    };
     notifier.ready("waiting for requests");
     let stopped = async {
         while signals.next().await == Some(Wish::Reload) {
             ::log::info!("SIGHUP: restart to apply a changed configuration");
         }
     };
-    let work = async { match server.serve(&keeper).await {} };
+    let work = server.serve(&keeper, idle);
     stopped.or(work).await;
     notifier.stopping();
     ::log::info!("stopped");

@@ -3,7 +3,6 @@
 //! A job holds up everything else on purpose: two changes at once could not be told apart in the journal. Without a peer nothing runs.
 
 use std::{
-    convert::Infallible,
     io,
     os::{
         fd::AsFd,
@@ -17,13 +16,16 @@ use std::{
 };
 
 use nix::{
-    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    sys::socket::{
+        getsockopt,
+        sockopt::{AcceptConn, PeerCredentials},
+    },
     unistd::{Gid, chown},
 };
 use serde::Serialize;
 use smol::{
     Timer,
-    future::FutureExt as _,
+    future::{self, FutureExt as _},
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::{UnixListener, UnixStream},
 };
@@ -57,13 +59,19 @@ pub struct Allowed {
     pub gid: Option<u32>,
 }
 
-/// The listening socket. Dropping it removes its path.
+/// The listening socket. Dropping it removes its path, where it made that itself.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
+    own: Option<Own>,
+    allowed: Allowed,
+}
+
+/// A path that this process made.
+#[derive(Debug)]
+struct Own {
     path: PathBuf,
     inode: u64,
-    allowed: Allowed,
 }
 
 impl Server {
@@ -94,20 +102,52 @@ impl Server {
             .and_then(|()| std::fs::rename(&beside, path))
             .map_err(cannot)?;
         let inode = std::fs::symlink_metadata(path).map_err(cannot)?.ino();
+        let path = path.to_owned();
         Ok(Self {
             listener,
-            path: path.to_owned(),
-            inode,
+            own: Some(Own { path, inode }),
             allowed,
         })
     }
 
-    /// Serves one peer after the other until it is dropped.
-    #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
-    pub async fn serve(&self, keeper: &Keeper) -> Infallible {
+    /// Listens on the standard input, where a service manager put a socket that listens (`StandardInput=socket`). It stays there for the
+    /// next start.
+    pub fn inherited(allowed: Allowed) -> Result<Option<Self>> {
+        let input = io::stdin();
+        if getsockopt(&input.as_fd(), AcceptConn) != Ok(true) {
+            return Ok(None);
+        }
+        let listener = input.as_fd().try_clone_to_owned().and_then(|socket| {
+            let listener = std::os::unix::net::UnixListener::from(socket);
+            // Of another family it has no such address, and nobody's user would be known.
+            listener.local_addr()?;
+            UnixListener::try_from(listener)
+        });
+        let listener = listener.map_err(|error| {
+            Error::new("cannot listen on the socket of the service manager").because(&error)
+        })?;
+        Ok(Some(Self {
+            listener,
+            own: None,
+            allowed,
+        }))
+    }
+
+    /// Serves one peer after the other until nobody asked for `idle`; without that until it is dropped.
+    pub async fn serve(&self, keeper: &Keeper, idle: Option<Duration>) {
         let mut accepts = Accepts::default();
         loop {
-            let accepted = self.listener.accept().await;
+            let accepted = async { Some(self.listener.accept().await) };
+            let waited_enough = async {
+                match idle {
+                    Some(idle) => drop(Timer::after(idle).await),
+                    None => future::pending().await,
+                }
+                None
+            };
+            let Some(accepted) = accepted.or(waited_enough).await else {
+                return;
+            };
             let now = clock::now().mono;
             match accepted {
                 Ok((stream, _)) => {
@@ -172,10 +212,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Another keeper may have taken the path in the meantime.
+        let Some(own) = &self.own else {
+            return;
+        };
         let is_ours =
-            std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+            std::fs::symlink_metadata(&own.path).is_ok_and(|found| found.ino() == own.inode);
         if is_ours {
-            drop(std::fs::remove_file(&self.path));
+            drop(std::fs::remove_file(&own.path));
         }
     }
 }

@@ -636,3 +636,13 @@ fn facts_of_a_machine_hold_no_secret() {
     );
     assert_eq!(facts.get("stat /etc/rancher/node/password"), Some(&None));
 }
+
+#[test]
+fn a_helper_that_nobody_asks_ends_where_its_service_manager_listens() {
+    let tree = Tree::new();
+    let keeper = tree.keeper();
+    let server = Server::bind(&tree.root().join("run/keeper.sock"), Allowed::default()).unwrap();
+    let idle = std::time::Duration::from_millis(20);
+    // It comes back, which without an idle time it would not.
+    smol::block_on(server.serve(&keeper, Some(idle)));
+}

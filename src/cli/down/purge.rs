@@ -289,3 +289,38 @@ fn is_of(name: &OsStr, is_ours: impl Fn(&str) -> bool) -> bool {
         || files::written_name(name)
             .is_some_and(|name| is_ours(name) || name.strip_suffix(".new").is_some_and(&is_ours))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The package's own purge runs when this program is gone already.
+    #[test]
+    fn the_package_knows_every_name_that_a_purge_removes() {
+        let script = include_str!("../../../packaging/deb/postrm");
+        let is_between = |letter: char| letter.is_whitespace() || ";\"/".contains(letter);
+        let words: Vec<&str> = script.split(is_between).collect();
+        let settings = ["config.toml", "token", "go-agent.json"].map(str::to_owned);
+        let state = [
+            store::DATABASE,
+            store::telemetry::DATABASE,
+            store::IDENTITY,
+            dashboard::OWN_FILE,
+            "agent.sock",
+        ];
+        let state = state.map(str::to_owned);
+        let names = settings
+            .into_iter()
+            .chain(state)
+            .chain(install::copy_names());
+        for name in names {
+            assert!(
+                words.contains(&name.as_str()),
+                "postrm does not know {name}"
+            );
+        }
+        for name in ["clock", "notes.json", "reserve"] {
+            assert!(store::is_own_file(name) && words.contains(&name), "{name}");
+        }
+    }
+}
