@@ -64,7 +64,7 @@ test('who has not logged in sees overview and host, and is told how to see more'
   await walk('anonymous', { prepare: (window) => window.page.goto(world.base) });
   const window = await open(browser, world.base);
   await show(window, 'changes');
-  assert.match(await window.page.textContent('main'), /needs a login/);
+  assert.match(await window.page.textContent('main'), /requires a login|login required/);
   await window.close();
 });
 
@@ -263,7 +263,7 @@ test('a token goes from the address into a session, and is not kept', LONG, asyn
   assert.ok(!page.url().includes(token), page.url());
   assert.ok(!(await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]))).includes(token));
   await show(window, 'access');
-  assert.match(await page.textContent('main'), /Needs the role operator/);
+  assert.match(await page.textContent('main'), /Requires the role operator/);
   await page.goBack();
   assert.ok(!page.url().includes(token), page.url());
   await page.goto(`${world.base}/#/`);
@@ -297,7 +297,7 @@ test('remote access is turned off by one button, and the page says who turns it 
   await page.waitForFunction(() => /remote access is off/i.test(document.querySelector('dialog')?.textContent ?? ''));
   await page.click('dialog button:text-is("Close")');
   await world.status('access is off', ({ access }) => access.level === 'off');
-  await page.waitForFunction(() => /Only root makes it less strict/.test(document.querySelector('main').textContent));
+  await page.waitForFunction(() => /Only root can allow more/.test(document.querySelector('main').textContent));
   await picture(window, 'states', 'access off');
   assert.deepEqual(window.wrong, []);
   await window.close();
@@ -398,7 +398,7 @@ test('ten thousand pods and a log of megabytes stay bounded, and nothing in them
   }
   assert.ok((await pods.locator('tbody tr').count()) <= 200);
   await show(window, 'cluster/logs/shop/web-1/web');
-  await page.waitForFunction(() => /The end/.test(document.getElementById('log-count').textContent));
+  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count').textContent));
   const kept = await page.evaluate(() => ({ lines: document.getElementById('log').textContent.split('\n').length, letters: document.getElementById('log').textContent.length, nodes: document.querySelectorAll('*').length }));
   assert.ok(kept.lines <= 1000 && kept.letters < 5_000_000 && kept.nodes < 1000, JSON.stringify(kept));
   await page.fill('input[type=search]', 'cart/19999');
@@ -414,7 +414,7 @@ test('a log is text: escapes go, control characters are seen, markup stays what 
   const body = Buffer.concat([Buffer.from('\x1b[31mred\x1b[0m \x1b]0;title\x07plain\n'), Buffer.from([0x61, 0xff, 0x62, 0x0a]), Buffer.from('bell\x07 <b>bold</b>\n'), Buffer.from(`${'x'.repeat(1_000_000)}\n`)]);
   await pretend(window, 'healthy', { override: ({ pathname }) => pathname.endsWith('/cluster/logs') && { contentType: 'text/plain', body } });
   await show(window, 'cluster/logs/shop/web-1/web');
-  await page.waitForFunction(() => /The end/.test(document.getElementById('log-count').textContent));
+  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count').textContent));
   const [first, second, third, fourth] = (await page.textContent('#log')).split('\n');
   assert.equal(first, 'red plain');
   assert.equal(second, 'a\ufffdb');
@@ -453,7 +453,7 @@ test('from another machine it is the same page, encrypted, for who has logged in
     const window = await open(browser, exposed.base, { ignoreHTTPSErrors: true });
     const { page } = window;
     await show(window, '');
-    assert.match(await page.textContent('main'), /needs a login/);
+    assert.match(await page.textContent('main'), /requires a login|login required/);
     await logIn(window, exposed.token);
     await page.waitForSelector('.card');
     assert.match(await page.textContent('.truth'), /Agent up/);
