@@ -1,7 +1,7 @@
 //! The program as a person or a script meets it: its output, its exit codes, what it never prints.
 
 mod fresh;
-mod local;
+pub(crate) mod local;
 mod setup;
 mod shells;
 

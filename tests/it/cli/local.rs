@@ -18,7 +18,7 @@ const STATUS: &str = "/api/v1/status";
 const DIAGNOSIS: &str = "/api/v1/diagnosis";
 
 /// An agent that gives these answers, and what it was asked: the first line and the body of each request.
-pub(super) fn said(
+pub(crate) fn said(
     answers: &[(&str, Value)],
     words: &[&str],
 ) -> (std::process::Output, Vec<(String, String)>) {

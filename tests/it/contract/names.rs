@@ -1,0 +1,154 @@
+//! Settings, checks, conditions and the words of the log and the API.
+
+use pipeops_agent::{
+    config::keys::{KEYS, SECTIONS, Secrecy},
+    config::value::Kind,
+    core::{
+        diagnosis,
+        health::Severity,
+        notify::Turn,
+        policy::{Level, PodSecurity},
+        preflight,
+    },
+    error::Exit,
+};
+
+use super::{hold, quoted, words};
+
+/// What a setting takes.
+fn kind(kind: Kind) -> String {
+    match kind {
+        Kind::Text => "text".to_owned(),
+        Kind::Path => "path".to_owned(),
+        Kind::Flag => "flag".to_owned(),
+        Kind::Time { min_s, max_s } => format!("time of {min_s} to {max_s} s"),
+        Kind::Bytes { min } => format!("bytes, at least {min}"),
+        Kind::Choice(words) => format!("one of {}", words.join(", ")),
+        Kind::Words(words) => format!("some of {}", words.join(", ")),
+        Kind::Ip => "IP address".to_owned(),
+        Kind::Address => "address with port, or off".to_owned(),
+        Kind::Labels => "labels".to_owned(),
+    }
+}
+
+#[test]
+fn settings_keep_their_names_types_and_defaults() {
+    let sections = words("sections", SECTIONS.iter().map(|(name, _)| *name));
+    let keys = KEYS.iter().map(|key| {
+        let default = key
+            .default
+            .map_or_else(String::new, |it| format!(" = {it:?}"));
+        let older = key.older_names.iter().map(|name| format!(", {name}"));
+        let secrecy = match key.secrecy {
+            Secrecy::Open => "",
+            Secrecy::Hidden => "; hidden",
+            Secrecy::Password => "; with a password in it",
+        };
+        let (path, kind, variable) = (key.path, kind(key.kind), key.variable());
+        let older: String = older.collect();
+        format!("{path}: {kind}{default}; {variable}{older}{secrecy}")
+    });
+    hold("settings.txt", [sections].into_iter().chain(keys));
+}
+
+#[test]
+fn checks_keep_their_names_and_what_they_wait_for() {
+    let checks = preflight::checks().map(|check| {
+        let after = check.after.join(", ");
+        format!("{} after [{after}]", check.id)
+    });
+    hold("checks.txt", checks);
+}
+
+#[test]
+fn conditions_keep_their_names() {
+    const ROOMS: [&str; 11] = [
+        "access",
+        "cluster",
+        "delivery",
+        "identity",
+        "keeper",
+        "lease",
+        "link",
+        "notify",
+        "store",
+        "telemetry",
+        "workloads",
+    ];
+    let is_condition = |text: &String| {
+        let Some((room, what)) = text.split_once('.') else {
+            return false;
+        };
+        let is_word = |text: &str| text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'-'));
+        let is_known = ROOMS.contains(&room) || text == "machine.doctor" || text == "clock.wrong";
+        // Files have these ends, and settings are held elsewhere.
+        let is_file = matches!(
+            what,
+            "json" | "db" | "db-wal" | "toml" | "txt" | "rs" | "pem"
+        );
+        let is_key = KEYS.iter().any(|key| key.path == text);
+        is_known && !what.is_empty() && is_word(what) && !is_file && !is_key
+    };
+    hold("conditions.txt", quoted().into_iter().filter(is_condition));
+}
+
+#[test]
+fn words_of_the_api_and_the_exit_codes_stay() {
+    use diagnosis::{Outcome, Side, Step};
+    let steps = [
+        Step::Carrier,
+        Step::Address,
+        Step::Route,
+        Step::Dns,
+        Step::Tcp,
+        Step::Tls,
+        Step::Http,
+        Step::Clock,
+        Step::Session,
+        Step::Cluster,
+    ];
+    let sides = [
+        Side::None,
+        Side::Node,
+        Side::Network,
+        Side::ControlPlane,
+        Side::Unknown,
+    ];
+    let outcomes = [
+        Outcome::Ok,
+        Outcome::Failed(Side::Node),
+        Outcome::Skipped,
+        Outcome::Unknown,
+    ];
+    let checked = [
+        preflight::Outcome::Problem,
+        preflight::Outcome::Unknown,
+        preflight::Outcome::Skipped,
+        preflight::Outcome::Ok,
+    ];
+    let severities = [Severity::Note, Severity::Warning, Severity::Critical];
+    let levels = [Level::Full, Level::Managed, Level::ReadOnly, Level::Off];
+    let pods = [
+        PodSecurity::Privileged,
+        PodSecurity::Baseline,
+        PodSecurity::Restricted,
+    ];
+    let exits = [Exit::Fine, Exit::Problem, Exit::CouldNotRun].map(|exit| exit.code().to_string());
+    hold(
+        "words.txt",
+        [
+            words("exit codes (fine, a problem, could not run)", exits),
+            words("severity", severities.map(Severity::word)),
+            words(
+                "turn",
+                [Turn::Began, Turn::Worse, Turn::Ended].map(Turn::word),
+            ),
+            words("access level", levels.map(Level::word)),
+            words("pod security", pods.map(PodSecurity::word)),
+            words("step of the diagnosis", steps.map(|step| step.words().0)),
+            words("outcome of a step", outcomes.map(Outcome::word)),
+            words("side of the diagnosis", sides.map(Side::word)),
+            words("outcome of a check", checked.map(preflight::Outcome::word)),
+        ],
+    );
+}
