@@ -1,0 +1,289 @@
+#!/bin/sh
+# Installs pipeops-agent on this machine, or removes it:
+#
+#   sh install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]
+#   sh install.sh uninstall [--purge] [--dry-run]
+#
+# It takes the package of the distribution's kind (.deb, .rpm), else the tarball. Nothing of a download is run or unpacked before the
+# signature of its list of checksums was verified with the key below (minisign), and its own checksum with that list.
+# --folder: everything is there already, no network is asked. The token comes by --token-file, PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN or
+# standard input (--token-file -), never by an argument. Proxies: HTTPS_PROXY and NO_PROXY, as curl and wget know them.
+# It may be run again: what is there already is left as it is.
+set -eu
+export LC_ALL=C
+PATH=$PATH:/usr/sbin:/sbin
+
+# Everything is in functions, and the last line calls them: a script that was cut off on its way does nothing.
+
+BASE=${PIPEOPS_INSTALL_BASE:-https://releases.pipeops.io/agent}
+# Filled in by the release; a folder or a mirror of one's own has a key of its own.
+PUBLIC_KEY=${PIPEOPS_INSTALL_KEY:-@PUBLIC_KEY@}
+WAIT_S=600
+
+say() { printf '%s\n' "pipeops-agent: $*"; }
+die() {
+    printf '%s\n' "pipeops-agent: $1" >&2
+    [ $# -lt 2 ] || printf '%s\n' "  fix: $2" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# Does it, or says that it would.
+act() {
+    if [ -n "$dry_run" ]; then
+        say "would run: $*"
+    else
+        "$@"
+    fi
+}
+
+usage() {
+    printf '%s\n' 'usage: install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]' \
+        '       install.sh uninstall [--purge] [--dry-run]'
+}
+
+parse() {
+    verb=install dry_run='' folder='' version='' token_file='' cluster_name='' purge=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+        install | uninstall) verb=$1 ;;
+        --dry-run) dry_run=1 ;;
+        --purge) purge=1 ;;
+        --folder | --version | --token-file | --cluster-name)
+            [ $# -ge 2 ] || die "$1 needs a value"
+            case $1 in
+            --folder) folder=$2 ;;
+            --version) version=$2 ;;
+            --token-file) token_file=$2 ;;
+            --cluster-name) cluster_name=$2 ;;
+            esac
+            shift
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --token | --token=*) die 'a token is no argument: others could read it in the list of processes' 'use --token-file FILE, or --token-file - for standard input' ;;
+        *) die "unknown argument $1" 'sh install.sh --help' ;;
+        esac
+        shift
+    done
+    case $version in
+    '' | [0-9]*) ;;
+    *) die "$version is no version" ;;
+    esac
+    case $version in */* | *..*) die "$version is no version" ;; esac
+}
+
+# What this machine is: arch, kind (deb, rpm, tar), init.
+detect() {
+    [ "$(uname -s)" = Linux ] || die "this is $(uname -s); the agent runs on Linux"
+    case $(uname -m) in
+    x86_64 | amd64) arch=amd64 rpm_arch=x86_64 ;;
+    aarch64 | arm64) arch=arm64 rpm_arch=aarch64 ;;
+    armv6l | armv7l) die 'this system is for 32-bit ARM, which the agent is not built for' 'on a Raspberry Pi 3 or later install the 64-bit Raspberry Pi OS' ;;
+    *) die "there is no agent for $(uname -m), only for x86-64 and arm64" ;;
+    esac
+    # A kernel of 64 bit below a system of 32 bit, as on some Raspberry Pis: the static program runs, the package does not fit.
+    if have dpkg && [ "$(dpkg --print-architecture)" = "$arch" ]; then
+        kind=deb
+    elif have rpm && { have dnf || have yum || have zypper; }; then
+        kind=rpm
+    else
+        kind=tar
+    fi
+    if [ -d /run/systemd/system ]; then
+        init=systemd
+    elif [ -d /run/openrc ]; then
+        init=openrc
+    else
+        init=none
+    fi
+    say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, services by $init; it gets a $kind"
+}
+
+need_root() {
+    [ -n "$dry_run" ] || [ "$(id -u)" -eq 0 ] || die 'this needs root' "sudo sh install.sh$1"
+}
+
+# Gets NAME into the work folder: from the folder, or by curl or wget, going on where an attempt broke off.
+get() {
+    if [ -n "$folder" ]; then
+        [ -e "$folder/$1" ] || die "$folder has no $1"
+        cp "$folder/$1" "$work/$1"
+    elif have curl; then
+        curl --fail --silent --show-error --location --proto '=https,http' --retry 5 --retry-delay 2 --connect-timeout 20 \
+            --continue-at - --output "$work/$1" "$url/$1" || die "cannot get $url/$1" 'look at the network and HTTPS_PROXY; or download by hand and use --folder'
+    elif have wget; then
+        wget -q -c -T 20 -O "$work/$1" "$url/$1" || die "cannot get $url/$1" 'look at the network and https_proxy; or download by hand and use --folder'
+    else
+        die 'neither curl nor wget is here' 'install one of them, or download by hand and use --folder'
+    fi
+}
+
+# The list of checksums, believed only with a signature of the pinned key.
+verify_list() {
+    case $PUBLIC_KEY in
+    @*) die 'this installer has no key: it is not from a release' 'take install.sh from a release, or set PIPEOPS_INSTALL_KEY' ;;
+    esac
+    get SHA256SUMS
+    get SHA256SUMS.minisig
+    have minisign || install_minisign
+    minisign -Vqm "$work/SHA256SUMS" -x "$work/SHA256SUMS.minisig" -P "$PUBLIC_KEY" >/dev/null 2>&1 ||
+        die 'the signature of the release is not good, so nothing of it was used' 'download again; if that does not help, tell security@pipeops.io'
+}
+
+# Its package comes by the distribution, with the distribution's own signature.
+install_minisign() {
+    say 'minisign, which verifies the release, is missing'
+    [ -z "$dry_run" ] || die 'a dry run installs nothing, and without minisign nothing can be verified' 'install minisign first'
+    if have apt-get; then
+        wait_for_lock
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q minisign </dev/null >/dev/null
+    elif have dnf; then
+        dnf install -y -q minisign </dev/null
+    elif have apk; then
+        apk add --quiet minisign
+    elif have zypper; then
+        zypper --non-interactive --quiet install minisign </dev/null
+    fi
+    have minisign || die 'minisign is not here and could not be installed' 'install it by hand: https://jedisct1.github.io/minisign'
+}
+
+# One file of the release, held against the list.
+verified() {
+    get "$1"
+    # Exactly one line, of this very name.
+    line=$(awk -v name="$1" '$2 == name' "$work/SHA256SUMS")
+    [ "$(printf '%s\n' "$line" | grep -c .)" -eq 1 ] || die "the release does not list $1"
+    (cd "$work" && printf '%s\n' "$line" | sha256sum -c >/dev/null 2>&1) || die "$1 is damaged or not the one of the release" 'download again'
+}
+
+# dpkg is often busy in the first minutes after the first boot.
+wait_for_lock() {
+    waited=0
+    while have fuser && fuser /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock >/dev/null 2>&1; do
+        [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
+        [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e apt -e dpkg'
+        sleep 2
+        waited=$((waited + 2))
+    done
+}
+
+# The version of the package, without its revision; else what the program says of itself.
+installed_version() {
+    case $kind in
+    deb) dpkg-query -W -f '${Status} ${Version}\n' pipeops-agent 2>/dev/null | sed -n 's/^install ok installed \(.*\)-[^-]*$/\1/p' ;;
+    rpm) rpm -q --qf '%{VERSION}' pipeops-agent 2>/dev/null | grep -v ' ' || true ;;
+    tar) pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
+    esac
+}
+
+install_package() {
+    case $kind in
+    deb)
+        [ -n "$dry_run" ] || wait_for_lock
+        # apt waits for the lock as well, where fuser is missing.
+        act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y --no-install-recommends install "$work/$file" </dev/null
+        ;;
+    rpm)
+        for tool in dnf yum zypper; do
+            have "$tool" || continue
+            case $tool in
+            zypper) act zypper --non-interactive install --allow-unsigned-rpm "$work/$file" </dev/null ;;
+            # The list that was verified has its checksum.
+            *) act "$tool" install -y --nogpgcheck "$work/$file" </dev/null ;;
+            esac
+            break
+        done
+        ;;
+    tar) act install_tarball ;;
+    esac
+}
+
+install_tarball() {
+    tar -xzf "$work/$file" -C "$work"
+    sh "$work/pipeops-agent-$found/place" install
+}
+
+set_up() {
+    if [ "$token_file" = - ]; then
+        umask 077
+        cat >"$work/token"
+        token_file=$work/token
+    fi
+    set -- up
+    [ -z "$token_file" ] || set -- "$@" --token-file "$token_file"
+    [ -z "$cluster_name" ] || set -- "$@" --cluster-name "$cluster_name"
+    if [ -e /etc/pipeops-agent/config.toml ] && [ $# -eq 1 ]; then
+        say 'it is set up already; its settings stay'
+    elif [ $# -gt 1 ] || [ -n "${PIPEOPS_TOKEN-}${PIPEOPS_TOKEN_FILE-}" ]; then
+        act pipeops-agent "$@" || [ $? -eq 1 ]
+    else
+        say 'installed; set this machine up: sudo pipeops-agent up'
+    fi
+}
+
+run_install() {
+    need_root ''
+    detect
+    url=$BASE/${version:-latest}
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT TERM
+    verify_list
+    case $kind in
+    deb) pattern="pipeops-agent_[0-9][0-9A-Za-z.+~-]*_${arch}[.]deb" ;;
+    rpm) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*[.]${rpm_arch}[.]rpm" ;;
+    tar) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*-linux-${arch}[.]tar[.]gz" ;;
+    esac
+    file=$(awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$pattern" | head -n 1)
+    [ -n "$file" ] || die "the release has no $kind for $arch"
+    found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent[_-]\([0-9][^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
+    [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
+    if [ "$(installed_version)" = "$found" ]; then
+        say "version $found is installed already"
+    else
+        say "getting $file"
+        verified "$file"
+        install_package
+    fi
+    set_up
+}
+
+run_uninstall() {
+    need_root ' uninstall'
+    detect
+    have pipeops-agent || {
+        say 'it is not installed'
+        return 0
+    }
+    case $kind in
+    deb)
+        if dpkg -s pipeops-agent >/dev/null 2>&1; then
+            [ -n "$dry_run" ] || wait_for_lock
+            act env DEBIAN_FRONTEND=noninteractive dpkg "$([ -n "$purge" ] && echo --purge || echo --remove)" pipeops-agent
+            return
+        fi
+        ;;
+    rpm)
+        if rpm -q pipeops-agent >/dev/null 2>&1; then
+            [ -z "$purge" ] || act pipeops-agent down --purge --yes
+            act rpm -e pipeops-agent
+            return
+        fi
+        ;;
+    esac
+    if [ -n "$purge" ]; then
+        act pipeops-agent down --purge --yes
+    else
+        act pipeops-agent down
+    fi
+    [ ! -e /usr/share/pipeops-agent/place ] || act sh /usr/share/pipeops-agent/place remove
+}
+
+main() {
+    parse "$@"
+    "run_$verb"
+}
+
+main "$@"
