@@ -3,19 +3,21 @@
 //! Start: store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
-use std::{path::PathBuf, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use smol::{
     LocalExecutor, Task, Timer,
     channel::{Receiver, Sender, bounded},
     future::{self, FutureExt as _},
+    stream::StreamExt as _,
 };
 
 use crate::{
-    config::{Credentials, LogFormat, Settings, url::ApiUrl},
+    config::{Credentials, LogFormat, Settings, Surroundings, url::ApiUrl},
     core::{health::Severity, link::Command, series::Tick},
     dashboard::Topic,
     error::{Exit, Result},
+    files::Jobs,
     host::{
         clock,
         notify::Notifier,
@@ -32,6 +34,7 @@ use crate::{
             deliver::{self, Delivery},
             registration::Facts,
         },
+        machine::stall,
         proxy::{
             Proxy,
             level::{self, Access},
@@ -106,16 +109,16 @@ async fn live(
     }
     let mut signals = Signals::new()?;
     let board = Rc::new(Board::new(clock::now));
-    let (store, loaded) = Store::open(&settings.agent.state_dir, board.now().wall).await?;
+    let jobs = Jobs::default();
+    let directory = settings.agent.state_dir.clone();
+    let watched = stall::watch(jobs.clone(), directory.clone(), Rc::clone(&board));
+    let _watched = executor.spawn(watched);
+    let _alive = executor.spawn(keep_alive(settings.surroundings.clone()));
+    let (store, loaded) = Store::open_listed(directory, board.now().wall, jobs.clone()).await?;
     board.show_all(&store::CONDITIONS, loaded.conditions.clone());
-    let telemetry = parts::telemetry(&settings, &board).await?;
-    let agent = Agent::new(
-        settings,
-        executor,
-        board,
-        (store.handle(), telemetry.handle()),
-        &loaded,
-    );
+    let telemetry = parts::telemetry(&settings, &board, jobs.clone()).await?;
+    let databases = (store.handle(), telemetry.handle());
+    let agent = Agent::new((settings, jobs), executor, board, databases, &loaded);
     let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
     // One word is enough for any number of flushes.
@@ -171,6 +174,20 @@ async fn wait(time: Duration) {
     Timer::after(time).await;
 }
 
+/// Tells the service manager that the executor runs, for as long as it does: no task that waits for a disk or for the network holds this up.
+async fn keep_alive(around: Surroundings) {
+    let Some(within_us) = around.watchdog_us else {
+        return;
+    };
+    let notifier = Notifier::new(around.notify_socket.as_deref());
+    notifier.watchdog();
+    // Four signs of life in the time in which one has to come.
+    let mut signs = Timer::interval(Duration::from_micros(within_us / 4));
+    while signs.next().await.is_some() {
+        notifier.watchdog();
+    }
+}
+
 async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
     let good_bye = async {
         // The uplink has ended where nobody takes the command any more.
@@ -187,6 +204,7 @@ async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
 /// Shared components of the running agent.
 struct Agent {
     settings: Settings,
+    jobs: Jobs,
     lines: log::Recent,
     executor: Rc<LocalExecutor<'static>>,
     board: Rc<Board>,
@@ -213,7 +231,7 @@ struct Agent {
 
 impl Agent {
     fn new(
-        settings: Settings,
+        (settings, jobs): (Settings, Jobs),
         executor: Rc<LocalExecutor<'static>>,
         board: Rc<Board>,
         (store, telemetry): (store::Handle, telemetry::Handle),
@@ -222,7 +240,7 @@ impl Agent {
         let notes = &loaded.notes;
         let recorded = loaded.clock.unwrap_or_default();
         let network = Network::new(&settings, recorded);
-        let cluster = parts::cluster(&settings, &network, &board, &executor);
+        let cluster = parts::cluster(&settings, &network, &board, (&executor, &jobs));
         let pulse = parts::pulse(cluster.as_ref(), &board);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let revocation = delegate.clone().map(|delegate| {
@@ -230,19 +248,14 @@ impl Agent {
             let kept = (store.clone(), notes);
             Rc::new(Revocation::new(delegate, kept, Rc::clone(&board), shares))
         });
-        let facts = Facts::new(
-            parts::profile(&settings),
-            PathBuf::from("/"),
-            Rc::clone(&board),
-        );
-        let facts = Rc::new(facts.giving(delegate.as_ref().map(|known| known.credential())));
+        let facts = Rc::new(parts::facts(&settings, &board, delegate.as_deref()));
         let stream = Rc::new(Stream::new(board.started().wall));
         let book = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
         let proxy = Rc::new(parts::proxy(
             &settings,
             (cluster.clone(), delegate.clone()),
             &executor,
-            book.clone(),
+            (book.clone(), jobs.clone()),
         ));
         let rights = parts::rights(delegate.as_ref(), &board, &proxy);
         let books = deliver::Databases {
@@ -266,6 +279,7 @@ impl Agent {
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
+            jobs,
             lines: log::Recent::default(),
             executor,
             board,
@@ -461,21 +475,10 @@ impl Agent {
         }
     }
 
-    /// Tells the service manager how everything is, when that is another word than before, and that the executor of all tasks runs.
+    /// Tells the service manager how everything is, when that is another word than before.
     async fn tell_manager(self: Rc<Self>) {
         let mut said = String::new();
-        // Four signs of life in the time in which one has to come.
-        let within = self.settings.surroundings.watchdog_us;
-        let feed_every = within.map(|within_us| Duration::from_micros(within_us / 4));
-        let mut fed = None;
         while self.notifier.is_heard() {
-            let now = clock::now().mono;
-            if let Some(feed_every) = feed_every
-                && fed.is_none_or(|fed| now.since(fed) >= feed_every)
-            {
-                self.notifier.watchdog();
-                fed = Some(now);
-            }
             let sentence = status::verdict(&self.board).sentence;
             if said != sentence {
                 self.notifier.status(&sentence);

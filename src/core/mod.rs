@@ -31,6 +31,7 @@ pub mod repair;
 pub mod retention;
 pub mod secret;
 pub mod series;
+pub mod stall;
 pub mod time;
 pub mod verdict;
 pub mod words;

@@ -10,6 +10,7 @@ use crate::{
     config::{Settings, Surroundings, url::Security},
     core::time::Wall,
     error::{Error, Result},
+    files::Jobs,
     host::clock,
     kube,
     net::{
@@ -59,6 +60,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
         proxies,
         clock: tls::Clock::new(wall, Wall::default()),
         now: clock::now,
+        jobs: Jobs::default(),
     });
     Subject {
         place: Place {

@@ -19,6 +19,7 @@ use crate::{
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
         lease::{self as election, Election, Party},
         link::{self, Command, Link, Membership},
+        stall::Job,
         time::Wall,
     },
     host::random,
@@ -80,11 +81,18 @@ impl Agent {
         settings.heartbeat_every = self.settings.agent.heartbeat;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.board.now());
-        let token = self.settings.pipeops.token.clone();
+        let (token, jobs) = (self.settings.pipeops.token.clone(), self.jobs.clone());
+        let read = move || -> uplink::Reading {
+            let (token, jobs) = (token.clone(), jobs.clone());
+            Box::pin(async move {
+                let read = jobs.run(Job::Secret, move || token.read()).await;
+                read.flatten().map(|secret| secret.reveal().to_owned())
+            })
+        };
         let parts = uplink::Parts {
             api_url: self.settings.pipeops.api_url.to_string(),
             caller: Rc::new(caller),
-            token: Box::new(move || token.read().map(|secret| secret.reveal().to_owned())),
+            token: Rc::new(read),
             keep: self.keeper(identity),
             certified,
             facts: Rc::clone(&self.facts),

@@ -1,6 +1,12 @@
 //! The parts of the agent, made from settings: each party gets its own small struct.
 
-use std::{cell::RefCell, collections::BTreeMap, path::Path, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{LocalExecutor, Timer};
 
@@ -21,7 +27,7 @@ use crate::{
         time::Wall,
     },
     error::{Error, Result},
-    files::Spool,
+    files::{Jobs, Spool},
     host::{clock, random},
     kube::{
         self, Client,
@@ -76,7 +82,7 @@ pub(super) fn wall() -> Wall {
 }
 
 /// Opens the samples. What is wrong with them is a condition.
-pub(super) async fn telemetry(settings: &Settings, board: &Board) -> Result<Telemetry> {
+pub(super) async fn telemetry(settings: &Settings, board: &Board, jobs: Jobs) -> Result<Telemetry> {
     let options = telemetry::Options {
         disk_bytes_max: settings.telemetry.disk_bytes_max,
         // Without an id each start is a boot of its own.
@@ -84,7 +90,8 @@ pub(super) async fn telemetry(settings: &Settings, board: &Board) -> Result<Tele
         epoch: u64::from_ne_bytes(random::bytes::<8>()?),
     };
     let directory = &settings.agent.state_dir;
-    let (opened, conditions) = Telemetry::open(directory, options, board.now()).await?;
+    let options = (options, board.now());
+    let (opened, conditions) = Telemetry::open_listed(directory, options, jobs).await?;
     board.show_all(&telemetry::CONDITIONS, conditions);
     Ok(opened)
 }
@@ -264,7 +271,7 @@ pub(super) fn cluster(
     settings: &Settings,
     network: &Network,
     board: &Board,
-    executor: &Rc<LocalExecutor<'static>>,
+    (executor, jobs): (&Rc<LocalExecutor<'static>>, &Jobs),
 ) -> Option<Client> {
     let named = settings.agent.kubeconfig.as_deref();
     let Some(source) = source(named, &settings.surroundings) else {
@@ -287,6 +294,7 @@ pub(super) fn cluster(
         proxies: network.proxies.clone(),
         clock: network.clock,
         now: clock::now,
+        jobs: jobs.clone(),
     };
     let client = Client::new(&settings, network.dialer.clone(), Rc::clone(executor));
     board.cluster.borrow_mut().heard = Some(client.heard());
@@ -305,6 +313,12 @@ pub(super) fn external_labels(
     let mut labels = BTreeMap::from(own);
     labels.extend(settings.labels.clone());
     Some(labels)
+}
+
+/// What this box tells about itself.
+pub(super) fn facts(settings: &Settings, board: &Rc<Board>, delegate: Option<&Delegate>) -> Facts {
+    let facts = Facts::new(profile(settings), PathBuf::from("/"), Rc::clone(board));
+    facts.giving(delegate.map(Delegate::credential))
 }
 
 /// What settings say about this box.
@@ -393,14 +407,14 @@ pub(super) fn proxy(
     settings: &Settings,
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
-    book: AuditWriter,
+    (book, jobs): (AuditWriter, Jobs),
 ) -> Proxy {
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
         client,
         delegate,
         rules: configured(settings).rules,
-        spool: Spool::new(&settings.agent.state_dir),
+        spool: Spool::new(&settings.agent.state_dir).listed(jobs),
     };
     Proxy::audited(parts, book)
 }

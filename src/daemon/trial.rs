@@ -9,6 +9,7 @@ use crate::{
     config::Settings,
     core::{link::DialFailure, secret::Secret, time::Wall},
     error::{Error, Result},
+    files::Jobs,
     host::clock,
     kube::Client,
     tasks::state::Board,
@@ -61,7 +62,8 @@ pub fn with_cluster<T>(
     let board = Board::new(clock::now);
     let network = Network::new(settings, Wall::default());
     let executor = Rc::new(LocalExecutor::new());
-    let Some(client) = parts::cluster(settings, &network, &board, &executor) else {
+    let Some(client) = parts::cluster(settings, &network, &board, (&executor, &Jobs::default()))
+    else {
         return Err(Error::new("no cluster is configured").fix(
             "set one: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration",
         ));

@@ -19,15 +19,47 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::error::{Error, Result, Retry};
 
 mod attributes;
+mod jobs;
 mod spool;
 
 pub use attributes::Attributes;
+pub use jobs::{GivenUp, Jobs};
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
 
 /// Mode of files that only the owner may read and write.
 pub const PRIVATE: u32 = 0o600;
 /// Suffix of a file that was being written when the power was lost.
 pub const UNFINISHED: &str = ".unfinished";
+
+/// Name of a file that never exists.
+const NO_FILE: &str = ".touched";
+
+/// Comes back once the disk below `directory` answers, and writes nothing: a frozen file system holds up the removal even of a file that is
+/// not there, and a hung device the read of a block past the cache.
+pub fn touch(directory: &Path, small_file: &str) {
+    // Not there, or a read-only file system: it answered.
+    drop(std::fs::remove_file(directory.join(NO_FILE)));
+    drop(read_block(&directory.join(small_file)));
+}
+
+/// Reads the first block of a file from the device, where the file system can leave out the cache.
+fn read_block(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .custom_flags(nix::fcntl::OFlag::O_DIRECT.bits())
+        .open(path)?;
+    // Twice the size, so that an aligned block is in it.
+    let mut buffer = vec![0_u8; 2 * BLOCK];
+    let start = buffer.as_ptr().align_offset(BLOCK);
+    let block = buffer
+        .get_mut(start..)
+        .and_then(|rest| rest.get_mut(..BLOCK));
+    file.read(block.unwrap_or_default()).map(drop)
+}
+
+/// Alignment that every device takes.
+const BLOCK: usize = 4096;
 
 /// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or the new one and nothing between.
 ///

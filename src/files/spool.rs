@@ -11,13 +11,21 @@ use std::{
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
+    time::Duration,
 };
 
 use hyper::body::Bytes;
 use nix::fcntl::OFlag;
+use smol::future::FutureExt as _;
 
-use super::{PRIVATE, explain};
-use crate::error::{Error, Retry};
+use super::{Jobs, PRIVATE, explain};
+use crate::{
+    core::stall::Job,
+    error::{Error, Retry},
+};
+
+/// How long the disk may take for one piece.
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// Maximum bytes of all spooled files together.
 pub const SPOOLED_BYTES_MAX: u64 = 64 << 20;
@@ -29,14 +37,17 @@ pub const SPOOLED_FILE_BYTES_MAX: u64 = 32 << 20;
 pub struct Spool {
     directory: PathBuf,
     used: Rc<Cell<u64>>,
+    jobs: Jobs,
 }
 
 /// One large answer on disk. Its room is given back when it is dropped.
 #[derive(Debug)]
 pub struct SpoolFile {
-    file: Arc<File>,
+    /// There until it is dropped.
+    file: Option<Arc<File>>,
     length: u64,
     used: Rc<Cell<u64>>,
+    jobs: Jobs,
 }
 
 /// Reasons why an answer could not be spooled.
@@ -91,18 +102,26 @@ impl Spool {
         Self {
             directory: directory.into(),
             used: Rc::default(),
+            jobs: Jobs::default(),
         }
+    }
+
+    /// The same, and what it does stands in the list of `jobs`.
+    #[must_use]
+    pub fn listed(self, jobs: Jobs) -> Self {
+        Self { jobs, ..self }
     }
 
     /// Opens an empty file that has no name.
     pub async fn open(&self) -> Result<SpoolFile, SpoolFailure> {
         let directory = self.directory.clone();
-        let opened = smol::unblock(move || unnamed(&directory)).await;
+        let opened = work(&self.jobs, move || unnamed(&directory)).await;
         let file = opened.map_err(|error| disk("cannot spool an answer", &error))?;
         Ok(SpoolFile {
-            file: Arc::new(file),
+            file: Some(Arc::new(file)),
             length: 0,
             used: Rc::clone(&self.used),
+            jobs: self.jobs.clone(),
         })
     }
 
@@ -124,10 +143,13 @@ impl SpoolFile {
         if used > SPOOLED_BYTES_MAX {
             return Err(SpoolFailure::Full);
         }
-        let (file, at) = (Arc::clone(&self.file), self.length);
+        let (file, at) = (self.file.clone(), self.length);
         self.used.set(used);
         self.length = length;
-        let written = smol::unblock(move || file.write_all_at(&piece, at)).await;
+        let written = work(&self.jobs, move || {
+            file.map_or(Ok(()), |file| file.write_all_at(&piece, at))
+        })
+        .await;
         written.map_err(|error| disk("cannot spool an answer", &error))
     }
 
@@ -135,12 +157,13 @@ impl SpoolFile {
     pub async fn read(&self, at: u64, bytes_max: usize) -> Result<Bytes, SpoolFailure> {
         let left = self.length.saturating_sub(at);
         let length = usize::try_from(left).map_or(bytes_max, |left| left.min(bytes_max));
-        let file = Arc::clone(&self.file);
-        let read = smol::unblock(move || {
+        let file = self.file.clone();
+        let read = move || {
             let mut piece = vec![0; length];
-            file.read_exact_at(&mut piece, at).map(|()| piece)
-        });
-        let piece = read.await;
+            file.map_or(Ok(()), |file| file.read_exact_at(&mut piece, at))
+                .map(|()| piece)
+        };
+        let piece = work(&self.jobs, read).await;
         piece
             .map(Bytes::from)
             .map_err(|error| disk("cannot read a spooled answer", &error))
@@ -155,7 +178,32 @@ impl SpoolFile {
 impl Drop for SpoolFile {
     fn drop(&mut self) {
         self.used.set(self.used.get().saturating_sub(self.length));
+        let file = self.file.take();
+        // The file has no name: the last one that closes it frees its blocks, which waits for a disk that hangs. A job that is dropped before
+        // it began is dropped by the pool.
+        drop(smol::unblock(move || drop(file)));
     }
+}
+
+/// Does blocking work in the pool; fails where the disk hangs, or does not answer in time.
+async fn work<T: Send + 'static>(
+    jobs: &Jobs,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let unanswered = || io::Error::new(io::ErrorKind::TimedOut, "the disk does not answer");
+    if jobs.is_store_hung() {
+        return Err(unanswered());
+    }
+    let begun = jobs.begin(Job::Spool);
+    let done = smol::unblock(move || {
+        let _begun = begun;
+        work()
+    });
+    let given_up = async {
+        jobs.give_up(WITHIN).await;
+        Err(unanswered())
+    };
+    done.or(given_up).await
 }
 
 fn disk(what: &str, error: &io::Error) -> SpoolFailure {

@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use smol::Timer;
+use smol::future::FutureExt as _;
 
 use super::client::{Settings, bearer};
 use super::error::Error;
 use super::kubeconfig::{self, Cluster, Source};
 use super::pool::Pool;
+use crate::core::stall::Job;
 use crate::core::time::{Mono, Now};
 use crate::error::{Error as Told, Retry};
+use crate::files::Jobs;
 use crate::net::dial::Target;
 use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Tls};
@@ -23,6 +27,8 @@ use crate::net::tls::{self, Tls};
 /// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
 /// answering.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long calls wait for the files where they have what was read before.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.
 const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
@@ -89,6 +95,7 @@ pub(super) struct Door {
     proxies: Proxies,
     clock: tls::Clock,
     now: fn() -> Now,
+    jobs: Jobs,
     slot: RefCell<Slot>,
     /// One look at a time; the others wait for its result.
     looking: smol::lock::Mutex<()>,
@@ -101,6 +108,7 @@ impl Door {
             proxies: settings.proxies.clone(),
             clock: settings.clock,
             now: settings.now,
+            jobs: settings.jobs.clone(),
             slot: RefCell::default(),
             looking: smol::lock::Mutex::new(()),
         }
@@ -124,7 +132,18 @@ impl Door {
         }
         let known = self.slot.borrow().fingerprint.clone();
         let (source, proxies, clock) = (self.source.clone(), self.proxies.clone(), self.clock);
-        let found = smol::unblock(move || look(&source, &proxies, clock, &known)).await;
+        let looked = self.jobs.run(Job::Kubeconfig, move || {
+            look(&source, &proxies, clock, &known)
+        });
+        let has_access = self.slot.borrow().access.is_some();
+        let late = async {
+            if !has_access {
+                std::future::pending::<()>().await;
+            }
+            Timer::after(LOOK_WITHIN).await;
+            Err(Told::new("cannot look at the kubeconfig").why("its disk does not answer"))
+        };
+        let found = looked.or(late).await.flatten();
         drop(one_at_a_time);
         let mut slot = self.slot.borrow_mut();
         slot.looked = Some((self.now)().mono);

@@ -20,6 +20,7 @@ use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::core::secret::Secret;
 use crate::core::time::{Mono, Now};
+use crate::files::Jobs;
 use crate::net::Body;
 use crate::net::dial::{Dialer, Route};
 use crate::net::proxy::Proxies;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub clock: tls::Clock,
     /// Both clocks (host::clock).
     pub now: fn() -> Now,
+    /// The list of work that may wait for a disk.
+    pub jobs: Jobs,
 }
 
 /// Identity of a call. Only [`Identity::Agent`] uses the credentials of the kubeconfig; the others

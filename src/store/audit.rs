@@ -28,6 +28,8 @@ const OPEN_MAX: usize = 4_096;
 const OPEN_LOOKS: u16 = 2_880;
 /// Ends of requests that wait for the next write: they are not worth one of their own.
 const ENDS_MAX: usize = 64;
+/// Outcome of a row that was written after its caller had given up.
+const NOT_BEGUN: &str = "cancelled: the disk answered too late";
 
 /// Names a row that was begun, so that its end can be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -164,13 +166,21 @@ impl Handle {
     /// Writes a row before its effect. Where the disk cannot be written the row waits in memory: this machine must stay reachable
     /// for the person who mends its disk.
     pub async fn audit_begin(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
-        self.call(move |disk| {
-            disk.saw(now);
-            let number = disk.audit.begin(entry, now);
-            settle(disk);
-            Ok(Ticket(number))
-        })
-        .await
+        self.queue(begin(entry, now)).await
+    }
+
+    /// As [`Handle::audit_begin`], for a call that does not go on without its row: a disk that hangs is not asked, and a row that nobody
+    /// waited for gets its end.
+    pub async fn audit_begin_call(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
+        if self.is_hung() {
+            return Err(Failure::Hung);
+        }
+        // Whoever did not wait for the row was refused, or is gone.
+        let undo = |disk: &mut Disk, Ticket(number)| {
+            let outcome = NOT_BEGUN.to_owned();
+            disk.audit.end(number, outcome, Effect::default());
+        };
+        self.post.queue_or_undo(begin(entry, now), undo).await
     }
 
     /// Says what came of a row. Written with the next row, or by `tend`: a power cut loses it.
@@ -180,7 +190,7 @@ impl Handle {
         outcome: String,
         effect: Effect,
     ) -> Result<(), Failure> {
-        self.call(move |disk| {
+        self.queue(move |disk| {
             disk.audit.end(number, outcome, effect);
             if disk.audit.ends.len() >= ENDS_MAX {
                 settle(disk);
@@ -192,7 +202,7 @@ impl Handle {
 
     /// Adds the sums of the minutes that are over.
     pub async fn audit_sums(&self, sums: Vec<Sum>) -> Result<(), Failure> {
-        self.call(move |disk| {
+        self.queue(move |disk| {
             disk.audit.sums.extend(sums);
             settle(disk);
             Ok(())
@@ -216,6 +226,15 @@ impl Handle {
             disk.read(|connection| select_sums(connection, count_max))
         })
         .await
+    }
+}
+
+fn begin(entry: Entry, now: Wall) -> impl FnOnce(&mut Disk) -> Result<Ticket, Failure> + Send {
+    move |disk| {
+        disk.saw(now);
+        let number = disk.audit.begin(entry, now);
+        settle(disk);
+        Ok(Ticket(number))
     }
 }
 

@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: usize = 4096;
 impl Handle {
     /// Keeps the first moment of a certificate that was verified.
     pub async fn keep_clock(&self, not_before: Wall) -> std::result::Result<(), Failure> {
-        self.call(move |disk| write(disk, not_before).map_err(Failure::Disk))
+        self.queue(move |disk| write(disk, not_before).map_err(Failure::Disk))
             .await
     }
 }

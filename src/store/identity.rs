@@ -73,7 +73,7 @@ impl Handle {
         identity: Identity,
         now: Wall,
     ) -> std::result::Result<Kept, Failure> {
-        self.call(move |disk| {
+        self.queue(move |disk| {
             disk.saw(now);
             keep(disk, identity)
         })

@@ -75,7 +75,7 @@ impl Handle {
         now: Wall,
     ) -> Result<(), Failure> {
         let id = lock.id().to_owned();
-        self.call(move |disk| {
+        self.queue(move |disk| {
             disk.write(|transaction| {
                 advance(transaction, &id, (position, to), detail.as_deref(), now)
             })
@@ -92,7 +92,7 @@ impl Handle {
         now: Wall,
     ) -> Result<(), Failure> {
         let id = lock.id().to_owned();
-        self.call(move |disk| {
+        self.queue(move |disk| {
             disk.write(|transaction| finish(transaction, &id, (outcome, why.as_deref()), now))
         })
         .await

@@ -9,9 +9,14 @@ use std::{fmt, path::PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::{
-    core::{health::Condition, identity::Identity, time::Wall},
+    core::{
+        health::Condition,
+        identity::Identity,
+        stall::{FIX, Job},
+        time::Wall,
+    },
     error::{Error, Result, Retry},
-    files,
+    files::{self, Jobs},
 };
 
 mod audit;
@@ -36,7 +41,7 @@ pub use journal::Begun;
 pub use notes::Notes;
 
 use disk::Disk;
-use thread::{ANSWER_DEADLINE, Post, Thread};
+use thread::{ANSWER_DEADLINE, Listed, Post, Thread};
 
 /// Reasons why a call did not do what was asked.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,6 +50,8 @@ pub enum Failure {
     Busy,
     /// The disk did not answer in time. What was asked may still happen.
     Slow,
+    /// The disk is known to hang.
+    Hung,
     /// The store was closed.
     Closed,
     /// The disk refused.
@@ -62,6 +69,7 @@ impl fmt::Display for Failure {
                 "the disk did not answer for {} s",
                 ANSWER_DEADLINE.as_secs()
             ),
+            Self::Hung => f.write_str("the disk does not answer"),
             Self::Closed => f.write_str("the store is closed"),
             Self::Disk(error) => f.write_str(&error.sentence()),
             Self::Conflict(why) => f.write_str(why),
@@ -80,6 +88,7 @@ impl From<Failure> for Error {
             Failure::Slow => Self::new(text)
                 .fix("dmesg | tail; a card that hangs is about to fail")
                 .retry(Retry::Later),
+            Failure::Hung => Self::new(text).fix(FIX).retry(Retry::Later),
             Failure::Closed | Failure::Conflict(_) => Self::new(text),
         }
     }
@@ -117,12 +126,22 @@ impl Store {
     ///
     /// Fails only where another agent uses that directory, or no thread can be had. Everything else is a condition.
     pub async fn open(directory: impl Into<PathBuf>, now: Wall) -> Result<(Self, Loaded)> {
+        Self::open_listed(directory, now, Jobs::default()).await
+    }
+
+    /// As [`Store::open`]; what the thread does stands in the list of `jobs`.
+    pub async fn open_listed(
+        directory: impl Into<PathBuf>,
+        now: Wall,
+        jobs: Jobs,
+    ) -> Result<(Self, Loaded)> {
         let directory = directory.into();
         // Its failure shows again, and stays to be seen, when the files in it are opened.
         drop(files::create_directory(&directory));
         let lock = lock(&directory)?;
         let open = move || Disk::open(directory, lock, now);
-        let (thread, loaded) = Thread::start("store", open).await?;
+        let job = Job::State;
+        let (thread, loaded) = Thread::start("store", Listed { jobs, job }, open).await?;
         Ok((Self { thread }, loaded))
     }
 
@@ -146,11 +165,30 @@ impl Handle {
         self.call(move |disk| Ok(disk.tend(now))).await
     }
 
+    /// Whether the disk is known to hang: then nothing that has to be on disk first can begin.
+    pub fn is_hung(&self) -> bool {
+        self.post.is_hung()
+    }
+
+    /// Waits while the disk is known to hang.
+    pub async fn until_answering(&self) {
+        self.post.until_answering().await;
+    }
+
+    /// Asks for something that is refused while the disk hangs.
     async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Disk) -> std::result::Result<T, Failure> + Send + 'static,
     ) -> std::result::Result<T, Failure> {
         self.post.call(job).await
+    }
+
+    /// Hands over something that must not get lost: it is done when the disk answers again, whoever waits for it.
+    async fn queue<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Disk) -> std::result::Result<T, Failure> + Send + 'static,
+    ) -> std::result::Result<T, Failure> {
+        self.post.queue(job).await
     }
 }
 

@@ -60,6 +60,16 @@ impl AuditWriter {
     /// Writes a row before its effect; see [`Handle::audit_begin`].
     pub async fn begin(&self, entry: Entry, now: Wall) -> Result<Begun, Failure> {
         let ticket = self.store.audit_begin(entry.clone(), now).await?;
+        Ok(self.begun(ticket, entry, now))
+    }
+
+    /// Writes the row of a call that does not go on without it; see [`Handle::audit_begin_call`].
+    pub async fn begin_call(&self, entry: Entry, now: Wall) -> Result<Begun, Failure> {
+        let ticket = self.store.audit_begin_call(entry.clone(), now).await?;
+        Ok(self.begun(ticket, entry, now))
+    }
+
+    fn begun(&self, ticket: Ticket, entry: Entry, now: Wall) -> Begun {
         let row = AuditRow {
             number: ticket.number(),
             at: now,
@@ -70,7 +80,7 @@ impl AuditWriter {
         if row.entry.verdict() == Verdict::Permitted {
             self.publish(&row);
         }
-        Ok(Begun { ticket, row })
+        Begun { ticket, row }
     }
 
     /// Writes the outcome of a row; see [`Handle::audit_end`].

@@ -87,6 +87,7 @@ fn straight(requests: Vec<(&str, String, &str, Vec<u8>)>) -> Vec<(u16, Vec<u8>)>
             pipeops_agent::core::time::Wall::default(),
         ),
         now: clock::now,
+        jobs: pipeops_agent::files::Jobs::default(),
     };
     let client = Client::new(&settings, Dialer::default(), Rc::clone(&executor));
     smol::block_on(executor.run(async {

@@ -42,6 +42,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
             pipeops_agent::core::time::Wall::default(),
         ),
         now: clock::now,
+        jobs: pipeops_agent::files::Jobs::default(),
     };
     let client = Client::new(&settings, Dialer::default(), Rc::clone(&executor));
     let test = Box::pin(test(client));

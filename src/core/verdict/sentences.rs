@@ -79,6 +79,20 @@ pub fn rights_missing(named: &str) -> String {
     format!("calls from the control plane fail: the cluster lacks {named}")
 }
 
+/// The disk of the state directory does not answer.
+pub fn store_hung(directory: &str) -> String {
+    format!(
+        "the disk of {directory} does not answer: calls that are written into the audit first are refused; the link and plain reads go on"
+    )
+}
+
+/// The disk of other files does not answer.
+pub fn files_hung(named: &str) -> String {
+    format!(
+        "the disk does not answer: {named} cannot be read; the agent goes on with what it has read before"
+    )
+}
+
 /// More than one thing is wrong.
 pub fn and_more(worst: &str, more: usize) -> String {
     match more {

@@ -142,8 +142,9 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
 fn every_sentence_is_in_the_snapshot() {
     use sentences::{
         CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, STATS_UNREAD, and_more, cluster_refused,
-        cluster_silent, cluster_unreachable, cluster_unwatched, link_down, link_held, link_refused,
-        machine_problems, nodes_not_ready, pods_not_ready, rights_missing, standing_by,
+        cluster_silent, cluster_unreachable, cluster_unwatched, files_hung, link_down, link_held,
+        link_refused, machine_problems, nodes_not_ready, pods_not_ready, rights_missing,
+        standing_by, store_hung,
     };
     let silent = cluster_silent(Duration::from_secs(24));
     let missing_image = "cannot pull its image";
@@ -176,6 +177,8 @@ fn every_sentence_is_in_the_snapshot() {
             machine_problems(2, "Space on the disk", "94 % used"),
         ),
         ("access.rbac", rights_missing("ServiceAccount pipeops-cp")),
+        ("store.hung", store_hung("/var/lib/pipeops-agent")),
+        ("files.hung", files_hung("the kubeconfig")),
         ("several", and_more(&silent, 1)),
         ("several", and_more(&silent, 2)),
     ];

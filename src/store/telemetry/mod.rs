@@ -12,12 +12,14 @@ use crate::{
         health::Condition,
         outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
         series::{Line, Page, Query, Search, Tick},
+        stall::Job,
         time::{Now, Wall},
     },
     error::Result,
+    files::Jobs,
     store::{
         Failure,
-        thread::{Post, Thread},
+        thread::{Listed, Post, Thread},
     },
 };
 
@@ -82,9 +84,19 @@ impl Telemetry {
         options: Options,
         now: Now,
     ) -> Result<(Self, Vec<Condition>)> {
+        Self::open_listed(directory, (options, now), Jobs::default()).await
+    }
+
+    /// As [`Telemetry::open`]; what the thread does stands in the list of `jobs`.
+    pub async fn open_listed(
+        directory: impl Into<PathBuf>,
+        (options, now): (Options, Now),
+        jobs: Jobs,
+    ) -> Result<(Self, Vec<Condition>)> {
         let directory = directory.into();
         let open = move || Archive::open(directory, options, now);
-        let (thread, conditions) = Thread::start("telemetry", open).await?;
+        let job = Job::Telemetry;
+        let (thread, conditions) = Thread::start("telemetry", Listed { jobs, job }, open).await?;
         Ok((Self { thread }, conditions))
     }
 
@@ -107,7 +119,7 @@ impl Handle {
     /// Takes what was measured; it is on disk with the next flush.
     pub async fn take(&self, tick: Tick) -> Answer<()> {
         self.post
-            .call(move |archive| {
+            .queue(move |archive| {
                 archive.take(&tick);
                 Ok(())
             })
@@ -118,14 +130,14 @@ impl Handle {
     /// Returns the sequence of each: the one that it has on disk, too.
     pub async fn note_events(&self, events: Vec<Event>) -> Answer<Vec<u64>> {
         self.post
-            .call(move |archive| Ok(archive.note_events(&events)))
+            .queue(move |archive| Ok(archive.note_events(&events)))
             .await
     }
 
     /// Takes log lines; they are on disk with the next flush.
     pub async fn note_logs(&self, lines: Vec<LogLine>) -> Answer<()> {
         self.post
-            .call(move |archive| {
+            .queue(move |archive| {
                 archive.logs.take_lines(&lines);
                 Ok(())
             })
@@ -206,7 +218,7 @@ impl Handle {
         cursor: Cursor,
     ) -> Answer<()> {
         self.post
-            .call(move |archive| {
+            .queue(move |archive| {
                 archive.settle(destination, stream, epoch, cursor);
                 Ok(())
             })
@@ -216,7 +228,7 @@ impl Handle {
     /// Nothing is kept for a destination any more: it is not one of this agent's now.
     pub async fn forget(&self, destination: String) -> Answer<()> {
         self.post
-            .call(move |archive| {
+            .queue(move |archive| {
                 archive.forget(&destination);
                 Ok(())
             })

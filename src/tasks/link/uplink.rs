@@ -49,7 +49,9 @@ const QUIET_FAILURES: u32 = 1;
 const EDGE_VERSION: u32 = 1;
 
 /// Reads the token; called before each dial, so that a replaced file is picked up.
-pub type TokenSource = Box<dyn Fn() -> Result<String>>;
+pub type TokenSource = Rc<dyn Fn() -> Reading>;
+/// A token that is being read.
+pub type Reading = Pin<Box<dyn Future<Output = Result<String>>>>;
 /// Keeps a membership on disk; reports its own failures.
 pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 
@@ -94,7 +96,9 @@ struct Uplink {
     session: Option<Session>,
     /// Close frames and writes to disk under way; the newest last.
     background: VecDeque<Task<()>>,
-    last_token: RefCell<Option<String>>,
+    last_token: Rc<RefCell<Option<String>>>,
+    /// Looks whether the token was replaced.
+    token_look: Option<Reading>,
     pinged: Option<Mono>,
     counted: (u64, u64),
     decode_failures: u64,
@@ -107,6 +111,7 @@ enum Happening {
     Dialed(Box<std::result::Result<Session, Failure>>),
     Session(Event),
     Command(Command),
+    Token(Result<String>),
     Time,
 }
 
@@ -118,7 +123,8 @@ pub async fn run(parts: Parts, link: Link) {
         dial: None,
         session: None,
         background: VecDeque::new(),
-        last_token: RefCell::new(None),
+        last_token: Rc::default(),
+        token_look: None,
         pinged: None,
         counted: (0, 0),
         decode_failures: 0,
@@ -182,6 +188,12 @@ impl Uplink {
                 None => future::pending().await,
             }
         };
+        let token = async {
+            match self.token_look.as_mut() {
+                Some(look) => Happening::Token(look.await),
+                None => future::pending().await,
+            }
+        };
         let session = async {
             match self.session.as_mut() {
                 Some(session) => Happening::Session(session.next().await),
@@ -190,7 +202,7 @@ impl Uplink {
         };
         let mut first = pin!(future::or(
             time,
-            future::or(command, future::or(dialed, session))
+            future::or(command, future::or(future::or(dialed, token), session))
         ));
         let is_held = self.link.is_held_by(Holder::Lease);
         let (permit, board) = (&self.parts.permit, &self.parts.board);
@@ -224,7 +236,11 @@ impl Uplink {
     fn take(&mut self, happening: Happening) {
         let now = self.now();
         match happening {
-            Happening::Time => self.look_at_token(now),
+            Happening::Time => self.look_at_token(),
+            Happening::Token(token) => {
+                self.token_look = None;
+                self.compare_token(token, now);
+            }
             Happening::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
             Happening::Command(Command::Look) => {}
             Happening::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
@@ -341,14 +357,19 @@ impl Uplink {
                     .why(why)
                     .fix("correct pipeops.api_url")
             })
-            .and_then(|target| self.parts.facts.allows(&target).map(|()| target))
-            .and_then(|target| (self.parts.token)().map(|token| (target, token)));
+            .and_then(|target| self.parts.facts.allows(&target).map(|()| target));
         match prepared {
-            Ok((target, token)) => {
+            Ok(target) => {
                 self.parts.board.link.borrow_mut().address = Some(target.origin());
-                *self.last_token.borrow_mut() = Some(token.clone());
                 let caller = Rc::clone(&self.parts.caller);
+                let (read, last) = ((self.parts.token)(), Rc::clone(&self.last_token));
                 self.dial = Some(Box::pin(async move {
+                    let token = read.await;
+                    *last.borrow_mut() = token.as_ref().ok().cloned();
+                    let token = token.map_err(|error| Failure {
+                        kind: DialFailure::Network,
+                        error,
+                    })?;
                     caller.call(&target, &token, DIAL_LIMIT).await
                 }));
             }
@@ -370,19 +391,17 @@ impl Uplink {
         matches!(self.link.state(), "refused" | "waiting")
     }
 
-    fn look_at_token(&mut self, now: Now) {
-        if !self.watches_token() {
-            return;
+    fn look_at_token(&mut self) {
+        if self.watches_token() && self.token_look.is_none() {
+            self.token_look = Some((self.parts.token)());
         }
-        let Ok(token) = (self.parts.token)() else {
+    }
+
+    fn compare_token(&mut self, read: Result<String>, now: Now) {
+        let Ok(token) = read else {
             return;
         };
-        if self
-            .last_token
-            .borrow()
-            .as_ref()
-            .is_some_and(|last| *last == token)
-        {
+        if !self.watches_token() || self.last_token.borrow().as_ref() == Some(&token) {
             return;
         }
         *self.last_token.borrow_mut() = Some(token);

@@ -2,3 +2,4 @@
 
 pub mod doctor;
 pub mod keeper;
+pub mod stall;

@@ -153,11 +153,18 @@ impl Audit {
                     .add(refused, Effect::default(), now);
                 return Err(text);
             }
+            (Written::Row, _) if desk.book.store().is_hung() => {
+                let text = unwritable(&Failure::Hung);
+                let refused = Entry::refused(WHO, &call.audit_line(), &text, None);
+                let now = clock::now().wall;
+                self.minute
+                    .borrow_mut()
+                    .add(refused, Effect::default(), now);
+                return Err(text);
+            }
             (Written::Row, _) => {
-                let begun = desk.book.begin(entry, clock::now().wall).await;
-                let begun =
-                    begun.map_err(|error| format!("busy: the audit cannot be written: {error}"))?;
-                Place::Row(begun)
+                let begun = desk.book.begin_call(entry, clock::now().wall).await;
+                Place::Row(begun.map_err(|failure| unwritable(&failure))?)
             }
         };
         record.place.replace(Some(place));
@@ -192,8 +199,12 @@ impl Audit {
         let Some(desk) = &self.desk else {
             return;
         };
-        let begun = desk.book.begin(entry, clock::now().wall).await;
-        match begun {
+        let now = clock::now().wall;
+        if desk.book.store().is_hung() {
+            self.minute.borrow_mut().add(entry, Effect::default(), now);
+            return;
+        }
+        match desk.book.begin(entry, now).await {
             Ok(begun) => {
                 let end = End {
                     begun,
@@ -222,10 +233,15 @@ impl Audit {
                 }
             };
             match until(sums_at, ended.or(hurried)).await {
-                Some(Some(Ok(end))) => write_end(&desk.book, end).await,
+                Some(Some(Ok(end))) => {
+                    desk.book.store().until_answering().await;
+                    write_end(&desk.book, end).await;
+                }
                 Some(Some(Err(_))) => return,
                 Some(None) => sums_at = sums_at.min(written.after(SUMS_APART)),
                 None => {
+                    // What waits here needs no room in the queue of a disk that hangs.
+                    desk.book.store().until_answering().await;
                     self.write_sums().await;
                     written = clock::now().mono;
                     sums_at = written.after(SUMS_EVERY);
@@ -282,6 +298,11 @@ impl Audit {
             desk.hurry.0.try_send(()).ok();
         }
     }
+}
+
+/// Answer to a caller whose row cannot be written.
+fn unwritable(failure: &Failure) -> String {
+    format!("busy: the audit cannot be written: {failure}")
 }
 
 /// Answer to a caller for whom the audit has no room.

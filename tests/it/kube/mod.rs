@@ -96,6 +96,7 @@ impl Kubeconfig {
             proxies: Proxies::default(),
             clock: now_clock(),
             now: clock::now,
+            jobs: pipeops_agent::files::Jobs::default(),
         };
         Client::new(&settings, Dialer::default(), Rc::clone(executor))
     }

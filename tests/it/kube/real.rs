@@ -56,6 +56,7 @@ pub(super) fn client_of(executor: &Executor, kubeconfig: &Path) -> Client {
         proxies: Proxies::default(),
         clock: now_clock(),
         now: clock::now,
+        jobs: pipeops_agent::files::Jobs::default(),
     };
     Client::new(&settings, Dialer::default(), Rc::clone(executor))
 }

@@ -109,6 +109,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
                 proxies: Proxies::default(),
                 clock: Clock::new(|| clock::now().wall, Wall::default()),
                 now: clock::now,
+                jobs: pipeops_agent::files::Jobs::default(),
             },
             Dialer::default(),
             Rc::clone(&server),

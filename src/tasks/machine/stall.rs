@@ -1,0 +1,73 @@
+//! Watch over the disk: touches the state directory every few seconds and reports what does not answer.
+
+use std::{path::PathBuf, rc::Rc, time::Duration};
+
+use smol::{Timer, future::FutureExt as _};
+
+use crate::{
+    core::{
+        health::Severity,
+        stall::{CONDITIONS, FIX, Found, Job, Stalls},
+    },
+    files::{self, Jobs},
+    store::IDENTITY,
+    tasks::state::Board,
+};
+
+/// Interval between touches. With the patience of a touch it makes 7 s from the first write that hangs to the condition.
+const TOUCH_EVERY: Duration = Duration::from_secs(3);
+/// Interval between looks while a job is under way.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches until it is dropped. `directory` is the state directory.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+pub async fn watch(jobs: Jobs, directory: PathBuf, board: Rc<Board>) {
+    let mut stalls = Stalls::default();
+    let mut touch = None;
+    loop {
+        let mut touched = touch.take().unwrap_or_else(|| {
+            let (begun, directory) = (jobs.begin(Job::Touch), directory.clone());
+            smol::unblock(move || {
+                let _begun = begun;
+                files::touch(&directory, IDENTITY);
+            })
+        });
+        let found = stalls.look(&jobs.running(), board.now().mono);
+        tell(&found, &jobs, &directory.display().to_string(), &board);
+        let is_touched = async {
+            (&mut touched).await;
+            true
+        };
+        let later = async {
+            Timer::after(LOOK_EVERY).await;
+            false
+        };
+        if !is_touched.or(later).await {
+            touch = Some(touched);
+            continue;
+        }
+        // What was held up is told to go on at once.
+        let found = stalls.look(&jobs.running(), board.now().mono);
+        tell(&found, &jobs, &directory.display().to_string(), &board);
+        let rest = if found.is_busy {
+            LOOK_EVERY
+        } else {
+            TOUCH_EVERY
+        };
+        Timer::after(rest).await;
+    }
+}
+
+fn tell(found: &Found, jobs: &Jobs, directory: &str, board: &Board) {
+    jobs.store_hangs(found.is_store_hung);
+    let holding = found.conditions(directory);
+    for id in CONDITIONS {
+        match holding.iter().find(|(held, _)| *held == id) {
+            Some((_, sentence)) => {
+                let fix = Some(FIX.to_owned());
+                board.report(id, Severity::Critical, sentence.clone(), fix);
+            }
+            None => board.clear(id),
+        }
+    }
+}
