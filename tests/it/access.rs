@@ -1,6 +1,6 @@
 //! The owner's side of the policy, with the real program: what is set here holds at once, against the link, and after a restart.
 
-mod api;
+pub(crate) mod api;
 mod labels;
 mod room;
 

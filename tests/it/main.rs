@@ -35,6 +35,8 @@ mod follow;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod hang;
+#[cfg(test)]
 mod keeper;
 #[cfg(test)]
 mod kube;

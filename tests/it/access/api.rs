@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::by_hand;
 
 /// It ends with the process of the tests.
-pub(super) struct Api {
+pub(crate) struct Api {
     port: u16,
     seen: Arc<Seen>,
 }
@@ -33,7 +33,7 @@ impl Api {
         clippy::disallowed_methods,
         reason = "a thread for each connection; they end with the process of the tests"
     )]
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::<Seen>::default();
@@ -62,7 +62,7 @@ impl Api {
         self.seen.is_changed.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn kubeconfig(&self) -> String {
+    pub(crate) fn kubeconfig(&self) -> String {
         by_hand::kubeconfig(&format!("http://127.0.0.1:{}", self.port))
     }
 }
