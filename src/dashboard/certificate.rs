@@ -105,7 +105,7 @@ pub struct Loaded {
 }
 
 /// Prefix of every problem with the certificate.
-const UNUSABLE: &str = "the dashboard cannot show its certificate";
+const UNUSABLE: &str = "the dashboard cannot use its certificate";
 
 impl Origin {
     /// Reads the certificate, or makes it. Blocking, and some milliseconds of arithmetic: call it in the pool.
@@ -139,7 +139,7 @@ impl Origin {
             Self::Own { file, names, .. } => {
                 let kept = files::read_if_there(file, FILE_BYTES_MAX);
                 let Some(kept) = kept.map_err(|error| error.within(UNUSABLE))? else {
-                    return Ok("the agent makes it at its next start".to_owned());
+                    return Ok("the agent creates it at its next start".to_owned());
                 };
                 let served = Served::from_pem(&kept, &kept)
                     .map_err(|error| Error::from(&error).within(UNUSABLE));
@@ -154,15 +154,15 @@ impl Origin {
             }
         };
         Ok(until.map_or_else(
-            || "it does not say how long it holds".to_owned(),
-            |until| format!("it holds until {}", until.rfc3339()),
+            || "its validity cannot be read".to_owned(),
+            |until| format!("valid until {}", until.rfc3339()),
         ))
     }
 }
 
 /// Note on a self-signed certificate: the agent checks it at the start and while it runs.
 const MADE_ANEW: &str =
-    "start the agent, or restart it: it makes another one, with the same key where it can be read";
+    "start or restart the agent: it creates a new one, with the same key if that is readable";
 
 fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Result<Loaded> {
     let read = |setting: &str, path: &Path| {
@@ -179,20 +179,20 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
     let served = Served::from_pem(&certificate_pem, &key_pem).map_err(|error| {
         let what = format!("{} with {}", certificate.display(), key.display());
         Error::new(what).because(&error).fix(
-            "name by dashboard.cert_file the certificate of this machine with its chain after it, and by dashboard.key_file the key of it",
+            "set dashboard.cert_file to the certificate of this machine, followed by its chain, and dashboard.key_file to its key",
         )
     })?;
     let held = validity(served.certificate());
     let ends = held.and_then(|held| term(held, time, SOON));
     let ends = ends.map(|doubt| {
         doubt.fix(format!(
-            "renew {}: the dashboard takes a new one up within a minute",
+            "renew {}: the dashboard reloads it within a minute",
             certificate.display()
         ))
     });
     let is_strange = || {
         let fix = format!(
-            "put one into {} that is for it too, or take it out of dashboard.names",
+            "use a certificate in {} that also contains it, or remove it from dashboard.names",
             certificate.display()
         );
         stranger(&served, names).map(|doubt| doubt.fix(fix))
@@ -520,12 +520,12 @@ mod tests {
             };
             assert!(told.starts_with(what), "{told}");
         };
-        says(&["edge-7"], NOW, "the agent makes it at its next start");
+        says(&["edge-7"], NOW, "the agent creates it at its next start");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         here(&["edge-7"]).load(NOW).unwrap();
-        says(&["edge-7"], NOW, "it holds until 20");
+        says(&["edge-7"], NOW, "valid until 20");
         // It is made anew in time, and until then nothing is wrong.
-        says(&["edge-7"], after(815), "it holds until 20");
+        says(&["edge-7"], after(815), "valid until 20");
         let wrong = "wrong: the certificate of the dashboard";
         says(&["edge-7"], after(821), &format!("{wrong} ended 20"));
         says(&["edge-8"], NOW, &format!("{wrong} is not for edge-8"));

@@ -35,8 +35,7 @@ pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip:
     escape(&mut begins_with, &json);
     let told = match status {
         Some(status) => overview(status),
-        None => "<h1>This dashboard shows nothing without a login</h1>\
-                 <p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
+        None => "<h1>This dashboard requires a login</h1><p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
             .to_owned(),
     };
     let html = INDEX
@@ -64,7 +63,7 @@ fn overview(status: &Status) -> String {
     escape(&mut html, &capital(&status.summary));
     html.push_str("</h1>");
     if !status.conditions.is_empty() {
-        html.push_str("<h2>What is wrong</h2><ul class=\"conditions\">");
+        html.push_str("<h2>Problems</h2><ul class=\"conditions\">");
         // One cause is told once, without what follows from it.
         let causes = status.conditions.iter();
         for condition in causes.filter(|condition| condition.because.is_none()) {
@@ -77,9 +76,7 @@ fn overview(status: &Status) -> String {
     host(&mut html, status);
     agent(&mut html, status);
     html.push_str(
-        "<h2>More</h2><p>Charts, logs, events and changes are for who has logged in. On the machine, as root: \
-         <code>pipeops-agent dashboard open</code>. In a terminal: <code>pipeops-agent status</code>, \
-         <code>pipeops-agent doctor</code>.</p>",
+        "<h2>More</h2><p>Charts, logs, events and changes require a login. On the machine, as root: <code>pipeops-agent dashboard open</code>. In a terminal: <code>pipeops-agent status</code>, <code>pipeops-agent doctor</code>.</p>",
     );
     html
 }
@@ -125,8 +122,8 @@ fn link(html: &mut String, status: &Status) {
     list.row("Last heartbeat", link.last_heartbeat.as_deref());
     let round_trip = link.rtt_ms.map(|time| format!("{time} ms"));
     list.row("Round trip", round_trip.as_deref());
-    list.row("Lost since the start", Some(&link.outages.to_string()));
-    list.row("Lost the last time", link.last_outage_why.as_deref());
+    list.row("Outages since the start", Some(&link.outages.to_string()));
+    list.row("Last outage", link.last_outage_why.as_deref());
     list.end();
 }
 
@@ -160,7 +157,7 @@ fn host(html: &mut String, status: &Status) {
     list.row("Memory in use", percent(host.memory_percent).as_deref());
     list.row("Disk in use", percent(host.disk_percent).as_deref());
     let up = host.uptime_s.map(in_days);
-    list.row("Running for", up.as_deref());
+    list.row("Up", up.as_deref());
     list.row("Address", host.address.as_deref());
     list.end();
 }
@@ -170,11 +167,11 @@ fn agent(html: &mut String, status: &Status) {
     list.row("Version", Some(&status.version));
     list.row("Id", status.agent_id.as_deref());
     list.row("Cluster name", status.cluster_name.as_deref());
-    list.row("Running for", Some(&in_days(status.uptime_s)));
+    list.row("Up", Some(&in_days(status.uptime_s)));
     list.row("Access of the control plane", Some(&status.access.level));
     let tightened = status.access.tightened_from.as_ref();
-    let tightened = tightened.map(|level| format!("the configuration permits {level}"));
-    list.row("Set by hand", tightened.as_deref());
+    let tightened = tightened.map(|level| format!("the configuration allows {level}"));
+    list.row("Set on this machine", tightened.as_deref());
     let fingerprint = status.dashboard.fingerprint.as_deref();
     list.row("Certificate of this page (SHA-256)", fingerprint);
     list.end();

@@ -126,14 +126,14 @@ impl Site {
             let way = way.filter(|way| way.starts_with('/')).unwrap_or("/");
             let reply = Reply::refusal(
                 StatusCode::TEMPORARY_REDIRECT,
-                "this is encrypted here",
-                Some("ask the same by https"),
+                "this port requires TLS",
+                Some("use https"),
             );
             let reply = reply.with(header::LOCATION, &format!("https://{host}{way}"));
             return reply.with(header::CONNECTION, "close");
         }
-        let error = "this came in the open, and is taken by TLS alone";
-        let fix = "ask by https; pipeops-agent status has the address and the fingerprint of the certificate";
+        let error = "this request is not encrypted, but TLS is required";
+        let fix = "use https; pipeops-agent status shows the address and the fingerprint of the certificate";
         Reply::bad_request(error, Some(fix)).with(header::CONNECTION, "close")
     }
 
@@ -180,7 +180,7 @@ impl Site {
         from: Option<From>,
     ) -> Result<(What, Asked), Reply> {
         let Some(from) = from else {
-            let error = "the kernel does not say who is asking";
+            let error = "the kernel does not identify the user of the socket";
             return Err(Reply::refusal(StatusCode::FORBIDDEN, error, None));
         };
         let headers = request.headers();
@@ -188,7 +188,7 @@ impl Site {
         if headers.contains_key(header::TRANSFER_ENCODING) {
             return Err(Reply::refusal(
                 StatusCode::LENGTH_REQUIRED,
-                "the body comes without its length",
+                "the body has no length",
                 Some("send content-length, and no transfer-encoding"),
             )
             .with(header::CONNECTION, "close"));
@@ -279,8 +279,8 @@ impl Site {
             Timer::after(ANSWER_WITHIN).await;
             log::debug!("dashboard: no answer in time: {view:?}");
             Reply::unavailable(
-                "the agent did not find the answer in time",
-                Some("try again; pipeops-agent status says what is slow"),
+                "the agent did not answer in time",
+                Some("try again; pipeops-agent status shows what is slow"),
             )
         };
         answer.or(late).await
@@ -337,7 +337,7 @@ async fn read(body: Incoming) -> Result<Bytes, Reply> {
             Ok(whole) => Ok(whole.to_bytes()),
             Err(_too_long_or_broken) => Err(Reply::refusal(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "the body is too long, or broke off",
+                "the body is too long or incomplete",
                 Some("a level or a password fits into a hundred bytes"),
             )),
         }
@@ -346,7 +346,7 @@ async fn read(body: Incoming) -> Result<Bytes, Reply> {
         Timer::after(BODY_DEADLINE).await;
         Err(Reply::refusal(
             StatusCode::REQUEST_TIMEOUT,
-            "the body did not come",
+            "the body did not arrive",
             None,
         ))
     };
@@ -357,49 +357,49 @@ fn said(fault: &Fault) -> Reply {
     let (code, error, fix) = match fault {
         Fault::OtherMachine => (
             StatusCode::MISDIRECTED_REQUEST,
-            "this machine is not known under that name here",
+            "unknown host name",
             Some(
                 "ask for localhost, 127.0.0.1 or [::1], or for an address or a name that pipeops-agent status shows; dashboard.names takes more of them",
             ),
         ),
         Fault::Nothing => (
             StatusCode::NOT_FOUND,
-            "there is nothing at this path",
+            "not found",
             Some("GET /api/v1/openapi.json"),
         ),
         Fault::Method(allowed) => {
             let reply = Reply::refusal(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "this path knows other methods",
+                "method not allowed",
                 Some(allowed),
             );
             return reply.with(header::ALLOW, allowed);
         }
         Fault::Body => (
             StatusCode::PAYLOAD_TOO_LARGE,
-            "this takes no body",
+            "this request must not have a body",
             Some("send the request without one"),
         ),
         Fault::Foreign => (
             StatusCode::FORBIDDEN,
-            "this comes from a page of somebody else",
+            "cross-origin request refused",
             Some("open the dashboard itself, at the address of this machine"),
         ),
         Fault::Unknown => (
             StatusCode::UNAUTHORIZED,
-            "only who has logged in may do that",
+            "login required",
             Some("sudo pipeops-agent dashboard open"),
         ),
         Fault::ViewerOnly => (
             StatusCode::FORBIDDEN,
-            "only root and the agent's own user change something here, and who logged in as operator",
+            "only root, the agent's own user and operators can change this",
             Some(
-                "do it as root, with sudo; or log in as operator: sudo pipeops-agent dashboard open",
+                "run it as root, with sudo; or log in as operator: sudo pipeops-agent dashboard open",
             ),
         ),
         Fault::SocketOnly => (
             StatusCode::FORBIDDEN,
-            "this is for the command line on this machine only",
+            "only the command line on this machine can do this",
             Some("sudo pipeops-agent dashboard"),
         ),
         Fault::NotJson => (

@@ -76,14 +76,14 @@ fn carrier(interfaces: &[(String, bool)]) -> Rung {
         ("", "") => Rung::new(
             Step::Carrier,
             Outcome::Unknown,
-            "no network interface is visible from here",
+            "no network interface is visible here",
         ),
         ("", down) => Rung::new(
             Step::Carrier,
             Outcome::Failed(Side::Node),
-            format!("no cable, or no Wi-Fi that is joined: {down}"),
+            format!("no cable or Wi-Fi is connected: {down}"),
         )
-        .fix("plug the cable in, or join the Wi-Fi: nmcli device status, or ip link"),
+        .fix("connect the cable or the Wi-Fi: nmcli device status, or ip link"),
         (up, _) => Rung::new(Step::Carrier, Outcome::Ok, format!("{up} is connected")),
     }
 }
@@ -112,15 +112,15 @@ fn address(root: &Path) -> Rung {
     match (shown.is_empty(), found.is_empty()) {
         (false, _) => Rung::new(Step::Address, Outcome::Ok, shown.join(", ")),
         (true, true) => no_address("this machine has no address"),
-        (true, false) => {
-            no_address("this machine gave itself an address, because no DHCP server answered")
-        }
+        (true, false) => no_address(
+            "this machine has a link-local address only, because no DHCP server answered",
+        ),
     }
 }
 
 fn no_address(seen: &str) -> Rung {
     Rung::new(Step::Address, Outcome::Failed(Side::Node), seen)
-        .fix("check the DHCP server (the router), or set an address by hand; ip address shows what is there")
+        .fix("check the DHCP server (the router), or configure a static address; ip address shows the current ones")
 }
 
 /// The addresses that lead to this machine itself, in the order of the trie and once each.

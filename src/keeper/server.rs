@@ -204,7 +204,9 @@ impl Server {
                     ))
                     .fix("run the command with sudo"))
             }
-            Err(errno) => Err(Error::new("the kernel does not say who is asking").because(&errno)),
+            Err(errno) => Err(
+                Error::new("the kernel does not identify the user of the socket").because(&errno),
+            ),
         }
     }
 }

@@ -168,7 +168,7 @@ impl Door {
                     return Err(Error::Unconfigured(told));
                 }
                 if slot.complaint.as_ref() != Some(&sentence) {
-                    log::warn!("kube: {sentence}; going on with what was read before");
+                    log::warn!("kube: {sentence}; continuing with the previous values");
                     slot.complaint = Some(sentence);
                 }
             }
@@ -252,7 +252,7 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
     let authorization = match &cluster.token.0 {
         None => None,
         Some(token) => Some(bearer(token).ok_or_else(|| {
-            Told::new("the token of the kubeconfig holds characters that HTTP does not allow")
+            Told::new("the token of the kubeconfig contains characters that HTTP does not allow")
         })?),
     };
     let proxy = match &cluster.proxy_url {

@@ -493,7 +493,7 @@ fn addressed(
         Identity::Agent => access.authorization.clone(),
         Identity::Anonymous => None,
         Identity::Bearer(token) => Some(bearer(token).ok_or_else(|| {
-            Error::BadRequest("the token holds characters that HTTP does not allow".to_owned())
+            Error::BadRequest("the token contains characters that HTTP does not allow".to_owned())
         })?),
     };
     if let Some(authorization) = authorization {

@@ -184,7 +184,7 @@ impl From<&Error> for Told {
                 .fix("journalctl -u k3s -n 50; often the disk is too slow for the datastore"),
             Error::Broken { .. } => told.retry(Retry::Soon),
             Error::Refused { status: 401, .. } => told.retry(Retry::Later).fix(
-                "the kubeconfig's certificate or token is not valid any more: restart k3s, or give a new kubeconfig",
+                "the kubeconfig's certificate or token is no longer valid: restart k3s, or provide a new kubeconfig",
             ),
             Error::Refused { status: 403, .. } => told
                 .retry(Retry::Later)

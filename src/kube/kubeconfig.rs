@@ -304,7 +304,7 @@ fn assemble(
         return Err(Error::new(format!(
             "{path}: insecure-skip-tls-verify is not accepted"
         ))
-        .why("whoever answers in place of the API server would get the agent's credentials")
+        .why("a server in place of the API server would get the agent's credentials")
         .fix(format!(
             "KUBECONFIG={path} kubectl config set-cluster NAME --insecure-skip-tls-verify=false \
              --certificate-authority=CA.crt --embed-certs (NAME of the cluster and its CA: kubectl config view)"
@@ -344,7 +344,7 @@ fn credentials(
     let entry = user.entry;
     let refuse = |what: &str| {
         Err(Error::new(format!("{path}: the user has {what}, which the agent does not use"))
-            .fix("give it a kubeconfig with a token or a client certificate: kubectl create token SERVICEACCOUNT"))
+            .fix("use a kubeconfig with a token or a client certificate: kubectl create token SERVICEACCOUNT"))
     };
     if entry.exec.is_some() {
         return refuse("an exec plugin");
@@ -505,7 +505,7 @@ fn permission_fix(path: &Path) -> String {
         return "run as root, or set in /etc/rancher/k3s/config.yaml: write-kubeconfig-mode: \"0640\" and write-kubeconfig-group: pipeops-agent, then restart k3s".to_owned();
     }
     format!(
-        "run as root, or give the agent a copy of its own: install -m 600 -o pipeops-agent {0} /etc/pipeops-agent/kubeconfig, and name that by agent.kubeconfig",
+        "run as root, or create a copy for the agent: install -m 600 -o pipeops-agent {0} /etc/pipeops-agent/kubeconfig, and set agent.kubeconfig to it",
         path.display()
     )
 }

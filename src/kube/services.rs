@@ -118,7 +118,7 @@ impl Client {
         .await?;
         if found.is_empty() {
             let why = match not_ready {
-                0 => "no Pod stands behind it".to_owned(),
+                0 => "it has no Pods".to_owned(),
                 1 => "its Pod is not ready".to_owned(),
                 more => format!("none of its {more} Pods is ready"),
             };
@@ -163,12 +163,12 @@ impl Client {
         })
         .await?;
         if strangers > 0 {
-            let why = "it leads to an address that is none of a Pod in its namespace";
+            let why = "it leads to an address that does not belong to a Pod in its namespace";
             let fix = "give the service a selector".to_owned();
             return Err(unreachable(&shown, why, fix));
         }
         if names.len() > BEHIND_MAX {
-            let why = format!("more than {BEHIND_MAX} Pods stand behind it");
+            let why = format!("it has more than {BEHIND_MAX} Pods");
             let fix = "use one of its Pods: pods/NAME/proxy".to_owned();
             return Err(unreachable(&shown, &why, fix));
         }
@@ -189,7 +189,7 @@ impl Client {
                     let target = Target::new(&address.host(), address.port);
                     let tls = self.service_tls().map_err(Error::from)?;
                     tls.connect(stream, &target).await.map_err(|error| {
-                        let fix = "ask with scheme http where the service speaks no TLS".to_owned();
+                        let fix = "use scheme http if the service does not support TLS".to_owned();
                         unreachable(&shown, &error.to_string(), fix)
                     })
                 }
@@ -224,11 +224,7 @@ impl Client {
             }
         }
         let Some(pod) = address.pods.first() else {
-            return Err(unreachable(
-                &shown,
-                "no Pod stands behind it",
-                String::new(),
-            ));
+            return Err(unreachable(&shown, "it has no Pods", String::new()));
         };
         let to = (
             address.namespace.as_str(),
@@ -368,7 +364,7 @@ fn port_of<'a>(shown: &str, service: &'a Service, port: u16) -> Result<&'a Servi
         return Err(unreachable(
             shown,
             "it is an ExternalName: a name outside the cluster, where the agent leads nobody",
-            "use a service with Pods behind it".to_owned(),
+            "use a service with Pods".to_owned(),
         ));
     }
     let is_tcp = |port: &ServicePort| port.protocol.is_empty() || port.protocol == "TCP";

@@ -455,7 +455,9 @@ fn open(path: &Path, form: &Form) -> rusqlite::Result<Home> {
             "{} is from a newer pipeops-agent (schema {file}, this program knows {program})",
             path.display()
         ))
-        .fix("install the newer pipeops-agent again, or move the file away to begin anew");
+        .fix(
+            "install the newer pipeops-agent again, or move the file away to start with a new one",
+        );
         return Ok(Home::Newer(error));
     }
     Ok(Home::Open(connection))

@@ -233,7 +233,7 @@ impl Disk {
             say(
                 DAMAGED,
                 Severity::Warning,
-                Error::new("the database was damaged and begun anew; it was too large to be kept beside the new one")
+                Error::new("the database was damaged and has been recreated; the damaged file was too large to keep")
                     .fix("check the disk: dmesg | grep -i error"),
             );
         } else if let Some(path) = self.database.newest_damaged() {
@@ -241,11 +241,11 @@ impl Disk {
                 DAMAGED,
                 Severity::Warning,
                 Error::new(format!(
-                    "the database was damaged and begun anew; what was in it is in {}",
+                    "the database was damaged and has been recreated; the damaged file is {}",
                     path.display()
                 ))
                 .fix(format!(
-                    "check the disk (dmesg | grep -i error); once it is not needed any more: rm {}*",
+                    "check the disk (dmesg | grep -i error); when it is no longer needed: rm {}*",
                     path.display()
                 )),
             );
@@ -257,7 +257,7 @@ impl Disk {
             say(
                 OTHER_IDENTITY,
                 Severity::Warning,
-                Error::new(other).fix("restart the agent to go on as the one on disk"),
+                Error::new(other).fix("restart the agent to continue with the identity on disk"),
             );
         }
         found

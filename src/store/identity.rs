@@ -145,7 +145,9 @@ pub(super) fn read_file(directory: &Path) -> Result<Option<Identity>> {
             "{} is from a newer pipeops-agent",
             path.display()
         ))
-        .fix("install the newer pipeops-agent again, or move the file away to begin anew")),
+        .fix(
+            "install the newer pipeops-agent again, or move the file away to start with a new one",
+        )),
     }
 }
 

@@ -209,7 +209,7 @@ fn the_agents_user_tightens_and_its_group_looks() {
     let (code, told) = as_viewer(&["access", "off"]);
     assert_eq!(code, 1, "{told}");
     assert!(
-        told.contains("only root and the agent's own user")
+        told.contains("only root, the agent's own user")
             && told.contains("fix: sudo pipeops-agent access off"),
         "{told}"
     );

@@ -187,7 +187,7 @@ fn other_machines_see_nothing_without_a_login_and_with_one_what_it_opens() {
         assert_eq!(open.there(path, &[]).code, code, "{path}");
     }
     let page = open.there("/", &[]).body;
-    assert!(page.contains("shows nothing without a login"), "{page}");
+    assert!(page.contains("requires a login"), "{page}");
     assert!(!page.contains("Link to the control plane"), "{page}");
     let nobody = open.there("/api/v1/session", &[]).json();
     assert_eq!(nobody["role"], "none");
@@ -225,7 +225,7 @@ fn other_machines_see_nothing_without_a_login_and_with_one_what_it_opens() {
     assert_eq!(set(&[]).code, 403);
     assert!(set(&[]).body.contains("operator"));
     let plain = format!("origin: http://{}:{}", open.address, open.port);
-    assert!(set(&["-H", &plain]).body.contains("somebody else"));
+    assert!(set(&["-H", &plain]).body.contains("cross-origin"));
     let changes = open.agent.view("/api/v1/changes").to_string();
     assert!(
         changes.contains(&format!("from {}", open.address)),
@@ -413,7 +413,7 @@ fn a_certificate_of_the_user_is_shown_and_renewed_and_one_that_is_wrong_harms_no
 /// The doctor says of the certificate what the agent says, with and without it, and so does an agent that starts.
 fn doctor_says(agent: &mut Agent, wrong: &Value) {
     let sentence = &wrong["sentence"];
-    let beginning = "the dashboard cannot show its certificate: ";
+    let beginning = "the dashboard cannot use its certificate: ";
     assert!(
         sentence.as_str().unwrap().starts_with(beginning),
         "{sentence}"

@@ -104,7 +104,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 fn writable(path: &Path) -> Fact {
     let about = match std::fs::metadata(path) {
         Ok(about) if about.is_dir() => about,
-        Ok(_) => return Fact::Failed("it is no folder".to_owned()),
+        Ok(_) => return Fact::Failed("it is not a directory".to_owned()),
         Err(error) => return failed(&error),
     };
     let me = geteuid();
@@ -200,7 +200,7 @@ fn elf(path: &Path) -> Fact {
         (Err(error), _) => failed(&error),
         (Ok(()), [0x7f, b'E', b'L', b'F', 1]) => Fact::Text("32".to_owned()),
         (Ok(()), [0x7f, b'E', b'L', b'F', 2]) => Fact::Text("64".to_owned()),
-        (Ok(()), _) => Fact::Failed("it is no program".to_owned()),
+        (Ok(()), _) => Fact::Failed("it is not a program".to_owned()),
     }
 }
 

@@ -190,7 +190,7 @@ fn is_clock_synchronised(tree: &mut Tree<'_>) -> Option<bool> {
     if client.is_dir() {
         return Some(client.join("synchronized").exists());
     }
-    let why = "only systemd-timesyncd says so in a file, and it does not run";
+    let why = "only systemd-timesyncd reports it in a file, and it is not running";
     tree.cannot("whether the clock is synchronised", why.to_owned());
     None
 }

@@ -383,7 +383,7 @@ pub(super) fn lines(answered: Answered) -> Result<Vec<Line>, Failure> {
     match answered {
         Answered::Lines(lines) => Ok(lines),
         Answered::TooMany => Err(Failure::Conflict(
-            "that is more than 100,000 values: ask for a shorter time or a longer step".to_owned(),
+            "that is more than 100,000 values: choose a shorter period or a longer step".to_owned(),
         )),
     }
 }

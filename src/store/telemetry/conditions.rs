@@ -66,7 +66,7 @@ impl Archive {
     fn damage(&self) -> Option<Said> {
         if self.database.has_removed_damaged() {
             let said = Error::new(
-                "the samples were damaged and begun anew; the damaged file took more than half of telemetry.disk_max and was removed",
+                "telemetry.db was damaged and has been recreated; the damaged file took more than half of telemetry.disk_max and was deleted",
             )
             .fix("check the disk: dmesg | grep -i error");
             return Some((DAMAGED, Severity::Warning, said));
@@ -74,10 +74,10 @@ impl Archive {
         let path = self.database.newest_damaged()?;
         let path = path.display();
         let said = Error::new(format!(
-            "the samples were damaged and begun anew; what was there is in {path}"
+            "telemetry.db was damaged and has been recreated; the damaged file is {path}"
         ))
         .fix(format!(
-            "check the disk (dmesg | grep -i error); once it is not needed any more: rm {path}*"
+            "check the disk (dmesg | grep -i error); when it is no longer needed: rm {path}*"
         ));
         Some((DAMAGED, Severity::Warning, said))
     }
@@ -101,20 +101,20 @@ impl Archive {
         let unnumbered = self.numbers.unnumbered_last;
         let forgotten = self.forgotten;
         let said = Error::new(if unnumbered > 0 {
-            format!("{unnumbered} new series are not kept: as many are known as there may be")
+            format!("{unnumbered} new series are not stored: the maximum number of series is reached")
         } else {
             format!(
-                "so many series came and went that {forgotten} of them were removed since the start, before every receiver had them"
+                "too many series come and go: {forgotten} of them were deleted since the start, before every receiver had them"
             )
         })
-        .fix("see what comes and goes: kubectl get pods -A --sort-by=.metadata.creationTimestamp; let the receivers catch up: pipeops-agent metrics outbox");
+        .fix("find what comes and goes: kubectl get pods -A --sort-by=.metadata.creationTimestamp; let the receivers catch up: pipeops-agent metrics outbox");
         (unnumbered > 0 || forgotten > 0).then_some((TOO_MANY, Severity::Warning, said))
     }
 
     fn oversized(&self) -> Option<Said> {
         let error = self.oversized.as_ref()?;
         let said = Error::new(format!(
-            "the file of the samples is larger than telemetry.disk_max and cannot be made smaller: {}",
+            "telemetry.db is larger than telemetry.disk_max and cannot be made smaller: {}",
             error.sentence()
         ));
         let fix = error.fix.clone();
@@ -123,7 +123,7 @@ impl Archive {
 
     fn thinned(&self) -> Option<Said> {
         let said = Error::new(
-            "the disk budget of the samples is spent: the oldest single values went before their time",
+            "the disk budget of the samples is used up: the oldest single values were deleted early",
         )
         .fix("raise telemetry.disk_max, or let the receivers catch up: pipeops-agent metrics outbox");
         self.has_thinned.then_some((THINNED, Severity::Note, said))

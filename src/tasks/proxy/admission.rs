@@ -85,7 +85,7 @@ impl Guest {
             return false;
         };
         let why = reason(Some(&self.call), &refusal);
-        log::info!("proxy: {} is cut: {why}", self.call.line());
+        log::info!("proxy: {} is terminated: {why}", self.call.line());
         let is_first = self.withdrawal.set(Withdrawal { refusal, why }).is_ok();
         self.cut.close();
         is_first

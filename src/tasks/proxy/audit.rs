@@ -213,7 +213,7 @@ impl Audit {
                 };
                 write_end(&desk.book, end).await;
             }
-            Err(error) => log::warn!("proxy: a refusal is not in the audit: {error}"),
+            Err(error) => log::warn!("proxy: a refusal is not in the audit log: {error}"),
         }
     }
 
@@ -263,7 +263,7 @@ impl Audit {
             return;
         }
         if let Err(error) = desk.book.store().audit_sums(sums).await {
-            log::warn!("proxy: the sums of a minute are not in the audit: {error}");
+            log::warn!("proxy: the sums of a minute are not in the audit log: {error}");
         }
     }
 
@@ -330,7 +330,7 @@ async fn write_end(book: &AuditWriter, end: End) {
         effect,
     } = end;
     if let Err(error) = book.end(begun, &outcome.text(), effect).await {
-        log::warn!("proxy: the end of a call is not in the audit: {error}");
+        log::warn!("proxy: the end of a call is not in the audit log: {error}");
     }
 }
 
@@ -404,7 +404,7 @@ impl Drop for Record {
                 };
                 let desk = self.audit.desk.as_ref();
                 if desk.is_some_and(|desk| desk.ends.try_send(end).is_err()) {
-                    log::warn!("proxy: the end of a call is not in the audit: too many wait");
+                    log::warn!("proxy: the end of a call is not in the audit log: too many wait");
                 }
             }
         }

@@ -244,9 +244,8 @@ impl Shared {
             return Err(no_cluster());
         };
         let account = Identity::Bearer(self.delegated_token().await?);
-        let cannot = |why: String| {
-            Denial::backend(format!("the NetworkPolicies cannot be looked at: {why}"))
-        };
+        let cannot =
+            |why: String| Denial::backend(format!("cannot read the NetworkPolicies: {why}"));
         let found = match client.read_as(&account, &path, FENCE_WITHIN).await {
             Ok(found) => found,
             Err(error) if error.is_not_found() => return Ok(Ok(())),

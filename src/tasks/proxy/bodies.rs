@@ -160,11 +160,7 @@ async fn existing(
         .map_err(|error| Denial::new(Cause::Invalid, format!("invalid request: {error}")))?;
     let sent = client.send(request, &permit.identity, left(limits)?).await;
     let answer = sent.map_err(|error| failure(&permit.call.target, &error))?;
-    let cannot = |why: String| {
-        Denial::backend(format!(
-            "what the object had before cannot be looked at: {why}"
-        ))
-    };
+    let cannot = |why: String| Denial::backend(format!("cannot read the existing object: {why}"));
     match answer.status() {
         StatusCode::NOT_FOUND => return Ok(Vec::new()),
         StatusCode::OK => {}

@@ -313,7 +313,7 @@ fn services_lead_to_their_pods() {
         }
         for (name, port, wanted) in [
             ("echo-external", 80, "ExternalName"),
-            ("empty", 80, "no Pod stands behind it"),
+            ("empty", 80, "it has no Pods"),
             ("unready", 80, "its Pod is not ready"),
             ("echo", 81, "it has no TCP port 81"),
             ("nothing", 80, "no such service"),

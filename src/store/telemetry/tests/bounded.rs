@@ -141,7 +141,7 @@ fn a_damaged_file_counts_against_the_budget() {
     let conditions = place.open();
     assert_eq!(conditions[0].id, "telemetry.damaged");
     assert!(
-        conditions[0].sentence.contains("was removed"),
+        conditions[0].sentence.contains("was deleted"),
         "{conditions:?}"
     );
     let names = std::fs::read_dir(place.path()).unwrap().flatten();

@@ -131,7 +131,7 @@ pub(super) fn agent() -> Vec<Case> {
             ubuntu()
                 .without("var/lib/pipeops-agent/")
                 .with("var/lib/pipeops-agent", ""),
-            &["no folder", "lsattr"],
+            &["not a directory", "lsattr"],
         ),
         case(
             "agent.secrets",
