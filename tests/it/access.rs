@@ -165,7 +165,7 @@ fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands()
     assert_eq!(code, 1, "{told}");
     assert!(
         told.contains("allows managed at most, not full (PIPEOPS_ACCESS_LEVEL)")
-            && told.contains("fix: change PIPEOPS_ACCESS_LEVEL where"),
+            && told.contains("fix: change PIPEOPS_ACCESS_LEVEL in"),
         "{told}"
     );
     bench = bench.restart_at("off");
