@@ -57,9 +57,23 @@ fn indented(line: &str) -> String {
     format!("  {line}").trim_end().to_owned()
 }
 
-/// The page of the manual for the last of these commands, with all that are below it; `version` is the program's.
-pub(super) fn page(path: &[&'static Command], version: &str) -> String {
-    let name = called(path).replace(' ', "-");
+/// What a page of the manual is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Extent {
+    /// A command with all that are below it, each as a chapter.
+    Family,
+    /// A command alone: those below it have pages of their own.
+    Alone,
+}
+
+/// The name of the page of the last of these commands: `pipeops-agent-access-test`.
+pub(super) fn page_name(path: &[&'static Command]) -> String {
+    called(path).replace(' ', "-")
+}
+
+/// The page of the manual for the last of these commands; `version` is the program's.
+pub(super) fn page(path: &[&'static Command], extent: Extent, version: &str) -> String {
+    let name = page_name(path);
     let mut lines = vec![
         format!(
             ".TH {} 1 \"\" \"pipeops-agent {version}\" \"User Commands\"",
@@ -69,11 +83,47 @@ pub(super) fn page(path: &[&'static Command], version: &str) -> String {
         format!("{name} \\- {}", escaped(last(path).about)),
     ];
     chapter(path, ".SH", &mut lines);
+    match extent {
+        Extent::Family => families(path, &mut lines),
+        Extent::Alone => lines.extend(see_also(path)),
+    }
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// All sections of a command and, each as a chapter of its own, of those below it.
+/// Those below a command, each as a chapter of its own.
+fn families(path: &[&'static Command], lines: &mut Vec<String>) {
+    for below in last(path).below {
+        let path: Vec<_> = path.iter().copied().chain([*below]).collect();
+        lines.push(format!(
+            ".SH {}",
+            called(&path).to_uppercase().replace('-', "\\-")
+        ));
+        lines.push(escaped(below.about));
+        chapter(&path, ".SS", lines);
+        families(&path, lines);
+    }
+}
+
+/// The pages of the command above and of those below.
+fn see_also(path: &[&'static Command]) -> Vec<String> {
+    let above = path.split_last().map(|(_, above)| above.to_vec());
+    let below = last(path).below.iter();
+    let below = below.map(|below| path.iter().copied().chain([*below]).collect());
+    let pages = above
+        .into_iter()
+        .filter(|above| !above.is_empty())
+        .chain(below);
+    let pages: Vec<_> = pages
+        .map(|path: Vec<_>| format!("\\fB{}\\fR(1)", escaped(&page_name(&path))))
+        .collect();
+    if pages.is_empty() {
+        return Vec::new();
+    }
+    vec![".SH SEE ALSO".to_owned(), pages.join(",\n")]
+}
+
+/// All sections of a command.
 fn chapter(path: &[&'static Command], mark: &str, lines: &mut Vec<String>) {
     // What holds for all of a family is said where the page begins.
     let options: Vec<&Opt> = match mark {
@@ -100,15 +150,6 @@ fn chapter(path: &[&'static Command], mark: &str, lines: &mut Vec<String>) {
                 }
             }
         }
-    }
-    for below in last(path).below {
-        let path: Vec<_> = path.iter().copied().chain([*below]).collect();
-        lines.push(format!(
-            ".SH {}",
-            called(&path).to_uppercase().replace('-', "\\-")
-        ));
-        lines.push(escaped(below.about));
-        chapter(&path, ".SS", lines);
     }
 }
 

@@ -1,24 +1,27 @@
 //! `man`: pages of the manual.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::{
     PROGRAM, VERSION,
     given::Given,
-    help,
+    help::{self, Extent},
     output::Output,
-    table::{Argument, Command, JSON, Need, Takes},
+    table::{Argument, Command, JSON, Need, Opt, Takes},
 };
 use crate::{
     config::keys::nearest,
     error::{Error, Exit, Result},
+    files,
 };
 
 /// `man`.
 pub(super) static COMMAND: Command = Command {
     name: "man",
-    about: "Print a page of the manual, for man",
-    options: &[JSON],
+    about: "Print a page of the manual, or write one for each command",
+    options: &[OUTPUT, JSON],
     arguments: &[Argument {
         name: "COMMAND",
         takes: Takes::Text,
@@ -29,10 +32,18 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent man | man -l -",
         "pipeops-agent man access test | man -l -",
         "pipeops-agent man > /usr/local/share/man/man1/pipeops-agent.1",
+        "sudo pipeops-agent man --output /usr/local/share/man/man1",
     ],
     run: Some(man),
     ..Command::BARE
 };
+
+const OUTPUT: Opt = Opt::value(
+    "output",
+    Takes::Folder,
+    "DIR",
+    "Write a page for each command into this directory instead",
+);
 
 fn man(given: &Given, output: &mut Output) -> Result<Exit> {
     let mut path: Vec<&'static Command> = vec![&PROGRAM];
@@ -50,11 +61,44 @@ fn man(given: &Given, output: &mut Output) -> Result<Exit> {
         path.push(below);
         command = below;
     }
-    let page = help::page(&path, VERSION);
+    if let Some(folder) = given.path(OUTPUT.long) {
+        return pages(&path, &folder, given, output);
+    }
+    let page = help::page(&path, Extent::Family, VERSION);
     if given.has("json") {
         output.json(&json!({ "page": page }));
     } else {
         output.line(page.trim_end());
+    }
+    Ok(Exit::Fine)
+}
+
+/// Writes a page for the last of these commands and for each below it.
+fn pages(
+    path: &[&'static Command],
+    folder: &Path,
+    given: &Given,
+    output: &mut Output,
+) -> Result<Exit> {
+    let mut written = Vec::new();
+    let mut waiting = vec![path.to_vec()];
+    while let Some(path) = waiting.pop() {
+        let file = folder.join(format!("{}.1", help::page_name(&path)));
+        let page = help::page(&path, Extent::Alone, VERSION);
+        files::replace(&file, page.as_bytes(), 0o644)?;
+        written.push(file.display().to_string());
+        let below = path.last().map_or(&[][..], |command| command.below);
+        waiting.extend(
+            below
+                .iter()
+                .map(|below| path.iter().copied().chain([*below]).collect()),
+        );
+    }
+    written.sort();
+    if given.has("json") {
+        output.json(&json!({ "pages": written }));
+    } else {
+        output.line(&format!("{} pages in {}", written.len(), folder.display()));
     }
     Ok(Exit::Fine)
 }

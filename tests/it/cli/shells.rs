@@ -128,6 +128,42 @@ fn shell(words: &[&str], folder: &Path, input: &str) -> String {
 }
 
 #[test]
+fn every_command_has_a_page_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let told = agent(&["man", "--output", path, "--json"], &[]).stdout;
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    let pages = told["pages"].as_array().unwrap();
+    assert!(pages.len() > 40, "{told}");
+    let can_lint = is_installed("mandoc");
+    for page in pages {
+        let page = Path::new(page.as_str().unwrap());
+        let name = page.file_stem().unwrap().to_str().unwrap();
+        let content = std::fs::read_to_string(page).unwrap();
+        let head = format!(".TH {} 1 ", name.to_uppercase());
+        assert!(content.starts_with(&head), "{name}: {content}");
+        // What it refers to is there.
+        for other in content.split("\\fB").skip(1) {
+            let Some((other, _)) = other
+                .split_once("\\fR(1)")
+                .filter(|(it, _)| !it.contains(' '))
+            else {
+                continue;
+            };
+            let other = format!("{}.1", other.replace("\\-", "-"));
+            assert!(folder.path().join(&other).exists(), "{name}: {other}");
+        }
+        if can_lint {
+            let lint = ["mandoc", "-T", "lint", "-W", "error"];
+            assert_eq!(shell(&lint, folder.path(), &content), "", "{name}");
+        }
+    }
+    let missing = format!("{path}/missing");
+    let output = agent(&["man", "--output", &missing], &[]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn a_page_of_the_manual_has_no_faults() {
     let page = text(&agent(&["man"], &[]).stdout);
     let folder = tempfile::tempdir().unwrap();
