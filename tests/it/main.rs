@@ -17,6 +17,8 @@ mod cli;
 #[cfg(test)]
 mod cluster;
 #[cfg(test)]
+mod configure;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 mod credential;
