@@ -47,9 +47,9 @@ check:
 bench:
 	@tests/bench/run $(BENCH)
 
-## make dist    the static release programs for amd64 and arm64 in target/cross, this machine's in target/dist, their size checked
+## make dist    the release in target/dist: static programs for amd64 and arm64, their size checked, packages, tarballs, checksums
 dist:
-	@cross/build amd64 arm64
+	@packaging/dist
 
 ## make clean   remove everything that was built here
 clean:
