@@ -302,7 +302,7 @@ impl Audit {
 
 /// Answer to a caller whose row cannot be written.
 fn unwritable(failure: &Failure) -> String {
-    format!("busy: the audit cannot be written: {failure}")
+    format!("busy: cannot write the audit log: {failure}")
 }
 
 /// Answer to a caller for whom the audit has no room.
