@@ -29,7 +29,7 @@ use crate::{
     store::{self, Store, telemetry},
     tasks::{
         audit::AuditWriter,
-        dashboard::{handlers::Local, login::Doorman, status},
+        dashboard::{handlers::Local, login::Logins, status},
         link::{
             deliver::{self, Delivery},
             registration::Facts,
@@ -40,10 +40,10 @@ use crate::{
             level::{self, Access},
         },
         rights::{delegate::Delegate, manifest::Rights, revocation::Revocation},
-        state::Board,
+        state::SharedState,
         stream::Stream,
         telemetry::{
-            cluster, events::Events, last_words, liveness::Pulse, observe, publisher::Chronicle,
+            cluster, events::Events, last_words, liveness::Pulse, observe, publisher::Publisher,
             remote_write, sample::Sampler,
         },
     },
@@ -108,17 +108,18 @@ async fn live(
         ::log::warn!("{}", warning.sentence());
     }
     let mut signals = Signals::new()?;
-    let board = Rc::new(Board::new(clock::now));
+    let shared_state = Rc::new(SharedState::new(clock::now));
     let jobs = Jobs::default();
     let directory = settings.agent.state_dir.clone();
-    let watched = stall::watch(jobs.clone(), directory.clone(), Rc::clone(&board));
+    let watched = stall::watch(jobs.clone(), directory.clone(), Rc::clone(&shared_state));
     let _watched = executor.spawn(watched);
     let _alive = executor.spawn(keep_alive(settings.surroundings.clone()));
-    let (store, loaded) = Store::open_listed(directory, board.now().wall, jobs.clone()).await?;
-    board.show_all(&store::CONDITIONS, loaded.conditions.clone());
-    let telemetry = parts::telemetry(&settings, &board, jobs.clone()).await?;
+    let (store, loaded) =
+        Store::open_listed(directory, shared_state.now().wall, jobs.clone()).await?;
+    shared_state.show_all(&store::CONDITIONS, loaded.conditions.clone());
+    let telemetry = parts::telemetry(&settings, &shared_state, jobs.clone()).await?;
     let databases = (store.handle(), telemetry.handle());
-    let agent = Agent::new((settings, jobs), executor, board, databases, &loaded);
+    let agent = Agent::new((settings, jobs), executor, shared_state, databases, &loaded);
     let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
     // One word is enough for any number of flushes.
@@ -207,7 +208,7 @@ struct Agent {
     jobs: Jobs,
     lines: log::Recent,
     executor: Rc<LocalExecutor<'static>>,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     notifier: Notifier,
     store: store::Handle,
     telemetry: telemetry::Handle,
@@ -222,67 +223,68 @@ struct Agent {
     proxy: Rc<Proxy>,
     delivery: Rc<Delivery>,
     access: Rc<Access>,
-    doorman: Rc<Doorman>,
+    login: Rc<Logins>,
     stream: Rc<Stream>,
     sampler: Rc<Sampler>,
-    chronicle: Rc<Chronicle>,
-    book: AuditWriter,
+    publisher: Rc<Publisher>,
+    audit_writer: AuditWriter,
 }
 
 impl Agent {
     fn new(
         (settings, jobs): (Settings, Jobs),
         executor: Rc<LocalExecutor<'static>>,
-        board: Rc<Board>,
+        shared_state: Rc<SharedState>,
         (store, telemetry): (store::Handle, telemetry::Handle),
         loaded: &store::Loaded,
     ) -> Self {
         let notes = &loaded.notes;
         let recorded = loaded.clock.unwrap_or_default();
         let network = Network::new(&settings, recorded);
-        let cluster = parts::cluster(&settings, &network, &board, (&executor, &jobs));
-        let pulse = parts::pulse(cluster.as_ref(), &board);
+        let cluster = parts::cluster(&settings, &network, &shared_state, (&executor, &jobs));
+        let pulse = parts::pulse(cluster.as_ref(), &shared_state);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let revocation = delegate.clone().map(|delegate| {
-            let shares = settings.access.shares_token;
-            let kept = (store.clone(), notes);
-            Rc::new(Revocation::new(delegate, kept, Rc::clone(&board), shares))
+            let (kept, shares) = ((store.clone(), notes), settings.access.shares_token);
+            let state = Rc::clone(&shared_state);
+            Rc::new(Revocation::new(delegate, kept, state, shares))
         });
-        let facts = Rc::new(parts::facts(&settings, &board, delegate.as_deref()));
-        let stream = Rc::new(Stream::new(board.started().wall));
-        let book = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
+        let facts = Rc::new(parts::facts(&settings, &shared_state, delegate.as_deref()));
+        let stream = Rc::new(Stream::new(shared_state.started().wall));
+        let audit_writer = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
         let proxy = Rc::new(parts::proxy(
             &settings,
             (cluster.clone(), delegate.clone()),
             &executor,
-            (book.clone(), jobs.clone()),
+            (audit_writer.clone(), jobs.clone()),
         ));
-        let rights = parts::rights(delegate.as_ref(), &board, &proxy);
+        let rights = parts::rights(delegate.as_ref(), &shared_state, &proxy);
         let books = deliver::Databases {
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
         let known = Rc::clone(&facts);
         let me = move || known.agent_id();
-        let delivery = Delivery::new(books, me, Rc::clone(&board), Rc::clone(&executor));
+        let delivery = Delivery::new(books, me, Rc::clone(&shared_state), Rc::clone(&executor));
         let access = level::Parts {
             configured: parts::configured(&settings),
             proxy: Rc::clone(&proxy),
-            book: book.clone(),
-            board: Rc::clone(&board),
+            audit_writer: audit_writer.clone(),
+            shared_state: Rc::clone(&shared_state),
         };
         let access = Rc::new(Access::new(access, notes));
-        let doorman = Rc::new(Doorman::new(book.clone(), Rc::clone(&board), notes));
-        let sampler = Rc::new(network.sampler(&settings, &board));
-        let events = Events::new(Rc::clone(&board));
-        let chronicle = Chronicle::new(events, telemetry.clone(), Rc::clone(&stream));
+        let state = Rc::clone(&shared_state);
+        let login = Rc::new(Logins::new(audit_writer.clone(), state, notes));
+        let sampler = Rc::new(network.sampler(&settings, &shared_state));
+        let events = Events::new(Rc::clone(&shared_state));
+        let publisher = Publisher::new(events, telemetry.clone(), Rc::clone(&stream));
         let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
             settings,
             jobs,
             lines: log::Recent::default(),
             executor,
-            board,
+            shared_state,
             notifier,
             store,
             telemetry,
@@ -297,11 +299,11 @@ impl Agent {
             proxy,
             delivery: Rc::new(delivery),
             access,
-            doorman,
+            login,
             stream,
             sampler,
-            chronicle: Rc::new(chronicle),
-            book,
+            publisher: Rc::new(publisher),
+            audit_writer,
         }
     }
 
@@ -311,16 +313,16 @@ impl Agent {
 
     fn local(self: &Rc<Self>) -> Rc<Local> {
         Rc::new(Local {
-            board: Rc::clone(&self.board),
+            shared_state: Rc::clone(&self.shared_state),
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             access: Rc::clone(&self.access),
-            doorman: Rc::clone(&self.doorman),
+            login: Rc::clone(&self.login),
             sampler: Rc::clone(&self.sampler),
             telemetry: self.telemetry.clone(),
-            book: self.book.clone(),
+            audit_writer: self.audit_writer.clone(),
             stream: Rc::clone(&self.stream),
-            chronicle: Rc::clone(&self.chronicle),
+            publisher: Rc::clone(&self.publisher),
             sources: self.sources(),
             pulse: self.pulse.clone(),
             rights: self.rights.clone(),
@@ -350,23 +352,23 @@ impl Agent {
             let (tell, failures) = last_words::channel();
             let counted = observe::run(
                 client.clone(),
-                Rc::clone(&self.board),
+                Rc::clone(&self.shared_state),
                 Rc::clone(&known),
                 tell,
             );
             let parts = cluster::Parts {
                 client: client.clone(),
                 known,
-                board: Rc::clone(&self.board),
+                shared_state: Rc::clone(&self.shared_state),
                 is_believed: self.network.believer(),
                 fix: parts::manifest(&self.settings).node_stats_command(),
             };
             let sampled = cluster::run(&parts, cluster::EVERY, async |tick| {
                 self.keep(Topic::ClusterTicks, tick).await
             });
-            let told = (&self.telemetry, &self.board);
+            let told = (&self.telemetry, &self.shared_state);
             let words = last_words::run(&client, &failures, told, &fix);
-            let watched = future::zip(counted, self.chronicle.events().run(&client, &fix));
+            let watched = future::zip(counted, self.publisher.events().run(&client, &fix));
             future::zip(future::zip(watched, words), sampled).await;
         }
     }
@@ -408,10 +410,12 @@ impl Agent {
         loop {
             match self.network.way(&self.settings, url, &self.executor) {
                 Ok(way) => return way,
-                Err(error) => {
-                    self.board
-                        .report(unreached, Severity::Warning, error.sentence(), error.fix)
-                }
+                Err(error) => self.shared_state.report(
+                    unreached,
+                    Severity::Warning,
+                    error.sentence(),
+                    error.fix,
+                ),
             }
             Timer::after(TEND_EVERY).await;
         }
@@ -439,14 +443,14 @@ impl Agent {
             authorization: &authorization,
             labels: &|| parts::external_labels(settings, &self.facts),
             news,
-            board: &self.board,
+            shared_state: &self.shared_state,
         };
         remote_write::run(parts).await;
     }
 
     async fn flush_samples(&self) {
-        self.chronicle.end_minute().await;
-        let now = self.board.now();
+        self.publisher.end_minute().await;
+        let now = self.shared_state.now();
         let clock_is_set = self.network.clock_is_set();
         // The archive reports what is wrong with its disk by itself.
         if let Err(failure) = self.telemetry.flush(now, clock_is_set).await {
@@ -459,16 +463,18 @@ impl Agent {
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn tend(self: Rc<Self>) {
         loop {
-            self.network.tell_clock(&self.board);
+            self.network.tell_clock(&self.shared_state);
             self.access.tend().await;
-            match self.store.tend(self.board.now().wall).await {
-                Ok(conditions) => self.board.show_all(&store::CONDITIONS, conditions),
+            match self.store.tend(self.shared_state.now().wall).await {
+                Ok(conditions) => self.shared_state.show_all(&store::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the disk was not looked after: {failure}"),
             }
             // What was asked and changed is written by then.
             self.delivery.look();
-            match self.telemetry.tend(self.board.now()).await {
-                Ok(conditions) => self.board.show_all(&telemetry::CONDITIONS, conditions),
+            match self.telemetry.tend(self.shared_state.now()).await {
+                Ok(conditions) => self
+                    .shared_state
+                    .show_all(&telemetry::CONDITIONS, conditions),
                 Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
             }
             Timer::after(TEND_EVERY).await;
@@ -479,7 +485,7 @@ impl Agent {
     async fn tell_manager(self: Rc<Self>) {
         let mut said = String::new();
         while self.notifier.is_heard() {
-            let sentence = status::verdict(&self.board).sentence;
+            let sentence = status::verdict(&self.shared_state).sentence;
             if said != sentence {
                 self.notifier.status(&sentence);
                 said = sentence;

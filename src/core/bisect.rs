@@ -156,7 +156,7 @@ enum Open {
 
 /// One batch on its way to a receiver.
 #[derive(Debug)]
-pub struct Sieve {
+pub struct Bisection {
     grid: Grid,
     /// Pieces that were not sent yet, in requests of the wanted size; the next one is last.
     waiting: Vec<Piece>,
@@ -168,8 +168,8 @@ pub struct Sieve {
     is_past: bool,
 }
 
-impl Sieve {
-    /// All samples of a batch, to be asked for in pieces of at most `samples_max`, the oldest first. `is_past`: [`Sieve::is_past`] of
+impl Bisection {
+    /// All samples of a batch, to be asked for in pieces of at most `samples_max`, the oldest first. `is_past`: [`Bisection::is_past`] of
     /// the batch before.
     pub fn new(grid: Grid, samples_max: usize, is_past: bool) -> Self {
         let whole = Piece {
@@ -204,7 +204,7 @@ impl Sieve {
     }
 
     /// Returns the next piece to send; `None` when every sample was accepted or refused. Report the
-    /// answer with [`Sieve::answered`].
+    /// answer with [`Bisection::answered`].
     pub fn question(&mut self) -> Option<Piece> {
         loop {
             if self.open.is_empty() {
@@ -232,7 +232,7 @@ impl Sieve {
         }
     }
 
-    /// Takes the receiver's answer to the last [`Sieve::question`].
+    /// Takes the receiver's answer to the last [`Bisection::question`].
     pub fn answered(&mut self, verdict: Verdict) {
         let Some(open) = self.open.pop() else {
             return;
@@ -428,17 +428,17 @@ mod tests {
         }
 
         /// Sends everything, and gives what was wanted and never came.
-        fn run(&mut self, grid: &Grid, is_past: bool) -> (Sieve, Vec<(usize, usize)>) {
-            let mut sieve = Sieve::new(grid.clone(), 520, is_past);
-            while let Some(piece) = sieve.question() {
+        fn run(&mut self, grid: &Grid, is_past: bool) -> (Bisection, Vec<(usize, usize)>) {
+            let mut bisection = Bisection::new(grid.clone(), 520, is_past);
+            while let Some(piece) = bisection.question() {
                 let verdict = self.ask(grid, &piece);
-                sieve.answered(verdict);
+                bisection.answered(verdict);
             }
             let all = (0..COLUMNS).flat_map(|column| (0..TICKS).map(move |tick| (column, tick)));
             let there = all.filter(|(column, tick)| grid.has(*column, *tick));
             let lost = there.filter(|cell| self.wants(*cell) && !self.has.contains(cell));
             let lost = lost.collect();
-            (sieve, lost)
+            (bisection, lost)
         }
     }
 
@@ -448,8 +448,8 @@ mod tests {
             is_in_order: true,
             ..Receiver::default()
         };
-        let (sieve, lost) = receiver.run(&grid(), false);
-        assert_eq!((sieve.taken(), sieve.refused()), (2000, 0));
+        let (bisection, lost) = receiver.run(&grid(), false);
+        assert_eq!((bisection.taken(), bisection.refused()), (2000, 0));
         assert_eq!((lost, receiver.questions), (Vec::new(), 4));
     }
 
@@ -463,8 +463,12 @@ mod tests {
                         bad_cells: BTreeSet::from([(column, tick)]),
                         ..Receiver::default()
                     };
-                    let (sieve, lost) = receiver.run(&grid(), false);
-                    assert_eq!((sieve.refused(), lost), (1, Vec::new()), "{column} {tick}");
+                    let (bisection, lost) = receiver.run(&grid(), false);
+                    assert_eq!(
+                        (bisection.refused(), lost),
+                        (1, Vec::new()),
+                        "{column} {tick}"
+                    );
                     assert!(receiver.questions < 100, "{}", receiver.questions);
                 }
             }
@@ -474,8 +478,8 @@ mod tests {
                     bad_columns: BTreeSet::from([column]),
                     ..Receiver::default()
                 };
-                let (sieve, lost) = receiver.run(&grid(), false);
-                assert_eq!((sieve.refused(), lost), (50, Vec::new()), "{column}");
+                let (bisection, lost) = receiver.run(&grid(), false);
+                assert_eq!((bisection.refused(), lost), (50, Vec::new()), "{column}");
             }
         }
     }
@@ -487,12 +491,12 @@ mod tests {
             ..Receiver::default()
         };
         let mut receiver = old();
-        let (sieve, _) = receiver.run(&grid(), false);
-        assert_eq!((sieve.taken(), sieve.refused()), (0, 2000));
-        assert!(sieve.is_past());
+        let (bisection, _) = receiver.run(&grid(), false);
+        assert_eq!((bisection.taken(), bisection.refused()), (0, 2000));
+        assert!(bisection.is_past());
         assert!(receiver.questions <= 60, "{}", receiver.questions);
         let mut next = old();
-        next.run(&grid(), sieve.is_past());
+        next.run(&grid(), bisection.is_past());
         assert!(next.questions <= 36, "{}", next.questions);
     }
 
@@ -507,11 +511,11 @@ mod tests {
                     is_in_order,
                     ..Receiver::default()
                 };
-                let (sieve, lost) = receiver.run(&grid(), is_past);
+                let (bisection, lost) = receiver.run(&grid(), is_past);
                 // In-order receivers may lose a little of the series that was asked for the end of what is too old.
                 let may_lose = if is_in_order { 13 } else { 0 };
                 assert!(lost.len() <= may_lose, "{floor} {is_past} {lost:?}");
-                assert_eq!(sieve.taken() + sieve.refused(), 2000);
+                assert_eq!(bisection.taken() + bisection.refused(), 2000);
                 assert!(receiver.questions < 200, "{floor} {}", receiver.questions);
             }
         }
@@ -537,10 +541,10 @@ mod tests {
                 bad_cells: cells,
                 ..Receiver::default()
             };
-            let (sieve, lost) = receiver.run(&grid, is_past);
+            let (bisection, lost) = receiver.run(&grid, is_past);
             prop_assert_eq!(lost, Vec::new());
-            prop_assert_eq!(sieve.taken() + sieve.refused(), u64::try_from(all).unwrap());
-            prop_assert_eq!(sieve.taken(), u64::try_from(receiver.has.len()).unwrap());
+            prop_assert_eq!(bisection.taken() + bisection.refused(), u64::try_from(all).unwrap());
+            prop_assert_eq!(bisection.taken(), u64::try_from(receiver.has.len()).unwrap());
         }
 
         #[test]
@@ -548,16 +552,16 @@ mod tests {
             answers in prop::collection::vec(any::<bool>(), 1..400),
             is_past: bool,
         ) {
-            let mut sieve = Sieve::new(grid(), 500, is_past);
+            let mut bisection = Bisection::new(grid(), 500, is_past);
             let mut answers = answers.into_iter().cycle();
             let mut questions = 0;
-            while sieve.question().is_some() {
+            while bisection.question().is_some() {
                 let taken = answers.next().unwrap();
-                sieve.answered(if taken { Verdict::Taken } else { Verdict::Refused });
+                bisection.answered(if taken { Verdict::Taken } else { Verdict::Refused });
                 questions += 1;
             }
             prop_assert!(questions < 4 * 2 * 257, "{questions}");
-            prop_assert_eq!(sieve.taken() + sieve.refused(), 2000);
+            prop_assert_eq!(bisection.taken() + bisection.refused(), 2000);
         }
     }
 }

@@ -100,7 +100,7 @@ impl Side {
 
 /// One step with what it showed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Rung {
+pub struct Probe {
     /// The step.
     pub step: Step,
     /// Its result.
@@ -113,7 +113,7 @@ pub struct Rung {
     pub fix: Option<String>,
 }
 
-impl Rung {
+impl Probe {
     /// A step that needs no more words.
     pub fn new(step: Step, outcome: Outcome, seen: impl Into<String>) -> Self {
         Self {
@@ -147,33 +147,36 @@ impl Rung {
 
 /// Finds the side that has the problem, and the sentence for it. The last step that works proves
 /// those before it, even those that seemed to fail.
-pub fn verdict(rungs: &[Rung]) -> (Side, String) {
+pub fn verdict(probes: &[Probe]) -> (Side, String) {
     let is_aside = |step| matches!(step, Step::Clock | Step::Cluster);
-    let is_ok = |rung: &Rung| rung.outcome == Outcome::Ok && !is_aside(rung.step);
-    let proven = rungs.iter().rposition(is_ok).unwrap_or(0);
-    let failed = rungs.iter().enumerate().find_map(|(index, rung)| {
-        let Outcome::Failed(side) = rung.outcome else {
+    let is_ok = |probe: &Probe| probe.outcome == Outcome::Ok && !is_aside(probe.step);
+    let proven = probes.iter().rposition(is_ok).unwrap_or(0);
+    let failed = probes.iter().enumerate().find_map(|(index, probe)| {
+        let Outcome::Failed(side) = probe.outcome else {
             return None;
         };
-        let counts = index > proven || is_aside(rung.step) || proven == 0;
-        counts.then_some((side, rung))
+        let counts = index > proven || is_aside(probe.step) || proven == 0;
+        counts.then_some((side, probe))
     });
-    if let Some((side, rung)) = failed {
+    if let Some((side, probe)) = failed {
         let who = match side {
             Side::Node => "this machine is the cause",
             Side::Network => "the network between this machine and the control plane is the cause",
             Side::ControlPlane => "the control plane is the cause",
             Side::None | Side::Unknown => "the cause is unknown",
         };
-        return (side, format!("{who}: {}", rung.seen));
+        return (side, format!("{who}: {}", probe.seen));
     }
-    let session = rungs.iter().find(|rung| rung.step == Step::Session);
+    let session = probes.iter().find(|probe| probe.step == Step::Session);
     // The way may work now although there is no session yet: nobody knows before there is one.
     if let Some(session) = session.filter(|session| session.outcome == Outcome::Unknown) {
         return (Side::Unknown, session.seen.clone());
     }
     let is_proof = |step| matches!(step, Step::Http | Step::Session);
-    if rungs.iter().any(|rung| is_proof(rung.step) && is_ok(rung)) {
+    if probes
+        .iter()
+        .any(|probe| is_proof(probe.step) && is_ok(probe))
+    {
         let all = "every step of the connection to the control plane works";
         return (Side::None, all.to_owned());
     }
@@ -198,8 +201,8 @@ mod tests {
         Step::Cluster,
     ];
 
-    fn ladder(outcomes: &str) -> Vec<Rung> {
-        let rungs = ALL.into_iter().zip(outcomes.chars()).map(|(step, letter)| {
+    fn ladder(outcomes: &str) -> Vec<Probe> {
+        let probes = ALL.into_iter().zip(outcomes.chars()).map(|(step, letter)| {
             let outcome = match letter {
                 '+' => Outcome::Ok,
                 'n' => Outcome::Failed(Side::Node),
@@ -208,9 +211,9 @@ mod tests {
                 '-' => Outcome::Skipped,
                 _ => Outcome::Unknown,
             };
-            Rung::new(step, outcome, step.words().0)
+            Probe::new(step, outcome, step.words().0)
         });
-        rungs.collect()
+        probes.collect()
     }
 
     #[test]

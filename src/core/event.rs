@@ -2,9 +2,9 @@
 //!
 //! The same thing again within a minute is one event with a count; who reports it adds it up ([`Tally`]).
 
-mod sightings;
+mod deduplication;
 
-pub use sightings::{Sighting, Sightings, Told};
+pub use deduplication::{Deduplication, Sighting, Told};
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,7 @@ use crate::{
     tasks::{
         link::{
             lease,
-            lease_gate::{Permission, Permit},
+            lease_gate::{LeaseGate, Permission},
             takeover,
             uplink::{self},
         },
@@ -67,11 +67,11 @@ impl Agent {
             self.spawn(takeover::guard(
                 client,
                 namespace,
-                Rc::clone(&self.board),
+                Rc::clone(&self.shared_state),
                 commands.clone(),
             ))
         });
-        let (permit, lease) = self.take_part(&identity, &notes, commands).await;
+        let (lease_gate, lease) = self.take_part(&identity, &notes, commands).await;
         let membership = parts::membership(&identity);
         let mut settings = link::Settings::new(identity.agent_id.clone());
         settings.registers_first = self
@@ -80,7 +80,7 @@ impl Agent {
             .is_some_and(|known| known.credential().is_news());
         settings.heartbeat_every = self.settings.agent.heartbeat;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
-        let machine = Link::new(settings, membership, seed, self.board.now());
+        let machine = Link::new(settings, membership, seed, self.shared_state.now());
         let (token, jobs) = (self.settings.pipeops.token.clone(), self.jobs.clone());
         let read = move || -> uplink::Reading {
             let (token, jobs) = (token.clone(), jobs.clone());
@@ -98,8 +98,8 @@ impl Agent {
             facts: Rc::clone(&self.facts),
             proxy: Rc::clone(&self.proxy),
             delivery: Rc::clone(&self.delivery),
-            board: Rc::clone(&self.board),
-            permit,
+            shared_state: Rc::clone(&self.shared_state),
+            lease_gate,
             commands: received,
             executor: Rc::clone(&self.executor),
         };
@@ -119,11 +119,11 @@ impl Agent {
         identity: &Identity,
         notes: &store::Notes,
         commands: Sender<Command>,
-    ) -> (Rc<Permit>, Option<(Task<()>, Sender<()>)>) {
+    ) -> (Rc<LeaseGate>, Option<(Task<()>, Sender<()>)>) {
         let Some(client) = self.cluster.clone() else {
-            return (Rc::new(Permit::new(Permission::Always)), None);
+            return (Rc::new(LeaseGate::new(Permission::Always)), None);
         };
-        let permit = Rc::new(Permit::new(lease::not_asked_yet()));
+        let lease_gate = Rc::new(LeaseGate::new(lease::not_asked_yet()));
         let name = parts::lease_name(&self.store, notes).await;
         let settings = election::Settings {
             me: Party {
@@ -132,24 +132,24 @@ impl Agent {
                 host: self.facts.host().hostname.clone().unwrap_or_default(),
             },
             knows_rivals: notes.get(lease::NOTE_RIVALS) == Some(lease::RIVALS),
-            ask_until: self.board.started().mono.after(takeover::ASK_FOR),
+            ask_until: self.shared_state.started().mono.after(takeover::ASK_FOR),
         };
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
-        let election = Election::new(settings, seed, self.board.now().mono);
+        let election = Election::new(settings, seed, self.shared_state.now().mono);
         let left = identity.left_behind.as_ref();
         let parts = lease::Parts {
             client,
             namespace: self.settings.agent.namespace.to_string(),
             fix: parts::manifest(&self.settings).command(),
-            permit: Rc::clone(&permit),
+            lease_gate: Rc::clone(&lease_gate),
             commands,
-            board: Rc::clone(&self.board),
+            shared_state: Rc::clone(&self.shared_state),
             store: self.store.clone(),
             copied_from: left.and_then(|left| left.cluster_id.clone()),
         };
         let (stop, stopped) = bounded(1);
         let task = self.spawn(lease::run(parts, election, stopped));
-        (permit, Some((task, stop)))
+        (lease_gate, Some((task, stop)))
     }
 
     /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it
@@ -165,7 +165,7 @@ impl Agent {
                 delegate: &delegate,
                 revocation: &revocation,
                 store: agent.store.clone(),
-                board: &agent.board,
+                shared_state: &agent.shared_state,
                 commands,
             };
             let is_idle = || agent.proxy.load().exchanges == 0;
@@ -193,12 +193,12 @@ impl Agent {
             self.facts.call_me(&decision.identity.agent_id);
             match (decision.linking, &self.cluster) {
                 (Linking::AfterCluster, Some(client)) => {
-                    evidence.installed = takeover::ask(client, namespace, &self.board).await;
+                    evidence.installed = takeover::ask(client, namespace, &self.shared_state).await;
                 }
                 (Linking::Held, Some(client)) => {
                     self.say(&decision);
                     evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
-                    self.board.clear("identity.go-agent-runs");
+                    self.shared_state.clear("identity.go-agent-runs");
                 }
                 (Linking::Free | Linking::AfterCluster | Linking::Held, _) => {
                     self.say(&decision);
@@ -215,10 +215,12 @@ impl Agent {
         for remark in &decision.remarks {
             let sentence = remark.sentence(&decision.identity.agent_id);
             match remark.condition() {
-                Some((id, severity)) => {
-                    self.board
-                        .report(id, severity, sentence, remark.fix().map(str::to_owned))
-                }
+                Some((id, severity)) => self.shared_state.report(
+                    id,
+                    severity,
+                    sentence,
+                    remark.fix().map(str::to_owned),
+                ),
                 None => ::log::info!("{sentence}"),
             }
         }
@@ -229,10 +231,10 @@ impl Agent {
         loop {
             match self.network.caller(&self.settings) {
                 Ok(caller) => {
-                    self.board.clear("link.settings");
+                    self.shared_state.clear("link.settings");
                     return caller;
                 }
-                Err(error) => self.board.report(
+                Err(error) => self.shared_state.report(
                     "link.settings",
                     Severity::Critical,
                     error.sentence(),

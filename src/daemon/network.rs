@@ -55,7 +55,7 @@ impl Agent {
         }
         self.show(&loaded, address);
         let certificate = &loaded.served;
-        let url = self.board.dashboard.borrow().urls.join(" ");
+        let url = self.shared_state.dashboard.borrow().urls.join(" ");
         ::log::warn!(
             "the dashboard is reachable from other machines at {url} certificate_sha256={}",
             certificate.fingerprint()
@@ -89,7 +89,7 @@ impl Agent {
 
     fn cannot_show(&self, error: Error) {
         let told = error.sentence();
-        self.board
+        self.shared_state
             .report(CERTIFICATE, Severity::Warning, told, error.fix);
     }
 
@@ -124,11 +124,12 @@ impl Agent {
         match &loaded.doubt {
             Some(doubt) => {
                 let (told, fix) = (doubt.sentence(), doubt.fix.clone());
-                self.board.report(CERTIFICATE, Severity::Warning, told, fix);
+                self.shared_state
+                    .report(CERTIFICATE, Severity::Warning, told, fix);
             }
-            None => self.board.clear(CERTIFICATE),
+            None => self.shared_state.clear(CERTIFICATE),
         }
-        self.board.dashboard.replace(DashboardView {
+        self.shared_state.dashboard.replace(DashboardView {
             urls: self.urls(loaded, address),
             certificate: Some(CertificateView {
                 fingerprint: loaded.served.fingerprint().to_owned(),
@@ -144,7 +145,8 @@ impl Agent {
             "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, it was {before}"
         );
         ::log::warn!("{told}");
-        self.board.happened(CERTIFICATE, Severity::Note, told);
+        self.shared_state
+            .happened(CERTIFICATE, Severity::Note, told);
     }
 
     /// Addresses of the page for other machines: first the names in the certificate.
@@ -153,7 +155,7 @@ impl Agent {
             ip if ip.is_unspecified() => addresses(),
             ip => vec![ip],
         };
-        let usual = self.board.link.borrow().local_ip;
+        let usual = self.shared_state.link.borrow().local_ip;
         let (first, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| Some(*it) == usual);
         let addresses = first.into_iter().chain(others).map(|ip| ip.to_string());
         let settings = self.settings.dashboard.names.iter().cloned();

@@ -31,7 +31,7 @@ impl Agent {
             told,
             store: self.store.clone(),
             host: self.facts.host().hostname.clone().unwrap_or_default(),
-            board: &self.board,
+            shared_state: &self.shared_state,
             look_every: LOOK_EVERY,
         };
         notify::run(parts).await;

@@ -55,7 +55,7 @@ use crate::{
             delegate::Delegate,
             manifest::Rights,
         },
-        state::Board,
+        state::SharedState,
         telemetry::{
             liveness::Pulse,
             sample::{self, Sampler},
@@ -82,7 +82,11 @@ pub(super) fn wall() -> Wall {
 }
 
 /// Opens the samples. What is wrong with them is a condition.
-pub(super) async fn telemetry(settings: &Settings, board: &Board, jobs: Jobs) -> Result<Telemetry> {
+pub(super) async fn telemetry(
+    settings: &Settings,
+    shared_state: &SharedState,
+    jobs: Jobs,
+) -> Result<Telemetry> {
     let options = telemetry::Options {
         disk_bytes_max: settings.telemetry.disk_bytes_max,
         // Without an id each start is a boot of its own.
@@ -90,9 +94,9 @@ pub(super) async fn telemetry(settings: &Settings, board: &Board, jobs: Jobs) ->
         epoch: u64::from_ne_bytes(random::bytes::<8>()?),
     };
     let directory = &settings.agent.state_dir;
-    let options = (options, board.now());
+    let options = (options, shared_state.now());
     let (opened, conditions) = Telemetry::open_listed(directory, options, jobs).await?;
-    board.show_all(&telemetry::CONDITIONS, conditions);
+    shared_state.show_all(&telemetry::CONDITIONS, conditions);
     Ok(opened)
 }
 
@@ -108,10 +112,10 @@ impl Network {
     }
 
     /// Says whether the wall clock shows a time that cannot be. The sentence has no time of now in it, so that it stays the same.
-    pub(super) fn tell_clock(&self, board: &Board) {
+    pub(super) fn tell_clock(&self, shared_state: &SharedState) {
         let passed = self.clock.floor();
         if !is_behind(wall(), passed) {
-            board.clear(CLOCK);
+            shared_state.clear(CLOCK);
             return;
         }
         let told = format!(
@@ -119,7 +123,7 @@ impl Network {
             passed.rfc3339()
         );
         let fix = "synchronize it with a time server, or set it by hand, in UTC: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; pipeops-agent doctor shows which time service is installed";
-        board.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
+        shared_state.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
     }
 
     pub(super) fn new(settings: &Settings, recorded: Wall) -> Self {
@@ -143,10 +147,14 @@ impl Network {
     }
 
     /// Reads the machine.
-    pub(super) fn sampler(&self, settings: &Settings, board: &Rc<Board>) -> Sampler {
+    pub(super) fn sampler(&self, settings: &Settings, shared_state: &Rc<SharedState>) -> Sampler {
         let is_believed = self.believer();
         let every = settings.telemetry.interval;
-        Sampler::new(sample::Parts::new(every, is_believed, Rc::clone(board)))
+        Sampler::new(sample::Parts::new(
+            every,
+            is_believed,
+            Rc::clone(shared_state),
+        ))
     }
 
     /// Opens sessions with the control plane.
@@ -270,14 +278,14 @@ pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Sour
 pub(super) fn cluster(
     settings: &Settings,
     network: &Network,
-    board: &Board,
+    shared_state: &SharedState,
     (executor, jobs): (&Rc<LocalExecutor<'static>>, &Jobs),
 ) -> Option<Client> {
     let named = settings.agent.kubeconfig.as_deref();
     let Some(source) = source(named, &settings.surroundings) else {
         let fix = "install k3s, or set a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration";
         let sentence = "no cluster is configured: only the host is reported";
-        board.report(
+        shared_state.report(
             "cluster.none",
             Severity::Note,
             sentence,
@@ -288,7 +296,7 @@ pub(super) fn cluster(
     // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
     let server = kubeconfig::load(&source)
         .map_or_else(|_| "not known yet".to_owned(), |cluster| cluster.server);
-    board.cluster.borrow_mut().server = Some(server);
+    shared_state.cluster.borrow_mut().server = Some(server);
     let settings = kube::Settings {
         source,
         proxies: network.proxies.clone(),
@@ -297,7 +305,7 @@ pub(super) fn cluster(
         jobs: jobs.clone(),
     };
     let client = Client::new(&settings, network.dialer.clone(), Rc::clone(executor));
-    board.cluster.borrow_mut().heard = Some(client.heard());
+    shared_state.cluster.borrow_mut().heard = Some(client.heard());
     Some(client)
 }
 
@@ -316,8 +324,16 @@ pub(super) fn external_labels(
 }
 
 /// What this box tells about itself.
-pub(super) fn facts(settings: &Settings, board: &Rc<Board>, delegate: Option<&Delegate>) -> Facts {
-    let facts = Facts::new(profile(settings), PathBuf::from("/"), Rc::clone(board));
+pub(super) fn facts(
+    settings: &Settings,
+    shared_state: &Rc<SharedState>,
+    delegate: Option<&Delegate>,
+) -> Facts {
+    let facts = Facts::new(
+        profile(settings),
+        PathBuf::from("/"),
+        Rc::clone(shared_state),
+    );
     facts.giving(delegate.map(Delegate::credential))
 }
 
@@ -362,19 +378,19 @@ pub(super) fn delegate(
 }
 
 /// What finds out whether the cluster answers.
-pub(super) fn pulse(client: Option<&Client>, board: &Rc<Board>) -> Option<Rc<Pulse>> {
-    client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(board))))
+pub(super) fn pulse(client: Option<&Client>, shared_state: &Rc<SharedState>) -> Option<Rc<Pulse>> {
+    client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(shared_state))))
 }
 
 /// What compares the cluster with the manifest.
 pub(super) fn rights(
     delegate: Option<&Rc<Delegate>>,
-    board: &Rc<Board>,
+    shared_state: &Rc<SharedState>,
     proxy: &Rc<Proxy>,
 ) -> Option<Rc<Rights>> {
-    let (board, proxy) = (Rc::clone(board), Rc::clone(proxy));
+    let (shared_state, proxy) = (Rc::clone(shared_state), Rc::clone(proxy));
     let rules = Box::new(move || proxy.rules());
-    let rights = Rights::new(Rc::clone(delegate?), board, rules);
+    let rights = Rights::new(Rc::clone(delegate?), shared_state, rules);
     Some(Rc::new(rights))
 }
 
@@ -407,7 +423,7 @@ pub(super) fn proxy(
     settings: &Settings,
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
-    (book, jobs): (AuditWriter, Jobs),
+    (audit_writer, jobs): (AuditWriter, Jobs),
 ) -> Proxy {
     let parts = tasks::proxy::Parts {
         executor: Rc::clone(executor),
@@ -416,7 +432,7 @@ pub(super) fn proxy(
         rules: configured(settings).rules,
         spool: Spool::new(&settings.agent.state_dir).listed(jobs),
     };
-    Proxy::audited(parts, book)
+    Proxy::audited(parts, audit_writer)
 }
 
 /// What tells this agent from others that have the same agent id: by their settings, or because several took over what the Go agent

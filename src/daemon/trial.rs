@@ -12,7 +12,7 @@ use crate::{
     files::Jobs,
     host::clock,
     kube::Client,
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::handshake::Target,
 };
 
@@ -59,11 +59,15 @@ pub fn with_cluster<T>(
     settings: &Settings,
     work: impl AsyncFnOnce(Client) -> Result<T>,
 ) -> Result<T> {
-    let board = Board::new(clock::now);
+    let shared_state = SharedState::new(clock::now);
     let network = Network::new(settings, Wall::default());
     let executor = Rc::new(LocalExecutor::new());
-    let Some(client) = parts::cluster(settings, &network, &board, (&executor, &Jobs::default()))
-    else {
+    let Some(client) = parts::cluster(
+        settings,
+        &network,
+        &shared_state,
+        (&executor, &Jobs::default()),
+    ) else {
         return Err(Error::new("no cluster is configured").fix(
             "set one: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration",
         ));

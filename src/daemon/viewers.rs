@@ -43,12 +43,12 @@ impl Agent {
         let watcher = Watcher {
             stream: &self.stream,
             status: &|| local.status(),
-            now: &|| self.board.now(),
+            now: &|| self.shared_state.now(),
             lines_after: &lines_after,
         };
         let told = watcher.run();
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
-        let examined = future::zip(self.chronicle.run(), local.examine());
+        let examined = future::zip(self.publisher.run(), local.examine());
         future::zip(future::zip(served, told), examined).await;
     }
 
@@ -76,7 +76,7 @@ impl Agent {
         if let Some(address) = server.address() {
             let url = format!("http://{address}");
             ::log::info!("dashboard at {url}/, Prometheus metrics at {url}/metrics");
-            self.board.dashboard.replace(DashboardView {
+            self.shared_state.dashboard.replace(DashboardView {
                 urls: vec![url],
                 certificate: None,
             });
@@ -111,7 +111,7 @@ impl Agent {
                 target: Target::controller(&self.settings.pipeops.api_url.to_string()),
                 caller: Box::new(caller),
                 token: Box::new(token),
-                board: Rc::clone(&self.board),
+                shared_state: Rc::clone(&self.shared_state),
                 clock: clock::now,
             }),
             settings: settings(&self.settings),
@@ -139,12 +139,16 @@ impl Agent {
         loop {
             match bind().await {
                 Ok(server) => {
-                    self.board.clear(condition);
+                    self.shared_state.clear(condition);
                     return server;
                 }
                 Err(error) => {
-                    self.board
-                        .report(condition, Severity::Warning, error.sentence(), error.fix);
+                    self.shared_state.report(
+                        condition,
+                        Severity::Warning,
+                        error.sentence(),
+                        error.fix,
+                    );
                 }
             }
             Timer::after(TEND_EVERY).await;

@@ -4,7 +4,7 @@
 use std::{net::IpAddr, path::Path};
 
 use super::facts::{line, text};
-use crate::core::diagnosis::{Outcome, Rung, Side, Step};
+use crate::core::diagnosis::{Outcome, Probe, Side, Step};
 
 /// Interfaces that containers and tunnels make: they are up without a cable.
 const MADE: [&str; 12] = [
@@ -39,7 +39,7 @@ pub fn addresses() -> Vec<IpAddr> {
 }
 
 /// The first steps of the way.
-pub fn rungs(root: &Path) -> [Rung; 3] {
+pub fn probes(root: &Path) -> [Probe; 3] {
     let interfaces = interfaces(root);
     [carrier(&interfaces), address(root), route(root)]
 }
@@ -63,7 +63,7 @@ fn interfaces(root: &Path) -> Vec<(String, bool)> {
     found
 }
 
-fn carrier(interfaces: &[(String, bool)]) -> Rung {
+fn carrier(interfaces: &[(String, bool)]) -> Probe {
     let named = |is_up: bool| {
         let names = interfaces.iter().filter(|(_, up)| *up == is_up);
         names
@@ -73,23 +73,23 @@ fn carrier(interfaces: &[(String, bool)]) -> Rung {
     };
     let (up, down) = (named(true), named(false));
     match (up.as_str(), down.as_str()) {
-        ("", "") => Rung::new(
+        ("", "") => Probe::new(
             Step::Carrier,
             Outcome::Unknown,
             "no network interface is visible here",
         ),
-        ("", down) => Rung::new(
+        ("", down) => Probe::new(
             Step::Carrier,
             Outcome::Failed(Side::Node),
             format!("no cable or Wi-Fi is connected: {down}"),
         )
         .fix("connect the cable or the Wi-Fi: nmcli device status, or ip link"),
-        (up, _) => Rung::new(Step::Carrier, Outcome::Ok, format!("{up} is connected")),
+        (up, _) => Probe::new(Step::Carrier, Outcome::Ok, format!("{up} is connected")),
     }
 }
 
 /// Addresses of this machine that are not its own loopback, as the kernel lists them.
-fn address(root: &Path) -> Rung {
+fn address(root: &Path) -> Probe {
     let v4 = text(root, "proc/net/fib_trie").map(|trie| own_v4(&trie));
     let v6 = text(root, "proc/net/if_inet6").map(|list| own_v6(&list));
     let is_blind = v4.is_none() && v6.is_none();
@@ -97,7 +97,7 @@ fn address(root: &Path) -> Rung {
     found.extend(v6.unwrap_or_default());
     let is_wanting = |address: &String| address.starts_with("169.254.");
     if is_blind {
-        return Rung::new(
+        return Probe::new(
             Step::Address,
             Outcome::Unknown,
             "the kernel does not list addresses here",
@@ -110,7 +110,7 @@ fn address(root: &Path) -> Rung {
         .cloned()
         .collect();
     match (shown.is_empty(), found.is_empty()) {
-        (false, _) => Rung::new(Step::Address, Outcome::Ok, shown.join(", ")),
+        (false, _) => Probe::new(Step::Address, Outcome::Ok, shown.join(", ")),
         (true, true) => no_address("this machine has no address"),
         (true, false) => no_address(
             "this machine has a link-local address only, because no DHCP server answered",
@@ -118,8 +118,8 @@ fn address(root: &Path) -> Rung {
     }
 }
 
-fn no_address(seen: &str) -> Rung {
-    Rung::new(Step::Address, Outcome::Failed(Side::Node), seen)
+fn no_address(seen: &str) -> Probe {
+    Probe::new(Step::Address, Outcome::Failed(Side::Node), seen)
         .fix("check the DHCP server (the router), or configure a static address; ip address shows the current ones")
 }
 
@@ -152,11 +152,11 @@ fn own_v6(list: &str) -> Vec<String> {
 }
 
 /// The interface and the router of the default route, in either protocol.
-fn route(root: &Path) -> Rung {
+fn route(root: &Path) -> Probe {
     let v4 = text(root, "proc/net/route");
     let v6 = text(root, "proc/net/ipv6_route");
     if v4.is_none() && v6.is_none() {
-        return Rung::new(
+        return Probe::new(
             Step::Route,
             Outcome::Unknown,
             "the kernel does not list routes here",
@@ -169,8 +169,8 @@ fn route(root: &Path) -> Rung {
         .as_deref()
         .and_then(|table| table.lines().find_map(default_v6));
     match v4.or(v6) {
-        Some(seen) => Rung::new(Step::Route, Outcome::Ok, seen),
-        None => Rung::new(
+        Some(seen) => Probe::new(Step::Route, Outcome::Ok, seen),
+        None => Probe::new(
             Step::Route,
             Outcome::Failed(Side::Node),
             "there is no default route",
@@ -244,16 +244,16 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, content).unwrap();
         };
-        for rung in rungs(root.path()) {
-            assert_eq!(rung.outcome, Outcome::Unknown, "{rung:?}");
+        for probe in probes(root.path()) {
+            assert_eq!(probe.outcome, Outcome::Unknown, "{probe:?}");
         }
         at("sys/class/net/eth0/operstate", "down\n");
         at("sys/class/net/lo/carrier", "1\n");
         at("proc/net/fib_trie", "|-- 127.0.0.1\n /32 host LOCAL\n");
         at("proc/net/route", "Iface\tDestination\n");
-        for rung in rungs(root.path()) {
-            assert_eq!(rung.outcome, Outcome::Failed(Side::Node), "{rung:?}");
-            assert!(rung.fix.is_some(), "{rung:?}");
+        for probe in probes(root.path()) {
+            assert_eq!(probe.outcome, Outcome::Failed(Side::Node), "{probe:?}");
+            assert!(probe.fix.is_some(), "{probe:?}");
         }
     }
 }

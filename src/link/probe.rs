@@ -7,7 +7,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use super::dial::Caller;
 use crate::{
     core::{
-        diagnosis::{Outcome, Rung, Side, Step},
+        diagnosis::{Outcome, Probe, Side, Step},
         time::{Now, Wall, in_words},
     },
     net::{
@@ -37,9 +37,9 @@ pub async fn climb(
     target: &Target,
     token: Option<&str>,
     clock: fn() -> Now,
-) -> Vec<Rung> {
+) -> Vec<Probe> {
     let steps = [Step::Dns, Step::Tcp, Step::Tls, Step::Http, Step::Clock];
-    let mut rungs = Vec::new();
+    let mut probes = Vec::new();
     let way = Way {
         caller,
         target,
@@ -47,13 +47,13 @@ pub async fn climb(
         peer: Peer::new(&target.host, target.port),
         clock,
     };
-    way.climb(&mut rungs).await;
+    way.climb(&mut probes).await;
     for step in steps {
-        if rungs.iter().all(|rung| rung.step != step) {
-            rungs.push(Rung::skipped(step));
+        if probes.iter().all(|probe| probe.step != step) {
+            probes.push(Probe::skipped(step));
         }
     }
-    rungs
+    probes
 }
 
 struct Way<'a> {
@@ -66,7 +66,7 @@ struct Way<'a> {
 
 impl Way<'_> {
     /// Adds steps until one fails.
-    async fn climb(&self, rungs: &mut Vec<Rung>) -> Option<()> {
+    async fn climb(&self, probes: &mut Vec<Probe>) -> Option<()> {
         let proxy = self.caller.proxies.between(&self.peer);
         let nearest = proxy.map_or(&self.peer, |proxy| &proxy.target);
         let by = match proxy {
@@ -77,7 +77,7 @@ impl Way<'_> {
         let start = (self.clock)();
         let found = self.caller.dialer.look_up(nearest, STEP_WITHIN).await;
         let took = (self.clock)().mono.since(start.mono);
-        let addresses = Self::step(rungs, Step::Dns, took, found, |found| {
+        let addresses = Self::step(probes, Step::Dns, took, found, |found| {
             let some: Vec<_> = found
                 .iter()
                 .take(3)
@@ -97,7 +97,7 @@ impl Way<'_> {
             .dial_any(&addresses, &name, STEP_WITHIN)
             .await;
         let took = (self.clock)().mono.since(start.mono);
-        drop(Self::step(rungs, Step::Tcp, took, made, |_| {
+        drop(Self::step(probes, Step::Tcp, took, made, |_| {
             format!("{name} accepts connections{by}")
         })?);
 
@@ -110,7 +110,7 @@ impl Way<'_> {
         let made = self.caller.dialer.dial(&route, STEP_WITHIN).await;
         let took = (self.clock)().mono.since(start.mono);
         let host = self.target.host_header();
-        let stream = Self::step(rungs, Step::Tls, took, made, |_| match tls {
+        let stream = Self::step(probes, Step::Tls, took, made, |_| match tls {
             Some(_) => format!("{host} has a valid certificate"),
             None => "TLS is not configured".to_owned(),
         })?;
@@ -119,11 +119,11 @@ impl Way<'_> {
         let asked = deadline(STEP_WITHIN, self.ask(stream, &host)).await;
         let head = asked.unwrap_or_else(|late| Err(late.to_string()));
         let now = (self.clock)();
-        let (rung, date) = answered(&host, head, self.token.is_some());
-        let is_answer = rung.outcome == Outcome::Ok;
-        rungs.push(rung.took(now.mono.since(start.mono)));
+        let (probe, date) = answered(&host, head, self.token.is_some());
+        let is_answer = probe.outcome == Outcome::Ok;
+        probes.push(probe.took(now.mono.since(start.mono)));
         if is_answer {
-            rungs.push(clocks(date, now.wall));
+            probes.push(clocks(date, now.wall));
         }
         Some(())
     }
@@ -157,7 +157,7 @@ impl Way<'_> {
 
     /// Adds a step; what it made, where it worked.
     fn step<T>(
-        rungs: &mut Vec<Rung>,
+        probes: &mut Vec<Probe>,
         step: Step,
         took: Duration,
         made: Result<T, net::Error>,
@@ -165,14 +165,14 @@ impl Way<'_> {
     ) -> Option<T> {
         match made {
             Ok(made) => {
-                rungs.push(Rung::new(step, Outcome::Ok, told(&made)).took(took));
+                probes.push(Probe::new(step, Outcome::Ok, told(&made)).took(took));
                 Some(made)
             }
             Err(error) => {
-                let rung = Rung::new(step, Outcome::Failed(blame(&error)), error.to_string());
-                rungs.push(Rung {
+                let probe = Probe::new(step, Outcome::Failed(blame(&error)), error.to_string());
+                probes.push(Probe {
                     fix: error.fix(),
-                    ..rung.took(took)
+                    ..probe.took(took)
                 });
                 None
             }
@@ -205,13 +205,13 @@ const fn blame(error: &net::Error) -> Side {
 
 /// Result of an answer: any status below 500 proves a working server, except one that rejects the
 /// token.
-fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Rung, Option<Wall>) {
+fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Probe, Option<Wall>) {
     let head = match head {
         Ok(head) => head,
         Err(why) => {
             let seen = format!("{host} does not answer: {why}");
             return (
-                Rung::new(Step::Http, Outcome::Failed(Side::ControlPlane), seen),
+                Probe::new(Step::Http, Outcome::Failed(Side::ControlPlane), seen),
                 None,
             );
         }
@@ -223,34 +223,34 @@ fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Rung,
         let status = words.next()?.parse::<u16>().ok()?;
         is_http.then_some(status)
     });
-    let rung = match status {
-        None => Rung::new(
+    let probe = match status {
+        None => Probe::new(
             Step::Http,
             Outcome::Failed(Side::Network),
             format!("{host} does not answer with HTTP"),
         )
         .fix("check pipeops.api_url, and whether another server answers at that address"),
-        Some(status) if status >= 500 => Rung::new(
+        Some(status) if status >= 500 => Probe::new(
             Step::Http,
             Outcome::Failed(Side::ControlPlane),
             format!("{host} answers HTTP {status}"),
         )
         .fix("wait: the agent keeps trying, and no recorded data is lost"),
-        Some(401 | 403) if has_token => Rung::new(
+        Some(401 | 403) if has_token => Probe::new(
             Step::Http,
             Outcome::Failed(Side::Node),
             format!("the token was rejected by {host}"),
         )
         .fix(TOKEN_FIX),
         // Without a token, or without an upgrade, most answers are refusals.
-        Some(_) => Rung::new(Step::Http, Outcome::Ok, format!("{host} answers")),
+        Some(_) => Probe::new(Step::Http, Outcome::Ok, format!("{host} answers")),
     };
     let date = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("date")
             .then(|| date(value.trim()))?
     });
-    (rung, date)
+    (probe, date)
 }
 
 /// A time like `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -266,9 +266,9 @@ fn date(text: &str) -> Option<Wall> {
 }
 
 /// Compares this machine's clock with the control plane's.
-fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
+fn clocks(theirs: Option<Wall>, ours: Wall) -> Probe {
     let Some(theirs) = theirs else {
-        return Rung::new(
+        return Probe::new(
             Step::Clock,
             Outcome::Unknown,
             "the control plane does not send its time",
@@ -277,7 +277,7 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
     let apart = ours.millis().saturating_sub(theirs.millis());
     let by = Duration::from_millis(apart.unsigned_abs());
     if by <= CLOCK_FINE {
-        return Rung::new(
+        return Probe::new(
             Step::Clock,
             Outcome::Ok,
             "this machine and the control plane have the same time",
@@ -293,7 +293,7 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Rung {
     } else {
         Outcome::Ok
     };
-    Rung::new(Step::Clock, outcome, seen)
+    Probe::new(Step::Clock, outcome, seen)
         .fix("timedatectl set-ntp true, or without a network: date -u -s 'YYYY-MM-DD HH:MM:SS'")
 }
 

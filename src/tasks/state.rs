@@ -124,9 +124,9 @@ pub struct HostView {
     pub memory_share: Option<f64>,
 }
 
-/// The board.
+/// The shared state.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedState {
     clock: fn() -> Now,
     started: Now,
     conditions: RefCell<Conditions>,
@@ -147,7 +147,7 @@ pub struct Board {
     pub examined: Cell<Option<Mono>>,
 }
 
-impl Board {
+impl SharedState {
     /// An empty board.
     pub fn new(clock: fn() -> Now) -> Self {
         Self {
@@ -305,12 +305,12 @@ mod tests {
 
     #[test]
     fn a_condition_is_an_event_when_it_begins_and_when_it_ends_and_not_in_between() {
-        let board = Board::new(Now::default);
-        board.report("link.refused", Severity::Warning, "refused once", None);
-        board.report("link.refused", Severity::Warning, "refused twice", None);
-        board.clear("link.refused");
-        board.clear("link.refused");
-        let events = board.take_events(Tally::take);
+        let shared_state = SharedState::new(Now::default);
+        shared_state.report("link.refused", Severity::Warning, "refused once", None);
+        shared_state.report("link.refused", Severity::Warning, "refused twice", None);
+        shared_state.clear("link.refused");
+        shared_state.clear("link.refused");
+        let events = shared_state.take_events(Tally::take);
         let said: Vec<_> = events
             .iter()
             .map(|event| (&*event.what.subject, &*event.what.message, event.count))
@@ -325,6 +325,6 @@ mod tests {
                 .iter()
                 .all(|event| event.what.reason == "link.refused")
         );
-        assert!(board.take_events(Tally::take).is_empty());
+        assert!(shared_state.take_events(Tally::take).is_empty());
     }
 }

@@ -23,7 +23,7 @@ pub use cluster::{
     CLUSTER_PATH, ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH,
     PODS_PATH, PodPage, PodReport, WORKLOADS_PATH, WorkloadPage, WorkloadReport,
 };
-pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Rung};
+pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,

@@ -83,7 +83,7 @@ fn each_shape_is_described_field_by_field() {
         api::Environment,
         api::Note,
         api::Diagnosis,
-        api::Rung,
+        api::Probe,
         api::SeriesList,
         api::SeriesHead,
         api::Values,

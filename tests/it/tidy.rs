@@ -165,7 +165,7 @@ fn no_two_folders_of_tasks_import_each_other() {
 
 #[test]
 fn the_scan_of_tasks_sees_imports_in_braces() {
-    let text = "use crate::{\n    core::time,\n    tasks::{link::{lease, uplink::Parts}, proxy::Proxy, state::Board},\n};\n\
+    let text = "use crate::{\n    core::time,\n    tasks::{link::{lease, uplink::Parts}, proxy::Proxy, state::SharedState},\n};\n\
                 fn f() { crate::tasks::rights::look() }\n";
     let named: Vec<_> = modules_of_tasks(text).into_iter().collect();
     assert_eq!(named, ["link", "proxy", "rights", "state"]);

@@ -22,7 +22,7 @@ const GROUP_MAX: usize = 64;
 
 /// Subject of one compaction.
 #[derive(Debug)]
-pub(super) enum Rung {
+pub(super) enum Probe {
     /// These minutes are an hour that is over.
     Hour(Range, Block),
     /// This minute cannot be read.
@@ -37,13 +37,13 @@ pub(super) fn next(
     connection: &Connection,
     boots: &Boots,
     now_hour: (u32, u64),
-) -> rusqlite::Result<Option<Rung>> {
+) -> rusqlite::Result<Option<Probe>> {
     if let Some(rung) = hour(connection, boots, now_hour)? {
         return Ok(Some(rung));
     }
     for level in [Level::Raw, Level::Minutes, Level::Quarters] {
         if let Some(chunks) = group(connection, level, now_hour.0)? {
-            return Ok(Some(Rung::Roll(level, chunks)));
+            return Ok(Some(Probe::Roll(level, chunks)));
         }
     }
     Ok(None)
@@ -53,7 +53,7 @@ fn hour(
     connection: &Connection,
     boots: &Boots,
     now_hour: (u32, u64),
-) -> rusqlite::Result<Option<Rung>> {
+) -> rusqlite::Result<Option<Probe>> {
     let Some(all) = journal::bounds(connection)? else {
         return Ok(None);
     };
@@ -70,7 +70,7 @@ fn hour(
         };
         let Some(block) = minute.block else {
             if range.is_none() {
-                return Ok(Some(Rung::Damaged(one)));
+                return Ok(Some(Probe::Damaged(one)));
             }
             break;
         };
@@ -89,7 +89,7 @@ fn hour(
         range = Range::new(from, one.to());
         blocks.push(block);
     }
-    Ok(range.map(|range| Rung::Hour(range, Block::joined(&blocks))))
+    Ok(range.map(|range| Probe::Hour(range, Block::joined(&blocks))))
 }
 
 /// The oldest chunks of a level that become one chunk of the next, where their span is over.
@@ -119,15 +119,15 @@ fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<O
 pub(super) fn climb(
     transaction: &Transaction<'_>,
     boots: &Boots,
-    rung: &Rung,
+    rung: &Probe,
 ) -> rusqlite::Result<()> {
     match rung {
-        Rung::Hour(range, block) => {
+        Probe::Hour(range, block) => {
             chunk::insert_raw(transaction, block, *range)?;
             journal::delete(transaction, *range)
         }
-        Rung::Damaged(range) => journal::delete(transaction, *range),
-        Rung::Roll(level, chunks) => roll(transaction, boots, *level, chunks),
+        Probe::Damaged(range) => journal::delete(transaction, *range),
+        Probe::Roll(level, chunks) => roll(transaction, boots, *level, chunks),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     archive::{Archive, millis},
     boots::{self, Boots},
-    compact::{self, Rung},
+    compact::{self, Probe},
     forget, gaps, series,
     thin::{self, Cut},
 };
@@ -79,8 +79,8 @@ impl Archive {
             return Ok(false);
         };
         let damaged = match &rung {
-            Rung::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
-            Rung::Hour(..) | Rung::Roll(..) => None,
+            Probe::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
+            Probe::Hour(..) | Probe::Roll(..) => None,
         };
         self.change(damaged, |transaction, boots| {
             compact::climb(transaction, boots, &rung)

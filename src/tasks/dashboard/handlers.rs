@@ -8,7 +8,7 @@ use std::{io, rc::Rc, time::Duration};
 
 use smol::{Timer, future::FutureExt as _};
 
-use super::{login::Doorman, metrics, status};
+use super::{login::Logins, metrics, status};
 use crate::{
     core::{access::Inquiry, authorization::View, outbox::Backlog, policy::Level},
     dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
@@ -18,9 +18,9 @@ use crate::{
         link::registration::Facts,
         proxy::{Proxy, level::Access},
         rights::manifest::Rights,
-        state::Board,
+        state::SharedState,
         stream::Stream,
-        telemetry::{liveness::Pulse, publisher::Chronicle, sample::Sampler},
+        telemetry::{liveness::Pulse, publisher::Publisher, sample::Sampler},
     },
     wire::{
         api::{AccessWish, Load, SessionReport, Status},
@@ -46,7 +46,7 @@ const BACKLOG_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Local {
     /// State of all components.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// The machine.
     pub facts: Rc<Facts>,
     /// Running calls.
@@ -54,15 +54,15 @@ pub struct Local {
     /// Access level.
     pub access: Rc<Access>,
     /// Logins.
-    pub doorman: Rc<Doorman>,
+    pub login: Rc<Logins>,
     /// Sampler of the machine.
     pub sampler: Rc<Sampler>,
     /// Its samples, and their delivery.
     pub telemetry: telemetry::Handle,
     /// Audit and changes.
-    pub book: AuditWriter,
+    pub audit_writer: AuditWriter,
     /// Events.
-    pub chronicle: Rc<Chronicle>,
+    pub publisher: Rc<Publisher>,
     /// Live viewers.
     pub stream: Rc<Stream>,
     /// Sources of the views.
@@ -84,33 +84,38 @@ impl Answers for Local {
             spooled_bytes: load.spooled_bytes,
             ..Load::default()
         };
-        status::status(&self.board, &self.facts, self.access.in_short(), &load)
+        status::status(
+            &self.shared_state,
+            &self.facts,
+            self.access.in_short(),
+            &load,
+        )
     }
 
     fn session(&self, cookie: &str) -> Option<Session> {
-        self.doorman.session(cookie)
+        self.login.session(cookie)
     }
 
     fn report(&self, asked: &Asked) -> SessionReport {
-        self.doorman.report(asked)
+        self.login.report(asked)
     }
 
     fn turned_away(&self, why: Away) {
-        let mut counts = self.board.turned_away.get();
+        let mut counts = self.shared_state.turned_away.get();
         match why {
             Away::Full => counts.full += 1,
             Away::Slow => counts.slow += 1,
             Away::Unreadable => counts.unreadable += 1,
         }
-        self.board.turned_away.set(counts);
+        self.shared_state.turned_away.set(counts);
     }
 
     fn accept_failed(&self, error: &io::Error) -> Duration {
-        self.board.accept_failed(error)
+        self.shared_state.accept_failed(error)
     }
 
     fn accepted(&self) {
-        self.board.accepted();
+        self.shared_state.accepted();
     }
 
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
@@ -151,11 +156,11 @@ impl Answers for Local {
                 View::Decision => self.decision(&asked).await,
                 View::SetAccess => self.set_access(&asked).await,
                 View::Session => Reply::json(&self.report(&asked)),
-                View::LogIn => self.doorman.log_in(&asked).await,
-                View::LogOut => self.doorman.log_out(&asked).await,
-                View::LogOutEverywhere => self.doorman.log_out_everywhere(&asked).await,
-                View::IssueToken => self.doorman.issue(&asked).await,
-                View::SetPassword => self.doorman.set_password(&asked).await,
+                View::LogIn => self.login.log_in(&asked).await,
+                View::LogOut => self.login.log_out(&asked).await,
+                View::LogOutEverywhere => self.login.log_out_everywhere(&asked).await,
+                View::IssueToken => self.login.issue(&asked).await,
+                View::SetPassword => self.login.set_password(&asked).await,
             }
         })
     }
@@ -198,7 +203,7 @@ impl Local {
         let backlog = self.telemetry.backlog().or(late());
         let backlog = backlog.await.unwrap_or_default();
         let (version, load) = (self.facts.version(), self.proxy.load());
-        let page = metrics::page(&reading, &self.board, version, &load, backlog);
+        let page = metrics::page(&reading, &self.shared_state, version, &load, backlog);
         Reply::whole(exposition::CONTENT_TYPE, page)
     }
 

@@ -22,7 +22,7 @@ use crate::{
     error::Result,
     host::{clock, random},
     store::Notes,
-    tasks::{audit::AuditWriter, state::Board},
+    tasks::{audit::AuditWriter, state::SharedState},
     wire::{
         self,
         api::{
@@ -44,18 +44,18 @@ const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 
 /// The doorman.
 #[derive(Debug)]
-pub struct Doorman {
+pub struct Logins {
     keys: RefCell<Keys>,
-    book: AuditWriter,
-    board: Rc<Board>,
-    /// One password at a time: the board has other things to do.
+    audit_writer: AuditWriter,
+    shared_state: Rc<SharedState>,
+    /// One password at a time: the shared state has other things to do.
     counting: Mutex<()>,
 }
 
-impl Doorman {
+impl Logins {
     /// Takes up what was kept.
-    pub fn new(book: AuditWriter, board: Rc<Board>, notes: &Notes) -> Self {
-        let now = board.now();
+    pub fn new(audit_writer: AuditWriter, shared_state: Rc<SharedState>, notes: &Notes) -> Self {
+        let now = shared_state.now();
         let keys = match notes.get(NOTE) {
             _ if notes.is_unreadable => Keys::unreadable(now.mono),
             None => Keys::default(),
@@ -66,8 +66,8 @@ impl Doorman {
         };
         Self {
             keys: RefCell::new(keys),
-            book,
-            board,
+            audit_writer,
+            shared_state,
             counting: Mutex::new(()),
         }
     }
@@ -281,7 +281,7 @@ impl Doorman {
         let now = self.now();
         self.keys.borrow_mut().issue(hash(&token), role, now.mono);
         self.keep().await;
-        let dashboard = self.board.dashboard.borrow();
+        let dashboard = self.shared_state.dashboard.borrow();
         let url = dashboard.urls.first();
         let url = url.map(|url| format!("{url}/#token={token}"));
         let certificate = dashboard.certificate.as_ref();
@@ -338,7 +338,7 @@ impl Doorman {
     /// Keeps what opens. A disk that fails does not lock anybody out: it says so itself, and the next note writes this one too.
     async fn keep(&self) {
         let note = wire::keys::write(&self.keys.borrow(), self.now());
-        let kept = async { Some(self.book.store().keep_note(NOTE, Some(note)).await) };
+        let kept = async { Some(self.audit_writer.store().keep_note(NOTE, Some(note)).await) };
         match kept.or(late()).await {
             Some(Ok(())) => {}
             Some(Err(failure)) => log::warn!("dashboard: sessions are not saved: {failure}"),
@@ -351,12 +351,12 @@ impl Doorman {
         let entry = Entry::new(by, what, verdict, why);
         let written = async {
             let now = self.now().wall;
-            let ticket = self.book.begin(entry, now).await.ok()?;
+            let ticket = self.audit_writer.begin(entry, now).await.ok()?;
             let outcome = match verdict {
                 Verdict::Permitted => "done",
                 Verdict::Refused => "refused",
             };
-            let ended = self.book.end(ticket, outcome, Effect::default());
+            let ended = self.audit_writer.end(ticket, outcome, Effect::default());
             ended.await.ok()
         };
         if written.or(late()).await.is_none() {
@@ -365,7 +365,7 @@ impl Doorman {
     }
 
     fn now(&self) -> Now {
-        self.board.now()
+        self.shared_state.now()
     }
 }
 

@@ -1,27 +1,27 @@
-//! The board as a Prometheus reads it.
+//! The shared state as a Prometheus reads it.
 
 use std::collections::BTreeMap;
 
 use crate::{
     core::{health::Severity, outbox::Backlog, rates::Reading},
-    tasks::{proxy::Load, state::Board},
+    tasks::{proxy::Load, state::SharedState},
     wire::exposition::{self, Agent, Cluster, Link},
 };
 
 /// The page of this moment.
 pub fn page(
     reading: &Reading,
-    board: &Board,
+    shared_state: &SharedState,
     version: &str,
     load: &Load,
     backlog: Vec<Backlog>,
 ) -> String {
-    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
-    let away = board.turned_away.get();
+    let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
+    let away = shared_state.turned_away.get();
     let state = link.standing.as_ref().map_or("starting", |now| now.state);
     let agent = Agent {
         version,
-        started: board.started().wall,
+        started: shared_state.started().wall,
         link: Link {
             state,
             outages: link.outages,
@@ -41,7 +41,7 @@ pub fn page(
             nodes_ready: cluster.nodes_ready,
             pods: cluster.pods,
         }),
-        conditions: conditions(board),
+        conditions: conditions(shared_state),
         exchanges: count(load.exchanges),
         waiting: count(load.short_waiting),
         turned_away: [
@@ -49,17 +49,17 @@ pub fn page(
             ("slow", away.slow),
             ("unreadable", away.unreadable),
         ],
-        accept_errors: board.accept_errors(),
+        accept_errors: shared_state.accept_errors(),
         backlog,
     };
     exposition::page(&agent, reading)
 }
 
 /// Number of conditions of each severity, zero included.
-fn conditions(board: &Board) -> Vec<(&'static str, u64)> {
+fn conditions(shared_state: &SharedState) -> Vec<(&'static str, u64)> {
     let each = [Severity::Note, Severity::Warning, Severity::Critical];
     let mut counts: BTreeMap<Severity, u64> = each.map(|severity| (severity, 0)).into();
-    board.with_conditions(|list| {
+    shared_state.with_conditions(|list| {
         for condition in list.worst_first() {
             *counts.entry(condition.severity).or_default() += 1;
         }

@@ -1,4 +1,4 @@
-//! The board as the local API shows it.
+//! The shared state as the local API shows it.
 
 use std::path::Path;
 
@@ -14,16 +14,16 @@ use crate::{
     host::facts as host,
     tasks::{
         link::registration::Facts,
-        state::{Board, ClusterView, DashboardView, HostView, LinkView, TurnedAway},
+        state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
     },
     wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
 };
 
 /// Everything that is known right now.
-pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Status {
-    let now = board.now();
-    let verdict = verdict(board);
-    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
+pub fn status(shared_state: &SharedState, facts: &Facts, access: Access, load: &Load) -> Status {
+    let now = shared_state.now();
+    let verdict = verdict(shared_state);
+    let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
     let link_shape = shape_of_link(&link);
     Status {
         summary: verdict.sentence.clone(),
@@ -31,38 +31,43 @@ pub fn status(board: &Board, facts: &Facts, access: Access, load: &Load) -> Stat
         agent_id: Some(facts.agent_id()).filter(|id| !id.is_empty()),
         cluster_id: link.cluster_id.clone(),
         cluster_name: Some(facts.cluster_name()),
-        started: api::stamp(board.started().wall),
-        uptime_s: now.mono.since(board.started().mono).as_secs(),
+        started: api::stamp(shared_state.started().wall),
+        uptime_s: now.mono.since(shared_state.started().mono).as_secs(),
         boot_id: crate::host::clock::boot_id(),
         cluster: shape_of_cluster(&cluster, now),
         host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
         access,
-        dashboard: shape_of_dashboard(&board.dashboard.borrow(), board.turned_away.get()),
+        dashboard: shape_of_dashboard(
+            &shared_state.dashboard.borrow(),
+            shared_state.turned_away.get(),
+        ),
         load: Load {
             lanes: count(link.lanes),
             queued_bytes: count(link.queued_bytes),
             ..load.clone()
         },
-        conditions: board.with_conditions(api::conditions),
-        readiness: board.with_conditions(|list| readiness(list, &verdict, &link)),
+        conditions: shared_state.with_conditions(api::conditions),
+        readiness: shared_state.with_conditions(|list| readiness(list, &verdict, &link)),
         link: link_shape,
         verdict: verdict.into(),
     }
 }
 
 /// The state of everything: the one verdict that everything shows.
-pub fn verdict(board: &Board) -> Verdict {
-    let (link, cluster) = (board.link.borrow(), board.cluster.borrow());
-    let now = board.now();
-    let heard = cluster.last_heard().unwrap_or_else(|| board.started().mono);
-    board.with_conditions(|conditions| {
+pub fn verdict(shared_state: &SharedState) -> Verdict {
+    let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
+    let now = shared_state.now();
+    let heard = cluster
+        .last_heard()
+        .unwrap_or_else(|| shared_state.started().mono);
+    shared_state.with_conditions(|conditions| {
         let known = Known {
             conditions,
             link: session(&link),
             link_age: link.heard.map(|heard| now.mono.since(heard)),
             has_cluster: cluster.server.is_some(),
             cluster_age: now.mono.since(heard),
-            machine_age: board.examined.get().map(|at| now.mono.since(at)),
+            machine_age: shared_state.examined.get().map(|at| now.mono.since(at)),
             now: now.wall,
         };
         known.verdict()

@@ -7,7 +7,7 @@ use smol::{
     future::{self, FutureExt as _},
 };
 
-use super::lease_gate::{Permission, Permit};
+use super::lease_gate::{LeaseGate, Permission};
 use crate::{
     core::{
         health::Severity,
@@ -19,7 +19,7 @@ use crate::{
     kube::{Client, Error, Patch},
     net::{self, deadline},
     store,
-    tasks::state::{Board, STANDBY},
+    tasks::state::{STANDBY, SharedState},
     wire::lease::{Lease, NAME, Write},
 };
 
@@ -40,11 +40,11 @@ pub struct Parts {
     /// Fix that grants the right to use it.
     pub fix: String,
     /// Permission for the uplink.
-    pub permit: Rc<Permit>,
+    pub lease_gate: Rc<LeaseGate>,
     /// Wakes the uplink.
     pub commands: Sender<Command>,
     /// State with the link's cluster id, and for conditions.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// Keeps whether rivals are known.
     pub store: store::Handle,
     /// The id of a cluster that this one is a copy of: the Lease was copied too.
@@ -63,8 +63,8 @@ pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
     let heard = parts.client.heard();
     let mut chances = heard.chances();
     loop {
-        let now = parts.board.now();
-        let view = parts.board.link.borrow().clone();
+        let now = parts.shared_state.now();
+        let view = parts.shared_state.link.borrow().clone();
         if let Some(id) = view.cluster_id {
             election.handle(Input::ClusterId(id), now.mono);
         }
@@ -110,17 +110,17 @@ pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
             Event::Nothing => {}
             Event::Again => {
                 chances = heard.chances();
-                election.handle(Input::LookAgain, parts.board.now().mono);
+                election.handle(Input::LookAgain, parts.shared_state.now().mono);
             }
             Event::Answer(input) => {
                 if let Input::Unanswered(why) | Input::ClockBehind(why) = &input {
                     log::debug!("lease: no answer: {why}");
                 }
-                election.handle(input, parts.board.now().mono);
+                election.handle(input, parts.shared_state.now().mono);
             }
             Event::Stop => {
                 is_stopping = true;
-                election.handle(Input::Stop, parts.board.now().mono);
+                election.handle(Input::Stop, parts.shared_state.now().mono);
             }
             Event::Done => return,
         }
@@ -153,16 +153,16 @@ fn permission(standing: Standing) -> Permission {
 impl Parts {
     /// Tells the uplink and the people what is so now.
     async fn show(&self, election: &Election) {
-        let now = self.board.now().mono;
+        let now = self.shared_state.now().mono;
         let standing = election.standing(now);
-        let was_open = self.permit.is_open(now);
+        let was_open = self.lease_gate.is_open(now);
         let is_open = matches!(standing, Standing::Open(_));
         if is_open && !was_open {
             self.introduce(election).await;
         }
         self.report(&standing, election.barred());
         let permission = permission(standing);
-        let before = self.permit.set(permission.clone());
+        let before = self.lease_gate.set(permission.clone());
         if is_open != was_open || (!is_open && permission != before) {
             // Where the queue is full the uplink is about to look anyway.
             drop(self.commands.try_send(Command::Look));
@@ -183,9 +183,9 @@ impl Parts {
     }
 
     fn report(&self, standing: &Standing, barred: Option<&str>) {
-        let board = &self.board;
+        let shared_state = &self.shared_state;
         match standing {
-            Standing::StandingBy(holder) => board.report(
+            Standing::StandingBy(holder) => shared_state.report(
                 STANDBY,
                 Severity::Note,
                 format!(
@@ -194,29 +194,29 @@ impl Parts {
                 ),
                 None,
             ),
-            Standing::Open(_) | Standing::Asking | Standing::Blind => board.clear(STANDBY),
+            Standing::Open(_) | Standing::Asking | Standing::Blind => shared_state.clear(STANDBY),
         }
         if *standing == Standing::Blind {
             let sentence = "not linked: the Kubernetes API does not answer, and another agent of this cluster may hold the link";
             let fix = "kubectl get --raw /readyz on this host; the agent keeps trying";
-            board.report(
+            shared_state.report(
                 "lease.unreachable",
                 Severity::Warning,
                 sentence,
                 Some(fix.to_owned()),
             );
         } else {
-            board.clear("lease.unreachable");
+            shared_state.clear("lease.unreachable");
         }
         let Some(why) = barred else {
-            return board.clear("lease.rbac");
+            return shared_state.clear("lease.rbac");
         };
         let sentence = format!(
             "the agent cannot use the Lease {NAME} in namespace {}: {why}; it connects as if it were the only agent of this cluster, and two agents would disconnect each other",
             self.namespace
         );
         let fix = Some(self.fix.clone());
-        board.report("lease.rbac", Severity::Warning, sentence, fix);
+        shared_state.report("lease.rbac", Severity::Warning, sentence, fix);
     }
 
     async fn keep(&self, knows_rivals: bool) {

@@ -20,11 +20,11 @@ pub enum Permission {
 
 /// The permit.
 #[derive(Debug)]
-pub struct Permit {
+pub struct LeaseGate {
     permission: RefCell<Permission>,
 }
 
-impl Permit {
+impl LeaseGate {
     /// A permit that begins like this.
     pub const fn new(permission: Permission) -> Self {
         Self {
@@ -74,14 +74,14 @@ mod tests {
     #[test]
     fn a_permit_ends_by_itself() {
         let at = |seconds| Mono::since_boot(Duration::from_secs(seconds));
-        let permit = Permit::new(Permission::Not("not asked yet".to_owned()));
-        assert!(!permit.is_open(at(1)));
-        assert_eq!(permit.why(), "not asked yet");
-        permit.set(Permission::Until(at(5)));
-        assert!(permit.is_open(at(4)));
-        assert_eq!(permit.until(at(4)), Some(at(5)));
-        assert!(!permit.is_open(at(5)));
-        assert!(permit.why().contains("expired"));
-        assert_eq!(permit.until(at(5)), None);
+        let lease_gate = LeaseGate::new(Permission::Not("not asked yet".to_owned()));
+        assert!(!lease_gate.is_open(at(1)));
+        assert_eq!(lease_gate.why(), "not asked yet");
+        lease_gate.set(Permission::Until(at(5)));
+        assert!(lease_gate.is_open(at(4)));
+        assert_eq!(lease_gate.until(at(4)), Some(at(5)));
+        assert!(!lease_gate.is_open(at(5)));
+        assert!(lease_gate.why().contains("expired"));
+        assert_eq!(lease_gate.until(at(5)), None);
     }
 }

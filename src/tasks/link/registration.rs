@@ -20,7 +20,7 @@ use crate::{
     host::facts as host,
     tasks::{
         rights::credential::Credential,
-        state::{Board, HostView},
+        state::{HostView, SharedState},
     },
     wire::{
         control::{Heartbeat, Registration, ServerSpecs},
@@ -60,7 +60,7 @@ pub struct Facts {
     profile: Profile,
     host: host::Facts,
     root: PathBuf,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     last: Cell<Option<(Mono, CpuTimes)>>,
     agent_id: RefCell<String>,
     link_fix: RefCell<Option<String>>,
@@ -69,13 +69,13 @@ pub struct Facts {
 
 impl Facts {
     /// Reads what does not change; `root` is `/`, or a captured tree.
-    pub fn new(profile: Profile, root: PathBuf, board: Rc<Board>) -> Self {
+    pub fn new(profile: Profile, root: PathBuf, shared_state: Rc<SharedState>) -> Self {
         let host = host::Facts::read(&root);
         Self {
             profile,
             host,
             root,
-            board,
+            shared_state,
             last: Cell::new(None),
             agent_id: RefCell::default(),
             link_fix: RefCell::default(),
@@ -210,7 +210,7 @@ impl Facts {
     pub fn heartbeat(&self, cluster_id: String, local_ip: Option<IpAddr>) -> Heartbeat {
         let host = self.read_host();
         let (nodes, pods) = {
-            let cluster = self.board.cluster.borrow();
+            let cluster = self.shared_state.cluster.borrow();
             (
                 cluster.nodes.unwrap_or_default(),
                 cluster.pods.unwrap_or_default(),
@@ -235,26 +235,26 @@ impl Facts {
 
     /// Reads the host's changing numbers, unless that was done a moment ago.
     pub fn read_host(&self) -> HostView {
-        let now = self.board.now().mono;
+        let now = self.shared_state.now().mono;
         let last = self.last.get();
         if last.is_some_and(|(at, _)| now.since(at) < READING_APART) {
-            return self.board.host.get();
+            return self.shared_state.host.get();
         }
         let times = host::cpu_times(&self.root);
         // Before the first interval is over, the time since boot is the interval.
         let before = last.map_or_else(CpuTimes::default, |(_, before)| before);
         let share = times.and_then(|times| cpu_share(before, times));
         let view = HostView {
-            cpu_share: share.or_else(|| self.board.host.get().cpu_share),
+            cpu_share: share.or_else(|| self.shared_state.host.get().cpu_share),
             memory_share: host::memory(&self.root).and_then(Memory::used_share),
         };
         self.last.set(times.map(|times| (now, times)));
-        self.board.host.set(view);
+        self.shared_state.host.set(view);
         view
     }
 
     fn kubernetes_version(&self) -> String {
-        self.board
+        self.shared_state
             .cluster
             .borrow()
             .version

@@ -13,7 +13,7 @@ use crate::{
         link::Command,
     },
     kube::{self, Client},
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::kube::{ConfigMap, HeadOnly, List},
 };
 
@@ -56,12 +56,12 @@ async fn go_agent_runs(client: &Client, namespace: &str) -> Result<bool, kube::E
 }
 
 /// Asks the cluster until it answers, but not for ever: a box must link even where its cluster is broken.
-pub async fn ask(client: &Client, namespace: &str, board: &Board) -> Installed {
-    let began = board.now().mono;
+pub async fn ask(client: &Client, namespace: &str, shared_state: &SharedState) -> Installed {
+    let began = shared_state.now().mono;
     loop {
         match look(client, namespace).await {
             Ok(installed) => return installed,
-            Err(error) if board.now().mono.since(began) >= ASK_FOR => {
+            Err(error) if shared_state.now().mono.since(began) >= ASK_FOR => {
                 log::warn!("cannot ask the cluster for an earlier installation: {error}");
                 return Installed::NoCluster;
             }
@@ -82,7 +82,12 @@ pub async fn until_go_agent_is_gone(client: &Client, namespace: &str) -> Install
 }
 
 /// Holds the link while a Go agent runs, should one be started beside us.
-pub async fn guard(client: Client, namespace: String, board: Rc<Board>, commands: Sender<Command>) {
+pub async fn guard(
+    client: Client,
+    namespace: String,
+    shared_state: Rc<SharedState>,
+    commands: Sender<Command>,
+) {
     let remark = Remark::GoAgentRuns;
     let mut holds = false;
     loop {
@@ -100,7 +105,7 @@ pub async fn guard(client: Client, namespace: String, board: Rc<Board>, commands
         }
         holds = runs;
         let command = if runs {
-            board.report(
+            shared_state.report(
                 "identity.go-agent-runs",
                 Severity::Critical,
                 remark.sentence(""),
@@ -108,7 +113,7 @@ pub async fn guard(client: Client, namespace: String, board: Rc<Board>, commands
             );
             Command::Hold(remark.sentence(""))
         } else {
-            board.clear("identity.go-agent-runs");
+            shared_state.clear("identity.go-agent-runs");
             Command::Release
         };
         if commands.send(command).await.is_err() {

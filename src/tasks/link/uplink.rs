@@ -13,7 +13,7 @@ use std::{
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{deliver::Delivery, lease_gate::Permit, registration::Facts};
+use super::{deliver::Delivery, lease_gate::LeaseGate, registration::Facts};
 use crate::{
     core::{
         health::Severity,
@@ -28,7 +28,7 @@ use crate::{
     },
     tasks::{
         proxy::Proxy,
-        state::{Board, LINK_LOST},
+        state::{LINK_LOST, SharedState},
     },
     wire::{
         control::{self, Inbound},
@@ -78,9 +78,9 @@ pub struct Parts {
     /// Sends records.
     pub delivery: Rc<Delivery>,
     /// State to which the link reports.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// Permission to link.
-    pub permit: Rc<Permit>,
+    pub lease_gate: Rc<LeaseGate>,
     /// Commands from other tasks.
     pub commands: Receiver<Command>,
     /// Runs what must not hold the loop up.
@@ -165,7 +165,7 @@ impl Uplink {
     }
 
     fn now(&self) -> Now {
-        self.parts.board.now()
+        self.parts.shared_state.now()
     }
 
     /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them. The permit before all:
@@ -205,9 +205,9 @@ impl Uplink {
             future::or(command, future::or(future::or(dialed, token), session))
         ));
         let is_held = self.link.is_held_by(Holder::Lease);
-        let (permit, board) = (&self.parts.permit, &self.parts.board);
+        let (lease_gate, shared_state) = (&self.parts.lease_gate, &self.parts.shared_state);
         poll_fn(|context| {
-            if !is_held && !permit.is_open(board.now().mono) {
+            if !is_held && !lease_gate.is_open(shared_state.now().mono) {
                 return Poll::Ready(Happening::Time);
             }
             first.as_mut().poll(context)
@@ -218,7 +218,7 @@ impl Uplink {
     /// Does what the permit says.
     fn obey(&mut self, now: Now) {
         let is_held = self.link.is_held_by(Holder::Lease);
-        if self.parts.permit.is_open(now.mono) {
+        if self.parts.lease_gate.is_open(now.mono) {
             if is_held {
                 self.link.handle(Input::Release(Holder::Lease), now);
             }
@@ -229,7 +229,7 @@ impl Uplink {
             self.dial = None;
             self.drop_session();
         }
-        let why = self.parts.permit.why();
+        let why = self.parts.lease_gate.why();
         self.link.handle(Input::Hold(Holder::Lease, why), now);
     }
 
@@ -259,16 +259,16 @@ impl Uplink {
                 }
             }
             Happening::Session(Event::Message(data, kind)) => {
-                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.message(&data, kind, now);
             }
             Happening::Session(Event::Ping) => {
-                self.parts.board.link.borrow_mut().heard = Some(now.mono);
+                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.link.handle(Input::Heard, now);
             }
             Happening::Session(Event::Pong) => {
                 let round_trip = self.pinged.take().map(|pinged| now.mono.since(pinged));
-                let mut view = self.parts.board.link.borrow_mut();
+                let mut view = self.parts.shared_state.link.borrow_mut();
                 view.round_trip = round_trip;
                 view.heard = Some(now.mono);
                 drop(view);
@@ -285,7 +285,7 @@ impl Uplink {
     }
 
     fn opened(&mut self, session: Session, now: Now) {
-        let mut view = self.parts.board.link.borrow_mut();
+        let mut view = self.parts.shared_state.link.borrow_mut();
         view.local_ip = session.local_ip();
         view.heard = Some(now.mono);
         drop(view);
@@ -313,7 +313,7 @@ impl Uplink {
             self.obey(now);
             match self.link.poll(now) {
                 Output::Wait(until, _) => {
-                    let until = until.min(self.parts.permit.until(now.mono).unwrap_or(until));
+                    let until = until.min(self.parts.lease_gate.until(now.mono).unwrap_or(until));
                     return if self.watches_token() {
                         until.min(now.mono.after(TOKEN_LOOK_EVERY))
                     } else {
@@ -333,7 +333,7 @@ impl Uplink {
                     self.spawn(kept);
                 }
                 Output::Registered => {
-                    self.parts.board.link.borrow_mut().registrations += 1;
+                    self.parts.shared_state.link.borrow_mut().registrations += 1;
                     self.parts.facts.registered();
                 }
                 Output::Close { code, reason } => self.close(code, reason),
@@ -360,7 +360,7 @@ impl Uplink {
             .and_then(|target| self.parts.facts.allows(&target).map(|()| target));
         match prepared {
             Ok(target) => {
-                self.parts.board.link.borrow_mut().address = Some(target.origin());
+                self.parts.shared_state.link.borrow_mut().address = Some(target.origin());
                 let caller = Rc::clone(&self.parts.caller);
                 let (read, last) = ((self.parts.token)(), Rc::clone(&self.last_token));
                 self.dial = Some(Box::pin(async move {
@@ -426,7 +426,7 @@ impl Uplink {
             }
             Message::Heartbeat { cluster_id } => {
                 let beat = self.parts.facts.heartbeat(cluster_id, session.local_ip());
-                let mut view = self.parts.board.link.borrow_mut();
+                let mut view = self.parts.shared_state.link.borrow_mut();
                 view.last_heartbeat = Some(now.wall);
                 view.heartbeats += 1;
                 control::heartbeat(&beat, now.wall)
@@ -560,12 +560,12 @@ impl Uplink {
         self.background.push_back(task);
     }
 
-    /// Shows the state on the board, and says what is wrong.
+    /// Shows the state on the shared state, and says what is wrong.
     fn show(&mut self) {
         let now = self.now();
         let standing = self.link.standing(now);
         let outages = self.link.outages();
-        let mut view = self.parts.board.link.borrow_mut();
+        let mut view = self.parts.shared_state.link.borrow_mut();
         if let Some(session) = &self.session {
             let traffic = session.traffic();
             view.received_bytes += traffic.bytes_in.saturating_sub(self.counted.0);
@@ -594,16 +594,16 @@ impl Uplink {
         view.standing = Some(standing.clone());
         let why = view.last_outage_why.clone().unwrap_or_default();
         drop(view);
-        let board = &self.parts.board;
+        let shared_state = &self.parts.shared_state;
         if is_lost_again {
-            board.happened(
+            shared_state.happened(
                 LINK_LOST,
                 Severity::Warning,
                 format!("the session was lost: {why}"),
             );
         }
         if is_back {
-            board.happened(
+            shared_state.happened(
                 LINK_LOST,
                 Severity::Note,
                 "over: the control plane is reached".to_owned(),
@@ -615,22 +615,22 @@ impl Uplink {
     }
 
     fn judge(&self, standing: &crate::core::link::Standing) {
-        let board = &self.parts.board;
+        let shared_state = &self.parts.shared_state;
         let fix = self.parts.facts.known_link_fix();
         if standing.state == "ready" || standing.state == "closed" {
-            board.clear("link.down");
-            board.clear("link.refused");
-            board.clear("link.held");
+            shared_state.clear("link.down");
+            shared_state.clear("link.refused");
+            shared_state.clear("link.held");
             return;
         }
         if let Some(holder) = standing.held_by {
-            board.clear("link.down");
-            board.clear("link.refused");
+            shared_state.clear("link.down");
+            shared_state.clear("link.refused");
             if holder == Holder::Lease {
                 // Whoever asks for the Lease says what that means.
-                return board.clear("link.held");
+                return shared_state.clear("link.held");
             }
-            board.report(
+            shared_state.report(
                 "link.held",
                 Severity::Warning,
                 sentences::link_held(&standing.why),
@@ -638,17 +638,17 @@ impl Uplink {
             );
             return;
         }
-        board.clear("link.held");
+        shared_state.clear("link.held");
         if standing.is_refused {
-            board.clear("link.down");
+            shared_state.clear("link.down");
             let sentence = sentences::link_refused(&standing.why);
-            board.report("link.refused", Severity::Critical, sentence, fix);
+            shared_state.report("link.refused", Severity::Critical, sentence, fix);
         } else if standing.is_about_gateway {
             // Nothing of the failure itself: a condition becomes an event that is delivered, and the control plane chose the
             // address. Status and log have it, and so has a fix, which is not part of an event.
             if standing.failures > QUIET_FAILURES {
                 let fix = fix.filter(|_| self.is_gateway_refused);
-                board.report(
+                shared_state.report(
                     "link.down",
                     Severity::Warning,
                     sentences::GATEWAY_FAILED,
@@ -657,7 +657,7 @@ impl Uplink {
             }
         } else if standing.failures > QUIET_FAILURES {
             let sentence = sentences::link_down(&standing.why);
-            board.report("link.down", Severity::Warning, sentence, fix);
+            shared_state.report("link.down", Severity::Warning, sentence, fix);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     },
     files::{self, Jobs},
     store::IDENTITY,
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// Interval between touches. With the patience of a touch it makes 7 s from the first write that hangs to the condition.
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches until it is dropped. `directory` is the state directory.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn watch(jobs: Jobs, directory: PathBuf, board: Rc<Board>) {
+pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>) {
     let mut stalls = Stalls::default();
     let mut touch = None;
     loop {
@@ -32,8 +32,13 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, board: Rc<Board>) {
                 files::touch(&directory, IDENTITY);
             })
         });
-        let found = stalls.look(&jobs.running(), board.now().mono);
-        tell(&found, &jobs, &directory.display().to_string(), &board);
+        let found = stalls.look(&jobs.running(), shared_state.now().mono);
+        tell(
+            &found,
+            &jobs,
+            &directory.display().to_string(),
+            &shared_state,
+        );
         let is_touched = async {
             (&mut touched).await;
             true
@@ -47,8 +52,13 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, board: Rc<Board>) {
             continue;
         }
         // What was held up is told to go on at once.
-        let found = stalls.look(&jobs.running(), board.now().mono);
-        tell(&found, &jobs, &directory.display().to_string(), &board);
+        let found = stalls.look(&jobs.running(), shared_state.now().mono);
+        tell(
+            &found,
+            &jobs,
+            &directory.display().to_string(),
+            &shared_state,
+        );
         let rest = if found.is_busy {
             LOOK_EVERY
         } else {
@@ -58,16 +68,16 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, board: Rc<Board>) {
     }
 }
 
-fn tell(found: &Found, jobs: &Jobs, directory: &str, board: &Board) {
+fn tell(found: &Found, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
     jobs.store_hangs(found.is_store_hung);
     let holding = found.conditions(directory);
     for id in CONDITIONS {
         match holding.iter().find(|(held, _)| *held == id) {
             Some((_, sentence)) => {
                 let fix = Some(FIX.to_owned());
-                board.report(id, Severity::Critical, sentence.clone(), fix);
+                shared_state.report(id, Severity::Critical, sentence.clone(), fix);
             }
-            None => board.clear(id),
+            None => shared_state.clear(id),
         }
     }
 }

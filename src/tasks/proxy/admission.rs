@@ -35,13 +35,13 @@ use crate::{
 
 /// The gate that every exchange goes through.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct AdmissionQueue {
     state: RefCell<State>,
     /// Signals that calls rely on something else than before.
     changed: (Sender<()>, Receiver<()>),
 }
 
-impl Default for Gate {
+impl Default for AdmissionQueue {
     fn default() -> Self {
         Self {
             state: RefCell::default(),
@@ -53,13 +53,13 @@ impl Default for Gate {
 #[derive(Debug, Default)]
 struct State {
     slots: Slots,
-    guests: LiteMap<u64, Guest>,
+    running_calls: LiteMap<u64, RunningCall>,
     numbers: u64,
 }
 
 /// One that is inside or waits.
 #[derive(Debug)]
-struct Guest {
+struct RunningCall {
     call: Rc<Call>,
     turn: Sender<()>,
     /// Closed when the permission is withdrawn.
@@ -78,7 +78,7 @@ pub(super) struct Withdrawal {
     pub(super) why: String,
 }
 
-impl Guest {
+impl RunningCall {
     /// Ends the call where it may not go on. Returns whether it was this that ended it.
     fn apply(&self, verdict: Result<(), Refusal>) -> bool {
         let Err(refusal) = verdict else {
@@ -95,7 +95,7 @@ impl Guest {
 /// A place inside, or in the queue; given up when it is dropped.
 #[derive(Debug)]
 pub(super) struct Pass {
-    gate: Rc<Gate>,
+    admission: Rc<AdmissionQueue>,
     number: u64,
     class: Class,
     /// Until when it waits for its turn; `None`: it may run.
@@ -104,7 +104,7 @@ pub(super) struct Pass {
     cut: Cut,
 }
 
-impl Gate {
+impl AdmissionQueue {
     /// A place for a call, or the word that there is none.
     pub(super) fn ask(self: &Rc<Self>, call: &Rc<Call>) -> Result<Pass, Denial> {
         let mut state = self.state.borrow_mut();
@@ -117,7 +117,7 @@ impl Gate {
         };
         let (turn, told_turn) = bounded(1);
         let (cut, told_cut) = bounded(1);
-        let guest = Guest {
+        let running_call = RunningCall {
             call: Rc::clone(call),
             turn,
             cut,
@@ -127,11 +127,11 @@ impl Gate {
         };
         let cut = Cut {
             closed: Box::pin(told_cut),
-            withdrawal: Rc::clone(&guest.withdrawal),
+            withdrawal: Rc::clone(&running_call.withdrawal),
         };
-        state.guests.insert(number, guest);
+        state.running_calls.insert(number, running_call);
         Ok(Pass {
-            gate: Rc::clone(self),
+            admission: Rc::clone(self),
             number,
             class: call.class,
             waits_until,
@@ -143,9 +143,9 @@ impl Gate {
     /// Evaluates the terms of every call again under changed rules. Returns how many calls that ended.
     pub(super) fn review(&self, judge: impl Fn(&Call) -> Result<Terms, Refusal>) -> usize {
         let now = clock::now().mono;
-        let count = self.each(|guest| {
-            let terms = judge(&guest.call)?;
-            guest.standing.revise(terms, now)
+        let count = self.each(|running_call| {
+            let terms = judge(&running_call.call)?;
+            running_call.standing.revise(terms, now)
         });
         self.wake();
         count
@@ -159,14 +159,14 @@ impl Gate {
         found: Option<&Observed>,
         seen: Mono,
     ) -> usize {
-        self.each(|guest| guest.standing.observe(&rules, name, found, seen))
+        self.each(|running_call| running_call.standing.observe(&rules, name, found, seen))
     }
 
     /// Takes in whether the control plane's account has a right. Returns how many calls that ended.
     pub(super) fn granted(&self, asked: &Grant, is_granted: bool, account: &str) -> usize {
         let now = clock::now().mono;
-        self.each(|guest| {
-            if let Some((grant, due)) = &mut guest.grant
+        self.each(|running_call| {
+            if let Some((grant, due)) = &mut running_call.grant
                 && grant == asked
             {
                 *due = first_look_at_grant(now);
@@ -180,17 +180,20 @@ impl Gate {
 
     /// Ends calls that rely on what was not confirmed in time. Returns how many those were.
     pub(super) fn expire(&self, now: Mono) -> usize {
-        self.each(|guest| guest.standing.check_age(now))
+        self.each(|running_call| running_call.standing.check_age(now))
     }
 
-    fn each(&self, mut judge: impl FnMut(&mut Guest) -> Result<(), Refusal>) -> usize {
+    fn each(&self, mut judge: impl FnMut(&mut RunningCall) -> Result<(), Refusal>) -> usize {
         let mut state = self.state.borrow_mut();
-        let all = state.guests.iter_mut().map(|(_, guest)| guest);
+        let all = state
+            .running_calls
+            .iter_mut()
+            .map(|(_, running_call)| running_call);
         // One that was told before is on its way.
-        let alive = all.filter(|guest| guest.withdrawal.get().is_none());
-        let cut = alive.map(|guest| {
-            let verdict = judge(guest);
-            guest.apply(verdict)
+        let alive = all.filter(|running_call| running_call.withdrawal.get().is_none());
+        let cut = alive.map(|running_call| {
+            let verdict = judge(running_call);
+            running_call.apply(verdict)
         });
         cut.filter(|is_cut| *is_cut).count()
     }
@@ -199,11 +202,11 @@ impl Gate {
     pub(super) fn relied_on(&self) -> BTreeMap<Subject, Mono> {
         let mut all: BTreeMap<Subject, Mono> = BTreeMap::new();
         let state = self.state.borrow();
-        let alive = state.guests.values();
-        for guest in alive.filter(|guest| guest.withdrawal.get().is_none()) {
-            let grant = guest.grant.clone();
+        let alive = state.running_calls.values();
+        for running_call in alive.filter(|running_call| running_call.withdrawal.get().is_none()) {
+            let grant = running_call.grant.clone();
             let grant = grant.map(|(grant, due)| (Subject::Grant(grant), due));
-            for (subject, due) in guest.standing.next_look().into_iter().chain(grant) {
+            for (subject, due) in running_call.standing.next_look().into_iter().chain(grant) {
                 let wanted = all.entry(subject).or_insert(due);
                 *wanted = due.min(*wanted);
             }
@@ -211,12 +214,14 @@ impl Gate {
         all
     }
 
-    /// Moment of the next [`Gate::expire`] that may end a call.
+    /// Moment of the next [`AdmissionQueue::expire`] that may end a call.
     pub(super) fn expires(&self) -> Option<Mono> {
         let state = self.state.borrow();
-        let alive = state.guests.values();
-        let alive = alive.filter(|guest| guest.withdrawal.get().is_none());
-        alive.filter_map(|guest| guest.standing.good_until()).min()
+        let alive = state.running_calls.values();
+        let alive = alive.filter(|running_call| running_call.withdrawal.get().is_none());
+        alive
+            .filter_map(|running_call| running_call.standing.good_until())
+            .min()
     }
 
     /// Waits until calls rely on something else than before.
@@ -233,7 +238,7 @@ impl Gate {
 
     /// Number of running and waiting calls.
     pub(super) fn count(&self) -> usize {
-        self.state.borrow().guests.len()
+        self.state.borrow().running_calls.len()
     }
 
     /// Short ones running, short ones waiting, long ones running.
@@ -247,7 +252,10 @@ impl Gate {
             return;
         };
         // Where the next one gives up at this moment, its own end passes the turn on.
-        let told = state.guests.get(&next).map(|next| next.turn.try_send(()));
+        let told = state
+            .running_calls
+            .get(&next)
+            .map(|next| next.turn.try_send(()));
         if !matches!(told, Some(Ok(()))) {
             log::debug!("proxy: a request that gave up got its turn");
         }
@@ -268,17 +276,17 @@ impl Pass {
 
     /// Keeps the terms on which the call starts, and the right that its account needs.
     pub(super) fn rely(&self, standing: Standing, grant: Option<Grant>) {
-        let mut state = self.gate.state.borrow_mut();
-        let Some(guest) = state.guests.get_mut(&self.number) else {
+        let mut state = self.admission.state.borrow_mut();
+        let Some(running_call) = state.running_calls.get_mut(&self.number) else {
             return;
         };
         let first_look = first_look_at_grant(clock::now().mono);
         let is_looked_at = standing.next_look().is_some() || grant.is_some();
-        guest.grant = grant.map(|grant| (grant, first_look));
-        guest.standing = standing;
+        running_call.grant = grant.map(|grant| (grant, first_look));
+        running_call.standing = standing;
         drop(state);
         if is_looked_at {
-            self.gate.wake();
+            self.admission.wake();
         }
     }
 
@@ -295,16 +303,21 @@ impl Pass {
     /// Lets the next short one in, although this one still goes on: it holds nobody up any more. Long ones stay counted.
     pub(super) fn step_aside(&self) {
         if self.class == Class::Short {
-            self.gate.leave(self.number);
+            self.admission.leave(self.number);
         }
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.gate.leave(self.number);
-        let guest = self.gate.state.borrow_mut().guests.remove(&self.number);
-        drop(guest);
+        self.admission.leave(self.number);
+        let running_call = self
+            .admission
+            .state
+            .borrow_mut()
+            .running_calls
+            .remove(&self.number);
+        drop(running_call);
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Audit {
 
 #[derive(Debug)]
 struct Desk {
-    book: AuditWriter,
+    audit_writer: AuditWriter,
     ends: Sender<End>,
     ended: Receiver<End>,
     hurry: (Sender<()>, Receiver<()>),
@@ -86,12 +86,12 @@ enum Place {
 
 impl Audit {
     /// The audit, or none: then nothing is written down.
-    pub(super) fn new(book: Option<AuditWriter>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
-        let desk = book.map(|book| {
+    pub(super) fn new(audit_writer: Option<AuditWriter>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
+        let desk = audit_writer.map(|audit_writer| {
             let (ends, ended) = bounded(ENDS_MAX);
             let hurry = bounded(1);
             Desk {
-                book,
+                audit_writer,
                 ends,
                 ended,
                 hurry,
@@ -105,7 +105,7 @@ impl Audit {
     }
 
     /// Writes a permitted call down. What cannot be written down may not go on: the text says why.
-    pub(super) async fn permit(
+    pub(super) async fn authorization(
         self: &Rc<Self>,
         call: &Call,
         withdrawal: Rc<OnceCell<Withdrawal>>,
@@ -153,7 +153,7 @@ impl Audit {
                     .add(refused, Effect::default(), now);
                 return Err(text);
             }
-            (Written::Row, _) if desk.book.store().is_hung() => {
+            (Written::Row, _) if desk.audit_writer.store().is_hung() => {
                 let text = unwritable(&Failure::Hung);
                 let refused = Entry::refused(WHO, &call.audit_line(), &text, None);
                 let now = clock::now().wall;
@@ -163,7 +163,7 @@ impl Audit {
                 return Err(text);
             }
             (Written::Row, _) => {
-                let begun = desk.book.begin_call(entry, clock::now().wall).await;
+                let begun = desk.audit_writer.begin_call(entry, clock::now().wall).await;
                 Place::Row(begun.map_err(|failure| unwritable(&failure))?)
             }
         };
@@ -200,18 +200,18 @@ impl Audit {
             return;
         };
         let now = clock::now().wall;
-        if desk.book.store().is_hung() {
+        if desk.audit_writer.store().is_hung() {
             self.minute.borrow_mut().add(entry, Effect::default(), now);
             return;
         }
-        match desk.book.begin(entry, now).await {
+        match desk.audit_writer.begin(entry, now).await {
             Ok(begun) => {
                 let end = End {
                     begun,
                     outcome: Outcome::Refused,
                     effect: Effect::default(),
                 };
-                write_end(&desk.book, end).await;
+                write_end(&desk.audit_writer, end).await;
             }
             Err(error) => log::warn!("proxy: a refusal is not in the audit log: {error}"),
         }
@@ -234,14 +234,14 @@ impl Audit {
             };
             match until(sums_at, ended.or(hurried)).await {
                 Some(Some(Ok(end))) => {
-                    desk.book.store().until_answering().await;
-                    write_end(&desk.book, end).await;
+                    desk.audit_writer.store().until_answering().await;
+                    write_end(&desk.audit_writer, end).await;
                 }
                 Some(Some(Err(_))) => return,
                 Some(None) => sums_at = sums_at.min(written.after(SUMS_APART)),
                 None => {
                     // What waits here needs no room in the queue of a disk that hangs.
-                    desk.book.store().until_answering().await;
+                    desk.audit_writer.store().until_answering().await;
                     self.write_sums().await;
                     written = clock::now().mono;
                     sums_at = written.after(SUMS_EVERY);
@@ -256,13 +256,13 @@ impl Audit {
             return;
         };
         while let Ok(end) = desk.ended.try_recv() {
-            write_end(&desk.book, end).await;
+            write_end(&desk.audit_writer, end).await;
         }
         let sums = self.minute.borrow_mut().take_sums();
         if sums.is_empty() {
             return;
         }
-        if let Err(error) = desk.book.store().audit_sums(sums).await {
+        if let Err(error) = desk.audit_writer.store().audit_sums(sums).await {
             log::warn!("proxy: the sums of a minute are not in the audit log: {error}");
         }
     }
@@ -270,7 +270,7 @@ impl Audit {
     /// Requests since then, including those that are not written yet. `None`: there is no audit.
     pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
         let desk = self.desk.as_ref()?;
-        let summary = desk.book.store().audit_summary(WHO, since).await;
+        let summary = desk.audit_writer.store().audit_summary(WHO, since).await;
         Some(summary.map(|mut summary| {
             // Read afterwards: what was written in the meantime is missed rather than counted twice.
             for sum in self.minute.borrow().sums() {
@@ -323,13 +323,13 @@ fn too_many(kind: Kind, wait: Duration) -> String {
     )
 }
 
-async fn write_end(book: &AuditWriter, end: End) {
+async fn write_end(audit_writer: &AuditWriter, end: End) {
     let End {
         begun,
         outcome,
         effect,
     } = end;
-    if let Err(error) = book.end(begun, &outcome.text(), effect).await {
+    if let Err(error) = audit_writer.end(begun, &outcome.text(), effect).await {
         log::warn!("proxy: the end of a call is not in the audit log: {error}");
     }
 }

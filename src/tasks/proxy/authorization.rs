@@ -55,7 +55,7 @@ enum Caller {
 
 /// A call that may run, and as whom.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(super) struct Authorization {
     pub(super) call: Rc<Call>,
     pub(super) identity: Identity,
     /// Under whose identity the API server is asked for a way to a service's Pod, where there is no other.
@@ -122,12 +122,12 @@ impl Shared {
 
     /// Waits for the turn of an admitted call, judges it by the rules of then, asks the cluster what is still open, writes the call down
     /// into `book`, and gets it an identity.
-    pub(super) async fn permit(
+    pub(super) async fn authorization(
         &self,
         admitted: Admitted,
         pass: &Pass,
-        book: &OnceCell<Record>,
-    ) -> Result<Permit, Denial> {
+        written: &OnceCell<Record>,
+    ) -> Result<Authorization, Denial> {
         pass.turn().await?;
         let Admitted { call } = admitted;
         let (terms, caller) = match self.judge(&call) {
@@ -152,10 +152,10 @@ impl Shared {
         }
         let record = self
             .audit
-            .permit(&call, pass.watch_cut().withdrawal())
+            .authorization(&call, pass.watch_cut().withdrawal())
             .await;
         let record = record.map_err(|text| Denial::new(Cause::Busy, text))?;
-        book.get_or_init(|| record);
+        written.get_or_init(|| record);
         let is_delegated = matches!(caller, Caller::ControlPlane);
         let forward_as = match call.target {
             // Not to be had is no reason to refuse: most hosts reach their Pods by themselves.
@@ -167,7 +167,7 @@ impl Shared {
             Caller::Foreign(token) => Identity::Bearer(token),
             Caller::Itself => Identity::Anonymous,
         };
-        Ok(Permit {
+        Ok(Authorization {
             call,
             identity,
             forward_as,

@@ -9,7 +9,7 @@ use hyper::{
 
 use super::{
     Shared,
-    authorization::Permit,
+    authorization::Authorization,
     body::{Held, busy_with_bodies},
     denial::{Cause, Denial},
     upstream::{failure, late, left, until},
@@ -45,14 +45,14 @@ impl Ready {
 /// Judges the body of a write. A patch passes unread where the API server judges its result.
 pub(super) async fn judged(
     (shared, client): (&Shared, &Client),
-    permit: &Permit,
+    authorization: &Authorization,
     written: &Written,
     limits: &Limits,
     body: Body,
 ) -> Result<Ready, Denial> {
-    let call = &permit.call;
+    let call = &authorization.call;
     if written.write == Write::Patch {
-        return match locked(shared, permit, limits).await {
+        return match locked(shared, authorization, limits).await {
             Ok(()) => Ok(Ready::unread(body)),
             Err(refusal) => Err(shared.refuse(call, refusal).await),
         };
@@ -70,7 +70,7 @@ pub(super) async fn judged(
     let had = if judged.faults.is_empty() || written.write == Write::Create {
         Vec::new()
     } else {
-        existing(shared, client, permit, (written, content), limits).await?
+        existing(shared, client, authorization, (written, content), limits).await?
     };
     if let Err(refusal) = policy::settle_body(call, &judged.faults, &had) {
         return Err(shared.refuse(call, refusal).await);
@@ -84,12 +84,16 @@ pub(super) async fn judged(
 
 /// Returns whether the API server holds the account of this call to the list of what bodies may not
 /// ask for.
-async fn locked(shared: &Shared, permit: &Permit, limits: &Limits) -> Result<(), Refusal> {
-    let call = &permit.call;
+async fn locked(
+    shared: &Shared,
+    authorization: &Authorization,
+    limits: &Limits,
+) -> Result<(), Refusal> {
+    let call = &authorization.call;
     let Some(delegate) = &shared.parts.delegate else {
         return Err(policy::unlocked(call, "there is no cluster", "start it"));
     };
-    if !permit.is_delegated {
+    if !authorization.is_delegated {
         let why = "the admission policy pipeops-cp-lock does not hold a credential that the call brings along";
         let mend = "leave Authorization out, or use server-side apply";
         return Err(policy::unlocked(call, why, mend));
@@ -145,11 +149,11 @@ async fn collect(
 async fn existing(
     shared: &Shared,
     client: &Client,
-    permit: &Permit,
+    authorization: &Authorization,
     (written, content): (&Written, Content),
     limits: &Limits,
 ) -> Result<Vec<Fault>, Denial> {
-    let Target::Kubernetes(path) = &permit.call.target else {
+    let Target::Kubernetes(path) = &authorization.call.target else {
         return Ok(Vec::new());
     };
     let request = Request::builder()
@@ -158,8 +162,10 @@ async fn existing(
         .header(ACCEPT, HeaderValue::from_static(content.accept()))
         .body(Body::empty())
         .map_err(|error| Denial::new(Cause::Invalid, format!("invalid request: {error}")))?;
-    let sent = client.send(request, &permit.identity, left(limits)?).await;
-    let answer = sent.map_err(|error| failure(&permit.call.target, &error))?;
+    let sent = client
+        .send(request, &authorization.identity, left(limits)?)
+        .await;
+    let answer = sent.map_err(|error| failure(&authorization.call.target, &error))?;
     let cannot = |why: String| Denial::backend(format!("cannot read the existing object: {why}"));
     match answer.status() {
         StatusCode::NOT_FOUND => return Ok(Vec::new()),

@@ -24,7 +24,7 @@ use crate::{
     store::{Failure, Notes},
     tasks::{
         audit::{AuditWriter, Begun},
-        state::Board,
+        state::SharedState,
     },
     wire::api::{self, AccessChange, AccessReport, ByHand, Decision, LastDay, Running},
 };
@@ -61,9 +61,9 @@ pub struct Parts {
     /// Holds the rules.
     pub proxy: Rc<Proxy>,
     /// Keeps what is set by hand, and who did that.
-    pub book: AuditWriter,
+    pub audit_writer: AuditWriter,
     /// Shows what is wrong.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
 }
 
 /// Reasons why a level is not set.
@@ -134,21 +134,21 @@ impl Access {
         let Parts {
             configured,
             proxy,
-            board,
+            shared_state,
             ..
         } = &self.parts;
         let standing = self.standing.borrow();
         let cut = proxy.set_rules(standing.rules(configured.rules));
         if standing.by_hand == Override::Unknown {
             let word = standing.configured.word();
-            board.report(
+            shared_state.report(
                 UNKNOWN,
                 Severity::Critical,
                 "cannot read the access level that was set on this machine, so nothing passes until it is set again",
                 Some(format!("sudo pipeops-agent access {word}, or something stricter")),
             );
         } else {
-            board.clear(UNKNOWN);
+            shared_state.clear(UNKNOWN);
         }
         cut
     }
@@ -197,7 +197,7 @@ impl Access {
     }
 
     async fn last_day(&self) -> Result<LastDay, String> {
-        let now = self.parts.board.now().wall;
+        let now = self.parts.shared_state.now().wall;
         let since = Wall::from_millis(now.millis().saturating_sub(DAY_MILLIS));
         let counted = async {
             let _one_at_a_time = self.counting.lock().await;
@@ -228,7 +228,7 @@ impl Access {
         let by = caller.in_words();
         let wish = Tightened {
             level,
-            since: Some(self.parts.board.now().wall),
+            since: Some(self.parts.shared_state.now().wall),
             by: Some(by.clone()),
         };
         let before = self.standing.borrow().clone();
@@ -265,7 +265,10 @@ impl Access {
         let mut trouble = Vec::new();
         match ticket {
             Ok(ticket) => {
-                let ended = self.parts.book.end(ticket, "done", Effect::default());
+                let ended = self
+                    .parts
+                    .audit_writer
+                    .end(ticket, "done", Effect::default());
                 drop(within(DISK_WITHIN, ended).await);
             }
             Err(why) => trouble.push(format!("it is not in the audit log: {why}")),
@@ -280,23 +283,27 @@ impl Access {
     async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
         let why = format!("set by hand; access.level = {}", configured.word());
         let entry = Entry::new(by, what, Verdict::Permitted, &why);
-        let now = self.parts.board.now().wall;
-        let begun = within(DISK_WITHIN, self.parts.book.begin(entry, now)).await;
+        let now = self.parts.shared_state.now().wall;
+        let begun = within(DISK_WITHIN, self.parts.audit_writer.begin(entry, now)).await;
         in_time(begun)
     }
 
     /// Keeps what was set, or says why that cannot be done now; then it is tried again.
     async fn keep(&self) -> Result<(), String> {
         let note = self.standing.borrow().by_hand.note();
-        let kept = within(DISK_WITHIN, self.parts.book.store().keep_note(NOTE, note)).await;
+        let kept = within(
+            DISK_WITHIN,
+            self.parts.audit_writer.store().keep_note(NOTE, note),
+        )
+        .await;
         let kept = in_time(kept);
-        let board = &self.parts.board;
+        let shared_state = &self.parts.shared_state;
         match &kept {
             Ok(()) => {
                 self.is_unkept.set(false);
-                board.clear(NOT_KEPT);
+                shared_state.clear(NOT_KEPT);
             }
-            Err(why) => board.report(
+            Err(why) => shared_state.report(
                 NOT_KEPT,
                 Severity::Warning,
                 format!(

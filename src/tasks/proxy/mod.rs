@@ -45,7 +45,7 @@ use crate::{
     },
 };
 
-use admission::Gate;
+use admission::AdmissionQueue;
 use audit::Audit;
 use authorization::{Admitted, Denied};
 use body::{Budget, Pipe, Pushed, busy_with_bodies};
@@ -91,7 +91,7 @@ struct Shared {
     parts: Parts,
     rules: Rc<Cell<Rules>>,
     audit: Rc<Audit>,
-    gate: Rc<Gate>,
+    admission: Rc<AdmissionQueue>,
     budget: Budget,
     table: RefCell<Table>,
     /// Requests since the start, of every form.
@@ -144,13 +144,13 @@ impl Proxy {
     }
 
     /// A proxy that writes down what it does: writes and exec before they have an effect, and not at all where that fails.
-    pub fn audited(parts: Parts, book: AuditWriter) -> Self {
-        Self::with_audit(parts, Some(book))
+    pub fn audited(parts: Parts, audit_writer: AuditWriter) -> Self {
+        Self::with_audit(parts, Some(audit_writer))
     }
 
-    fn with_audit(parts: Parts, book: Option<AuditWriter>) -> Self {
+    fn with_audit(parts: Parts, audit_writer: Option<AuditWriter>) -> Self {
         let rules = Rc::new(Cell::new(parts.rules));
-        let audit = Audit::new(book, Rc::clone(&rules));
+        let audit = Audit::new(audit_writer, Rc::clone(&rules));
         let executor = Rc::clone(&parts.executor);
         if let Some(delegate) = &parts.delegate {
             delegate.hold(parts.rules.level);
@@ -160,7 +160,7 @@ impl Proxy {
             parts,
             rules,
             audit,
-            gate: Rc::default(),
+            admission: Rc::default(),
             budget: Budget::default(),
             table: RefCell::default(),
             requests: Cell::new(0),
@@ -250,11 +250,11 @@ impl Proxy {
     /// Current load.
     pub fn load(&self) -> Load {
         let table = self.shared.table.borrow();
-        let (short_running, short_waiting, long_running) = self.shared.gate.load();
+        let (short_running, short_waiting, long_running) = self.shared.admission.load();
         let streams = self.streams.borrow();
         Load {
             requests: self.shared.requests.get(),
-            exchanges: self.shared.gate.count(),
+            exchanges: self.shared.admission.count(),
             streams: streams.as_ref().map_or(0, Streams::open_count),
             sockets: table.sockets(),
             short_running,
@@ -336,7 +336,7 @@ impl Proxy {
 
     /// Starts the task of an exchange, or says that there are too many.
     fn begin(&self, id: String, admitted: Admitted, work: Work, answer: Answer, outlet: &Outlet) {
-        let pass = match self.shared.gate.ask(&admitted.call) {
+        let pass = match self.shared.admission.ask(&admitted.call) {
             Ok(pass) => pass,
             Err(denial) => return self.refuse(&id, answer, &denial.text, outlet),
         };

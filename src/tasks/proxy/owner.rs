@@ -30,7 +30,7 @@ impl Proxy {
         if let Some(delegate) = &shared.parts.delegate {
             delegate.hold(rules.level);
         }
-        shared.gate.review(|call| shared.review(call))
+        shared.admission.review(|call| shared.review(call))
     }
 
     /// Dry run of a request now.

@@ -54,8 +54,8 @@ pub(super) async fn keep(shared: Rc<Shared>) {
     let mut looks: Vec<Task<()>> = Vec::new();
     loop {
         let now = clock::now().mono;
-        shared.gate.expire(now);
-        let relied_on = shared.gate.relied_on();
+        shared.admission.expire(now);
+        let relied_on = shared.admission.relied_on();
         looks.retain(|look| !look.is_finished());
         if let Some(delegate) = &shared.parts.delegate {
             for subject in rounds.begin(&relied_on, now) {
@@ -64,7 +64,7 @@ pub(super) async fn keep(shared: Rc<Shared>) {
             }
         }
         let next = rounds.next(&relied_on).into_iter();
-        let next = next.chain(shared.gate.expires()).min();
+        let next = next.chain(shared.admission.expires()).min();
         let time = async {
             match next {
                 Some(next) => clock::until(next).await,
@@ -73,7 +73,7 @@ pub(super) async fn keep(shared: Rc<Shared>) {
             Woken::Otherwise
         };
         let changed = async {
-            shared.gate.changed().await;
+            shared.admission.changed().await;
             Woken::Otherwise
         };
         let answer = async {
@@ -93,13 +93,13 @@ fn take_in(shared: &Shared, answer: &Answer) {
     let cut = match (&answer.subject, &answer.found) {
         (Subject::Namespace(name), Found::Namespace(found)) => {
             let rules = shared.rules.get();
-            let gate = &shared.gate;
-            gate.observed(rules, name, found.as_ref(), answer.began)
+            let admission = &shared.admission;
+            admission.observed(rules, name, found.as_ref(), answer.began)
         }
         (Subject::Grant(grant), Found::Grant(is_granted)) => {
             let delegate = shared.parts.delegate.as_ref();
             let account = delegate.map_or_else(String::new, |delegate| delegate.account());
-            shared.gate.granted(grant, *is_granted, &account)
+            shared.admission.granted(grant, *is_granted, &account)
         }
         (Subject::Namespace(_) | Subject::Grant(_), _) => 0,
     };

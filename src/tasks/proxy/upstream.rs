@@ -12,7 +12,7 @@ use hyper::{
 
 use super::{
     Shared,
-    authorization::{Permit, no_cluster},
+    authorization::{Authorization, no_cluster},
     bodies::{self, Ready},
     denial::{Cause, Denial},
 };
@@ -57,17 +57,17 @@ const NAMESPACE_BYTES_MAX: usize = 64 * 1024;
 /// Sends a permitted call and waits for the head of its answer.
 pub(super) async fn send(
     shared: &Shared,
-    permit: &Permit,
+    authorization: &Authorization,
     limits: &Limits,
     body: Body,
 ) -> Result<Response<Body>, Denial> {
     let Some(client) = &shared.parts.client else {
         return Err(no_cluster());
     };
-    let call = &permit.call;
+    let call = &authorization.call;
     if let Target::Service(service) = &call.target {
         let request = request(call, body)?;
-        let finding = address((shared, client), service, permit);
+        let finding = address((shared, client), service, authorization);
         let found = until(limits.head, Box::pin(finding)).await;
         let address = found.ok_or_else(|| {
             Denial::new(Cause::Late, format!("service request failed: {DEADLINE}"))
@@ -76,13 +76,13 @@ pub(super) async fn send(
         let sent = services::send(client, &address, scheme(service), request, left).await;
         return sent.map_err(|error| failure(&call.target, &error));
     }
-    if permit.makes_namespace {
-        return Box::pin(make_namespace(shared, client, permit, limits, body)).await;
+    if authorization.makes_namespace {
+        return Box::pin(make_namespace(shared, client, authorization, limits, body)).await;
     }
     let has_body = !HttpBody::is_end_stream(&body);
-    let ready = match &permit.writes {
+    let ready = match &authorization.writes {
         Some(written) => {
-            let judging = bodies::judged((shared, client), permit, written, limits, body);
+            let judging = bodies::judged((shared, client), authorization, written, limits, body);
             Box::pin(judging).await?
         }
         None => Ready::unread(body),
@@ -97,13 +97,13 @@ pub(super) async fn send(
         let sent = client.send(request, identity, left(limits)?).await;
         sent.map_err(|error| failure(&call.target, &error))
     };
-    let response = send(ready.body, &permit.identity).await?;
-    let Identity::Bearer(token) = &permit.identity else {
+    let response = send(ready.body, &authorization.identity).await?;
+    let Identity::Bearer(token) = &authorization.identity else {
         return Ok(response);
     };
-    if !permit.is_delegated || response.status() != StatusCode::UNAUTHORIZED {
+    if !authorization.is_delegated || response.status() != StatusCode::UNAUTHORIZED {
         if let Some(delegate) = &shared.parts.delegate
-            && permit.is_delegated
+            && authorization.is_delegated
             && response.status().is_success()
         {
             delegate.worked();
@@ -125,11 +125,11 @@ pub(super) async fn send(
 async fn make_namespace(
     shared: &Shared,
     client: &Client,
-    permit: &Permit,
+    authorization: &Authorization,
     limits: &Limits,
     body: Body,
 ) -> Result<Response<Body>, Denial> {
-    let call = &permit.call;
+    let call = &authorization.call;
     let collected = Limited::new(body, NAMESPACE_BYTES_MAX).collect();
     let Some(collected) = until(limits.head, collected).await else {
         return Err(late());
@@ -149,7 +149,9 @@ async fn make_namespace(
     request
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let sent = client.send(request, &permit.identity, left(limits)?).await;
+    let sent = client
+        .send(request, &authorization.identity, left(limits)?)
+        .await;
     sent.map_err(|error| failure(&call.target, &error))
 }
 
@@ -184,25 +186,25 @@ pub(super) fn left(limits: &Limits) -> Result<Duration, Denial> {
 /// The raw stream to the backend of a call that switches protocols, or the backend's refusal.
 pub(super) async fn upgrade(
     shared: &Shared,
-    permit: &Permit,
+    authorization: &Authorization,
     limits: &Limits,
     protocol: &str,
 ) -> Result<Upgraded, Denial> {
     let Some(client) = &shared.parts.client else {
         return Err(no_cluster());
     };
-    let call = &permit.call;
+    let call = &authorization.call;
     let mut request = request(call, Body::empty())?;
     let protocol = HeaderValue::from_str(protocol)
         .map_err(|error| Denial::new(Cause::Invalid, format!("invalid upgrade: {error}")))?;
     request.headers_mut().insert(UPGRADE, protocol);
     let switched = match &call.target {
         Target::Kubernetes(_) => {
-            let upgrade = client.upgrade(request, &permit.identity, left(limits)?);
+            let upgrade = client.upgrade(request, &authorization.identity, left(limits)?);
             Box::pin(upgrade).await
         }
         Target::Service(service) => {
-            let finding = address((shared, client), service, permit);
+            let finding = address((shared, client), service, authorization);
             let found = until(limits.head, Box::pin(finding)).await;
             let address = found.ok_or_else(late)??;
             let left = left(limits)?;
@@ -217,7 +219,7 @@ pub(super) async fn upgrade(
 pub(super) async fn address(
     (shared, client): (&Shared, &Client),
     service: &Service,
-    permit: &Permit,
+    authorization: &Authorization,
 ) -> Result<Address, Denial> {
     let found = client
         .service(&service.namespace, &service.name, service.port)
@@ -226,9 +228,9 @@ pub(super) async fn address(
         found.map_err(|error| Denial::backend(format!("service request failed: {error}")))?;
     let pods = std::mem::take(&mut address.pods);
     address.pods = shared
-        .enterable(&permit.call, &service.namespace, pods)
+        .enterable(&authorization.call, &service.namespace, pods)
         .await?;
-    address.forward_as.clone_from(&permit.forward_as);
+    address.forward_as.clone_from(&authorization.forward_as);
     Ok(address)
 }
 

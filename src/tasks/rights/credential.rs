@@ -25,7 +25,7 @@ use crate::{
     },
     host::{clock, random},
     store::{self, Notes},
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// The note that holds the handle.
@@ -107,7 +107,7 @@ pub struct Parts<'a> {
     /// Store of handles.
     pub store: store::Handle,
     /// State for the condition that a token is shared.
-    pub board: &'a Board,
+    pub shared_state: &'a SharedState,
     /// The way to the link.
     pub commands: Sender<Command>,
 }
@@ -288,7 +288,7 @@ impl Credential {
             };
             let told = async {
                 while self.taken.1.recv().await.is_ok() {
-                    self.say(parts.board);
+                    self.say(parts.shared_state);
                 }
                 future::pending().await
             };
@@ -301,7 +301,7 @@ impl Credential {
     /// level begins again.
     async fn share_one(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
         let Some(given) = self.current() else {
-            parts.board.clear(SHARED);
+            parts.shared_state.clear(SHARED);
             // The control plane hears at once that it has no token any more.
             self.register(parts).await;
             if !permits_sharing(self.level.get()) {
@@ -345,12 +345,12 @@ impl Credential {
         }
     }
 
-    fn say(&self, board: &Board) {
+    fn say(&self, shared_state: &SharedState) {
         if self.current().is_none() {
             return;
         }
         let sentence = "the control plane holds a Kubernetes token of pipeops-cp, because access.share_token is true; each token expires within an hour";
         let fix = "set access.share_token = false if the control plane does not need it".to_owned();
-        board.report(SHARED, Severity::Note, sentence, Some(fix));
+        shared_state.report(SHARED, Severity::Note, sentence, Some(fix));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         verdict::sentences,
     },
     kube::rbac::check::{Finding, Part, State},
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// Between two looks.
@@ -49,7 +49,7 @@ const CONDITIONS: [&str; 3] = [MISSING, DIFFERS, OPEN];
 /// The look at the rights, for as long as the agent runs.
 pub struct Rights {
     delegate: Rc<Delegate>,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     /// The rules that hold at the moment.
     rules: Box<dyn Fn() -> Rules>,
     /// One look at a time, and when the last one ended.
@@ -66,10 +66,14 @@ impl fmt::Debug for Rights {
 
 impl Rights {
     /// Looks at nothing yet.
-    pub fn new(delegate: Rc<Delegate>, board: Rc<Board>, rules: Box<dyn Fn() -> Rules>) -> Self {
+    pub fn new(
+        delegate: Rc<Delegate>,
+        shared_state: Rc<SharedState>,
+        rules: Box<dyn Fn() -> Rules>,
+    ) -> Self {
         Self {
             delegate,
-            board,
+            shared_state,
             rules,
             looking: Mutex::new(None),
             asked: Cell::new(None),
@@ -105,7 +109,7 @@ impl Rights {
         if !self.is_wrong() && !self.holds(STATS) {
             return;
         }
-        self.asked.set(Some(self.board.now().mono));
+        self.asked.set(Some(self.shared_state.now().mono));
         let late = async {
             Timer::after(PATIENCE).await;
         };
@@ -116,7 +120,8 @@ impl Rights {
     }
 
     fn holds(&self, id: &str) -> bool {
-        self.board.with_conditions(|list| list.get(id).is_some())
+        self.shared_state
+            .with_conditions(|list| list.get(id).is_some())
     }
 
     fn is_wrong(&self) -> bool {
@@ -125,7 +130,7 @@ impl Rights {
 
     /// Time until the next look.
     fn wait(&self) -> Duration {
-        let now = self.board.now().mono;
+        let now = self.shared_state.now().mono;
         let is_expected = self
             .asked
             .get()
@@ -140,29 +145,29 @@ impl Rights {
     /// Looks, unless somebody has just looked.
     async fn look(&self) {
         let mut looked = self.looking.lock().await;
-        if looked.is_some_and(|looked| self.board.now().mono.since(looked) < APART) {
+        if looked.is_some_and(|looked| self.shared_state.now().mono.since(looked) < APART) {
             return;
         }
         let was_missing = self.holds(MISSING);
-        look(&self.delegate, &self.board, &(self.rules)()).await;
+        look(&self.delegate, &self.shared_state, &(self.rules)()).await;
         self.delegate.doubt(self.holds(MISSING));
         if was_missing && !self.holds(MISSING) {
             // One cause, and all that followed from it: whoever was refused tries again now.
             self.delegate.rights_changed();
-            self.board.clear(LOGS);
+            self.shared_state.clear(LOGS);
         }
-        *looked = Some(self.board.now().mono);
+        *looked = Some(self.shared_state.now().mono);
     }
 }
 
 /// Looks once.
-async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
+async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
     if let Err(error) = delegate.sweep().await {
         log::debug!("rights: {error}");
     }
     if rules.level == Level::Off {
         // No call runs, so nothing is needed for it.
-        return board.show_all(&CONDITIONS, Vec::new());
+        return shared_state.show_all(&CONDITIONS, Vec::new());
     }
     let findings = match delegate.compare().await {
         Ok(findings) => findings,
@@ -184,14 +189,14 @@ async fn look(delegate: &Delegate, board: &Board, rules: &Rules) {
         findings,
         reaches_secrets: reaches.unwrap_or(false),
         is_full,
-        version: board.cluster.borrow().version.clone(),
+        version: shared_state.cluster.borrow().version.clone(),
         level: rules.level,
         command: delegate.manifest().command(),
         full_binding: delegate.manifest().wide("pipeops-full"),
         account: delegate.account(),
     };
-    let conditions = seen.conditions(board);
-    board.show_all(&CONDITIONS, conditions);
+    let conditions = seen.conditions(shared_state);
+    shared_state.show_all(&CONDITIONS, conditions);
 }
 
 /// State of the cluster.
@@ -208,8 +213,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn conditions(&self, board: &Board) -> Vec<Condition> {
-        let since = board.now().wall;
+    fn conditions(&self, shared_state: &SharedState) -> Vec<Condition> {
+        let since = shared_state.now().wall;
         let found = [
             (MISSING, self.missing()),
             (DIFFERS, self.differs()),
@@ -378,8 +383,8 @@ mod tests {
     }
 
     fn told(seen: &Seen) -> Vec<(&'static str, String, String)> {
-        let board = Board::new(Now::default);
-        let conditions = seen.conditions(&board).into_iter();
+        let shared_state = SharedState::new(Now::default);
+        let conditions = seen.conditions(&shared_state).into_iter();
         conditions
             .map(|condition| (condition.id, condition.sentence, condition.fix.unwrap()))
             .collect()

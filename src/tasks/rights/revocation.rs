@@ -16,7 +16,7 @@ use crate::{
     },
     host::clock,
     store::{self, Notes},
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// The note about tokens that may still be good.
@@ -34,7 +34,7 @@ const WITHHELD: &str = "access.token-withheld";
 pub struct Revocation {
     delegate: Rc<Delegate>,
     store: store::Handle,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     /// True if the settings share tokens.
     shares: bool,
     issued: RefCell<Option<Issued>>,
@@ -47,7 +47,7 @@ impl Revocation {
     pub fn new(
         delegate: Rc<Delegate>,
         (store, notes): (store::Handle, &Notes),
-        board: Rc<Board>,
+        shared_state: Rc<SharedState>,
         shares: bool,
     ) -> Self {
         let issued = match notes.get(NOTE) {
@@ -58,7 +58,7 @@ impl Revocation {
         Self {
             delegate,
             store,
-            board,
+            shared_state,
             shares,
             issued: RefCell::new(issued),
             changing: Mutex::new(()),
@@ -80,7 +80,7 @@ impl Revocation {
             return Err("tokens that were shared earlier still have to be revoked".to_owned());
         }
         if let Err(why) = self.check_rights(level).await {
-            self.board.report(
+            self.shared_state.report(
                 WITHHELD,
                 Severity::Warning,
                 format!("no token is shared with the control plane: {why}"),
@@ -88,7 +88,7 @@ impl Revocation {
             );
             return Err(why);
         }
-        self.board.clear(WITHHELD);
+        self.shared_state.clear(WITHHELD);
         let uid = self.delegate.account_uid().await?;
         let uid = uid.ok_or("the cluster has no account pipeops-cp")?;
         let issued = Issued::and(before.as_ref(), level, &uid);
@@ -144,7 +144,7 @@ impl Revocation {
         let issued = self.issued.borrow().clone();
         let level = self.delegate.level();
         let Some(issued) = issued.filter(|issued| issued.must_go(level, self.shares)) else {
-            self.board.clear(STILL_GOOD);
+            self.shared_state.clear(STILL_GOOD);
             return true;
         };
         let late = async {
@@ -157,7 +157,7 @@ impl Revocation {
         let outcome = self.make_worthless(&issued).await;
         if let Err(why) = &outcome {
             log::warn!("access: shared tokens are still valid: {why}");
-            self.board.report(
+            self.shared_state.report(
                 STILL_GOOD,
                 Severity::Critical,
                 format!(
@@ -168,7 +168,7 @@ impl Revocation {
             );
             return false;
         }
-        self.board.clear(STILL_GOOD);
+        self.shared_state.clear(STILL_GOOD);
         true
     }
 

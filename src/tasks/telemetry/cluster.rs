@@ -19,7 +19,7 @@ use crate::{
     },
     host::clock,
     kube::{Client, Error},
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::kube::summary,
 };
 
@@ -54,7 +54,7 @@ pub struct Parts {
     /// State of the watches.
     pub known: Rc<Known>,
     /// State for its conditions.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
     /// Fix that grants the right to ask kubelets.
@@ -73,19 +73,19 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
     let mut cluster = Cluster::default();
     let mut refused = 0_u32;
     let mut chances = parts.client.heard().chances();
-    let mut due = parts.board.now().mono;
+    let mut due = parts.shared_state.now().mono;
     loop {
-        due = following(due, every, parts.board.now().mono);
+        due = following(due, every, parts.shared_state.now().mono);
         while !parts.wait(due, &mut chances).await {
             // Rights may be other ones now: what was refused is tried, and said at once where it works.
             if refused > 0 && parts.may_ask().await {
                 refused = 0;
-                parts.board.clear(UNREAD);
+                parts.shared_state.clear(UNREAD);
             }
         }
-        if parts.board.stands_by() {
+        if parts.shared_state.stands_by() {
             cluster = Cluster::default();
-            parts.board.show_all(&[UNREAD, PARTLY], Vec::new());
+            parts.shared_state.show_all(&[UNREAD, PARTLY], Vec::new());
             continue;
         }
         let nodes = parts.known.nodes.borrow().clone();
@@ -99,7 +99,7 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
         if refused == 0 && !parts.ask(&cluster, &nodes, &mut round).await {
             refused = ROUNDS_REFUSED;
         }
-        let at = parts.board.now();
+        let at = parts.shared_state.now();
         let (points, left) = cluster.points(round, &nodes, &counts, at.mono);
         parts.tell_left(nodes.len(), left);
         let clock_is_set = (parts.is_believed)(at.wall);
@@ -118,7 +118,7 @@ impl Parts {
         let heard = self.client.heard();
         clock::until(due).or(heard.chance(*chances)).await;
         *chances = heard.chances();
-        self.board.now().mono >= due
+        self.shared_state.now().mono >= due
     }
 
     /// Returns whether one kubelet answers the agent.
@@ -138,14 +138,14 @@ impl Parts {
         nodes: &LiteMap<String, Node>,
         round: &mut Round,
     ) -> bool {
-        let until = self.board.now().mono.after(ROUND_WITHIN);
+        let until = self.shared_state.now().mono.after(ROUND_WITHIN);
         let mut silent = Vec::new();
         for (name, _) in nodes
             .iter()
             .take(NODES_MAX)
             .filter(|(_, node)| node.is_ready)
         {
-            if self.board.now().mono >= until {
+            if self.shared_state.now().mono >= until {
                 silent.push((name, "no time left in this round".to_owned()));
                 continue;
             }
@@ -169,13 +169,13 @@ impl Parts {
 
     fn tell_forbidden(&self) {
         let fix = Some(self.fix.clone());
-        self.board
+        self.shared_state
             .report(UNREAD, Severity::Note, sentences::STATS_UNREAD, fix);
     }
 
     fn tell_silent(&self, silent: &[(&String, String)]) {
         let Some((name, why)) = silent.first() else {
-            return self.board.clear(UNREAD);
+            return self.shared_state.clear(UNREAD);
         };
         let more = match silent.len() - 1 {
             0 => String::new(),
@@ -183,7 +183,7 @@ impl Parts {
         };
         let sentence = format!("no usage data from node {name}{more}: {why}");
         let fix = format!("kubectl get --raw /api/v1/nodes/{name}/proxy/stats/summary");
-        self.board
+        self.shared_state
             .report(UNREAD, Severity::Note, sentence, Some(fix));
     }
 
@@ -199,16 +199,19 @@ impl Parts {
         }
         if left.is_empty() && pods.new > 0 {
             let sentence = "Pods are replaced too quickly: beyond 12 new ones an hour, they are measured as one sum";
-            return self.board.report(PARTLY, Severity::Note, sentence, None);
+            return self
+                .shared_state
+                .report(PARTLY, Severity::Note, sentence, None);
         }
         if left.is_empty() {
-            return self.board.clear(PARTLY);
+            return self.shared_state.clear(PARTLY);
         }
         // Without how many there are: that changes each minute, and would be told each time.
         let sentence = format!(
             "this cluster is large: measurements are limited to {}",
             left.join(" and ")
         );
-        self.board.report(PARTLY, Severity::Note, sentence, None);
+        self.shared_state
+            .report(PARTLY, Severity::Note, sentence, None);
     }
 }

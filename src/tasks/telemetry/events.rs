@@ -6,7 +6,7 @@ use std::{cell::RefCell, fmt, rc::Rc};
 
 use crate::{
     core::{
-        event::{self, Sightings, Tally, Told},
+        event::{self, Deduplication, Tally, Told},
         health::Severity,
         time::Wall,
     },
@@ -14,7 +14,7 @@ use crate::{
         Client,
         watch::{Event, Watch},
     },
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::kube::{Object as _, event::Event as Seen},
 };
 
@@ -25,7 +25,7 @@ const FLOOD: &str = "telemetry.events-dropped";
 
 /// Events.
 pub struct Events {
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     counted: RefCell<Counted>,
 }
 
@@ -43,46 +43,47 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// Nothing has happened yet. What the board says is among it.
-    pub fn new(board: Rc<Board>) -> Self {
+    /// Nothing has happened yet. What the shared state says is among it.
+    pub fn new(shared_state: Rc<SharedState>) -> Self {
         Self {
-            board,
+            shared_state,
             counted: RefCell::default(),
         }
     }
 
     /// Watches the cluster for ever. `fix` is what gives the agent the right to.
     pub async fn run(&self, client: &Client, fix: &str) {
-        let mut sightings = None;
+        let mut deduplication = None;
         let mut told = Told::Listed;
         let watch = Watch::whole("/api/v1/events");
         let take = |event: Event<Seen>| match event {
             Event::Restarted => {
                 told = Told::Listed;
-                sightings.get_or_insert_with(|| Sightings::new(self.started()));
+                deduplication.get_or_insert_with(|| Deduplication::new(self.started()));
             }
             Event::Added(seen) | Event::Modified(seen) => {
-                if let Some(sightings) = &mut sightings {
-                    self.count(sightings, seen, told);
+                if let Some(deduplication) = &mut deduplication {
+                    self.count(deduplication, seen, told);
                 }
             }
             Event::Deleted(seen) => {
-                if let Some(sightings) = &mut sightings {
-                    sightings.forget(&seen.metadata().uid);
+                if let Some(deduplication) = &mut deduplication {
+                    deduplication.forget(&seen.metadata().uid);
                 }
             }
             Event::Synced => {
                 told = Told::Live;
-                self.board.clear(HIDDEN);
-                if let Some(sightings) = &mut sightings {
-                    sightings.up_to_date();
+                self.shared_state.clear(HIDDEN);
+                if let Some(deduplication) = &mut deduplication {
+                    deduplication.up_to_date();
                 }
             }
             Event::Failed(error) if error.is_forbidden() => {
                 let sentence =
                     "the agent may not read the events of the cluster, so none are stored";
                 let fix = Some(fix.to_owned());
-                self.board.report(HIDDEN, Severity::Note, sentence, fix);
+                self.shared_state
+                    .report(HIDDEN, Severity::Note, sentence, fix);
             }
             // That the API does not answer is said by those who watch nodes and Pods.
             Event::Failed(error) => log::debug!("events: {error}"),
@@ -106,10 +107,10 @@ impl Events {
 
     fn gathered(&self, how: fn(&mut Tally) -> Vec<event::Event>) -> Vec<event::Event> {
         let mut events = how(&mut self.counted.borrow_mut().tally);
-        if self.board.stands_by() {
+        if self.shared_state.stands_by() {
             events.clear();
         }
-        events.extend(self.board.take_events(how));
+        events.extend(self.shared_state.take_events(how));
         events.sort_by_key(|event| event.first);
         events
     }
@@ -117,29 +118,29 @@ impl Events {
     /// Ends a minute: returns what is new since [`Events::news`]. Call it once a minute.
     pub fn take(&self) -> Vec<event::Event> {
         let events = self.gathered(Tally::take);
-        let is_left_to_another = self.board.stands_by();
+        let is_left_to_another = self.shared_state.stands_by();
         let mut counted = self.counted.borrow_mut();
-        let dropped = counted.tally.dropped() + self.board.dropped_events();
+        let dropped = counted.tally.dropped() + self.shared_state.dropped_events();
         let news = dropped.saturating_sub(counted.told);
         counted.told = dropped;
         if news == 0 || is_left_to_another {
-            self.board.clear(FLOOD);
+            self.shared_state.clear(FLOOD);
         } else {
             let sentence = format!(
                 "{news} events of the last minute were dropped: too many different events at once"
             );
             let fix = "kubectl get events -A --sort-by=.lastTimestamp";
-            self.board
+            self.shared_state
                 .report(FLOOD, Severity::Warning, sentence, Some(fix.to_owned()));
         }
         events
     }
 
-    fn count(&self, sightings: &mut Sightings, seen: Seen, told: Told) {
-        let now = self.board.now().wall;
+    fn count(&self, deduplication: &mut Deduplication, seen: Seen, told: Told) {
+        let now = self.shared_state.now().wall;
         let sighting = seen.sighting(now);
         let last = sighting.last;
-        let news = sightings.news(sighting, told, now);
+        let news = deduplication.news(sighting, told, now);
         if news > 0 {
             let tally = &mut self.counted.borrow_mut().tally;
             tally.add(seen.happening(), last, news);
@@ -149,8 +150,8 @@ impl Events {
     /// Returns when this agent started, by what the wall clock says now: it may have been set
     /// since. Kubernetes writes whole seconds.
     fn started(&self) -> Wall {
-        let now = self.board.now();
-        let ago = now.mono.since(self.board.started().mono).as_millis();
+        let now = self.shared_state.now();
+        let ago = now.mono.since(self.shared_state.started().mono).as_millis();
         let ago = i64::try_from(ago).unwrap_or(i64::MAX);
         let started = now.wall.millis().saturating_sub(ago);
         Wall::from_millis(started.saturating_sub(started.rem_euclid(1000)))
@@ -170,9 +171,9 @@ mod tests {
         }
     }
 
-    fn events() -> (Rc<Board>, Events) {
-        let board = Rc::new(Board::new(ten_seconds_after_boot));
-        (Rc::clone(&board), Events::new(board))
+    fn events() -> (Rc<SharedState>, Events) {
+        let shared_state = Rc::new(SharedState::new(ten_seconds_after_boot));
+        (Rc::clone(&shared_state), Events::new(shared_state))
     }
 
     fn seen(reason: &str) -> Seen {
@@ -185,8 +186,8 @@ mod tests {
     #[test]
     fn what_happens_in_the_second_of_the_start_counts() {
         let (_board, events) = events();
-        let mut sightings = Sightings::new(events.started());
-        events.count(&mut sightings, seen("BackOff"), Told::Listed);
+        let mut deduplication = Deduplication::new(events.started());
+        events.count(&mut deduplication, seen("BackOff"), Told::Listed);
         let taken = events.take();
         assert_eq!((taken.len(), taken[0].count), (1, 1));
         assert!(events.take().is_empty());
@@ -194,10 +195,10 @@ mod tests {
 
     #[test]
     fn who_stands_by_keeps_what_happens_to_itself_only() {
-        let (board, events) = events();
-        let mut sightings = Sightings::new(events.started());
-        board.report("lease.standby", Severity::Note, "b holds the link", None);
-        events.count(&mut sightings, seen("BackOff"), Told::Live);
+        let (shared_state, events) = events();
+        let mut deduplication = Deduplication::new(events.started());
+        shared_state.report("lease.standby", Severity::Note, "b holds the link", None);
+        events.count(&mut deduplication, seen("BackOff"), Told::Live);
         let taken = events.take();
         assert_eq!(taken.len(), 1);
         assert_eq!(taken[0].what.reason, "lease.standby");
@@ -205,11 +206,11 @@ mod tests {
 
     #[test]
     fn a_flood_is_a_condition_for_as_long_as_it_lasts() {
-        let (board, events) = events();
-        let holds = || board.with_conditions(|list| list.get(FLOOD).is_some());
-        let mut sightings = Sightings::new(events.started());
+        let (shared_state, events) = events();
+        let holds = || shared_state.with_conditions(|list| list.get(FLOOD).is_some());
+        let mut deduplication = Deduplication::new(events.started());
         for index in 0..300 {
-            events.count(&mut sightings, seen(&index.to_string()), Told::Live);
+            events.count(&mut deduplication, seen(&index.to_string()), Told::Live);
         }
         assert_eq!(events.take().len(), 256);
         assert!(holds());

@@ -12,7 +12,7 @@ use crate::{
     core::{event::LogLine, health::Severity, last_words::Quota, lines::Lines, time::Wall},
     kube::{Client, Error},
     store::telemetry::Handle,
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::kube::Pod,
 };
 
@@ -68,7 +68,7 @@ impl Tell {
 pub async fn run(
     client: &Client,
     failures: &Receiver<Failed>,
-    (samples, board): (&Handle, &Rc<Board>),
+    (samples, shared_state): (&Handle, &Rc<SharedState>),
     fix: &str,
 ) {
     let mut quota = Quota::default();
@@ -78,10 +78,10 @@ pub async fn run(
             asked.insert(more);
         }
         for failed in asked {
-            if board.stands_by() {
+            if shared_state.stands_by() {
                 continue;
             }
-            if !quota.admits(&failed.subject(), board.now().mono) {
+            if !quota.admits(&failed.subject(), shared_state.now().mono) {
                 log::debug!(
                     "the last lines of {} are not read: the limit per hour is reached skipped={}",
                     failed.subject(),
@@ -89,24 +89,29 @@ pub async fn run(
                 );
                 continue;
             }
-            ask(client, &failed, (samples, board), fix).await;
+            ask(client, &failed, (samples, shared_state), fix).await;
             Timer::after(EVERY).await;
         }
     }
 }
 
-async fn ask(client: &Client, failed: &Failed, (samples, board): (&Handle, &Rc<Board>), fix: &str) {
+async fn ask(
+    client: &Client,
+    failed: &Failed,
+    (samples, shared_state): (&Handle, &Rc<SharedState>),
+    fix: &str,
+) {
     match read(client, failed).await {
         Ok(lines) => {
-            board.clear(HIDDEN);
-            let lines = failed.lines(&lines, board.now().wall);
+            shared_state.clear(HIDDEN);
+            let lines = failed.lines(&lines, shared_state.now().wall);
             if let Err(failure) = samples.note_logs(lines).await {
                 log::debug!("the last lines of {} were not kept: {failure}", failed.pod);
             }
         }
         Err(error) if error.is_forbidden() => {
             let sentence = "the agent may not read logs of the cluster, so the last lines of failed containers are not stored";
-            board.report(HIDDEN, Severity::Note, sentence, Some(fix.to_owned()));
+            shared_state.report(HIDDEN, Severity::Note, sentence, Some(fix.to_owned()));
         }
         // The Pod is gone already, or the API is away: others say that.
         Err(error) => log::debug!("the last lines of {}: {error}", failed.pod),

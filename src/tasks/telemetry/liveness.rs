@@ -17,7 +17,7 @@ use crate::{
     error::Error as Told,
     host::clock,
     kube::{Client, Heard},
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// Silence after which the API server is asked.
@@ -45,7 +45,7 @@ const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50";
 pub struct Pulse {
     client: Client,
     heard: Rc<Heard>,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     /// One question at a time; the others wait for its answer.
     asking: Mutex<()>,
     /// The end of the last question.
@@ -54,11 +54,11 @@ pub struct Pulse {
 
 impl Pulse {
     /// Asks nothing yet.
-    pub fn new(client: Client, board: Rc<Board>) -> Self {
+    pub fn new(client: Client, shared_state: Rc<SharedState>) -> Self {
         Self {
             heard: client.heard(),
             client,
-            board,
+            shared_state,
             asking: Mutex::new(()),
             asked: Cell::new(None),
         }
@@ -98,13 +98,13 @@ impl Pulse {
     }
 
     fn now(&self) -> Mono {
-        self.board.now().mono
+        self.shared_state.now().mono
     }
 
     fn last(&self) -> Mono {
         self.heard
             .last()
-            .unwrap_or_else(|| self.board.started().mono)
+            .unwrap_or_else(|| self.shared_state.started().mono)
     }
 
     /// The moment of the next question, where no call fails before.
@@ -142,13 +142,13 @@ impl Pulse {
     /// Shows what is known.
     fn tell(&self) {
         let Some(why) = self.heard.silence() else {
-            self.board.clear(UNREACHABLE);
+            self.shared_state.clear(UNREACHABLE);
             return;
         };
         let told = Told::from(&why);
         let sentence = sentences::cluster_unreachable(&told.sentence());
         let fix = told.fix.unwrap_or_else(|| START.to_owned());
-        self.board
+        self.shared_state
             .report(UNREACHABLE, Severity::Warning, sentence, Some(fix));
     }
 }

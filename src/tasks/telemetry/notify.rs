@@ -18,7 +18,7 @@ use crate::{
     },
     outside::notify::{Answer, Receiver},
     store,
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::notify::{Reader, kept, letter, read_kept},
 };
 #[cfg(test)]
@@ -52,7 +52,7 @@ pub struct Parts<'a> {
     /// Name of this machine.
     pub host: String,
     /// Current conditions.
-    pub board: &'a Board,
+    pub shared_state: &'a SharedState,
     /// Interval between checks: [`LOOK_EVERY`].
     pub look_every: Duration,
 }
@@ -67,12 +67,12 @@ impl std::fmt::Debug for Parts<'_> {
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 pub async fn run(parts: Parts<'_>) {
     let told = parts.told.as_deref().map(read_kept).unwrap_or_default();
-    let board = parts.board;
-    let mut notifier = Notifier::new(parts.wanted, told, board.now().mono);
+    let shared_state = parts.shared_state;
+    let mut notifier = Notifier::new(parts.wanted, told, shared_state.now().mono);
     let mut offset = Offset::default();
     loop {
-        let now = board.now();
-        board.with_conditions(|conditions| {
+        let now = shared_state.now();
+        shared_state.with_conditions(|conditions| {
             let mut all = conditions.worst_first();
             all.retain(|condition| condition.id != UNREACHED);
             notifier.see(&all, now.mono);
@@ -89,8 +89,8 @@ pub async fn run(parts: Parts<'_>) {
             };
             let (error, wait) = match sent {
                 Ok(Answer::Taken) => {
-                    board.clear(UNREACHED);
-                    let word = kept(notifier.sent(&message, board.now().mono));
+                    shared_state.clear(UNREACHED);
+                    let word = kept(notifier.sent(&message, shared_state.now().mono));
                     if let Err(failure) = parts.store.keep_note(NOTE, Some(word)).await {
                         log::debug!("notify: the state of notifications is not saved: {failure}");
                     }
@@ -98,22 +98,22 @@ pub async fn run(parts: Parts<'_>) {
                 }
                 Ok(Answer::Busy(error, wait)) => (error, wait),
                 Ok(Answer::Wrong(error)) => {
-                    report(board, &error);
+                    report(shared_state, &error);
                     (error, None)
                 }
                 Err(error) => (error, None),
             };
-            notifier.failed(board.now(), random::jitter(), wait);
+            notifier.failed(shared_state.now(), random::jitter(), wait);
             if notifier.failures() >= FAILURES_MAX {
-                report(board, &error);
+                report(shared_state, &error);
             }
         }
         Timer::after(parts.look_every).await;
     }
 }
 
-fn report(board: &Board, error: &Error) {
-    board.report(
+fn report(shared_state: &SharedState, error: &Error) {
+    shared_state.report(
         UNREACHED,
         Severity::Warning,
         error.sentence(),

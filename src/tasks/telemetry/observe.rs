@@ -1,4 +1,4 @@
-//! Introduces the cluster to the board: nodes and pods are watched, so that every heartbeat has real numbers without asking again.
+//! Introduces the cluster to the shared state: nodes and pods are watched, so that every heartbeat has real numbers without asking again.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
         services::is_name,
         watch::{Event, Watch},
     },
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::kube::{Node, Object as _, Pod},
 };
 
@@ -40,12 +40,12 @@ const UNWATCHED: &str = "cluster.unwatched";
 const BURST: Duration = Duration::from_millis(300);
 
 /// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of containers that failed.
-pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>, failures: Tell) {
+pub async fn run(client: Client, shared_state: Rc<SharedState>, known: Rc<Known>, failures: Tell) {
     // One place: a second reason to ask for the version while the first still waits is the same reason.
     let (ask, asked) = bounded(1);
     // Likewise for looks at the Pods.
     let (change, changed) = bounded(1);
-    let watches = Watches::new(&board);
+    let watches = Watches::new(&shared_state);
     let nodes = async {
         let mut nodes = Nodes::default();
         let watch = Watch::whole("/api/v1/nodes");
@@ -64,23 +64,23 @@ pub async fn run(client: Client, board: Rc<Board>, known: Rc<Known>, failures: T
         let mut pods = Pods::default();
         let watch = Watch::whole("/api/v1/pods");
         let take = |event: Event<Pod>| {
-            if know_pods(&known, &event, &failures, board.now()) {
+            if know_pods(&known, &event, &failures, shared_state.now()) {
                 change.try_send(()).ok();
             }
             take_pods(&mut pods, &event, &watches);
         };
         watch.run(&client, take).await;
     };
-    let looks = look_at_pods(&known, &board, &changed);
+    let looks = look_at_pods(&known, &shared_state, &changed);
     let all = future::zip(future::zip(nodes, pods), looks);
-    future::zip(all, versions(&client, &board, &asked)).await;
+    future::zip(all, versions(&client, &shared_state, &asked)).await;
 }
 
 /// Says which Pods are a problem whenever that may have changed: by what the API says, or because the time to start is over.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-async fn look_at_pods(known: &Known, board: &Board, changed: &Receiver<()>) {
+async fn look_at_pods(known: &Known, shared_state: &SharedState, changed: &Receiver<()>) {
     loop {
-        let due = tell_pods(known, board);
+        let due = tell_pods(known, shared_state);
         let time = async {
             match due {
                 Some(due) => clock::until(due).await,
@@ -96,20 +96,20 @@ async fn look_at_pods(known: &Known, board: &Board, changed: &Receiver<()>) {
 }
 
 /// Says which Pods are a problem; returns when another one becomes one.
-fn tell_pods(known: &Known, board: &Board) -> Option<Mono> {
+fn tell_pods(known: &Known, shared_state: &SharedState) -> Option<Mono> {
     let (nodes, pods) = (known.nodes.borrow(), known.pods.borrow());
     let is_away = |name: &str| nodes.get(name).is_some_and(|node| !node.is_ready);
     // Until the list is complete, what was said before holds.
     let (expected, unready) = known.phases.borrow().expected()?;
-    let look = pods.look(board.now().mono, is_away);
+    let look = pods.look(shared_state.now().mono, is_away);
     let broken = if look.is_full {
         unready
     } else {
         look.broken.len()
     };
-    board.cluster.borrow_mut().workloads = Some((count(expected), count(broken)));
+    shared_state.cluster.borrow_mut().workloads = Some((count(expected), count(broken)));
     let Some(worst) = look.broken.first() else {
-        board.clear(PODS);
+        shared_state.clear(PODS);
         return look.due;
     };
     let (namespace, name) = (&worst.namespace, &worst.name);
@@ -124,15 +124,15 @@ fn tell_pods(known: &Known, board: &Board) -> Option<Mono> {
         | Trouble::Starting
         | Trouble::Unready => format!("kubectl -n {namespace} describe pod {name}"),
     });
-    board.report(PODS, Severity::Warning, sentence, fix);
+    shared_state.report(PODS, Severity::Warning, sentence, fix);
     look.due
 }
 
 /// Asks for the version of the API server whenever it may have become another one.
-async fn versions(client: &Client, board: &Board, asked: &Receiver<()>) {
+async fn versions(client: &Client, shared_state: &SharedState, asked: &Receiver<()>) {
     while asked.recv().await.is_ok() {
         match client.version().await {
-            Ok(version) => board.cluster.borrow_mut().version = Some(version),
+            Ok(version) => shared_state.cluster.borrow_mut().version = Some(version),
             Err(error) => log::debug!("cluster: no version: {error}"),
         }
     }
@@ -140,21 +140,21 @@ async fn versions(client: &Client, board: &Board, asked: &Receiver<()>) {
 
 fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
     nodes.take_in(event);
-    let board = watches.board;
+    let shared_state = watches.shared_state;
     if let Event::Failed(error) = event {
         return watches.failed(Kind::Nodes, error);
     }
     let (Some(total), Some(ready)) = (nodes.total(), nodes.ready()) else {
         return;
     };
-    let mut view = board.cluster.borrow_mut();
+    let mut view = shared_state.cluster.borrow_mut();
     view.nodes = Some(count(total));
     view.nodes_ready = Some(count(ready));
     drop(view);
     watches.works(Kind::Nodes);
     let away: Vec<_> = nodes.away().collect();
     let Some(first) = away.first() else {
-        return board.clear("cluster.node-not-ready");
+        return shared_state.clear("cluster.node-not-ready");
     };
     let named = match away.get(..NAMED_MAX) {
         Some(some) if away.len() > NAMED_MAX => {
@@ -164,7 +164,7 @@ fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
     };
     let sentence = sentences::nodes_not_ready(&named);
     let fix = format!("kubectl describe node {first}");
-    board.report(
+    shared_state.report(
         "cluster.node-not-ready",
         Severity::Warning,
         sentence,
@@ -226,7 +226,7 @@ fn take_pods<T>(pods: &mut Pods, event: &Event<T>, watches: &Watches<'_>) {
         return watches.failed(Kind::Pods, error);
     }
     if let Some(total) = pods.total() {
-        watches.board.cluster.borrow_mut().pods = Some(count(total));
+        watches.shared_state.cluster.borrow_mut().pods = Some(count(total));
         watches.works(Kind::Pods);
     }
 }
@@ -240,14 +240,14 @@ enum Kind {
 
 /// Watches with their failures. That the API server does not answer at all is found out and told by [`super::pulse`].
 struct Watches<'a> {
-    board: &'a Board,
+    shared_state: &'a SharedState,
     failing: [RefCell<Option<Error>>; 2],
 }
 
 impl<'a> Watches<'a> {
-    fn new(board: &'a Board) -> Self {
+    fn new(shared_state: &'a SharedState) -> Self {
         Self {
-            board,
+            shared_state,
             failing: Default::default(),
         }
     }
@@ -276,9 +276,11 @@ impl<'a> Watches<'a> {
     fn tell(&self) {
         let worst = self.failing.iter().find_map(|one| one.borrow().clone());
         let told = worst.as_ref().map(Told::from);
-        self.board.cluster.borrow_mut().why = told.as_ref().map(Told::sentence);
+        self.shared_state.cluster.borrow_mut().why = told.as_ref().map(Told::sentence);
         let Some((error, told)) = worst.zip(told) else {
-            return self.board.show_all(&[REFUSED, UNWATCHED], Vec::new());
+            return self
+                .shared_state
+                .show_all(&[REFUSED, UNWATCHED], Vec::new());
         };
         let why = told.sentence();
         let is_refused = matches!(
@@ -293,9 +295,9 @@ impl<'a> Watches<'a> {
         } else {
             (UNWATCHED, REFUSED, sentences::cluster_unwatched(&why))
         };
-        self.board.clear(other);
+        self.shared_state.clear(other);
         let fix = told.fix.unwrap_or_else(|| FIX.to_owned());
-        self.board
+        self.shared_state
             .report(id, Severity::Warning, sentence, Some(fix));
     }
 }
@@ -309,29 +311,29 @@ mod tests {
     use super::*;
     use crate::{core::time::Wall, tasks::telemetry::last_words};
 
-    fn board() -> Board {
-        Board::new(|| Now {
+    fn shared_state() -> SharedState {
+        SharedState::new(|| Now {
             mono: Mono::since_boot(Duration::from_secs(1000)),
             wall: Wall::default(),
         })
     }
 
-    fn holds(board: &Board, id: &str) -> bool {
-        board.with_conditions(|list| list.get(id).is_some())
+    fn holds(shared_state: &SharedState, id: &str) -> bool {
+        shared_state.with_conditions(|list| list.get(id).is_some())
     }
 
     #[test]
     fn a_watch_that_fails_is_a_condition_until_this_watch_works() {
-        let board = board();
-        let watches = Watches::new(&board);
+        let shared_state = shared_state();
+        let watches = Watches::new(&shared_state);
         let (mut pods, mut nodes) = (Pods::default(), Nodes::default());
         let failure = Event::Failed(Error::BadRequest("x".to_owned()));
         take_pods::<Pod>(&mut pods, &failure, &watches);
         take_nodes(&mut nodes, &Event::Synced, &watches);
-        assert!(holds(&board, UNWATCHED));
+        assert!(holds(&shared_state, UNWATCHED));
         take_pods::<Pod>(&mut pods, &Event::Synced, &watches);
-        assert!(!holds(&board, UNWATCHED));
-        assert_eq!(board.cluster.borrow().pods, Some(0));
+        assert!(!holds(&shared_state, UNWATCHED));
+        assert_eq!(shared_state.cluster.borrow().pods, Some(0));
         let refused = Event::Failed(Error::Refused {
             call: "GET /api/v1/pods".to_owned(),
             status: 403,
@@ -339,24 +341,24 @@ mod tests {
             message: String::new(),
         });
         take_pods::<Pod>(&mut pods, &refused, &watches);
-        assert!(holds(&board, REFUSED) && !holds(&board, UNWATCHED));
+        assert!(holds(&shared_state, REFUSED) && !holds(&shared_state, UNWATCHED));
     }
 
     #[test]
     fn a_watch_that_gets_no_answer_leaves_the_word_to_the_pulse() {
-        let board = board();
-        let watches = Watches::new(&board);
+        let shared_state = shared_state();
+        let watches = Watches::new(&shared_state);
         let failure = Event::Failed(Error::NoAnswer {
             call: "GET /api/v1/pods".to_owned(),
             limit: Duration::from_secs(1),
         });
         take_pods::<Pod>(&mut Pods::default(), &failure, &watches);
-        assert!(board.with_conditions(|list| list.worst_first().is_empty()));
+        assert!(shared_state.with_conditions(|list| list.worst_first().is_empty()));
     }
 
     #[test]
     fn broken_pods_are_named_and_what_has_ended_is_not_counted() {
-        let board = board();
+        let shared_state = shared_state();
         let known = Known::default();
         let (failures, _kept) = last_words::channel();
         let pod = |name: &str, status: &str| -> Pod {
@@ -367,17 +369,17 @@ mod tests {
         };
         let ready = r#"{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}"#;
         let broken = r#"{"phase":"Pending","containerStatuses":[{"name":"a","state":{"waiting":{"reason":"ImagePullBackOff"}}}]}"#;
-        let tell = |event| know_pods(&known, &event, &failures, board.now());
+        let tell = |event| know_pods(&known, &event, &failures, shared_state.now());
         tell(Event::Restarted);
         tell(Event::Added(pod("done", r#"{"phase":"Succeeded"}"#)));
         tell(Event::Added(pod("api", ready)));
         tell(Event::Added(pod("web", broken)));
-        assert_eq!(tell_pods(&known, &board), None);
-        assert!(!holds(&board, PODS), "the list is not complete");
+        assert_eq!(tell_pods(&known, &shared_state), None);
+        assert!(!holds(&shared_state, PODS), "the list is not complete");
         tell(Event::Synced);
-        tell_pods(&known, &board);
+        tell_pods(&known, &shared_state);
         let wanted = sentences::pods_not_ready(1, 2, "demo/web", Trouble::Image.words());
-        board.with_conditions(|list| {
+        shared_state.with_conditions(|list| {
             let told = list.get(PODS).unwrap();
             assert_eq!(told.sentence, wanted);
             assert_eq!(
@@ -386,8 +388,8 @@ mod tests {
             );
         });
         assert!(tell(Event::Modified(pod("web", ready))));
-        tell_pods(&known, &board);
-        assert!(!holds(&board, PODS));
-        assert_eq!(board.cluster.borrow().workloads, Some((2, 0)));
+        tell_pods(&known, &shared_state);
+        assert!(!holds(&shared_state, PODS));
+        assert_eq!(shared_state.cluster.borrow().workloads, Some((2, 0)));
     }
 }

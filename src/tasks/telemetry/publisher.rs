@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Publishes new events to the archive and to live viewers.
 #[derive(Debug)]
-pub struct Chronicle {
+pub struct Publisher {
     events: Events,
     samples: Handle,
     stream: Rc<Stream>,
@@ -22,7 +22,7 @@ pub struct Chronicle {
     one_at_a_time: Mutex<()>,
 }
 
-impl Chronicle {
+impl Publisher {
     /// Of these events; they are kept in `samples`.
     pub fn new(events: Events, samples: Handle, stream: Rc<Stream>) -> Self {
         Self {

@@ -10,7 +10,7 @@ use smol::{Timer, channel};
 use crate::{
     core::{
         backoff::Backoff,
-        bisect::{Grid, Sieve, Verdict},
+        bisect::{Bisection, Grid, Verdict},
         health::Severity,
         outbox::{Acknowledgement, Batch, Body, Next, Order, Outbox, Range, Samples, Stream},
         secret::Secret,
@@ -19,7 +19,7 @@ use crate::{
     host::random,
     outside::remote_write::{Answer, Receiver},
     store::{Failure, telemetry},
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::remote_write::{Requests, empty_body},
 };
 #[cfg(test)]
@@ -58,7 +58,7 @@ pub struct Parts<'a> {
     /// Something new may be on disk.
     pub news: channel::Receiver<()>,
     /// State for conditions.
-    pub board: &'a Board,
+    pub shared_state: &'a SharedState,
 }
 
 impl std::fmt::Debug for Parts<'_> {
@@ -160,7 +160,7 @@ impl<'a> Delivery<'a> {
         let authorization = (self.parts.authorization)()?;
         loop {
             let holdings = self.parts.samples.stock(Stream::Metrics).await?;
-            let now = self.parts.board.now().mono;
+            let now = self.parts.shared_state.now().mono;
             let jitter = jitter();
             let outbox = self.outbox(holdings.epoch).await?;
             let Some(next) = outbox.next(holdings.stock(), jitter, now) else {
@@ -204,7 +204,7 @@ impl<'a> Delivery<'a> {
         let Some(outbox) = &mut self.outbox else {
             return Ok(());
         };
-        outbox.sent(range, self.parts.board.now().mono);
+        outbox.sent(range, self.parts.shared_state.now().mono);
         let epoch = outbox.epoch();
         let (from, to) = (range.from(), range.to());
         let said = Acknowledgement { epoch, from, to };
@@ -228,15 +228,15 @@ impl<'a> Delivery<'a> {
         authorization: Option<&Secret>,
     ) -> std::result::Result<(), Stop> {
         let requests = Requests::new(samples, labels);
-        let mut sieve = Sieve::new(Grid::of(samples), SAMPLES_MAX, self.is_past);
-        while let Some(piece) = sieve.question() {
+        let mut bisection = Bisection::new(Grid::of(samples), SAMPLES_MAX, self.is_past);
+        while let Some(piece) = bisection.question() {
             let verdict = self.ask(requests.body(&piece), authorization).await?;
-            sieve.answered(verdict);
+            bisection.answered(verdict);
         }
-        self.is_past = sieve.is_past();
+        self.is_past = bisection.is_past();
         let counts = &mut self.counts;
-        counts.taken_now = counts.taken_now.saturating_add(sieve.taken());
-        counts.refused_now = counts.refused_now.saturating_add(sieve.refused());
+        counts.taken_now = counts.taken_now.saturating_add(bisection.taken());
+        counts.refused_now = counts.refused_now.saturating_add(bisection.refused());
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl<'a> Delivery<'a> {
         self.is_receiver = true;
         self.failed.reset();
         self.wrong.reset();
-        self.parts.board.clear(UNREACHED);
+        self.parts.shared_state.clear(UNREACHED);
     }
 
     /// Returns the wait before the next try. Samples in flight are sent again.
@@ -322,8 +322,8 @@ impl<'a> Delivery<'a> {
     }
 
     fn report(&self, error: &Error) {
-        let board = self.parts.board;
-        board.report(
+        let shared_state = self.parts.shared_state;
+        shared_state.report(
             UNREACHED,
             Severity::Warning,
             error.sentence(),
@@ -340,13 +340,13 @@ impl<'a> Delivery<'a> {
         );
         if refused == 0 {
             if taken > 0 {
-                self.parts.board.clear(REFUSED);
+                self.parts.shared_state.clear(REFUSED);
             }
             return;
         }
         counts.refused = counts.refused.saturating_add(refused);
         let host = &self.parts.receiver.0.address.host;
-        self.parts.board.report(
+        self.parts.shared_state.report(
             REFUSED,
             Severity::Note,
             format!(

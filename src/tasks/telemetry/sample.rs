@@ -19,7 +19,7 @@ use crate::{
         time::{Mono, Wall, in_words},
     },
     host::{clock, sample},
-    tasks::state::Board,
+    tasks::state::SharedState,
 };
 
 /// The condition of what cannot be read on this machine.
@@ -50,7 +50,7 @@ pub struct Parts {
     /// True if a wall clock that shows this can be believed.
     pub is_believed: Box<dyn Fn(Wall) -> bool>,
     /// State for conditions about unreadable values.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// Reader: [`sample::read`], or a test.
     pub read: fn() -> Reading,
     /// Time for a reading before it becomes a condition.
@@ -59,11 +59,15 @@ pub struct Parts {
 
 impl Parts {
     /// The parts that read this machine.
-    pub fn new(every: Duration, is_believed: Box<dyn Fn(Wall) -> bool>, board: Rc<Board>) -> Self {
+    pub fn new(
+        every: Duration,
+        is_believed: Box<dyn Fn(Wall) -> bool>,
+        shared_state: Rc<SharedState>,
+    ) -> Self {
         Self {
             every,
             is_believed,
-            board,
+            shared_state,
             read: sample::read,
             patience: PATIENCE,
         }
@@ -88,10 +92,10 @@ impl Sampler {
     pub async fn run(&self, mut keep: impl AsyncFnMut(Tick)) {
         let mut before: Option<Rc<Reading>> = None;
         let mut newest = Rc::new(Reading::default());
-        let mut due = self.parts.board.now().mono;
+        let mut due = self.parts.shared_state.now().mono;
         loop {
             if let Some(answer) = self.next(due).await {
-                let age = self.parts.board.now().mono.since(newest.at.mono);
+                let age = self.parts.shared_state.now().mono.since(newest.at.mono);
                 if age >= FRESH {
                     newest = Rc::new(self.read().await);
                 }
@@ -108,7 +112,7 @@ impl Sampler {
             }
             keep(self.tick(before.as_deref(), &newest)).await;
             before = Some(Rc::clone(&newest));
-            due = following(due, self.parts.every, self.parts.board.now().mono);
+            due = following(due, self.parts.every, self.parts.shared_state.now().mono);
         }
     }
 
@@ -137,7 +141,7 @@ impl Sampler {
     }
 
     async fn read(&self) -> Reading {
-        let board = &self.parts.board;
+        let shared_state = &self.parts.shared_state;
         let stuck = async {
             Timer::after(self.parts.patience).await;
             let sentence = format!(
@@ -146,11 +150,11 @@ impl Sampler {
             );
             let fix =
                 "dmesg | tail; a disk or sensor that hangs blocks every program that reads it";
-            board.report(STUCK, Severity::Warning, sentence, Some(fix.to_owned()));
+            shared_state.report(STUCK, Severity::Warning, sentence, Some(fix.to_owned()));
             future::pending().await
         };
         let reading = smol::unblock(self.parts.read).or(stuck).await;
-        board.clear(STUCK);
+        shared_state.clear(STUCK);
         reading
     }
 
@@ -165,7 +169,7 @@ impl Sampler {
     /// Says what is not measured on this machine, all of it in one condition.
     fn tell(&self, unread: &BTreeMap<&'static str, String>) {
         if unread.is_empty() {
-            return self.parts.board.clear(UNREAD);
+            return self.parts.shared_state.clear(UNREAD);
         }
         let each: Vec<_> = unread
             .iter()
@@ -176,7 +180,7 @@ impl Sampler {
             "for pressure: append psi=1 to the kernel command line (on a Raspberry Pi the single line of /boot/firmware/cmdline.txt), then reboot".to_owned()
         });
         self.parts
-            .board
+            .shared_state
             .report(UNREAD, Severity::Note, sentence, fix);
     }
 }

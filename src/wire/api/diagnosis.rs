@@ -20,13 +20,13 @@ pub struct Diagnosis {
     /// Time when it was tested: RFC 3339 in UTC.
     pub at: String,
     /// From the cable to the session with the control plane, and the cluster.
-    pub steps: Vec<Rung>,
+    pub steps: Vec<Probe>,
 }
 
 /// One step of the way.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
-pub struct Rung {
+pub struct Probe {
     /// `carrier`, `address`, `route`, `dns`, `tcp`, `tls`, `http`, `clock`, `session` or `cluster`.
     pub id: String,
     /// Its name for people.

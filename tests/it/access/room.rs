@@ -16,7 +16,7 @@ use pipeops_agent::{
             self, Proxy,
             level::{Access, Configured, Parts, Refused},
         },
-        state::Board,
+        state::SharedState,
     },
 };
 use rusqlite::{Connection, OpenFlags};
@@ -39,7 +39,7 @@ const fn operator(uid: u32) -> Caller {
 struct Room {
     access: Access,
     proxy: Rc<Proxy>,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     store: Store,
     directory: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ impl Room {
             spool: Spool::new(directory.path()),
         };
         let proxy = Rc::new(Proxy::audited(parts, store.handle().into()));
-        let board = Rc::new(Board::new(clock::now));
+        let shared_state = Rc::new(SharedState::new(clock::now));
         let parts = Parts {
             configured: Configured {
                 rules,
@@ -69,13 +69,13 @@ impl Room {
                 edit: "change it here".to_owned(),
             },
             proxy: Rc::clone(&proxy),
-            book: store.handle().into(),
-            board: Rc::clone(&board),
+            audit_writer: store.handle().into(),
+            shared_state: Rc::clone(&shared_state),
         };
         Self {
             access: Access::new(parts, &loaded.notes),
             proxy,
-            board,
+            shared_state,
             store,
             directory,
         }
@@ -153,7 +153,7 @@ fn strictness_does_not_wait_for_a_disk() {
     });
     assert_eq!(room.proxy.rules().level, Level::Off);
     let holds = room
-        .board
+        .shared_state
         .with_conditions(|list| list.get("access.not-kept").is_some());
     assert!(holds);
 }

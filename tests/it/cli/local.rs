@@ -8,7 +8,7 @@ use std::{
 
 use pipeops_agent::wire::api::{
     Condition, Destination, Diagnosis, EventPage, EventReport, Link, LinkReport, LogEntry, LogPage,
-    Outage, Part, Readiness, Rung, Status,
+    Outage, Part, Probe, Readiness, Status,
 };
 use serde_json::{Value, json};
 
@@ -120,19 +120,19 @@ fn ladder() -> Value {
         side: "control plane".to_owned(),
         sentence: "the control plane refuses us".to_owned(),
         steps: vec![
-            Rung {
+            Probe {
                 title: "cable".to_owned(),
                 outcome: "ok".to_owned(),
                 seen: "eth0 is up".to_owned(),
-                ..Rung::default()
+                ..Probe::default()
             },
-            Rung {
+            Probe {
                 title: "answer".to_owned(),
                 outcome: "failed".to_owned(),
                 seen: "401".to_owned(),
                 took_ms: Some(12.4),
                 fix: Some("pipeops-agent token rotate".to_owned()),
-                ..Rung::default()
+                ..Probe::default()
             },
         ],
         ..Diagnosis::default()

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use pipeops_agent::core::event::Event;
 use pipeops_agent::core::health::Severity;
 use pipeops_agent::host::clock;
-use pipeops_agent::tasks::{state::Board, telemetry::events::Events};
+use pipeops_agent::tasks::{state::SharedState, telemetry::events::Events};
 
 use super::Executor;
 use super::real::{client_of, run, until};
@@ -18,20 +18,20 @@ const NAMESPACE: &str = "happenings";
 /// An agent that watches, from its start to its end.
 struct Watching {
     events: Rc<Events>,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     kept: RefCell<Vec<Event>>,
     _task: smol::Task<()>,
 }
 
 impl Watching {
     fn start(executor: &Executor, accounts: &Accounts) -> Self {
-        let board = Rc::new(Board::new(clock::now));
-        let events = Rc::new(Events::new(Rc::clone(&board)));
+        let shared_state = Rc::new(SharedState::new(clock::now));
+        let events = Rc::new(Events::new(Rc::clone(&shared_state)));
         let client = client_of(executor, &accounts.kubeconfig("pipeops-agent"));
         let watching = Rc::clone(&events);
         Self {
             events,
-            board,
+            shared_state,
             kept: RefCell::default(),
             _task: executor.spawn(async move { watching.run(&client, "apply it").await }),
         }
@@ -105,7 +105,7 @@ fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restar
         let hidden = "cluster.events-hidden";
         assert!(
             second
-                .board
+                .shared_state
                 .with_conditions(|list| list.get(hidden).is_none())
         );
     });
@@ -123,7 +123,7 @@ fn events_that_may_not_be_read_are_a_note_with_the_way_out() {
     run(|executor| async move {
         let watching = Watching::start(&executor, &accounts);
         let found = || {
-            watching.board.with_conditions(|list| {
+            watching.shared_state.with_conditions(|list| {
                 let hidden = list.get("cluster.events-hidden")?;
                 Some((hidden.severity, hidden.fix.clone()))
             })

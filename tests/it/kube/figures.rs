@@ -9,7 +9,7 @@ use pipeops_agent::core::series::Point;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::Client;
 use pipeops_agent::tasks::{
-    state::Board,
+    state::SharedState,
     telemetry::{
         cluster::{self, Known, Parts},
         last_words, observe,
@@ -26,7 +26,7 @@ const UNREAD: &str = "cluster.stats-unread";
 
 /// An agent that samples without pause.
 struct Sampling {
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     newest: Rc<RefCell<Vec<Point>>>,
     rounds: Rc<Cell<u32>>,
     _tasks: [Task<()>; 2],
@@ -34,17 +34,20 @@ struct Sampling {
 
 impl Sampling {
     fn start(executor: &Executor, client: &Client) -> Self {
-        let (board, known) = (Rc::new(Board::new(clock::now)), Rc::new(Known::default()));
+        let (shared_state, known) = (
+            Rc::new(SharedState::new(clock::now)),
+            Rc::new(Known::default()),
+        );
         let observed = observe::run(
             client.clone(),
-            Rc::clone(&board),
+            Rc::clone(&shared_state),
             Rc::clone(&known),
             last_words::channel().0,
         );
         let parts = Parts {
             client: client.clone(),
             known,
-            board: Rc::clone(&board),
+            shared_state: Rc::clone(&shared_state),
             is_believed: Box::new(|_| true),
             fix: "apply it".to_owned(),
         };
@@ -59,7 +62,7 @@ impl Sampling {
             cluster::run(&parts, Duration::from_millis(100), keep).await;
         };
         Self {
-            board,
+            shared_state,
             newest,
             rounds,
             _tasks: [executor.spawn(observed), executor.spawn(sampled)],
@@ -75,7 +78,7 @@ impl Sampling {
     }
 
     fn condition(&self) -> Option<(Severity, Option<String>)> {
-        self.board.with_conditions(|list| {
+        self.shared_state.with_conditions(|list| {
             let found = list.get(UNREAD)?;
             Some((found.severity, found.fix.clone()))
         })

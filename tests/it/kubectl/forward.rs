@@ -35,6 +35,9 @@ pub(super) fn forward(mut kubectl: Command) -> (Running, u16) {
 }
 
 /// Sends so many bytes, none of them like those of another `seed`, and reads them back. Both hashes.
+///
+/// The way there is closed when everything has come back: containerd ends a forward half a second
+/// after either direction has ended, whatever is still on its way in the other.
 fn echoed(port: u16, bytes: usize, seed: u64) -> (Digest, Digest) {
     let mut reader = TcpStream::connect(("127.0.0.1", port)).unwrap();
     reader.set_read_timeout(Some(SOON)).unwrap();
@@ -52,16 +55,20 @@ fn echoed(port: u16, bytes: usize, seed: u64) -> (Digest, Digest) {
                 hash.update(piece);
                 left -= piece.len();
             }
-            writer.shutdown(Shutdown::Write).unwrap();
             hash.finish()
         });
         let (mut hash, mut block) = (Context::new(&SHA256), vec![0; 64 * 1024]);
+        let mut heard = 0;
         loop {
             let count = reader.read(&mut block).unwrap();
             if count == 0 {
                 break;
             }
             hash.update(&block[..count]);
+            heard += count;
+            if heard == bytes {
+                reader.shutdown(Shutdown::Write).unwrap();
+            }
         }
         (sent.join().unwrap(), hash.finish())
     })

@@ -26,7 +26,7 @@ use crate::{
             views::{cached::Kept, history},
         },
         machine::{doctor::Report, keeper::Keeper},
-        state::Board,
+        state::SharedState,
     },
     wire::{
         api::{ChangeList, Check, Doctor, Environment},
@@ -98,20 +98,20 @@ impl Repairs {
 }
 
 /// Makes what the doctor found a condition.
-fn tell(board: &Board, found: &Doctor) {
+fn tell(shared_state: &SharedState, found: &Doctor) {
     // A busy machine: what was not read in time is no finding, and what was found before holds.
     if !found.is_whole {
         return;
     }
-    board.examined.set(Some(board.now().mono));
+    shared_state.examined.set(Some(shared_state.now().mono));
     let problems: Vec<_> = found.checks.iter().filter(|check| is_told(check)).collect();
     let Some(worst) = problems.first() else {
-        return board.clear(MACHINE);
+        return shared_state.clear(MACHINE);
     };
     let severity = Severity::of(&worst.severity).unwrap_or(Severity::Warning);
     let sentence = sentences::machine_problems(problems.len(), &worst.title, &worst.seen);
     let fix = "sudo pipeops-agent doctor".to_owned();
-    board.report(MACHINE, severity, sentence, Some(fix));
+    shared_state.report(MACHINE, severity, sentence, Some(fix));
 }
 
 fn is_told(check: &Check) -> bool {
@@ -130,7 +130,7 @@ impl Local {
             repairs.findings.forget();
         }
         let found = self.examined().await;
-        let verdict = status::verdict(&self.board).into();
+        let verdict = status::verdict(&self.shared_state).into();
         Reply::json(&Doctor {
             verdict: Some(verdict),
             ..(*found).clone()
@@ -140,7 +140,7 @@ impl Local {
     /// Findings of the doctor, a part of the verdict.
     async fn examined(&self) -> Rc<Doctor> {
         let found = self.sources.repairs.findings().await;
-        tell(&self.board, &found);
+        tell(&self.shared_state, &found);
         found
     }
 
@@ -168,9 +168,9 @@ impl Local {
 
     /// Has the machine looked at, where that was not done for a while; nobody waits for it.
     pub(super) fn ask_for_examination(&self) {
-        let now = self.board.now().mono;
+        let now = self.shared_state.now().mono;
         let is_fresh = self
-            .board
+            .shared_state
             .examined
             .get()
             .is_some_and(|at| now.since(at) < EXAMINED_APART);
@@ -197,7 +197,7 @@ impl Local {
 
     /// Access level before the change of that id, if that one is in force.
     async fn level_before(&self, id: &str) -> Option<Level> {
-        let changes = history::changes(self.book.store()).await.ok()?;
+        let changes = history::changes(self.audit_writer.store()).await.ok()?;
         let mut found = changes.into_iter();
         let change = found.find(|change| change.id == id && change.undo.possible)?;
         let (before, _) = change.what.strip_prefix("access ")?.split_once(" -> ")?;
@@ -227,7 +227,10 @@ impl Local {
         let who = asked.caller.in_words();
         let what = format!("{verb} {}", asked.id);
         let entry = Entry::new(&who, &what, Verdict::Permitted, "asked for on this machine");
-        let begun = self.book.begin(entry, self.board.now().wall).await;
+        let begun = self
+            .audit_writer
+            .begin(entry, self.shared_state.now().wall)
+            .await;
         log::info!("{what}, by {who}");
         let done = act.await;
         let outcome = done.as_ref().map_or("failed", |done| &done.outcome);
@@ -237,7 +240,7 @@ impl Local {
             Err(failure) => log::warn!("{what} by {who} is not in the audit: {failure}"),
         }
         self.sources.repairs.findings.forget();
-        self.board.examined.set(None);
+        self.shared_state.examined.set(None);
         self.ask_for_examination();
         if let Ok(Done {
             change: Some(change),
@@ -262,7 +265,7 @@ impl Local {
     }
 
     async fn note_end(&self, begun: Begun, outcome: &str) {
-        let ended = self.book.end(begun, outcome, Effect::default());
+        let ended = self.audit_writer.end(begun, outcome, Effect::default());
         if let Err(failure) = ended.await {
             log::warn!("how a repair ended is not in the audit: {failure}");
         }
@@ -271,7 +274,7 @@ impl Local {
     /// Changes on this machine with requester and undo: from the audit, and from the keeper if it
     /// runs.
     pub(super) async fn changes(&self) -> Reply {
-        let own = history::changes(self.book.store()).await;
+        let own = history::changes(self.audit_writer.store()).await;
         let mut changes = match own {
             Ok(changes) => changes,
             Err(why) => {
@@ -305,17 +308,17 @@ mod tests {
     }
 
     fn told(checks: Vec<Check>) -> Option<(String, Severity)> {
-        let board = Board::new(Now::default);
+        let shared_state = SharedState::new(Now::default);
         let mut found = Doctor {
             checks,
             ..Doctor::default()
         };
-        tell(&board, &found);
-        assert_eq!(board.examined.get(), None, "it was not whole");
+        tell(&shared_state, &found);
+        assert_eq!(shared_state.examined.get(), None, "it was not whole");
         found.is_whole = true;
-        tell(&board, &found);
-        assert!(board.examined.get().is_some());
-        board.with_conditions(|list| {
+        tell(&shared_state, &found);
+        assert!(shared_state.examined.get().is_some());
+        shared_state.with_conditions(|list| {
             let found = list.get(MACHINE)?;
             Some((found.sentence.clone(), found.severity))
         })

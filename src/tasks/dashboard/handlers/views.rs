@@ -88,7 +88,7 @@ impl Local {
     }
 
     fn now(&self) -> Wall {
-        self.board.now().wall
+        self.shared_state.now().wall
     }
 
     pub(super) async fn series(&self, asked: &Asked) -> Reply {
@@ -148,7 +148,7 @@ impl Local {
         cluster::View {
             client: self.sources.client.as_ref(),
             known: &self.sources.known,
-            board: &self.board,
+            shared_state: &self.shared_state,
             samples: &self.telemetry,
         }
     }
@@ -234,13 +234,13 @@ impl Local {
             severity,
             reason: None,
         };
-        self.chronicle.look().await;
+        self.publisher.look().await;
         shown(&history::events(&self.telemetry, wanted).await)
     }
 
     pub(super) async fn link(&self) -> Reply {
         let link = crate::dashboard::Answers::status(self).link;
-        self.chronicle.look().await;
+        self.publisher.look().await;
         shown(&history::link(&self.telemetry, &self.sources.books, link).await)
     }
 }

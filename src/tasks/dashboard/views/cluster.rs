@@ -7,7 +7,7 @@ use crate::{
     core::{series::float, time::Wall},
     kube::{Client, Detail, query_escaped, services::is_name},
     store::telemetry::Handle,
-    tasks::{state::Board, telemetry::cluster::Known},
+    tasks::{state::SharedState, telemetry::cluster::Known},
     wire::{
         api::{
             ClusterReport, NamespaceReport, NodeReport, PodPage, PodReport, WorkloadPage,
@@ -41,7 +41,7 @@ pub struct View<'a> {
     /// State of the watches.
     pub known: &'a Known,
     /// State of all components.
-    pub board: &'a Board,
+    pub shared_state: &'a SharedState,
     /// Samples.
     pub samples: &'a Handle,
 }
@@ -49,7 +49,7 @@ pub struct View<'a> {
 impl View<'_> {
     /// Nodes and namespaces. `state` is the cluster's in the status, with its reason.
     pub async fn report(&self, state: (String, Option<String>)) -> ClusterReport {
-        let now = self.board.now().wall;
+        let now = self.shared_state.now().wall;
         let namespaces = self.known.phases.borrow().by_namespace();
         let mut report = ClusterReport {
             state: state.0,
@@ -88,7 +88,7 @@ impl View<'_> {
         let (Some(_), Some(last)) = (heard.silence(), heard.last()) else {
             return now;
         };
-        let silence = self.board.now().mono.since(last).as_millis();
+        let silence = self.shared_state.now().mono.since(last).as_millis();
         let silence = i64::try_from(silence).unwrap_or(i64::MAX);
         Wall::from_millis(now.millis().saturating_sub(silence))
     }
@@ -132,7 +132,7 @@ impl View<'_> {
 
     /// Pods of a namespace, or of all, with this in their name.
     pub async fn pods(&self, namespace: &str, contains: &str, next: &str) -> Answer<PodPage> {
-        let now = self.board.now().wall;
+        let now = self.shared_state.now().wall;
         let path = collection("/api/v1", namespace, "pods")?;
         let mut pods: Vec<PodReport> = Vec::new();
         let mut next = next.to_owned();
@@ -154,7 +154,7 @@ impl View<'_> {
 
     /// Workloads of a namespace, or of all: one kind after the other.
     pub async fn workloads(&self, namespace: &str, next: &str) -> Answer<WorkloadPage> {
-        let now = self.board.now().wall;
+        let now = self.shared_state.now().wall;
         // Which kind, and where in it.
         let (kind, mut next) = next.split_once('.').unwrap_or(("0", next));
         let mut owned: String;

@@ -5,14 +5,14 @@ use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 use super::cached::Kept;
 use crate::{
     core::{
-        diagnosis::{Outcome, Rung, Side, Step, verdict},
+        diagnosis::{Outcome, Probe, Side, Step, verdict},
         link::Holder,
         time::{Now, in_words},
         verdict::{UNREACHABLE, sentences},
     },
     host::network,
     link::{dial::Caller, probe},
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::{
         api::{self, Diagnosis},
         handshake::Target,
@@ -31,7 +31,7 @@ pub struct Parts {
     /// The token, where it may be shown at that address.
     pub token: Box<dyn Fn() -> Option<String>>,
     /// The state of link and cluster.
-    pub board: Rc<Board>,
+    pub shared_state: Rc<SharedState>,
     /// Both clocks.
     pub clock: fn() -> Now,
 }
@@ -77,17 +77,17 @@ impl Doubt {
     }
 
     fn state(&self) -> String {
-        let board = &self.parts.board;
-        let link = board.link.borrow();
+        let shared_state = &self.parts.shared_state;
+        let link = shared_state.link.borrow();
         let standing = link.standing.as_ref();
         let link = standing.map(|standing| (standing.state, standing.is_refused));
-        let cluster = board.cluster.borrow();
-        let is_silent = board.with_conditions(|list| list.get(UNREACHABLE).is_some());
+        let cluster = shared_state.cluster.borrow();
+        let is_silent = shared_state.with_conditions(|list| list.get(UNREACHABLE).is_some());
         format!("{link:?} {is_silent} {}", cluster.why.is_some())
     }
 
     async fn test(&self) -> Diagnosis {
-        let mut rungs = smol::unblock(|| network::rungs(Path::new("/")))
+        let mut probes = smol::unblock(|| network::probes(Path::new("/")))
             .await
             .to_vec();
         let Parts {
@@ -100,14 +100,14 @@ impl Doubt {
         let unusable = match (target, caller()) {
             (Ok(target), Ok(caller)) => {
                 let token = token();
-                rungs.extend(probe::climb(&caller, target, token.as_deref(), *clock).await);
+                probes.extend(probe::climb(&caller, target, token.as_deref(), *clock).await);
                 None
             }
             (Err(why), _) => Some(why.clone()),
             (_, Err(why)) => Some(why),
         };
-        self.complete(&mut rungs);
-        let (side, sentence) = verdict(&rungs);
+        self.complete(&mut probes);
+        let (side, sentence) = verdict(&probes);
         let (side, sentence) = match unusable {
             Some(why) => (Side::Node, format!("the configuration is invalid: {why}")),
             None => (side, sentence),
@@ -116,53 +116,53 @@ impl Doubt {
             side: side.word().to_owned(),
             sentence,
             at: clock().wall.rfc3339(),
-            steps: rungs.into_iter().map(shape).collect(),
+            steps: probes.into_iter().map(shape).collect(),
         }
     }
 
     /// Adds what the running agent knows: its session and its cluster.
-    fn complete(&self, rungs: &mut Vec<Rung>) {
+    fn complete(&self, probes: &mut Vec<Probe>) {
         let session = self.session();
-        let answer = rungs.iter_mut().find(|rung| rung.step == Step::Http);
+        let answer = probes.iter_mut().find(|probe| probe.step == Step::Http);
         let is_answered = answer
             .as_ref()
             .is_none_or(|answer| answer.outcome == Outcome::Ok);
         if session.outcome == Outcome::Ok {
             // Whatever an odd request is answered: a session is the better proof.
             if let Some(answer) = answer.filter(|_| !is_answered) {
-                *answer = Rung::new(Step::Http, Outcome::Ok, "the session is alive");
+                *answer = Probe::new(Step::Http, Outcome::Ok, "the session is alive");
             }
-            rungs.push(session);
+            probes.push(session);
         } else if is_answered || matches!(session.outcome, Outcome::Failed(_)) {
-            rungs.push(session);
+            probes.push(session);
         } else {
-            rungs.push(Rung::skipped(Step::Session));
+            probes.push(Probe::skipped(Step::Session));
         }
-        rungs.push(self.cluster());
+        probes.push(self.cluster());
     }
 
-    fn session(&self) -> Rung {
-        let board = &self.parts.board;
-        let link = board.link.borrow();
-        let rung = |outcome, seen: String| Rung::new(Step::Session, outcome, seen);
+    fn session(&self) -> Probe {
+        let shared_state = &self.parts.shared_state;
+        let link = shared_state.link.borrow();
+        let probe = |outcome, seen: String| Probe::new(Step::Session, outcome, seen);
         let Some(standing) = &link.standing else {
-            return rung(
+            return probe(
                 Outcome::Unknown,
                 "no session has been started yet".to_owned(),
             );
         };
         let why = &standing.why;
         if standing.state == "ready" {
-            return rung(Outcome::Ok, "the control plane holds a session".to_owned());
+            return probe(Outcome::Ok, "the control plane holds a session".to_owned());
         }
         match standing.held_by {
-            Some(Holder::Lease) => return rung(Outcome::Skipped, why.clone()),
-            Some(_) => return rung(Outcome::Failed(Side::Node), why.clone()),
+            Some(Holder::Lease) => return probe(Outcome::Skipped, why.clone()),
+            Some(_) => return probe(Outcome::Failed(Side::Node), why.clone()),
             None => {}
         }
         if standing.is_refused {
             let seen = format!("the token was rejected: {why}");
-            return rung(Outcome::Failed(Side::Node), seen).fix(probe::TOKEN_FIX);
+            return probe(Outcome::Failed(Side::Node), seen).fix(probe::TOKEN_FIX);
         }
         let next = standing.next_attempt.map(in_words);
         let next = next.map_or_else(String::new, |wait| format!("; next attempt in {wait}"));
@@ -170,44 +170,46 @@ impl Doubt {
             "" => "connecting".to_owned(),
             why => format!("no session yet: {why}{next}"),
         };
-        rung(Outcome::Unknown, seen)
+        probe(Outcome::Unknown, seen)
     }
 
-    fn cluster(&self) -> Rung {
-        let board = &self.parts.board;
-        let view = board.cluster.borrow();
-        let rung = |outcome, seen: String| Rung::new(Step::Cluster, outcome, seen);
+    fn cluster(&self) -> Probe {
+        let shared_state = &self.parts.shared_state;
+        let view = shared_state.cluster.borrow();
+        let probe = |outcome, seen: String| Probe::new(Step::Cluster, outcome, seen);
         if view.server.is_none() {
-            return rung(Outcome::Skipped, "no cluster is configured".to_owned());
+            return probe(Outcome::Skipped, "no cluster is configured".to_owned());
         }
-        let heard = view.last_heard().unwrap_or_else(|| board.started().mono);
-        let silent = board.with_conditions(|list| list.get(UNREACHABLE).cloned());
+        let heard = view
+            .last_heard()
+            .unwrap_or_else(|| shared_state.started().mono);
+        let silent = shared_state.with_conditions(|list| list.get(UNREACHABLE).cloned());
         if let Some(condition) = silent {
-            let seen = sentences::cluster_silent(board.now().mono.since(heard));
-            let failed = rung(Outcome::Failed(Side::Node), seen);
-            return Rung {
+            let seen = sentences::cluster_silent(shared_state.now().mono.since(heard));
+            let failed = probe(Outcome::Failed(Side::Node), seen);
+            return Probe {
                 fix: condition.fix,
                 ..failed
             };
         }
         match (&view.why, view.last_heard()) {
-            (Some(why), _) => rung(Outcome::Failed(Side::Node), why.clone()),
-            (None, Some(_)) => rung(Outcome::Ok, "the API server answers".to_owned()),
-            (None, None) => rung(Outcome::Unknown, "connecting to the API server".to_owned()),
+            (Some(why), _) => probe(Outcome::Failed(Side::Node), why.clone()),
+            (None, Some(_)) => probe(Outcome::Ok, "the API server answers".to_owned()),
+            (None, None) => probe(Outcome::Unknown, "connecting to the API server".to_owned()),
         }
     }
 }
 
-fn shape(rung: Rung) -> api::Rung {
-    let (id, title) = rung.step.words();
-    api::Rung {
+fn shape(probe: Probe) -> api::Probe {
+    let (id, title) = probe.step.words();
+    api::Probe {
         id: id.to_owned(),
         title: title.to_owned(),
-        outcome: rung.outcome.word().to_owned(),
-        seen: rung.seen,
-        took_ms: rung
+        outcome: probe.outcome.word().to_owned(),
+        seen: probe.seen,
+        took_ms: probe
             .took
             .map(|took| (took.as_secs_f64() * 1e4).round() / 10.0),
-        fix: rung.fix,
+        fix: probe.fix,
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     },
     link::outlet::{Lane, Outlet},
     store::Failure,
-    tasks::state::Board,
+    tasks::state::SharedState,
     wire::control::EdgeHello,
 };
 
@@ -78,7 +78,7 @@ enum Word {
 /// State that a session shares with the next one.
 #[derive(Debug)]
 struct Shared {
-    board: Rc<Board>,
+    state: Rc<SharedState>,
     /// Acknowledgements that were ignored since one was not.
     ignored: Cell<u32>,
     /// Number of batches of a stream since the last acknowledgement.
@@ -90,7 +90,7 @@ impl Shared {
         let count = self.ignored.get().saturating_add(1);
         self.ignored.set(count);
         if count >= IGNORED_MAX {
-            self.board.report(
+            self.state.report(
                 IGNORED,
                 Severity::Warning,
                 "the control plane acknowledges records that it was not sent; that is ignored, and what it was sent is sent again",
@@ -104,7 +104,7 @@ impl Shared {
         let count = in_vain.entry(stream).or_default();
         *count = count.saturating_add(1);
         if *count > IN_VAIN_MAX {
-            self.board.report(
+            self.state.report(
                 IN_VAIN,
                 Severity::Warning,
                 "the control plane takes records and does not say that it has them; they stay here and are sent again",
@@ -115,11 +115,11 @@ impl Shared {
 
     fn acknowledged(&self, stream: Stream) {
         self.ignored.set(0);
-        self.board.clear(IGNORED);
+        self.state.clear(IGNORED);
         let mut in_vain = self.in_vain.borrow_mut();
         in_vain.remove(&stream);
         if in_vain.values().all(|count| *count <= IN_VAIN_MAX) {
-            self.board.clear(IN_VAIN);
+            self.state.clear(IN_VAIN);
         }
     }
 }
@@ -162,11 +162,11 @@ impl Delivery {
     pub fn new(
         books: impl Books + Clone + 'static,
         agent_id: impl Fn() -> String + 'static,
-        board: Rc<Board>,
+        state: Rc<SharedState>,
         executor: Rc<LocalExecutor<'static>>,
     ) -> Self {
         let shared = Rc::new(Shared {
-            board,
+            state,
             ignored: Cell::new(0),
             in_vain: RefCell::default(),
         });

@@ -177,7 +177,7 @@ impl<B: Books> Session<B> {
     }
 
     fn now(&self) -> Now {
-        self.shared.board.now()
+        self.shared.state.now()
     }
 
     fn hear(&mut self, word: Word) {
@@ -288,7 +288,7 @@ impl<B: Books> Session<B> {
             }
         };
         line.last = holdings.last;
-        let now = self.shared.board.now().mono;
+        let now = self.shared.state.now().mono;
         let Some(next) = outbox.next(holdings.stock(), random::jitter(), now) else {
             line.is_done = outbox.until(now).is_none();
             return Ok(false);
@@ -368,7 +368,7 @@ impl<B: Books> Session<B> {
     ) -> Result<(), Lost> {
         let me = Rc::clone(&self.agent_id);
         let about = about(&me, stream, (epoch, range));
-        let clock = || self.shared.board.now().wall;
+        let clock = || self.shared.state.now().wall;
         match load {
             Load::Gap(loss) => {
                 let text = edge_gap(about, *loss, clock());

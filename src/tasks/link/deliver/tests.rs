@@ -75,7 +75,7 @@ impl Books for Memory {
 struct Bench {
     executor: Rc<LocalExecutor<'static>>,
     books: Memory,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     delivery: Delivery,
     outlet: Outlet,
     seen: BTreeSet<u64>,
@@ -88,17 +88,17 @@ impl Bench {
         books.0.borrow_mut().last = rows.keys().last().copied().unwrap_or(0);
         books.0.borrow_mut().rows = rows;
         let executor = Rc::new(LocalExecutor::new());
-        let board = Rc::new(Board::new(clock::now));
+        let shared_state = Rc::new(SharedState::new(clock::now));
         let delivery = Delivery::new(
             books.clone(),
             || "agent-1".to_owned(),
-            Rc::clone(&board),
+            Rc::clone(&shared_state),
             Rc::clone(&executor),
         );
         let mut bench = Self {
             executor,
             books,
-            board,
+            shared_state,
             delivery,
             outlet: Outlet::new(),
             seen: BTreeSet::new(),
@@ -176,7 +176,7 @@ impl Bench {
     }
 
     fn conditions(&self) -> Vec<&'static str> {
-        self.board.with_conditions(|known| {
+        self.shared_state.with_conditions(|known| {
             known
                 .worst_first()
                 .iter()

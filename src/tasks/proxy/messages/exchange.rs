@@ -20,7 +20,7 @@ use crate::{
         Shared,
         admission::Pass,
         audit::Record,
-        authorization::{Admitted, Permit},
+        authorization::{Admitted, Authorization},
         body::{Held, Pipe},
         upstream::{self, header_list, late, until},
     },
@@ -86,17 +86,17 @@ impl Exchange {
         } = self;
         let pipe = source.pipe();
         let mut reply = Reply::new(&place.id, answer, &outlet);
-        let book: OnceCell<Record> = OnceCell::new();
+        let written: OnceCell<Record> = OnceCell::new();
         let conversation = async {
             let shared = &place.shared;
-            let permit = shared.permit(admitted, &pass, &book).await?;
+            let authorization = shared.authorization(admitted, &pass, &written).await?;
             let talk = Conversation {
                 shared,
-                permit: &permit,
+                authorization: &authorization,
                 limits: &limits,
                 answer,
             };
-            talk.run(source, &mut reply, &book).await
+            talk.run(source, &mut reply, &written).await
         };
         let conversation = async {
             match limits.total {
@@ -114,11 +114,11 @@ impl Exchange {
         };
         let cut = async { Err(pass.cut().await.into()) };
         let outcome = Box::pin(conversation).or(broken_body).or(cut).await;
-        if let (Some(record), Some(pipe)) = (book.get(), &pipe) {
+        if let (Some(record), Some(pipe)) = (written.get(), &pipe) {
             record.received_bytes.set(pipe.received_bytes());
         }
         let say_ended = |how| {
-            if let Some(record) = book.get() {
+            if let Some(record) = written.get() {
                 record.ended(how);
             }
         };
@@ -146,7 +146,7 @@ impl Exchange {
 #[derive(Clone, Copy)]
 struct Conversation<'a> {
     shared: &'a Shared,
-    permit: &'a Permit,
+    authorization: &'a Authorization,
     limits: &'a Limits,
     answer: Answer,
 }
@@ -156,12 +156,12 @@ impl Conversation<'_> {
         self,
         source: Source,
         reply: &mut Reply,
-        book: &OnceCell<Record>,
+        written: &OnceCell<Record>,
     ) -> Result<Option<Whole>, Failure> {
         let (body, held) = match source {
             Source::None => (Body::empty(), None),
             Source::Inline(bytes, held) => {
-                if let Some(record) = book.get() {
+                if let Some(record) = written.get() {
                     record.received(bytes.len());
                 }
                 (Body::full(bytes), Some(held))
@@ -169,18 +169,18 @@ impl Conversation<'_> {
             Source::NextBinary(pipe) => (Body::of_io(pipe.reader(None)), None),
             Source::Chunked { pipe, length } => (Body::of_io(pipe.reader(length)), None),
         };
-        let response = upstream::send(self.shared, self.permit, self.limits, body).await?;
+        let response = upstream::send(self.shared, self.authorization, self.limits, body).await?;
         // An answer has begun, so the request's bytes are out or of no use any more.
         drop(held);
         let status = response.status().as_u16();
         let headers = header_list(response.headers());
-        let (target, idle) = (&self.permit.call.target, self.limits.idle);
-        if let Some(record) = book.get() {
+        let (target, idle) = (&self.authorization.call.target, self.limits.idle);
+        if let Some(record) = written.get() {
             record.answered(target, status);
         }
         let body = response.into_body();
         let sent = |bytes| {
-            if let Some(record) = book.get() {
+            if let Some(record) = written.get() {
                 record.sent(bytes);
             }
         };

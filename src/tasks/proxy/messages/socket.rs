@@ -31,7 +31,7 @@ use crate::{
     tasks::proxy::{
         admission::Pass,
         audit::Record,
-        authorization::{Admitted, Permit},
+        authorization::{Admitted, Authorization},
         upstream::{self, DEADLINE, every_header, header_list, until},
     },
     wire::control::{self, Answer},
@@ -103,16 +103,16 @@ impl SocketExchange {
             self.frames.ended().await;
             Err("closed before the backend answered".to_owned().into())
         };
-        let book = OnceCell::new();
+        let written = OnceCell::new();
         let opening = async {
             let shared = &self.place.shared;
-            let permit = shared.permit(admitted, &self.pass, &book).await?;
-            self.open(&permit, &mut reply, &book).await
+            let authorization = shared.authorization(admitted, &self.pass, &written).await?;
+            self.open(&authorization, &mut reply, &written).await
         };
         let cut = async { Err(self.pass.cut().await.into()) };
         let opened = Box::pin(opening).or(ended).or(cut).await;
         let say_ended = |outcome| {
-            if let Some(record) = book.get() {
+            if let Some(record) = written.get() {
                 record.ended(outcome);
             }
         };
@@ -128,7 +128,7 @@ impl SocketExchange {
             return;
         }
         // It was written down before it was opened.
-        let Some(record) = book.get() else {
+        let Some(record) = written.get() else {
             return;
         };
         let relay = self.relay(&mut reply, *socket, record);
@@ -152,9 +152,9 @@ impl SocketExchange {
     /// The handshake. A refusal of the backend's is passed on.
     async fn open(
         &self,
-        permit: &Permit,
+        authorization: &Authorization,
         reply: &mut Reply,
-        book: &OnceCell<Record>,
+        written: &OnceCell<Record>,
     ) -> Result<Box<Socket>, Failure> {
         let what = match self.kind {
             Kind::Application => "failed to connect to service WebSocket",
@@ -164,9 +164,9 @@ impl SocketExchange {
             return Err("kubernetes client not initialized".to_owned().into());
         };
         let left = self.limits.head.since(clock::now().mono);
-        let request = upstream::request(&permit.call, Body::empty())?;
+        let request = upstream::request(&authorization.call, Body::empty())?;
         let path = request.uri().to_string();
-        let protocols = match &permit.call.form {
+        let protocols = match &authorization.call.form {
             Form::Plain | Form::Upgrade(_) => &[],
             Form::Socket(protocols) => protocols.as_slice(),
         };
@@ -176,15 +176,15 @@ impl SocketExchange {
             protocols,
         };
         let opening = async {
-            match &permit.call.target {
+            match &authorization.call.target {
                 Target::Kubernetes(_) => {
-                    let peer = Peer::Api(&permit.identity);
+                    let peer = Peer::Api(&authorization.identity);
                     let opened = socket::open(client, peer, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 Target::Service(service) => {
                     let shared = &self.place.shared;
-                    let address = upstream::address((shared, client), service, permit)
+                    let address = upstream::address((shared, client), service, authorization)
                         .await
                         .map_err(|denial| format!("{what}: {}", denial.text))?;
                     let peer = Peer::Service(&address, upstream::scheme(service));
@@ -198,8 +198,8 @@ impl SocketExchange {
             Opened::Open(socket) => Ok(socket),
             Opened::Refused(response) => {
                 let status = response.status().as_u16();
-                if let Some(record) = book.get() {
-                    record.answered(&permit.call.target, status);
+                if let Some(record) = written.get() {
+                    record.answered(&authorization.call.target, status);
                 }
                 if self.answer == Answer::Streaming {
                     let headers = header_list(response.headers());

@@ -24,12 +24,12 @@ use crate::{
 /// The body of a request, counted.
 pub(super) struct Counted {
     body: Incoming,
-    book: Rc<OnceCell<Record>>,
+    written: Rc<OnceCell<Record>>,
 }
 
 impl Counted {
-    pub(super) fn new(body: Incoming, book: Rc<OnceCell<Record>>) -> Self {
-        Self { body, book }
+    pub(super) fn new(body: Incoming, written: Rc<OnceCell<Record>>) -> Self {
+        Self { body, written }
     }
 }
 
@@ -42,7 +42,7 @@ impl HttpBody for Counted {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if let (Some(Ok(frame)), Some(record)) = (&frame, self.book.get()) {
+        if let (Some(Ok(frame)), Some(record)) = (&frame, self.written.get()) {
             record.received(frame.data_ref().map_or(0, Bytes::len));
         }
         Poll::Ready(frame)
@@ -60,7 +60,7 @@ impl HttpBody for Counted {
 /// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part for the whole.
 pub(super) struct Flow {
     body: Body,
-    book: Rc<OnceCell<Record>>,
+    written: Rc<OnceCell<Record>>,
     cut: Cut,
     /// Maximum silence of the backend. A caller that does not read is not the backend's silence.
     idle: Duration,
@@ -69,10 +69,15 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(body: Body, pass: Pass, book: Rc<OnceCell<Record>>, idle: Duration) -> Self {
+    pub(super) fn new(
+        body: Body,
+        pass: Pass,
+        written: Rc<OnceCell<Record>>,
+        idle: Duration,
+    ) -> Self {
         Self {
             body,
-            book,
+            written,
             cut: pass.watch_cut(),
             idle,
             silence: None,
@@ -81,7 +86,7 @@ impl Flow {
     }
 
     fn ended(&self, how: Outcome) {
-        if let Some(record) = self.book.get() {
+        if let Some(record) = self.written.get() {
             record.ended(how);
         }
     }
@@ -115,7 +120,7 @@ impl HttpBody for Flow {
         match &frame {
             None => flow.ended(Outcome::Done),
             Some(Ok(frame)) => {
-                if let Some(record) = flow.book.get() {
+                if let Some(record) = flow.written.get() {
                     record.sent(frame.data_ref().map_or(0, Bytes::len));
                 }
                 if flow.body.is_end_stream() {

@@ -39,7 +39,7 @@ use crate::{
         Shared,
         admission::{Cut, Pass},
         audit::Record,
-        authorization::Permit,
+        authorization::Authorization,
         denial::{Cause, Denial},
         upstream::{self, until},
     },
@@ -162,18 +162,18 @@ impl Server {
                 return Err(denied.denial);
             }
         };
-        let pass = shared.gate.ask(&admitted.call)?;
+        let pass = shared.admission.ask(&admitted.call)?;
         if let Err(error) = self.begun.0.force_send(pass.watch_cut()) {
             log::debug!("proxy: a stream of HTTP is over already: {error}");
         }
-        let book: Rc<OnceCell<Record>> = Rc::default();
+        let written: Rc<OnceCell<Record>> = Rc::default();
         let call = Rc::clone(&admitted.call);
         let limits = call.limits(clock::now());
         let opening = async {
-            let permit = shared.permit(admitted, &pass, &book).await?;
-            let opened = self.open(&permit, &limits, body, &book).await;
+            let authorization = shared.authorization(admitted, &pass, &written).await?;
+            let opened = self.open(&authorization, &limits, body, &written).await;
             if opened.is_err()
-                && let Some(record) = book.get()
+                && let Some(record) = written.get()
             {
                 record.ended(Outcome::Failed);
             }
@@ -181,21 +181,21 @@ impl Server {
         };
         let cut = async { Err(pass.cut().await) };
         let opened = Box::pin(opening).or(cut).await?;
-        Ok(self.begin(opened, pass, book, (&call.target, limits.idle)))
+        Ok(self.begin(opened, pass, written, (&call.target, limits.idle)))
     }
 
     async fn open(
         &self,
-        permit: &Permit,
+        authorization: &Authorization,
         limits: &Limits,
         body: Incoming,
-        book: &Rc<OnceCell<Record>>,
+        written: &Rc<OnceCell<Record>>,
     ) -> Result<Upgraded, Denial> {
-        if let Form::Upgrade(protocol) = &permit.call.form {
-            return upstream::upgrade(&self.shared, permit, limits, protocol).await;
+        if let Form::Upgrade(protocol) = &authorization.call.form {
+            return upstream::upgrade(&self.shared, authorization, limits, protocol).await;
         }
-        let body = Body::new(Counted::new(body, Rc::clone(book)));
-        let sent = upstream::send(&self.shared, permit, limits, body).await;
+        let body = Body::new(Counted::new(body, Rc::clone(written)));
+        let sent = upstream::send(&self.shared, authorization, limits, body).await;
         sent.map(Upgraded::Refused)
     }
 
@@ -204,25 +204,29 @@ impl Server {
         &self,
         opened: Upgraded,
         pass: Pass,
-        book: Rc<OnceCell<Record>>,
+        written: Rc<OnceCell<Record>>,
         (target, idle): (&Target, Duration),
     ) -> Response<Body> {
         match opened {
             Upgraded::Refused(response) => {
-                if let Some(record) = book.get() {
+                if let Some(record) = written.get() {
                     record.answered(target, response.status().as_u16());
                 }
                 // The window of the stream holds it back from here on, so it need not hold up others.
                 pass.step_aside();
                 let (mut head, body) = response.into_parts();
                 strip_hop_by_hop(&mut head.headers);
-                Response::from_parts(head, Body::of_io(Flow::new(body, pass, book, idle)))
+                Response::from_parts(head, Body::of_io(Flow::new(body, pass, written, idle)))
             }
             Upgraded::Switched(head, stream) => {
                 let mut response = Response::new(Body::empty());
                 *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                 *response.headers_mut() = switching(head.headers);
-                self.switched.replace(Some(Switched { stream, pass, book }));
+                self.switched.replace(Some(Switched {
+                    stream,
+                    pass,
+                    written,
+                }));
                 response
             }
         }

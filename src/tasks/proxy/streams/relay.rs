@@ -26,7 +26,7 @@ const PIECES_A_TURN: u32 = 16;
 pub(super) struct Switched {
     pub(super) stream: UpgradedStream,
     pub(super) pass: Pass,
-    pub(super) book: Rc<OnceCell<Record>>,
+    pub(super) written: Rc<OnceCell<Record>>,
 }
 
 /// Carries bytes until the backend has said everything, or the caller is gone.
@@ -34,13 +34,13 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
     let Switched {
         stream: backend,
         pass,
-        book,
+        written,
     } = switched;
     let watch = stream.watch();
     let (mut from_caller, mut to_caller) = smol::io::split(stream);
     let (mut from_backend, mut to_backend) = smol::io::split(backend);
     let count = |count: fn(&Record, usize), bytes| {
-        if let Some(record) = book.get() {
+        if let Some(record) = written.get() {
             count(record, bytes);
         }
     };
@@ -71,7 +71,7 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
     };
     let cut = async { Err(Over::Broken(io::Error::other(pass.cut().await.text))) };
     let over = down.or(up).or(gone).or(cut).await;
-    if let Some(record) = book.get() {
+    if let Some(record) = written.get() {
         record.ended(match &over {
             // Whoever is done with a terminal or a forwarded port hangs up.
             Ok(()) | Err(Over::CallerGone(_)) => Outcome::Done,

@@ -69,14 +69,14 @@ fn server(answers: &'static [&'static str]) -> (u16, Arrived) {
 }
 
 /// Runs the task beside `work`, with steps of milliseconds instead of seconds.
-fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&Board, &store::Handle)) {
+fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::Handle)) {
     let directory = tempfile::tempdir().unwrap();
     let executor = Rc::new(LocalExecutor::new());
     block_on(executor.run(async {
         let path = directory.path().join("state");
         let (store, _) = Store::open(&path, Wall::default()).await.unwrap();
         let handle = store.handle();
-        let board = Board::new(clock::now);
+        let shared_state = SharedState::new(clock::now);
         let parts = Parts {
             receiver: Receiver(Way {
                 address: Address {
@@ -102,13 +102,13 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&Board, &store::Handle)
             told: None,
             store: store.handle(),
             host: "edge".to_owned(),
-            board: &board,
+            shared_state: &shared_state,
             look_every: Duration::from_millis(10),
         };
         let told = async {
             run(parts).await;
         };
-        or(work(&board, &handle), told).await;
+        or(work(&shared_state, &handle), told).await;
         store.close().await.unwrap();
     }));
 }
@@ -128,16 +128,16 @@ async fn until(arrived: &Arrived, count: usize) {
 #[test]
 fn a_condition_is_told_as_it_begins_and_ends_and_kept_for_the_next_start() {
     let (port, arrived) = server(&["204 No Content"]);
-    beside(port, Reader::Webhook, &async |board, _| {
-        board.report(
+    beside(port, Reader::Webhook, &async |shared_state, _| {
+        shared_state.report(
             "disk.full",
             Severity::Critical,
             "the disk is full",
             Some("make room".to_owned()),
         );
-        board.report("cluster.none", Severity::Note, "no cluster", None);
+        shared_state.report("cluster.none", Severity::Note, "no cluster", None);
         until(&arrived, 1).await;
-        board.clear("disk.full");
+        shared_state.clear("disk.full");
         until(&arrived, 2).await;
     });
     let arrived = arrived.lock().unwrap();
@@ -163,11 +163,11 @@ fn a_condition_is_told_as_it_begins_and_ends_and_kept_for_the_next_start() {
 #[test]
 fn a_receiver_that_refuses_is_a_condition_and_is_asked_again() {
     let (port, arrived) = server(&["403 Forbidden", "200 OK"]);
-    beside(port, Reader::Ntfy, &async |board, _| {
-        board.report("disk.full", Severity::Warning, "the disk is full", None);
+    beside(port, Reader::Ntfy, &async |shared_state, _| {
+        shared_state.report("disk.full", Severity::Warning, "the disk is full", None);
         until(&arrived, 1).await;
         let deadline = clock::now().mono.after(Duration::from_secs(30));
-        let holds = || board.with_conditions(|all| all.get(UNREACHED).cloned());
+        let holds = || shared_state.with_conditions(|all| all.get(UNREACHED).cloned());
         while holds().is_none() {
             assert!(clock::now().mono < deadline, "no condition");
             Timer::after(Duration::from_millis(5)).await;

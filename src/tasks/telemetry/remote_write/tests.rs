@@ -214,7 +214,7 @@ fn point(number: usize, elapsed_ms: u64) -> Point {
 struct Agent {
     _folder: tempfile::TempDir,
     telemetry: Telemetry,
-    board: Rc<Board>,
+    shared_state: Rc<SharedState>,
     executor: Rc<LocalExecutor<'static>>,
     minutes: u64,
     /// Everything that was measured.
@@ -235,7 +235,7 @@ impl Agent {
         let mut new = Self {
             _folder: folder,
             telemetry,
-            board: Rc::new(Board::new(now)),
+            shared_state: Rc::new(SharedState::new(now)),
             executor: Rc::new(LocalExecutor::new()),
             minutes: 0,
             measured: Vec::new(),
@@ -305,7 +305,7 @@ impl Agent {
             authorization: &authorization,
             labels: &labels,
             news,
-            board: &self.board,
+            shared_state: &self.shared_state,
         });
         let ended = block_on(self.executor.run(delivery.drain()));
         delivery.tell_refused();
@@ -329,7 +329,7 @@ impl Agent {
     }
 
     fn condition(&self, id: &str) -> Option<String> {
-        self.board
+        self.shared_state
             .with_conditions(|all| all.get(id).map(|one| one.sentence.clone()))
     }
 
@@ -583,7 +583,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
         authorization: &authorization,
         labels: &labels,
         news,
-        board: &agent.board,
+        shared_state: &agent.shared_state,
     });
     let mut waits = Vec::new();
     for attempt in 0..4 {
@@ -593,7 +593,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     }
     assert!(waits.is_sorted() && waits[3] >= 40, "{waits:?}");
     let severity = agent
-        .board
+        .shared_state
         .with_conditions(|all| all.get(UNREACHED).map(|one| one.severity));
     assert_eq!(severity, Some(Severity::Warning));
 }

@@ -17,7 +17,7 @@ fn sampler(read: fn() -> Reading) -> Sampler {
     Sampler::new(Parts {
         every: Duration::from_millis(20),
         is_believed: Box::new(|wall| wall > Wall::from_millis(1000)),
-        board: Rc::new(Board::new(clock::now)),
+        shared_state: Rc::new(SharedState::new(clock::now)),
         read,
         patience: PATIENCE,
     })
@@ -34,7 +34,7 @@ fn run(sampler: &Sampler, keep: impl AsyncFnMut(Tick), done: impl Future<Output 
 
 fn sentence(sampler: &Sampler, id: &str) -> Option<String> {
     let conditions = |list: &crate::core::health::Conditions| Some(list.get(id)?.sentence.clone());
-    sampler.parts.board.with_conditions(conditions)
+    sampler.parts.shared_state.with_conditions(conditions)
 }
 
 /// Waits for a level that the sampler brings about.
@@ -107,7 +107,7 @@ fn who_asks_gets_a_fresh_reading_that_is_no_sample() {
         assert!(one.memory.total.is_some());
         // Within a second it is the same one; on a machine that is slow, another.
         assert!(Rc::ptr_eq(&one, &two) || two.at.mono.since(one.at.mono) >= FRESH);
-        let now = sampler.parts.board.now().mono;
+        let now = sampler.parts.shared_state.now().mono;
         clock::until(now.after(FRESH)).await;
         assert!(sampler.reading().await.unwrap().at.mono > two.at.mono);
     };

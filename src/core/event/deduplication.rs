@@ -35,7 +35,7 @@ pub enum Told {
 
 /// The objects that were seen, with their counts.
 #[derive(Debug)]
-pub struct Sightings {
+pub struct Deduplication {
     young: BTreeMap<u64, u32>,
     old: BTreeMap<u64, u32>,
     /// Time before which unknown occurrences were counted already.
@@ -43,7 +43,7 @@ pub struct Sightings {
     newest: Wall,
 }
 
-impl Sightings {
+impl Deduplication {
     /// Knows nothing, and takes what happened before `since` as counted.
     pub const fn new(since: Wall) -> Self {
         Self {
@@ -119,17 +119,17 @@ mod tests {
 
     const NOW: i64 = 1000;
 
-    fn listed(book: &mut Sightings, seen: Sighting<'_>) -> u32 {
+    fn listed(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
         book.news(seen, Told::Listed, at(NOW))
     }
 
-    fn live(book: &mut Sightings, seen: Sighting<'_>) -> u32 {
+    fn live(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
         book.news(seen, Told::Live, at(NOW))
     }
 
     #[test]
     fn only_the_difference_of_a_growing_count_is_new() {
-        let mut book = Sightings::new(at(100));
+        let mut book = Deduplication::new(at(100));
         assert_eq!(live(&mut book, seen("a", 1, 110, 110)), 1);
         assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 3);
         assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 0);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_happened_before_the_start_is_not_counted_again() {
-        let mut book = Sightings::new(at(100));
+        let mut book = Deduplication::new(at(100));
         assert_eq!(listed(&mut book, seen("old", 9, 10, 99)), 0);
         assert_eq!(listed(&mut book, seen("goes-on", 9, 10, 100)), 1);
         assert_eq!(listed(&mut book, seen("new", 3, 100, 105)), 3);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn after_a_gap_what_is_known_counts_by_difference_and_what_is_not_by_time() {
-        let mut book = Sightings::new(at(100));
+        let mut book = Deduplication::new(at(100));
         listed(&mut book, seen("a", 1, 110, 110));
         book.up_to_date();
         live(&mut book, seen("b", 5, 150, 200));
@@ -162,14 +162,14 @@ mod tests {
 
     #[test]
     fn an_object_that_says_it_is_of_the_future_hides_nothing() {
-        let mut book = Sightings::new(at(100));
+        let mut book = Deduplication::new(at(100));
         assert_eq!(live(&mut book, seen("liar", 1, 99_999, 99_999)), 1);
         assert_eq!(listed(&mut book, seen("a", 2, NOW, NOW + 1)), 2);
     }
 
     #[test]
     fn memory_is_bounded_and_what_is_forgotten_counts_once() {
-        let mut book = Sightings::new(at(100));
+        let mut book = Deduplication::new(at(100));
         for index in 0..5 * HALF_MAX {
             listed(&mut book, seen(&index.to_string(), 7, 50, 60));
         }
