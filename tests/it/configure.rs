@@ -46,7 +46,7 @@ fn page() -> String {
             .iter()
             .filter(|key| key.section() == *section)
             .collect();
-        let _ = write!(page, "\n## `[{section}]`\n\n{about}\n");
+        write!(page, "\n## `[{section}]`\n\n{about}\n").unwrap();
         for key in keys {
             page.push_str(&entry(key));
         }
@@ -65,9 +65,12 @@ fn entry(key: &Key) -> String {
         .chain(key.older_names.iter().map(|name| (*name).to_owned()))
         .map(|name| format!("`{name}`"))
         .collect();
-    let _ = writeln!(entry, "* Value: {}", value(&key.kind));
-    let _ = writeln!(entry, "* Default: {default}");
-    let _ = writeln!(entry, "* Environment: {}", names.join(", "));
+    let (value, names) = (value(&key.kind), names.join(", "));
+    writeln!(
+        entry,
+        "* Value: {value}\n* Default: {default}\n* Environment: {names}"
+    )
+    .unwrap();
     match key.secrecy {
         Secrecy::Open => {}
         Secrecy::Hidden => {
