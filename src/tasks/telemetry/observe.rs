@@ -238,7 +238,7 @@ enum Kind {
     Pods,
 }
 
-/// Watches with their failures. That the API server does not answer at all is found out and told by [`super::pulse`].
+/// Watches with their failures. That the API server does not answer at all is found out and told by [`super::liveness`].
 struct Watches<'a> {
     shared_state: &'a SharedState,
     failing: [RefCell<Option<Error>>; 2],
