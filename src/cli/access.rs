@@ -26,7 +26,7 @@ use crate::{
 /// `access`.
 pub(super) static COMMAND: Command = Command {
     name: "access",
-    about: "Show how strict this machine is, make it stricter at once, explain a decision",
+    about: "Show or restrict what the control plane may do, explain a decision",
     options: &[SOCKET, CONFIG, SET, JSON],
     below: &[&FULL, &MANAGED, &READ_ONLY, &OFF, &TEST],
     notes: "Without a command it shows what holds, why, and what was asked in the last day.\n\
@@ -38,64 +38,64 @@ pub(super) static COMMAND: Command = Command {
         "sudo pipeops-agent access managed",
         "pipeops-agent access test GET /api/v1/pods",
     ],
-    exit: "0 when it is done, 1 when it is refused or a problem was found, 2 when no agent answers.",
+    exit: "0 success, 1 refused or a problem was found, 2 no agent answers.",
     run: Some(show),
     ..Command::BARE
 };
 
 static FULL: Command = Command {
     name: Level::Full.word(),
-    about: "Permit whatever the cluster's own rules permit",
+    about: "Allow everything that the cluster's RBAC allows",
     run: Some(set),
     ..Command::BARE
 };
 
 static MANAGED: Command = Command {
     name: Level::Managed.word(),
-    about: "Permit reads of all but Secrets, and changes in managed namespaces",
+    about: "Allow reading everything except Secrets, and changes in managed namespaces",
     run: Some(set),
     ..Command::BARE
 };
 
 static READ_ONLY: Command = Command {
     name: Level::ReadOnly.word(),
-    about: "Permit reads of all but Secrets, and nothing else",
+    about: "Allow reading everything except Secrets, and nothing else",
     run: Some(set),
     ..Command::BARE
 };
 
 static OFF: Command = Command {
     name: Level::Off.word(),
-    about: "Permit nothing",
+    about: "Allow nothing",
     run: Some(set),
     ..Command::BARE
 };
 
 static TEST: Command = Command {
     name: "test",
-    about: "Explain what would become of a request",
+    about: "Explain whether a request would be allowed",
     arguments: &[
         Argument {
             name: "METHOD",
             takes: Takes::Text,
             need: Need::One,
-            help: "The method, such as GET",
+            help: "HTTP method, such as GET",
         },
         Argument {
             name: "PATH",
             takes: Takes::Text,
             need: Need::One,
-            help: "A path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH",
+            help: "Path of the Kubernetes API with its query, or NAMESPACE/SERVICE:PORT/PATH",
         },
     ],
-    notes: "Without a running agent the settings are judged by alone.",
+    notes: "Without a running agent, only the settings are taken into account.",
     examples: &[
         "pipeops-agent access test GET /api/v1/pods",
         "pipeops-agent access test PATCH /apis/apps/v1/namespaces/shop/deployments/web",
         "pipeops-agent access test GET '/api/v1/namespaces/shop/secrets?watch=1'",
         "pipeops-agent access test GET shop/web:80/index.html",
     ],
-    exit: "0 when it would run, 1 when it would be refused, 2 when that cannot be said.",
+    exit: "0 allowed, 1 refused, 2 cannot be determined.",
     run: Some(decision::test),
     ..Command::BARE
 };
@@ -107,7 +107,7 @@ fn sockets(given: &Given) -> Vec<PathBuf> {
 fn show(given: &Given, output: &mut Output) -> Result<Exit> {
     let asked = socket::ask(&sockets(given), &Ask::Get(ACCESS_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
-    let value = answer.fine("the agent refuses to tell how strict it is")?;
+    let value = answer.fine("the agent refused to return its access level")?;
     let report: AccessReport = socket::understood(&value)?;
     if report.level.is_empty() {
         return Err(socket::odd("it has no level"));

@@ -48,8 +48,8 @@ pub(super) fn is_permitted(given: &Given, question: &str) -> Result<bool> {
         return is_agreed(question);
     }
     Err(Error::new("nothing was changed")
-        .why(format!("nobody could be asked: {question}"))
-        .fix("say so: --yes"))
+        .why(format!("cannot ask for confirmation: {question}"))
+        .fix("confirm with --yes"))
 }
 
 /// What somebody types without seeing it; in a pipe the first line of what comes in.
@@ -57,7 +57,7 @@ pub(super) fn secret(question: &str) -> Result<Secret> {
     if !is_possible() {
         return input().map(|line| Secret::new(line.trim_end_matches(['\r', '\n'])));
     }
-    say(&format!("{question} (it is not shown): "));
+    say(&format!("{question} (input is hidden): "));
     let unseen = Unseen::begin()?;
     let typed = Unseen::read();
     drop(unseen);
@@ -110,7 +110,7 @@ impl Unseen {
         for byte in stdin().lock().bytes() {
             match byte.map_err(|error| cannot().because(&error))? {
                 b'\r' | b'\n' | 0x04 => break,
-                0x03 => return Err(Error::new("it was given up")),
+                0x03 => return Err(Error::new("cancelled")),
                 0x08 | 0x7f => {
                     // A letter may be several bytes.
                     while typed.pop().is_some_and(|byte: u8| byte & 0xc0 == 0x80) {}

@@ -151,7 +151,7 @@ fn as_user(
     mut is_used: impl FnMut() -> bool,
 ) -> Result<()> {
     let cannot = |error: io::Error| {
-        Error::new("cannot start a browser for the user who typed sudo").because(&error)
+        Error::new("cannot start a browser for the user who ran sudo").because(&error)
     };
     #[expect(
         clippy::disallowed_methods,
@@ -206,7 +206,7 @@ fn as_user(
         Ok(())
     } else {
         Err(Error::new(
-            "no browser could be started for the user who typed sudo",
+            "cannot start a browser for the user who ran sudo",
         ))
     }
 }
@@ -286,7 +286,7 @@ impl Page {
             Some((place, error)) => {
                 files::explain(format!("{what} into {}", place.display()), &error)
             }
-            None => Error::new(what).why("this user has no home"),
+            None => Error::new(what).why("this user has no home directory"),
         })
     }
 

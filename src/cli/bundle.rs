@@ -133,17 +133,17 @@ const LIMITS: exec::Limits = exec::Limits {
 /// `bundle`.
 pub(super) static COMMAND: Command = Command {
     name: "bundle",
-    about: "Write an archive for whoever helps: what is known of this machine, without secrets",
+    about: "Create a support bundle: the state of this machine, without secrets",
     options: &[
         Opt::value(
             "output",
             Takes::File,
             "FILE",
-            "Write it there instead of into this folder",
+            "Path of the archive (default: in the current directory)",
         )
         .short('o'),
-        Opt::flag("list", "Say what would be in it, and write nothing"),
-        Opt::flag("yes", "Do not ask").short('y'),
+        Opt::flag("list", "List the contents without writing the archive"),
+        Opt::flag("yes", "Skip the confirmation").short('y'),
         SOCKET,
         CONFIG,
         SET,
@@ -156,7 +156,7 @@ pub(super) static COMMAND: Command = Command {
         "sudo pipeops-agent bundle --list",
         "sudo pipeops-agent bundle --yes --output /tmp/support.tar.gz",
     ],
-    exit: "0 when it is written or listed, 1 when it was given up, 2 when it cannot be written.",
+    exit: "0 written or listed, 1 cancelled, 2 the command could not run.",
     run: Some(bundle),
     ..Command::BARE
 };
@@ -184,7 +184,7 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
     if !given.has("json") {
         output.line(&output.toned(
             Tone::Strong,
-            "In the archive, without tokens, passwords and keys:",
+            "Contents, without tokens, passwords and keys:",
         ));
         for line in columns(&rows) {
             output.line(&line);
@@ -232,7 +232,7 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
         output.json(&json!({ "path": path, "bytes": bytes, "files": listed }));
     } else {
         output.line(&format!(
-            "Written to {}, {}. Look into it before you send it.",
+            "Written to {}, {}. Review it before you send it.",
             path.display(),
             size(bytes)
         ));

@@ -31,7 +31,7 @@ use crate::{
 /// `changes`.
 pub(super) static CHANGES: Command = Command {
     name: "changes",
-    about: "Show what was changed on this machine, by whom, and how to take it back",
+    about: "Show changes made to this machine, by whom, and how to undo them",
     options: &[SOCKET, ROOT, CONFIG, SET, JSON],
     examples: &[
         "sudo pipeops-agent changes",
@@ -44,17 +44,17 @@ pub(super) static CHANGES: Command = Command {
 /// `undo`.
 pub(super) static UNDO: Command = Command {
     name: "undo",
-    about: "Take a change back",
+    about: "Undo a change",
     options: &[SOCKET, ROOT, CONFIG, SET, JSON],
     arguments: &[Argument {
         name: "CHANGE",
         takes: Takes::Text,
         need: Need::One,
-        help: "Its id, as `pipeops-agent changes` shows it",
+        help: "Id of the change, as shown by `pipeops-agent changes`",
     }],
-    notes: "What was there before is put back exactly. Where somebody else changed it since, nothing is touched.",
+    notes: "Restores exactly what was there before. Files that somebody else changed since are left alone.",
     examples: &["sudo pipeops-agent undo limits-inotify-1"],
-    exit: "0 when it was taken back, 1 when it could not be, 2 when the command could not run.",
+    exit: "0 undone, 1 could not be undone, 2 the command could not run.",
     run: Some(undo),
     ..Command::BARE
 };
@@ -178,7 +178,7 @@ fn undo(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 fn unknown(id: &str) -> Error {
-    Error::new(format!("there is no change {id:?}")).fix("sudo pipeops-agent changes shows all")
+    Error::new(format!("no such change: {id:?}")).fix("list them: sudo pipeops-agent changes")
 }
 
 fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
@@ -239,10 +239,10 @@ fn changes(given: &Given, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     for error in &missing {
-        output.warning(&error.clone().within("this is not the whole list"));
+        output.warning(&error.clone().within("the list is incomplete"));
     }
     if all.is_empty() {
-        output.line("Nothing was changed on this machine.");
+        output.line("No changes were made to this machine.");
     }
     let now = clock::now().wall;
     for change in &all {
@@ -271,7 +271,7 @@ fn changes_of_agent(given: &Given, loaded: &Loaded) -> Result<Vec<ChangeReport>>
     let asked = socket::ask(&socket::candidates(given, loaded), &Ask::Get(CHANGES_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
     if answer.code != 200 {
-        return Err(answer.refusal("the agent does not tell its changes"));
+        return Err(answer.refusal("the agent did not return its changes"));
     }
     let list: ChangeList = answer.understood()?;
     Ok(list.changes)

@@ -19,7 +19,7 @@ const FISH: &str = include_str!("completions/fish");
 /// `completions`.
 pub(super) static COMMAND: Command = Command {
     name: "completions",
-    about: "Print the script that lets a shell complete commands and options",
+    about: "Print the completion script for a shell",
     options: &[JSON],
     below: &[&OF_BASH, &OF_ZSH, &OF_FISH, &NEXT],
     examples: &[
@@ -54,7 +54,8 @@ static OF_FISH: Command = Command {
 
 static NEXT: Command = Command {
     name: "next",
-    about: "Say what the last of these words may be: the scripts ask this",
+    about: "Print the words that may stand last in a command line, for the scripts",
+    is_internal: true,
     arguments: &[Argument {
         name: "WORDS",
         takes: Takes::File,
@@ -180,7 +181,7 @@ impl Place {
         let command = self.command();
         let mut found = Vec::new();
         if self.arguments == 0 {
-            let below = command.below.iter();
+            let below = command.shown();
             found.extend(below.map(|below| (below.name.to_owned(), below.about.to_owned())));
         }
         let last = command.arguments.last();

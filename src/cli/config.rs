@@ -17,7 +17,7 @@ use crate::{
 /// `config`.
 pub(super) static COMMAND: Command = Command {
     name: "config",
-    about: "Check and show the settings",
+    about: "Check and show settings",
     options: &[JSON],
     below: &[&CHECK, &SHOW, &EXAMPLE],
     ..Command::BARE
@@ -25,33 +25,33 @@ pub(super) static COMMAND: Command = Command {
 
 static CHECK: Command = Command {
     name: "check",
-    about: "Say everything that is wrong with the settings",
+    about: "Check the settings and report all errors",
     options: &[CONFIG, SET],
     examples: &[
         "pipeops-agent config check",
         "pipeops-agent config check --config /tmp/new.toml --json",
     ],
-    exit: "0 when the agent can run with them, 1 when it cannot.",
+    exit: "0 the agent can run with these settings, 1 it cannot.",
     run: Some(|given, output| Ok(check(given, output))),
     ..Command::BARE
 };
 
 static SHOW: Command = Command {
     name: "show",
-    about: "Print every setting, its value and where it came from",
+    about: "Print every setting, its value and its source",
     options: &[CONFIG, SET],
     examples: &[
         "pipeops-agent config show",
         "pipeops-agent config show --set access.level=off --json",
     ],
-    exit: "0 when the agent can run with them, 1 when it cannot.",
+    exit: "0 the agent can run with these settings, 1 it cannot.",
     run: Some(|given, output| Ok(show(given, output))),
     ..Command::BARE
 };
 
 static EXAMPLE: Command = Command {
     name: "example",
-    about: "Print a file with every setting, its meaning and default",
+    about: "Print an example file with all settings and their defaults",
     examples: &["pipeops-agent config example > /etc/pipeops-agent/config.toml"],
     run: Some(|given, output| Ok(example(given, output))),
     ..Command::BARE

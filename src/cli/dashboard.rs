@@ -29,27 +29,27 @@ const ROLE: Opt = Opt::value(
     "role",
     Takes::Word(&["operator", "viewer"]),
     "ROLE",
-    "Who may change things, or only look",
+    "Role of the login: admin may change things, viewer may only look",
 )
 .default("operator");
 
 /// `dashboard`.
 pub(super) static COMMAND: Command = Command {
     name: "dashboard",
-    about: "Open the page of this machine, say who may see it",
+    about: "Open the dashboard and control access to it",
     options: &[SOCKET, CONFIG, SET, JSON],
     below: &[&OPEN, &TOKEN, &PASSWORD, &LOGOUT, &expose::COMMAND],
-    notes: "The page is at dashboard.listen of the settings, on this machine alone unless they say otherwise.",
+    notes: "The dashboard listens on dashboard.listen, which is reachable from this machine only by default.",
     examples: &["sudo pipeops-agent dashboard open"],
     ..Command::BARE
 };
 
 static OPEN: Command = Command {
     name: "open",
-    about: "Open the page in a browser, or say how another machine can",
+    about: "Open the dashboard in a browser, or print how to reach it from another machine",
     options: &[
         ROLE,
-        Opt::flag("print", "Only print the address, start no browser"),
+        Opt::flag("print", "Print the address without starting a browser"),
         Opt::flag(
             browse::ON_INPUT,
             "Open the address that standard input names, and ask no agent",
@@ -62,14 +62,14 @@ static OPEN: Command = Command {
         "sudo pipeops-agent dashboard open",
         "sudo pipeops-agent dashboard open --print",
     ],
-    exit: "0 when there is an address, 2 when no agent answers or you may not have one.",
+    exit: "0 success, 2 no agent answers or permission was denied.",
     run: Some(open),
     ..Command::BARE
 };
 
 static TOKEN: Command = Command {
     name: "token",
-    about: "Print a token that logs in once",
+    about: "Print a login token that works once",
     options: &[ROLE],
     examples: &[
         "sudo pipeops-agent dashboard token",
@@ -81,12 +81,9 @@ static TOKEN: Command = Command {
 
 static PASSWORD: Command = Command {
     name: "password",
-    about: "Set the password of the page, or take it away",
-    options: &[
-        ROLE,
-        Opt::flag("remove", "From now on nobody logs in with a password"),
-    ],
-    notes: "It is asked for twice, or read from the first line of what comes in.\n\
+    about: "Set or remove the password of the dashboard",
+    options: &[ROLE, Opt::flag("remove", "Remove the password")],
+    notes: "Prompts for it twice, or reads it from the first line of standard input.\n\
             Whoever is logged in stays so: pipeops-agent dashboard logout.",
     examples: &[
         "sudo pipeops-agent dashboard password",
@@ -99,7 +96,7 @@ static PASSWORD: Command = Command {
 
 static LOGOUT: Command = Command {
     name: "logout",
-    about: "End every session of the page, everywhere",
+    about: "End all dashboard sessions",
     examples: &["sudo pipeops-agent dashboard logout"],
     run: Some(logout),
     ..Command::BARE
@@ -116,7 +113,7 @@ fn as_root(mut error: Error, given: &Given) -> Error {
 
 fn new_token(given: &Given) -> Result<Value> {
     let wish = json!({ "role": given.text(ROLE.long) });
-    let cannot = "cannot get a token for the page";
+    let cannot = "cannot get a login token for the dashboard";
     let token = socket::say(given, &Ask::Post(TOKENS_PATH, wish), cannot)
         .map_err(|error| as_root(error, given))?;
     if Said::new(&token).text("token").is_empty() {
@@ -174,7 +171,7 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
         )));
     }
     if browse::has_screen() {
-        output.line(&output.toned(Tone::Faint, "A browser is asked to open it."));
+        output.line(&output.toned(Tone::Faint, "Opening it in a browser."));
         let before = logins(given);
         match browse::open(url, || logins(given) != before) {
             Ok(()) => return Ok(Exit::Fine),
@@ -183,7 +180,7 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
     }
     if let Some(line) = way.ssh(url) {
         output.line("");
-        output.line("From your own machine, then open the address above there:");
+        output.line("From your own machine run this, then open the address above:");
         output.line(&format!("  {}", printable(&line)));
     }
     Ok(Exit::Fine)

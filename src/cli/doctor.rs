@@ -26,7 +26,7 @@ use crate::{
 /// `doctor`.
 pub(super) static COMMAND: Command = Command {
     name: "doctor",
-    about: "Say what is wrong with this machine, and what to do about it",
+    about: "Check this machine and show a fix for each problem",
     options: &[repair::FIX, repair::YES, SOCKET, ROOT, CONFIG, SET, JSON],
     arguments: &[repair::CHECK],
     notes: "It asks the agent that runs here; without one, or with --config, --set or --root, it looks by itself. As root it sees more.\n\
@@ -39,7 +39,7 @@ pub(super) static COMMAND: Command = Command {
         "sudo pipeops-agent doctor --fix",
         "sudo pipeops-agent doctor --fix limits.inotify --yes",
     ],
-    exit: "0 when nothing is wrong, 1 when something is, 2 when it could not look.",
+    exit: "0 no problems, 1 problems were found, 2 the command could not run.",
     run: Some(run),
     ..Command::BARE
 };
@@ -54,7 +54,7 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
         }
     }
     if let Some(root) = given.path(ROOT.long).filter(|root| !root.is_dir()) {
-        return Err(Error::new(format!("there is no folder {}", root.display()))
+        return Err(Error::new(format!("no such directory: {}", root.display()))
             .fix("name the folder that stands for the root of a machine: --root FOLDER"));
     }
     let mut told = look(given, output)?;
@@ -117,7 +117,7 @@ fn check_is_known(named: &str) -> Result<()> {
         None if !near.is_empty() => format!("did you mean one of {}?", near.join(", ")),
         None => "pipeops-agent doctor --json names all checks".to_owned(),
     };
-    Err(Error::new(format!("there is no check {named:?}")).fix(fix))
+    Err(Error::new(format!("no such check: {named:?}")).fix(fix))
 }
 
 /// What the agent that runs here finds, completed by what only root sees; without one, what this command finds by itself.
@@ -144,17 +144,13 @@ fn look(given: &Given, output: &mut Output) -> Result<Doctor> {
             Ok(told)
         }
         Ok(answer) => {
-            let refusal = answer.refusal("the agent that runs here does not tell what it finds");
+            let refusal = answer.refusal("the running agent did not return its findings");
             output.warning(&refusal);
             Ok(beside(own_look(given, loaded)))
         }
         Err(silence) if silence.is_down => Ok(own_look(given, loaded)),
         Err(silence) => {
-            output.warning(
-                &silence
-                    .error
-                    .within("the agent that runs here was not asked"),
-            );
+            output.warning(&silence.error.within("the running agent was not asked"));
             Ok(beside(own_look(given, loaded)))
         }
     }
@@ -195,7 +191,7 @@ fn beside(mut own: Doctor) -> Doctor {
     for check in &mut own.checks {
         if check.id == "agent.settings" && check.outcome == "problem" {
             "unknown".clone_into(&mut check.outcome);
-            "an agent runs here, with settings of its own".clone_into(&mut check.seen);
+            "an agent is running with its own settings".clone_into(&mut check.seen);
         }
     }
     own
@@ -244,9 +240,9 @@ fn lines(told: &Doctor, output: &Output) -> Vec<String> {
     };
     let fine = of("ok").len();
     let summary = match problems.len() {
-        0 => format!("Nothing is wrong: {fine} checks are fine"),
-        1 => format!("1 problem; {fine} checks are fine"),
-        count => format!("{count} problems; {fine} checks are fine"),
+        0 => format!("No problems: {fine} checks passed"),
+        1 => format!("1 problem; {fine} checks passed"),
+        count => format!("{count} problems; {fine} checks passed"),
     };
     lines.push(format!(
         "{} ({} ms)",
@@ -300,10 +296,7 @@ fn problem(check: &Check, skipped: &[&Check], output: &Output) -> Vec<String> {
         .filter(|other| other.because.as_deref() == Some(&check.id));
     let waiting: Vec<_> = waiting.map(|other| other.title.as_str()).collect();
     if !waiting.is_empty() {
-        lines.push(format!(
-            "  not looked at because of it: {}",
-            waiting.join(", ")
-        ));
+        lines.push(format!("  skipped because of it: {}", waiting.join(", ")));
     }
     lines
 }

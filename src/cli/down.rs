@@ -26,21 +26,18 @@ use purge::{Purge, Subject};
 /// `down`.
 pub(super) static COMMAND: Command = Command {
     name: "down",
-    about: "Stop the agent of this machine, now and after every boot",
+    about: "Stop the agent and disable its service",
     options: &[
-        Opt::flag(
-            "purge",
-            "Remove its settings, its token and all that it kept, too",
-        ),
-        Opt::flag("yes", "Do not ask").short('y'),
+        Opt::flag("purge", "Also remove its settings, token and data"),
+        Opt::flag("yes", "Skip the confirmation").short('y'),
         CONFIG,
         JSON,
     ],
-    notes: "k3s and what runs in it are not touched.\n\
+    notes: "k3s and its workloads are not touched.\n\
             What the agent kept stays, so that it is the same agent after pipeops-agent up.\n\
             --purge removes what the agent made and nothing else, and says what it left and why. It may be repeated.",
     examples: &["sudo pipeops-agent down", "sudo pipeops-agent down --purge"],
-    exit: "0 when it is done, 1 when it was given up or something of the agent could not be removed, 2 when it cannot be done.",
+    exit: "0 success, 1 cancelled or something could not be removed, 2 the command could not run.",
     run: Some(down),
     ..Command::BARE
 };
@@ -81,13 +78,15 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
         return Ok(exit);
     }
     output.line(match manager {
-        Some(_) => "The agent is stopped and starts at no boot. k3s and what runs in it goes on.",
-        None => "No agent runs here, and none is a service of this machine.",
+        Some(_) => {
+            "The agent is stopped and will not start at boot. k3s and its workloads keep running."
+        }
+        None => "No agent is running, and no service is installed.",
     });
     if !done.removed.is_empty() {
         output.line(&format!("Removed: {}.", shown(&done.removed)));
     } else if given.has("purge") {
-        output.line("There is nothing of it to remove.");
+        output.line("There is nothing to remove.");
     }
     for left in &done.left {
         output.line(&format!("Left: {}: {}.", left.path.display(), left.why));
@@ -97,7 +96,7 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
         output.error(
             &error
                 .why(failed.why.clone())
-                .fix("remove it by hand, or try again"),
+                .fix("remove it manually, or try again"),
         );
     }
     Ok(exit)
@@ -123,8 +122,8 @@ fn check_is_stopped(given: &Given) -> Result<()> {
     let sockets = socket::candidates_of(&load(given));
     match socket::ask(&sockets, &Ask::Get(STATUS_PATH)) {
         Ok(_) => Err(Error::new("an agent still runs, so nothing was removed")
-            .why("it is no service of this machine")
-            .fix("end it where it was started, by ctrl-C or kill; then again")),
+            .why("it was not started by a service")
+            .fix("stop it where it was started, with Ctrl-C or kill, then try again")),
         Err(silence) if silence.is_down => Ok(()),
         // It is not known to be stopped.
         Err(silence) => Err(silence.error.fix("sudo pipeops-agent down")),

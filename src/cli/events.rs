@@ -30,16 +30,16 @@ const EVENTS_MAX: usize = 10_000;
 /// `events`.
 pub(super) static COMMAND: Command = Command {
     name: "events",
-    about: "Show what happened: on this machine, to the agent, in the cluster",
+    about: "Show events of the machine, the agent and the cluster",
     options: &[
-        Opt::flag("follow", "Go on with what happens from now on").short('f'),
+        Opt::flag("follow", "Keep showing new events").short('f'),
         Opt::value(
             "since",
             Takes::Text,
             "WHEN",
-            "From this moment on: a length like 2h, or 2026-06-16T05:00:00Z",
+            "Start: a duration like 2h, or a time like 2026-06-16T05:00:00Z",
         ),
-        Opt::value("tail", Takes::Text, "N", "So many of the newest")
+        Opt::value("tail", Takes::Text, "N", "Show the newest N")
             .short('n')
             .default("50")
             .against("since"),
@@ -47,13 +47,13 @@ pub(super) static COMMAND: Command = Command {
             "source",
             Takes::Word(&["agent", "cluster"]),
             "SOURCE",
-            "Only what this one says",
+            "Only events of this source",
         ),
         Opt::value(
             "severity",
             Takes::Word(&["note", "warning", "critical"]),
             "SEVERITY",
-            "Only those that matter at least so much",
+            "Only events of at least this severity",
         ),
         SOCKET,
         CONFIG,
@@ -65,7 +65,7 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent events --since 2h --severity critical",
         "pipeops-agent events --follow",
     ],
-    exit: "0 when it is told, 2 when no agent answers. With --follow ctrl-C ends it (130).",
+    exit: "0 success, 2 no agent answers. With --follow, Ctrl-C ends it (130).",
     run: Some(events),
     ..Command::BARE
 };
@@ -77,7 +77,7 @@ fn moment(text: &str) -> std::result::Result<Wall, String> {
         Wall::from_millis(clock::now().wall.millis().saturating_sub(millis))
     });
     back.or_else(|| Wall::parse_rfc3339(text))
-        .ok_or_else(|| "write a length like 2h, or a moment like 2026-06-16T05:00:00Z".to_owned())
+        .ok_or_else(|| "write a duration like 2h, or a time like 2026-06-16T05:00:00Z".to_owned())
 }
 
 /// A number of lines.
@@ -104,7 +104,7 @@ fn events(given: &Given, output: &mut Output) -> Result<Exit> {
             output.line(&line(Said::new(event), output));
         }
         if found.is_empty() {
-            output.line("Nothing happened in that time.");
+            output.line("No events in that time.");
         }
     }
     Ok(Exit::Fine)
@@ -146,7 +146,7 @@ fn page(given: &Given, query: &str) -> Result<Value> {
     socket::say(
         given,
         &Ask::Get(&path),
-        "the agent refuses to tell what happened",
+        "the agent refused to return events",
     )
 }
 

@@ -34,28 +34,31 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// `dashboard expose`.
 pub(super) static COMMAND: Command = Command {
     name: "expose",
-    about: "Let other machines open the page, encrypted and with a login; or take that back",
+    about: "Make the dashboard reachable from other machines over TLS with a login, or undo that",
     options: &[
         Opt::value(
             "listen",
             Takes::Text,
             "ADDRESS:PORT",
-            "Where; without it every address of this machine, at the port that it has",
+            "Address and port to listen on (default: all addresses, current port)",
         )
         .against("off"),
-        Opt::flag("off", "From now on only this machine opens it"),
-        Opt::flag("no-start", "Write the setting, start nothing"),
+        Opt::flag("off", "Listen on this machine only"),
+        Opt::flag(
+            "no-start",
+            "Write the setting without restarting the service",
+        ),
     ],
     notes: "It writes dashboard.listen beside the file of settings and starts the agent anew.\n\
             Without dashboard.cert_file the agent makes a certificate: a browser warns of it once, and you compare its fingerprint.\n\
             The file of dashboard.key_file belongs to the agent's user and has mode 600: members of its group may look, and must not have the key.\n\
-            Nobody sees anything there without a login: pipeops-agent dashboard token, or dashboard password.",
+            A login is required: pipeops-agent dashboard token, or dashboard password.",
     examples: &[
         "sudo pipeops-agent dashboard expose",
         "sudo pipeops-agent dashboard expose --listen 192.0.2.7:7480",
         "sudo pipeops-agent dashboard expose --off",
     ],
-    exit: "0 when it is done, 1 when the agent was started and does not open the page, 2 when it cannot be done.",
+    exit: "0 success, 1 the agent was started but does not serve the dashboard, 2 the command could not run.",
     run: Some(expose),
     ..Command::BARE
 };
@@ -85,11 +88,11 @@ fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
         }));
     } else {
         if let Some(written) = written {
-            output.line(&format!("The setting is in {}.", written.display()));
+            output.line(&format!("Setting written to {}.", written.display()));
         }
         if let Some(line) = line {
             output.line(&format!(
-                "The agent is no service of this machine. Run it anew: {line}"
+                "No service is installed. Restart the agent: {line}"
             ));
         }
         match &dashboard {
@@ -125,11 +128,13 @@ fn wanted(given: &Given, before: &Loaded) -> Result<SocketAddr> {
     };
     let fix = "write it like 0.0.0.0:7480, [::]:7480 or 192.0.2.7:7480";
     let listen: SocketAddr = text.parse().map_err(|_no_address| {
-        Error::new(format!("{text:?} is no address with a port")).fix(fix)
+        Error::new(format!("{text:?} is not an address with a port")).fix(fix)
     })?;
     if listen.ip().is_loopback() {
-        return Err(Error::new(format!("no other machine reaches {listen}"))
-            .fix(format!("{fix}; to take it back: --off")));
+        return Err(
+            Error::new(format!("{listen} is not reachable from other machines"))
+                .fix(format!("{fix}; to undo it: --off")),
+        );
     }
     Ok(listen)
 }
@@ -156,7 +161,7 @@ fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Opti
     loop {
         let is_late = until.since(clock::now().mono).is_zero();
         let asked = socket::ask(&sockets, &Ask::Get(STATUS_PATH)).map_err(|silence| silence.error);
-        match asked.and_then(|answer| answer.fine("the agent does not say how it is")) {
+        match asked.and_then(|answer| answer.fine("the agent did not return its status")) {
             Ok(value) => {
                 let said = Said::new(&value);
                 let dashboard = said.at("dashboard");
@@ -174,13 +179,15 @@ fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Opti
                     return Ok(None);
                 }
                 if is_late {
-                    return Err(Error::new("the agent was started and the page is not open")
-                        .fix(format!("pipeops-agent status; {}", service::log_line())));
+                    return Err(Error::new(
+                        "the agent was started but the dashboard is not reachable",
+                    )
+                    .fix(format!("pipeops-agent status; {}", service::log_line())));
                 }
             }
             Err(error) if is_late => {
                 return Err(error
-                    .within("the agent was started and does not answer")
+                    .within("the agent was started but does not answer")
                     .fix(service::log_line()));
             }
             Err(_) => {}
@@ -195,11 +202,11 @@ fn told(dashboard: Said<'_>, listen: SocketAddr) -> Vec<String> {
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
     let Some(fingerprint) = dashboard.maybe("fingerprint") else {
         return vec![format!(
-            "Only this machine opens the page now: {}",
+            "The dashboard is reachable from this machine only: {}",
             urls.join(", ")
         )];
     };
-    let mut lines = vec!["Other machines open the page at".to_owned()];
+    let mut lines = vec!["The dashboard is reachable from other machines at".to_owned()];
     lines.extend(urls.iter().map(|url| format!("  {url}")));
     let certificate = if dashboard.flag("is_self_made") == Some(false) {
         "with your certificate, whose SHA-256 fingerprint is"
@@ -209,11 +216,11 @@ fn told(dashboard: Said<'_>, listen: SocketAddr) -> Vec<String> {
     lines.extend([
         certificate.to_owned(),
         format!("  {fingerprint}"),
-        "Nobody sees anything there without a login:".to_owned(),
-        "  sudo pipeops-agent dashboard token       a token, which logs in once".to_owned(),
-        "  sudo pipeops-agent dashboard password    a password, which stays".to_owned(),
+        "A login is required:".to_owned(),
+        "  sudo pipeops-agent dashboard token       a token that works once".to_owned(),
+        "  sudo pipeops-agent dashboard password    a permanent password".to_owned(),
         format!(
-            "A firewall has to let TCP {} in. To take it back: sudo pipeops-agent dashboard expose --off",
+            "Allow TCP {} in your firewall. To undo: sudo pipeops-agent dashboard expose --off",
             listen.port()
         ),
     ]);
@@ -257,7 +264,7 @@ mod tests {
         dashboard.urls = vec!["http://127.0.0.1:7480".to_owned()];
         assert_eq!(
             lines(&dashboard),
-            "Only this machine opens the page now: http://127.0.0.1:7480"
+            "The dashboard is reachable from this machine only: http://127.0.0.1:7480"
         );
     }
 }

@@ -88,7 +88,7 @@ fn session(
     waiting: &mut Waiting,
 ) -> Result<()> {
     let path = format!("{STREAM_PATH}?topics={topic}");
-    let cannot = "the agent refuses to tell what happens";
+    let cannot = "the agent refused to stream events";
     // Opened before the list is read, so that nothing is between the two.
     let mut flow = socket::flow(given, &path, (Some(SILENCE), place.last_id), cannot)?;
     if !place.has_begun {
@@ -98,7 +98,7 @@ fn session(
     loop {
         let message = match message(&mut flow) {
             Ok(Some(message)) => message,
-            Ok(None) => return Err(Error::new("the agent ended what it tells: it stops")),
+            Ok(None) => return Err(Error::new("the agent ended the stream: it is stopping")),
             Err(Lost::Reader) => return Ok(()),
             Err(Lost::Agent(error)) => return Err(error),
         };

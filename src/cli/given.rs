@@ -92,7 +92,7 @@ impl Given {
         let shown = option(&self.path, name).map_or_else(|| name.to_owned(), shown);
         match read(text) {
             Ok(value) => Ok(Some(value)),
-            Err(fix) => Err(Error::new(format!("{text:?} is no value for {shown}")).fix(fix)),
+            Err(fix) => Err(Error::new(format!("invalid value {text:?} for {shown}")).fix(fix)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Reader {
             return Ok(None);
         }
         if is_again && option.times == Times::Once {
-            return Err(Error::new(format!("{shown} is given twice")).fix(self.usage()));
+            return Err(Error::new(format!("{shown} is repeated")).fix(self.usage()));
         }
         let value = match value {
             Some(value) => value,
@@ -287,13 +287,15 @@ impl Reader {
             Takes::Word(words) if !words.iter().any(|word| *word == told) => {
                 let meant = nearest(&told, words.iter().copied());
                 let meant = meant.map_or_else(String::new, |word| format!("did you mean {word}? "));
-                return Err(Error::new(format!("{told:?} is no value for {shown}"))
-                    .fix(format!("{meant}possible are {}", words.join(", "))));
+                return Err(Error::new(format!("invalid value {told:?} for {shown}"))
+                    .fix(format!("{meant}possible values: {}", words.join(", "))));
             }
             Takes::Text | Takes::Setting if value.to_str().is_none() => {
-                return Err(Error::new(format!("the value of {shown} is no UTF-8 text"))
-                    .why(format!("{told:?}"))
-                    .fix(self.usage()));
+                return Err(
+                    Error::new(format!("the value of {shown} is not valid UTF-8"))
+                        .why(format!("{told:?}"))
+                        .fix(self.usage()),
+                );
             }
             Takes::Nothing
             | Takes::Text
@@ -322,7 +324,7 @@ impl Reader {
         let is_there = |name: &str| self.values.iter().any(|(known, _)| *known == name);
         for option in options(&self.path).filter(|option| is_there(option.long)) {
             if let Some(other) = option.against.filter(|other| is_there(other)) {
-                let what = format!("--{} and --{other} cannot stand together", option.long);
+                let what = format!("--{} and --{other} cannot be combined", option.long);
                 return Err(Error::new(what).fix(self.usage()));
             }
         }
@@ -342,7 +344,7 @@ impl Reader {
             .find(|option| name.len() > 3 && option.starts_with(name));
         let meant =
             nearest(name, known.iter().map(String::as_str)).or_else(|| begun.map(String::as_str));
-        let error = Error::new(format!("{} knows no option {name:?}", called(&self.path)));
+        let error = Error::new(format!("unknown option {name:?} of {}", called(&self.path)));
         error.fix(self.suggestion(meant))
     }
 
@@ -350,11 +352,11 @@ impl Reader {
         let word = word.to_string_lossy();
         let command = self.command();
         if command.below.is_empty() {
-            let what = format!("{} has no use for {word:?}", called(&self.path));
+            let what = format!("unexpected argument {word:?} of {}", called(&self.path));
             return Error::new(what).fix(self.usage());
         }
-        let meant = nearest(&word, command.below.iter().map(|below| below.name));
-        let what = format!("{} knows no command {word:?}", called(&self.path));
+        let meant = nearest(&word, command.shown().map(|below| below.name));
+        let what = format!("unknown command {word:?} of {}", called(&self.path));
         let suggestion = || self.suggestion(meant);
         Error::new(what).fix(meant.map_or_else(|| self.possible(), |_| suggestion()))
     }
@@ -368,12 +370,11 @@ impl Reader {
 
     /// Commands below this one, where they are few.
     fn possible(&self) -> String {
-        let below = self.command().below;
-        if below.len() > POSSIBLE_MAX {
+        let names: Vec<_> = self.command().shown().map(|below| below.name).collect();
+        if names.len() > POSSIBLE_MAX {
             return self.usage();
         }
-        let names: Vec<_> = below.iter().map(|below| below.name).collect();
-        format!("possible are {}; {}", names.join(", "), self.usage())
+        format!("commands: {}; {}", names.join(", "), self.usage())
     }
 
     /// Where it says how this command is used.

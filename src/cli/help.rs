@@ -48,7 +48,7 @@ pub(super) fn text(
         }
     }
     if length == Length::Short && command.more.is_some() {
-        lines.extend([String::new(), "--help has more.".to_owned()]);
+        lines.extend([String::new(), "See --help for more.".to_owned()]);
     }
     lines.join("\n")
 }
@@ -93,8 +93,8 @@ pub(super) fn page(path: &[&'static Command], extent: Extent, version: &str) -> 
 
 /// Those below a command, each as a chapter of its own.
 fn families(path: &[&'static Command], lines: &mut Vec<String>) {
-    for below in last(path).below {
-        let path: Vec<_> = path.iter().copied().chain([*below]).collect();
+    for below in last(path).shown() {
+        let path: Vec<_> = path.iter().copied().chain([below]).collect();
         lines.push(format!(
             ".SH {}",
             called(&path).to_uppercase().replace('-', "\\-")
@@ -108,8 +108,8 @@ fn families(path: &[&'static Command], lines: &mut Vec<String>) {
 /// The pages of the command above and of those below.
 fn see_also(path: &[&'static Command]) -> Vec<String> {
     let above = path.split_last().map(|(_, above)| above.to_vec());
-    let below = last(path).below.iter();
-    let below = below.map(|below| path.iter().copied().chain([*below]).collect());
+    let below = last(path).shown();
+    let below = below.map(|below| path.iter().copied().chain([below]).collect());
     let pages = above
         .into_iter()
         .filter(|above| !above.is_empty())
@@ -199,7 +199,7 @@ fn sections(path: &[&'static Command], options: &[&Opt], length: Length) -> Vec<
     };
     let mut sections = vec![lines("Usage", vec![usage(path)])];
     if !command.below.is_empty() {
-        let below = command.below.iter();
+        let below = command.shown();
         let below = below.map(|below| (below.name.to_owned(), below.about.to_owned()));
         sections.push(terms("Commands", below.collect()));
     }

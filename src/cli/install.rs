@@ -45,7 +45,7 @@ const SECRET: u32 = 0o640;
 /// A token that was not shown to the control plane.
 pub(super) const UNCHECKED: Opt = Opt::flag(
     "unchecked",
-    "Do without asking the control plane whether it takes the token",
+    "Do not verify the token with the control plane",
 );
 
 /// Where a new token is.
@@ -53,7 +53,7 @@ pub(super) const TOKEN_FILE: Opt = Opt::value(
     "token-file",
     Takes::File,
     "FILE",
-    "Take the token out of this file; else out of PIPEOPS_TOKEN, else it is asked for",
+    "Read the token from this file (default: PIPEOPS_TOKEN, or a prompt)",
 );
 
 /// Sources that the settings of a plan are taken from.
@@ -168,7 +168,7 @@ impl Plan {
                     output.error(problem);
                 }
                 Err(Error::new("the agent cannot run with these settings")
-                    .fix("mend what is said above, then try again"))
+                    .fix("fix the problems above, then try again"))
             }
         }
     }
@@ -204,7 +204,7 @@ impl Plan {
     pub(super) fn token_file(&self) -> Result<&Path> {
         match &self.settings.pipeops.token {
             TokenSource::File(path) => Ok(path),
-            TokenSource::Inline(_) => Err(Error::new("the token is no file of its own")
+            TokenSource::Inline(_) => Err(Error::new("the token is not in a file of its own")
                 .why("it is in pipeops.token")
                 .fix("write it into a file, name that by pipeops.token_file, and remove pipeops.token")),
         }
@@ -219,20 +219,20 @@ impl Plan {
             Verdict::Taken => {
                 if !given.has("json") {
                     let url = &self.settings.pipeops.api_url;
-                    output.line(&format!("The control plane at {url} takes the token."));
+                    output.line(&format!("The control plane at {url} accepted the token."));
                 }
                 Ok(())
             }
             Verdict::Refused(error) => Err(error
-                .within("the control plane refuses this token, so nothing was changed")
+                .within("the control plane rejected this token, so nothing was changed")
                 .fix("copy the token of this cluster again from the control plane")),
             Verdict::NotAsked(error) => {
                 let fix = error.fix.clone().unwrap_or_default();
-                let error = error.within(
-                    "nobody could be asked whether this token is good, so nothing was changed",
-                );
+                let error =
+                    error.within("this token could not be verified, so nothing was changed");
                 Err(error.fix(
-                    format!("{fix}; or go on without asking: --unchecked").trim_start_matches("; "),
+                    format!("{fix}; or continue without verification: --unchecked")
+                        .trim_start_matches("; "),
                 ))
             }
         }
@@ -270,7 +270,7 @@ impl Plan {
             lines.retain(|(known, _)| known != key);
             lines.push(((*key).to_owned(), value));
         }
-        let mut text = "# Written by pipeops-agent (up, dashboard expose), which writes it anew. All settings: pipeops-agent config example\n".to_owned();
+        let mut text = "# Written by pipeops-agent (up, dashboard expose), which overwrites it. All settings: pipeops-agent config example\n".to_owned();
         for (key, value) in lines {
             text.push_str(&key);
             text.push_str(" = ");
@@ -351,12 +351,12 @@ pub(super) fn new_token(given: &Given, question: Option<&str>) -> Result<Option<
     let token = Secret::new(token.reveal().trim());
     if token.reveal().is_empty() {
         return Err(Error::new("no token was given").fix(
-            "name a file that has it: --token-file FILE; or put it into PIPEOPS_TOKEN, or type it on a terminal",
+            "pass it in a file: --token-file FILE; or in PIPEOPS_TOKEN, or type it on a terminal",
         ));
     }
     // It becomes a header, and a line of a file.
     if !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Error::new("that is no token")
+        return Err(Error::new("that is not a token")
             .why("a token is one word of letters, digits and signs")
             .fix("copy the token of this cluster again, without quotes or line ends"));
     }

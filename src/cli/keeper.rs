@@ -25,7 +25,7 @@ pub(super) const ROOT: Opt = Opt::value(
 /// `keeper`.
 pub(super) static COMMAND: Command = Command {
     name: "keeper",
-    about: "Run the root helper in the foreground; its service does this",
+    about: "Run the root helper in the foreground (used by its service)",
     options: &[ROOT, CONFIG, SET],
     notes: "It repairs what `pipeops-agent doctor --fix` asks for, from a closed list, and takes it back.\n\
         It serves root and the agent's user (keeper.user) on its socket (keeper.socket), and speaks to no network.",

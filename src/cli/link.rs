@@ -23,17 +23,17 @@ const OUTAGES_MAX: usize = 10;
 /// `link`.
 pub(super) static COMMAND: Command = Command {
     name: "link",
-    about: "Say how the link to the control plane is, and which side is broken",
+    about: "Show the link to the control plane, and test the connection",
     options: &[SOCKET, CONFIG, SET, JSON],
-    notes: "It tests the way from the cable to the control plane, which takes a few seconds where something is broken.",
+    notes: "Tests each step from the network interface to the control plane; takes a few seconds if something is broken.",
     examples: &["pipeops-agent link", "pipeops-agent link --json"],
-    exit: "0 when the link is up, 1 when it is not, 2 when no agent answers.",
+    exit: "0 the link is up, 1 it is down, 2 no agent answers.",
     run: Some(link),
     ..Command::BARE
 };
 
 fn link(given: &Given, output: &mut Output) -> Result<Exit> {
-    let cannot = "the agent refuses to tell how its link is";
+    let cannot = "the agent refused to return the state of its link";
     let report = socket::say(given, &Ask::Get(LINK_PATH), cannot)?;
     // What is known without it is told where the way cannot be tested.
     let diagnosis = diagnosis(given);
@@ -69,9 +69,9 @@ fn link(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(if is_up { Exit::Fine } else { Exit::Problem })
 }
 
-/// The way to the control plane, tested step by step.
+/// Connection to the control plane, tested step by step.
 pub(super) fn diagnosis(given: &Given) -> Result<Value> {
-    let cannot = "the agent refuses to test the way to the control plane";
+    let cannot = "the agent refused to test the connection to the control plane";
     socket::say(given, &Ask::Test(DIAGNOSIS_PATH), cannot)
 }
 
@@ -122,7 +122,7 @@ fn tell_outages(report: Said<'_>, (now, above): (Wall, &str), output: &mut Outpu
         return;
     }
     output.line("");
-    output.line(&output.toned(Tone::Strong, "Without a link, the newest first"));
+    output.line(&output.toned(Tone::Strong, "Outages, newest first"));
     for outage in outages.take(OUTAGES_MAX) {
         let from = Wall::parse_rfc3339(outage.text("from"));
         let to = outage.maybe("to").and_then(Wall::parse_rfc3339);

@@ -28,27 +28,24 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// `logs`.
 pub(super) static COMMAND: Command = Command {
     name: "logs",
-    about: "Show log lines of the agent, or of a container in the cluster",
+    about: "Show logs of the agent or of a container",
     options: &[
-        Opt::flag("follow", "Go on with what is written from now on").short('f'),
+        Opt::flag("follow", "Keep showing new lines").short('f'),
         Opt::value(
             "pod",
             Takes::Text,
             "NAMESPACE/POD",
-            "The lines of this Pod instead of the agent's own",
+            "Logs of this Pod instead of the agent",
         ),
         Opt::value(
             "container",
             Takes::Text,
             "NAME",
-            "This container of the Pod; its first without it",
+            "Container of the Pod (default: the first)",
         )
         .short('c'),
-        Opt::flag(
-            "previous",
-            "What the container wrote before it was started anew",
-        ),
-        Opt::value("tail", Takes::Text, "N", "So many of the newest")
+        Opt::flag("previous", "Logs of the previous instance of the container"),
+        Opt::value("tail", Takes::Text, "N", "Show the newest N")
             .short('n')
             .default("100"),
         SOCKET,
@@ -56,13 +53,13 @@ pub(super) static COMMAND: Command = Command {
         SET,
         JSON,
     ],
-    notes: "The agent's own older lines are in the journal: journalctl -u pipeops-agent.",
+    notes: "Older lines of the agent are in the journal: journalctl -u pipeops-agent.",
     examples: &[
         "pipeops-agent logs --tail 20",
         "pipeops-agent logs -f --pod shop/web-5d4f8",
         "pipeops-agent logs --pod kube-system/coredns-1 --previous",
     ],
-    exit: "0 when they are told, 2 when no agent answers or there is no such Pod. With --follow ctrl-C ends it (130).",
+    exit: "0 success, 2 no agent answers or there is no such Pod. With --follow, Ctrl-C ends it (130).",
     run: Some(logs),
     ..Command::BARE
 };
@@ -155,7 +152,7 @@ fn newest(given: &Given, tail: usize) -> Result<Value> {
     socket::say(
         given,
         &Ask::Get(&path),
-        "the agent refuses to show its log lines",
+        "the agent refused to return its log",
     )
 }
 
@@ -173,8 +170,7 @@ pub(super) fn line(entry: Said<'_>, output: &Output) -> String {
 fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<Exit> {
     let Some((namespace, name)) = pod.split_once('/') else {
         return Err(
-            Error::new(format!("{pod:?} does not say which namespace it is in"))
-                .fix(format!("--pod default/{pod}")),
+            Error::new(format!("{pod:?} names no namespace")).fix(format!("--pod default/{pod}"))
         );
     };
     let mut path = format!(
@@ -204,7 +200,7 @@ fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<
             Err(Lost::Reader) => return Ok(Exit::Fine),
             // The part that came is worth more than nothing.
             Err(Lost::Agent(error)) => {
-                output.warning(&error.within("this is not all of it"));
+                output.warning(&error.within("the log is incomplete"));
                 break;
             }
         }

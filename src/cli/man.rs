@@ -20,13 +20,13 @@ use crate::{
 /// `man`.
 pub(super) static COMMAND: Command = Command {
     name: "man",
-    about: "Print a page of the manual, or write one for each command",
+    about: "Print the manual, or write a page for each command",
     options: &[OUTPUT, JSON],
     arguments: &[Argument {
         name: "COMMAND",
         takes: Takes::Text,
         need: Need::Any,
-        help: "The command it is about; all of them without it",
+        help: "Command to print the page of (default: all)",
     }],
     examples: &[
         "pipeops-agent man | man -l -",
@@ -42,7 +42,7 @@ const OUTPUT: Opt = Opt::value(
     "output",
     Takes::Folder,
     "DIR",
-    "Write a page for each command into this directory instead",
+    "Write a page for each command to this directory",
 );
 
 fn man(given: &Given, output: &mut Output) -> Result<Exit> {

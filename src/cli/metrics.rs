@@ -40,13 +40,13 @@ const WIDTH: usize = 80;
 /// `metrics`.
 pub(super) static COMMAND: Command = Command {
     name: "metrics",
-    about: "Show what was measured, export it, say what waits for whom",
+    about: "Query and export metrics, show undelivered data",
     options: &[
         Opt::value(
             "state-dir",
             Takes::Folder,
             "DIR",
-            "Read the files in this directory instead of the one of the settings",
+            "Directory of the data files (default: agent.state_dir)",
         ),
         CONFIG,
         JSON,
@@ -61,13 +61,13 @@ pub(super) static COMMAND: Command = Command {
 
 static QUERY: Command = Command {
     name: "query",
-    about: "Draw a series, or list all series with their newest values",
+    about: "Chart a series, or list all series with their latest values",
     options: &[LAST, FROM, TO, STEP],
     arguments: &[Argument {
         name: "SERIES",
         takes: Takes::Text,
         need: Need::Maybe,
-        help: "A metric, with labels where only some of its series are meant",
+        help: "Metric, optionally with labels",
     }],
     notes: "The line is the mean of each column, the field around it reaches from the smallest to the largest value.\n\
             Nothing is drawn where nothing was measured.",
@@ -82,7 +82,7 @@ static QUERY: Command = Command {
 
 static EXPORT: Command = Command {
     name: "export",
-    about: "Print values as a table for other programs",
+    about: "Export values for other programs",
     options: &[
         LAST,
         FROM,
@@ -92,7 +92,7 @@ static EXPORT: Command = Command {
             "format",
             Takes::Word(&["csv", "json"]),
             "FORMAT",
-            "How it is written",
+            "Output format",
         )
         .default("csv"),
     ],
@@ -100,9 +100,9 @@ static EXPORT: Command = Command {
         name: "SERIES",
         takes: Takes::Text,
         need: Need::Maybe,
-        help: "A metric, with labels where only some of its series are meant; all series without it",
+        help: "Metric, optionally with labels (default: all series)",
     }],
-    notes: "CSV has a head; JSON is one object a line. value is the mean where a row stands for a step of time.",
+    notes: "CSV has a header; JSON is one object per line. value is the mean where a row covers a time step.",
     examples: &[
         "pipeops-agent metrics export --last 1h > last-hour.csv",
         "pipeops-agent metrics export host_load1 --last 30d --step 15min --format json",
@@ -114,14 +114,14 @@ static EXPORT: Command = Command {
 
 static STREAMS: Command = Command {
     name: "streams",
-    about: "Say what is kept: streams, their newest records, what is missing in them",
+    about: "Show stored streams: latest records and gaps",
     run: Some(streams),
     ..Command::BARE
 };
 
 static OUTBOX: Command = Command {
     name: "outbox",
-    about: "Say what waits for each receiver, and how old it is",
+    about: "Show undelivered data for each receiver, and its age",
     run: Some(outbox),
     ..Command::BARE
 };
@@ -130,22 +130,22 @@ const LAST: Opt = Opt::value(
     "last",
     Takes::Text,
     "LENGTH",
-    "How far back, like 90min, 24h, 30d",
+    "Time range back from now, like 90min, 24h, 30d",
 )
 .default("24h");
 const FROM: Opt = Opt::value(
     "from",
     Takes::Text,
     "TIME",
-    "From this moment on, like 2026-06-16T05:00:00Z",
+    "Start time, like 2026-06-16T05:00:00Z",
 )
 .against("last");
-const TO: Opt = Opt::value("to", Takes::Text, "TIME", "Until this moment");
+const TO: Opt = Opt::value("to", Takes::Text, "TIME", "End time");
 const STEP: Opt = Opt::value(
     "step",
     Takes::Text,
     "LENGTH",
-    "One value for each step of this length; as fine as they are kept without it",
+    "Time step of the values (default: the stored resolution)",
 );
 
 /// The time that is asked about.
@@ -254,8 +254,8 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
         return Ok(Exit::Fine);
     }
     if rows.is_empty() {
-        return Err(Error::new("nothing was measured in that time").fix(
-            "look further back: --last 30d; an agent that was just started writes what it measures once a minute",
+        return Err(Error::new("no samples in that time").fix(
+            "look further back: --last 30d; an agent that was just started writes its samples once a minute",
         ));
     }
     rows.sort();
@@ -331,9 +331,7 @@ fn draw(
         return Ok(Exit::Fine);
     }
     if lines.is_empty() {
-        return Err(none(&format!(
-            "nothing was measured of {text} in that time"
-        )));
+        return Err(none(&format!("no samples of {text} in that time")));
     }
     for line in lines.iter().take(CHARTS_MAX) {
         let key = &line.known.series.key;
@@ -392,7 +390,7 @@ fn export(given: &Given, output: &mut Output) -> Result<Exit> {
             .text("SERIES")
             .map(|text| missing::unknown(&reader, text));
         let unknown = unknown.transpose()?.flatten();
-        return Err(unknown.unwrap_or_else(|| none("nothing was measured yet")));
+        return Err(unknown.unwrap_or_else(|| none("no samples yet")));
     }
     if matches!(format, Format::Csv) {
         output.line("time,series,value,min,max,count");
@@ -535,9 +533,7 @@ fn outbox(given: &Given, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     if backlog.is_empty() {
-        output.line(
-            "Nothing was ever delivered to anybody: samples are kept here, and nothing waits.",
-        );
+        output.line("Nothing has been delivered yet, and there is no undelivered data.");
         return Ok(Exit::Fine);
     }
     let mut rows = vec![

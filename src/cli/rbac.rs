@@ -20,7 +20,7 @@ use crate::{
 /// `rbac`.
 pub(super) static COMMAND: Command = Command {
     name: "rbac",
-    about: "Print what the agent needs in the cluster, for kubectl",
+    about: "Print the RBAC manifest of the agent, for kubectl apply",
     options: &[
         Opt::flag(
             "full",
@@ -53,7 +53,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         JSON,
     ],
-    notes: "It asks nobody and reads no settings. The text says what each part is for.",
+    notes: "It needs neither agent nor cluster and reads no settings. Comments in the manifest explain each part.",
     examples: &[
         "pipeops-agent rbac | kubectl apply -f -",
         "pipeops-agent rbac --full | kubectl apply -f -",
@@ -73,7 +73,7 @@ fn rbac(given: &Given, output: &mut Output) -> Result<Exit> {
     let pod_security = PodSecurity::from_word(word).unwrap_or_default();
     let name = given.text("namespace").unwrap_or_default();
     let namespace = OwnNamespace::parse(name).map_err(|why| {
-        Error::new(format!("no accounts in the namespace {name:?}"))
+        Error::new(format!("the accounts cannot be in the namespace {name:?}"))
             .why(why)
             .fix("--namespace pipeops-system")
     })?;

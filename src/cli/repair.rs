@@ -19,16 +19,16 @@ use crate::{
 /// `--fix` of the doctor.
 pub(super) const FIX: Opt = Opt::flag(
     "fix",
-    "Repair what can be repaired safely: shows what it does and how to take it back, and asks first",
+    "Apply safe repairs: shows each repair and its undo, and asks for confirmation",
 );
 /// Without being asked.
-pub(super) const YES: Opt = Opt::flag("yes", "Do it without asking").short('y');
+pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
 /// What is repaired.
 pub(super) const CHECK: Argument = Argument {
     name: "CHECK",
     takes: Takes::Text,
     need: Need::Maybe,
-    help: "Only this check; with --fix: repair only this",
+    help: "Run only this check; with --fix, repair only this",
 };
 
 /// Repairs these checks, one after the other.
@@ -67,7 +67,7 @@ pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Resu
         return Ok(Exit::Fine);
     }
     if plans.is_empty() && checks.is_empty() && !is_json {
-        output.line("There is nothing that can be repaired without a person.");
+        output.line("There is nothing that can be repaired automatically.");
     }
     let mut all = Vec::new();
     for plan in plans.into_iter().filter(|plan| plan.is_needed) {
@@ -96,7 +96,7 @@ fn show(plan: &Plan, output: &mut Output) {
     output.line(&output.toned(Tone::Strong, &printable(&plan.check)));
     let rows = [
         ("does", Some(&plan.does)),
-        ("leaves alone", Some(&plan.leaves)),
+        ("not touched", Some(&plan.leaves)),
         ("undo", Some(&plan.undo)),
         ("remains", plan.remains.as_ref()),
     ];
@@ -112,11 +112,11 @@ fn show(plan: &Plan, output: &mut Output) {
 fn agreed(output: &mut Output) -> Result<bool> {
     let terminal = std::io::stdin();
     if !terminal.is_terminal() {
-        return Err(Error::new("nobody can be asked whether to do this")
-            .why("standard input is no terminal")
+        return Err(Error::new("cannot ask for confirmation")
+            .why("standard input is not a terminal")
             .fix("add --yes"));
     }
-    output.line("Do this? [y/N]");
+    output.line("Apply this repair? [y/N]");
     let mut answer = String::new();
     let read = terminal.lock().read_line(&mut answer);
     Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))

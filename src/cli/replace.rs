@@ -27,27 +27,30 @@ const LABEL: &str = "labelSelector=app.kubernetes.io%2Fname%3Dpipeops-agent";
 /// `replace-go-agent`.
 pub(super) static COMMAND: Command = Command {
     name: "replace-go-agent",
-    about: "Take over from the agent that runs as a Deployment in the cluster",
+    about: "Replace the agent that runs as a Deployment in the cluster",
     options: &[
         TOKEN_FILE,
         Opt::flag(
             "remove",
-            "Delete its Deployment instead of scaling it to 0; its manifest is kept in a file",
+            "Delete its Deployment instead of scaling it to 0; the manifest is saved to a file",
         ),
-        Opt::flag("no-start", "Take over its settings, stop it, start nothing"),
-        Opt::flag("yes", "Do not ask").short('y'),
+        Opt::flag(
+            "no-start",
+            "Copy its settings and stop it, without starting this agent",
+        ),
+        Opt::flag("yes", "Skip the confirmation").short('y'),
         UNCHECKED,
         CONFIG,
         JSON,
     ],
-    notes: "It says what it found and what it will do, and asks before it does it.\n\
+    notes: "Shows what it found and what it will do, and asks for confirmation.\n\
             The token, the address of the control plane and the name of the cluster are taken over where this machine has none.\n\
             Its ConfigMap and its Secrets stay: this agent reads its ids from there at its first start.",
     examples: &[
         "sudo pipeops-agent replace-go-agent",
         "sudo pipeops-agent replace-go-agent --remove",
     ],
-    exit: "0 when this agent has taken over, 1 when it was given up, 2 when there is no such agent or it cannot be done.",
+    exit: "0 replaced, 1 cancelled, 2 there is no such agent or the command could not run.",
     run: Some(replace),
     ..Command::BARE
 };
@@ -120,8 +123,8 @@ fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
     let token = match install::new_token(given, None)? {
         Some(token) => token,
         None => own.clone().or_else(|| found.token.clone()).ok_or_else(|| {
-            Error::new("the token of the agent in the cluster is not to be found")
-                .fix("give it: --token-file FILE, or PIPEOPS_TOKEN in the environment")
+            Error::new("cannot find the token of the agent in the cluster")
+                .fix("pass it: --token-file FILE, or PIPEOPS_TOKEN in the environment")
         })?,
     };
     if !given.has("json") {
@@ -163,10 +166,10 @@ fn told_end(found: &Found, undo: &str, line: Option<String>, given: &Given, outp
     )));
     match line {
         Some(line) => output.line(&format!(
-            "This agent is no service of this machine. Run it: {line}"
+            "No service is installed, so this agent will not start at boot. Run it: {line}"
         )),
         None if given.has("no-start") => {}
-        None => output.line("This agent is started: pipeops-agent status"),
+        None => output.line("This agent was started: pipeops-agent status"),
     }
 }
 
@@ -187,7 +190,7 @@ fn tell(found: &Found, plan: &Plan, given: &Given, output: &mut Output) {
         .map(|wish| format!("{} = {}", wish.key, wish.shown()))
         .collect();
     let written = if written.is_empty() {
-        "nothing: all is set here already".to_owned()
+        "nothing: everything is already set here".to_owned()
     } else {
         written.join(", ")
     };

@@ -98,9 +98,9 @@ pub(super) fn understood<T: Shape + Default>(value: &Value) -> Result<T> {
 
 /// The error of an answer that makes no sense here.
 pub(super) fn odd(why: impl Into<String>) -> Error {
-    Error::new("the agent gave an answer that this program does not understand")
+    Error::new("the agent sent an answer that this program does not understand")
         .why(why)
-        .fix("are both of the same version? pipeops-agent version")
+        .fix("check that both have the same version: pipeops-agent version")
 }
 
 /// Why there is no answer.
@@ -273,7 +273,7 @@ fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
         return Error::new(what).fix(service::log_line()).retry(Retry::Soon);
     }
     Error::new(format!(
-        "the agent behind {} does not answer as it should",
+        "the agent at {} sent an invalid answer",
         socket.display()
     ))
     .because(error)
@@ -331,11 +331,12 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silen
         return is_down(error);
     }
     if kind == io::ErrorKind::ConnectionRefused {
-        let error = Error::new("the agent is not running")
-            .why(format!("nobody listens at {name}, which it left behind"));
+        let error = Error::new("the agent is not running").why(format!(
+            "nothing listens at {name}, a leftover of an earlier run"
+        ));
         return is_down(error.fix(service::start_line()));
     }
-    let error = Error::new(format!("cannot speak to the agent at {name}")).because(error);
+    let error = Error::new(format!("cannot connect to the agent at {name}")).because(error);
     Silence::of(error.fix(if kind == io::ErrorKind::PermissionDenied {
         "run as root, or join its group: usermod -aG pipeops-agent USER, then log in again"
     } else {

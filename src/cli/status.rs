@@ -31,11 +31,11 @@ const AGED: Duration = Duration::from_secs(10);
 /// `status`.
 pub(super) static COMMAND: Command = Command {
     name: "status",
-    about: "Say how the agent of this machine is doing",
+    about: "Show the agent's status",
     options: &[
         Opt::flag(
             "watch",
-            "Go on: drawn anew on a terminal, a line a change in a pipe",
+            "Keep watching: redraws on a terminal, prints a line for each change in a pipe",
         )
         .short('w'),
         SOCKET,
@@ -48,8 +48,8 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent status --watch",
         "pipeops-agent status --json",
     ],
-    notes: "What stands behind each sentence: pipeops-agent why.",
-    exit: "0 when everything works, 1 when something does not, 2 when no agent answers. With --watch ctrl-C ends it (130).",
+    notes: "To explain a message: pipeops-agent why.",
+    exit: "0 healthy, 1 a problem was found, 2 no agent answers. With --watch, Ctrl-C ends it (130).",
     run: Some(status),
     ..Command::BARE
 };
@@ -82,7 +82,7 @@ pub(super) fn fetch(given: &Given) -> Result<Value> {
 fn asked(given: &Given, ask: &Ask<'_>) -> Result<Value> {
     let sockets = socket::candidates(given, &load(given));
     let answer = socket::ask(&sockets, ask).map_err(|silence| silence.error)?;
-    let status = answer.fine("the agent refuses to tell its status")?;
+    let status = answer.fine("the agent refused to return its status")?;
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
     if Said::new(&status).text("summary").is_empty() {
         return Err(socket::odd("it has no summary"));
@@ -296,7 +296,7 @@ pub(super) fn sentence(summary: &str) -> String {
     let mut letters = summary.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => "The agent says nothing about itself".to_owned(),
+        None => "The agent returned no version".to_owned(),
     }
 }
 
@@ -417,7 +417,7 @@ fn access(access: Said<'_>) -> String {
         ("", _) => "not known".to_owned(),
         (level, None) => level.to_owned(),
         (level, Some(configured)) => {
-            format!("{level}, tightened here; the configuration says {configured}")
+            format!("{level}, restricted on this machine; configured: {configured}")
         }
     }
 }
@@ -619,7 +619,7 @@ mod tests {
             text(&status)
         );
         status.access.tightened_from = Some("managed".to_owned());
-        let wanted = "access   off, tightened here; the configuration says managed\n";
+        let wanted = "access   off, restricted on this machine; configured: managed\n";
         assert!(text(&status).contains(wanted), "{}", text(&status));
     }
 

@@ -26,11 +26,19 @@ pub(super) struct Command {
     pub(super) exit: &'static str,
     /// More that only `--help` and the manual have, not `-h`: its title and its lines.
     pub(super) more: Option<More>,
+    /// Called by our own scripts only: left out of help, manual, completions and suggestions.
+    pub(super) is_internal: bool,
     /// What it does; `None` where a command below it must be named. An error that it returns is printed by the caller.
     pub(super) run: Option<fn(&Given, &mut Output) -> Result<Exit>>,
 }
 
 impl Command {
+    /// Commands below this one that people use.
+    pub(super) fn shown(&self) -> impl Iterator<Item = &'static Self> + use<> {
+        let below = self.below.iter().copied();
+        below.filter(|below| !below.is_internal)
+    }
+
     /// What a command has that says nothing else.
     pub(super) const BARE: Self = Self {
         name: "",
@@ -40,6 +48,7 @@ impl Command {
         below: &[],
         notes: "",
         examples: &[],
+        is_internal: false,
         exit: "",
         more: None,
         run: None,

@@ -13,7 +13,7 @@ use crate::error::{Error, Exit, Result};
 /// `token`.
 pub(super) static COMMAND: Command = Command {
     name: "token",
-    about: "Change the token that the control plane knows this cluster by",
+    about: "Manage the token of this cluster",
     below: &[&ROTATE],
     examples: &["sudo pipeops-agent token rotate --token-file /root/new-token"],
     ..Command::BARE
@@ -21,7 +21,7 @@ pub(super) static COMMAND: Command = Command {
 
 static ROTATE: Command = Command {
     name: "rotate",
-    about: "Put a new token in the place of the old one, once the control plane takes it",
+    about: "Replace the token once the control plane has accepted the new one",
     options: &[TOKEN_FILE, UNCHECKED, CONFIG, JSON],
     notes: "The file keeps its owner and mode, the agent its identity. A running agent takes the new token up by itself.\n\
             A token is never taken from the command line, where every user of the machine could read it.",
@@ -29,7 +29,7 @@ static ROTATE: Command = Command {
         "sudo pipeops-agent token rotate",
         "sudo pipeops-agent token rotate --token-file /root/new-token",
     ],
-    exit: "0 when it is written, 2 when it is refused or cannot be written; then the old one still holds.",
+    exit: "0 success, 2 the token was refused or cannot be written; the old one stays in use.",
     run: Some(rotate),
     ..Command::BARE
 };
@@ -40,7 +40,7 @@ fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
     let path = plan.token_file()?.to_owned();
     install::check_may_write(&path, "token rotate")?;
     let token = install::new_token(given, Some("New token of this cluster"))?
-        .ok_or_else(|| Error::new("there is no new token"))?;
+        .ok_or_else(|| Error::new("no new token was given"))?;
     let is_same = plan
         .settings
         .pipeops
@@ -54,10 +54,10 @@ fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
     if given.has("json") {
         output.json(&json!({ "path": path, "changed": !is_same }));
     } else if is_same {
-        output.line("It is the token that is there already: nothing was changed.");
+        output.line("This is the current token: nothing was changed.");
     } else {
-        let hint = "a running agent takes it up within a minute";
-        output.line(&format!("The new token is in {}; {hint}.", path.display()));
+        let hint = "a running agent uses it within a minute";
+        output.line(&format!("New token written to {}; {hint}.", path.display()));
     }
     Ok(Exit::Fine)
 }

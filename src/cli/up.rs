@@ -33,36 +33,44 @@ const BUSY: [&str; 3] = ["waiting", "dialing", "registering"];
 /// `up`.
 pub(super) static COMMAND: Command = Command {
     name: "up",
-    about: "Set this machine up: settings, token, service",
+    about: "Set up this machine: settings, token, service",
     options: &[
         TOKEN_FILE,
         Opt::value(
             "cluster-name",
             Takes::Text,
             "NAME",
-            "How the control plane is to call this cluster",
+            "Name of this cluster at the control plane",
         ),
-        Opt::value("api-url", Takes::Text, "URL", "The control plane"),
+        Opt::value(
+            "api-url",
+            Takes::Text,
+            "URL",
+            "Address of the control plane",
+        ),
         Opt::value(
             "access",
             Takes::Word(&["full", "managed", "read-only", "off"]),
             "LEVEL",
-            "What the control plane may do with the cluster",
+            "Access level of the control plane",
         ),
-        Opt::flag("no-start", "Write everything, start nothing"),
+        Opt::flag(
+            "no-start",
+            "Write the configuration without starting the service",
+        ),
         UNCHECKED,
         CONFIG,
         JSON,
     ],
-    notes: "What is not given is asked for on a terminal; what is set already stays as it is.\n\
+    notes: "Prompts for what is missing; existing settings are kept.\n\
             What holds in the environment of this command (HTTPS_PROXY, PIPEOPS_TLS_CA_FILE, …) is written, too.\n\
-            Nothing is written before the control plane takes the token.\n\
+            Nothing is written until the control plane has accepted the token.\n\
             The opposite: pipeops-agent down.",
     examples: &[
         "sudo pipeops-agent up",
         "sudo pipeops-agent up --token-file /root/token --cluster-name berlin-3",
     ],
-    exit: "0 when it is done, 1 when the agent was started and something is wrong with it, 2 when it cannot be done.",
+    exit: "0 success, 1 the agent was started but is not healthy, 2 the command could not run.",
     run: Some(up),
     ..Command::BARE
 };
@@ -74,9 +82,9 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     let has_token = plan.settings.pipeops.token.read().is_ok();
     if !has_token && !ask::is_possible() && !install::is_token_given(given) {
-        return Err(Error::new("there is no token")
-            .why("nobody can be asked for it: this is no terminal")
-            .fix("name a file that has it: sudo pipeops-agent up --token-file FILE"));
+        return Err(Error::new("no token was given")
+            .why("standard input is not a terminal, so it cannot be prompted for")
+            .fix("pass it in a file: sudo pipeops-agent up --token-file FILE"));
     }
     if plan.settings.pipeops.cluster_name.is_none() && ask::is_possible() {
         let usual = hostname(Path::new("/")).unwrap_or_default();
@@ -106,11 +114,11 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
     };
     if !given.has("json") {
         if let Some(written) = &written {
-            output.line(&format!("The settings are in {}.", written.display()));
+            output.line(&format!("Settings written to {}.", written.display()));
         }
         if token.is_some() {
             output.line(&format!(
-                "The token is in {}.",
+                "Token written to {}.",
                 plan.token_file()?.display()
             ));
         }
@@ -121,7 +129,7 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
     }
     if let Some(line) = line.filter(|_| !given.has("json")) {
         output.line(&format!(
-            "The agent is no service of this machine. Run it: {line}"
+            "No service is installed, so the agent will not start at boot. Run it: {line}"
         ));
     }
     if is_started {
@@ -156,7 +164,7 @@ fn warn_of_unreadable(plan: &Plan, output: &mut Output) {
     for path in plan.unreadable() {
         let path = path.display();
         let warning = Error::new(format!("the agent cannot read {path}"))
-            .why("it runs as another user, who may not")
+            .why("it runs as another user without read permission")
             .fix(format!(
                 "let its group read it: sudo chgrp pipeops-agent {path} && sudo chmod g+r {path}"
             ));
@@ -170,7 +178,7 @@ fn first_words(given: &Given, output: &mut Output) -> Result<Exit> {
     let until = clock::now().mono.after(ANSWERS_WITHIN);
     loop {
         let asked = socket::ask(&sockets, &Ask::Get(STATUS_PATH)).map_err(|silence| silence.error);
-        match asked.and_then(|answer| answer.fine("the agent does not say how it is")) {
+        match asked.and_then(|answer| answer.fine("the agent did not return its status")) {
             Ok(value) => {
                 let said = Said::new(&value);
                 let is_wrong = status::is_wrong(said);
@@ -188,7 +196,7 @@ fn first_words(given: &Given, output: &mut Output) -> Result<Exit> {
             }
             Err(error) if until.since(clock::now().mono).is_zero() => {
                 return Err(error
-                    .within("the agent was started and does not answer")
+                    .within("the agent was started but does not answer")
                     .fix(service::log_line()));
             }
             Err(_) => block_on(Timer::after(LOOK_EVERY)),

@@ -28,20 +28,20 @@ const RELATED_MAX: usize = 8;
 /// `why`.
 pub(super) static COMMAND: Command = Command {
     name: "why",
-    about: "Show what stands behind a sentence of the status: what was seen, since when, what to do",
+    about: "Explain a status message: evidence, since when, what to do",
     options: &[SOCKET, CONFIG, SET, JSON],
     arguments: &[Argument {
         name: "THING",
         takes: Takes::Text,
         need: Need::Maybe,
-        help: "A condition (link.refused), a part (link, store), a card (disk, clock), a check, or a word; all that is wrong without it",
+        help: "A condition (link.refused), component (link, store), card (disk, clock), check, or word (default: all problems)",
     }],
     examples: &[
         "pipeops-agent why",
         "pipeops-agent why link",
         "pipeops-agent why disk --json",
     ],
-    exit: "0 when nothing of it is wrong, 1 when something is, 2 when no agent answers or nothing is known of it.",
+    exit: "0 no problem, 1 a problem was found, 2 no agent answers or THING is unknown.",
     run: Some(why),
     ..Command::BARE
 };
@@ -119,10 +119,10 @@ fn why(given: &Given, output: &mut Output) -> Result<Exit> {
     if let Some(unknown) = evidence.iter().find(|it| it.is_empty()) {
         let ids = known.ids();
         let meant = nearest(&unknown.about, ids.iter().copied());
-        let error = Error::new(format!("nothing is known of {:?}", unknown.about));
+        let error = Error::new(format!("unknown: {:?}", unknown.about));
         return Err(error.fix(match meant {
             Some(meant) => format!("did you mean {meant}?"),
-            None => format!("ask for one of these: {}", ids.join(", ")),
+            None => format!("one of: {}", ids.join(", ")),
         }));
     }
     let is_about_link = evidence.iter().any(|it| room(&it.about) == "link");
@@ -138,7 +138,7 @@ fn why(given: &Given, output: &mut Output) -> Result<Exit> {
             evidence.tell(clock::now().wall, output);
         }
         if let Some(ladder) = &ladder {
-            heading("The way to the control plane", output);
+            heading("Connection to the control plane", output);
             for line in link::steps(Said::new(ladder), output) {
                 output.line(&line);
             }
@@ -158,7 +158,7 @@ fn nothing_wrong(known: &Known, given: &Given, output: &mut Output) -> Exit {
     output.line(&output.toned(Tone::Good, &printable(&sentence)));
     let ready: Vec<&str> = known.parts().map(|part| part.text("id")).collect();
     if !ready.is_empty() {
-        let line = format!("These parts do what they are for: {}.", ready.join(", "));
+        let line = format!("OK: {}.", ready.join(", "));
         output.line(&printable(&line));
     }
     for figure in known.figures() {
@@ -287,10 +287,10 @@ impl Evidence<'_> {
         };
         for part in &self.parts {
             let word = match part.flag("ready") {
-                Some(true) => "does what it is for".to_owned(),
+                Some(true) => "OK".to_owned(),
                 Some(false) if told.contains(&part.text("sentence")) => "is not ready".to_owned(),
                 Some(false) => format!("is not ready: {}", part.text("sentence")),
-                None => "does not say whether it is ready".to_owned(),
+                None => "readiness is unknown".to_owned(),
             };
             output.line(&printable(&format!("{} {word}", part.text("id"))));
         }
@@ -301,13 +301,13 @@ impl Evidence<'_> {
             tell_check(*check, output);
         }
         if !self.events.is_empty() {
-            heading("What happened", output);
+            heading("Events", output);
             for event in &self.events {
                 output.line(&once(format!("  {}", events::line(*event, output))));
             }
         }
         if !self.logs.is_empty() {
-            heading("What the agent wrote", output);
+            heading("Log", output);
             for entry in &self.logs {
                 output.line(&once(format!("  {}", logs::line(*entry, output))));
             }

@@ -178,7 +178,7 @@ fn a_missing_agent_is_told_with_where_it_was_looked_for() {
 
     drop(UnixListener::bind(&socket).unwrap());
     let told = text(&agent(&["status", "--socket", name], &[]).stderr);
-    assert!(told.contains("nobody listens at"), "{told}");
+    assert!(told.contains("nothing listens at"), "{told}");
     let output = agent(&["status", "--socket", name, "--json"], &[]);
     assert_eq!(json(&output)["error"]["what"], "the agent is not running");
 }

@@ -147,7 +147,7 @@ impl Purge {
         }
         self.left.push(Left {
             path: folder.to_owned(),
-            why: "it says how repairs of this machine are taken back (sudo pipeops-agent changes)"
+            why: "it is needed to undo repairs of this machine (sudo pipeops-agent changes)"
                 .to_owned(),
         });
     }

@@ -73,8 +73,8 @@ fn up_says_what_it_needs_before_it_asks_for_anything() {
     assert_eq!(code(&output), 2);
     assert_eq!(
         text(&output.stderr),
-        "error: there is no token: nobody can be asked for it: this is no terminal\n  \
-         fix: name a file that has it: sudo pipeops-agent up --token-file FILE\n"
+        "error: no token was given: standard input is not a terminal, so it cannot be prompted for\n  \
+         fix: pass it in a file: sudo pipeops-agent up --token-file FILE\n"
     );
     // An address that is wrong is told by the option that it came by, before a token is asked for.
     let output = machine.run("agent up --api-url gopher://example.org");
@@ -120,7 +120,7 @@ fn what_up_was_given_for_its_check_is_what_the_agent_runs_with() {
     }
     assert!(told.contains("Ready for "), "{told}");
     assert!(told.contains("Removed: /etc/pipeops-agent, "), "{told}");
-    assert!(told.contains("There is nothing of it to remove."), "{told}");
+    assert!(told.contains("There is nothing to remove."), "{told}");
     assert!(!told.contains(plane.token()), "{told}");
 }
 
@@ -157,7 +157,7 @@ fn purge_finishes_what_an_earlier_one_began_and_touches_nothing_of_others() {
     for line in [
         "Left: /var/lib/pipeops-agent: it is a link to /var/lib/other, and links are not followed.\n",
         "Left: /etc/pipeops-agent/notes.txt: the agent did not make it.\n",
-        "Left: /var/lib/pipeops-keeper: it says how repairs of this machine are taken back",
+        "Left: /var/lib/pipeops-keeper: it is needed to undo repairs of this machine",
     ] {
         assert!(told.contains(line), "{line}: {told}");
     }
@@ -195,7 +195,7 @@ fn the_doctor_of_a_new_machine_says_up_and_knows_its_checks() {
             assert_eq!(code(&output), 2, "{word}");
             let told = text(&output.stderr);
             assert!(
-                told.starts_with(&format!("error: there is no check {word:?}\n  fix: {fix}")),
+                told.starts_with(&format!("error: no such check: {word:?}\n  fix: {fix}")),
                 "{told}"
             );
         }
@@ -204,7 +204,7 @@ fn the_doctor_of_a_new_machine_says_up_and_knows_its_checks() {
     let output = machine.run("agent doctor agent.settings");
     assert_eq!(code(&output), 1);
     assert!(text(&output.stdout).starts_with("critical: Agent configuration: there is no token"));
-    assert!(!text(&output.stdout).contains("checks are fine"));
+    assert!(!text(&output.stdout).contains("checks passed"));
     // What no agent answers is not called a start that cannot work.
     let output = machine.run("agent status");
     assert_eq!(code(&output), 2);
@@ -250,7 +250,7 @@ fn the_doctor_beside_an_agent_with_other_settings_tells_what_that_agent_finds() 
         );
     }
     assert!(
-        read("seen-by-stranger").contains("the agent that runs here was not asked"),
+        read("seen-by-stranger").contains("the running agent was not asked"),
         "{}",
         read("seen-by-stranger")
     );

@@ -253,7 +253,7 @@ fn the_link_is_told_with_its_ladder_its_outages_and_what_waits() {
         \x20 ok      cable   eth0 is up\n\
         \x20 failed  answer  401 (12 ms)\n\
         \x20   fix: pipeops-agent token rotate\n\n\
-        Without a link, the newest first\n\
+        Outages, newest first\n\
         \x20 2026-06-16T05:00:00Z  for 12 min  no pong for 20 s\n\n\
         DESTINATION    STREAM   WAITING  OLDEST  LOST\n\
         control plane  metrics  4210     -       0\n";
@@ -326,7 +326,7 @@ fn the_page_is_opened_by_a_line_of_ssh_where_there_is_no_screen() {
     assert_eq!(
         text(&output.stdout),
         "http://127.0.0.1:7480/#token=abc\n\n\
-         From your own machine, then open the address above there:\n  ssh -L 7480:127.0.0.1:7480 pi@192.0.2.7\n"
+         From your own machine run this, then open the address above:\n  ssh -L 7480:127.0.0.1:7480 pi@192.0.2.7\n"
     );
     assert_eq!(
         asked,

@@ -95,7 +95,7 @@ fn a_machine_is_set_up_once_the_control_plane_takes_its_token_and_taken_down_aga
     assert_eq!(code(&output), 2);
     let told = text(&output.stderr);
     assert!(
-        told.contains("the control plane refuses this token, so nothing was changed"),
+        told.contains("the control plane rejected this token, so nothing was changed"),
         "{told}"
     );
     assert!(!machine.path("config.toml").exists() && !machine.path("token").exists());
@@ -105,7 +105,7 @@ fn a_machine_is_set_up_once_the_control_plane_takes_its_token_and_taken_down_aga
     assert_eq!(code(&output), 0, "{told}{}", text(&output.stderr));
     let config = machine.path("config.toml");
     assert!(
-        told.contains("takes the token") && told.contains("Run it: pipeops-agent run --config"),
+        told.contains("accepted the token") && told.contains("Run it: pipeops-agent run --config"),
         "{told}"
     );
     assert!(!told.contains(plane.token()));
@@ -134,7 +134,7 @@ fn a_machine_is_set_up_once_the_control_plane_takes_its_token_and_taken_down_aga
 
     let output = machine.run(&["down", "--purge"]);
     assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains("fix: say so: --yes"));
+    assert!(text(&output.stderr).contains("fix: confirm with --yes"));
     let output = machine.run(&["down", "--purge", "--yes"]);
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     assert!(!config.exists() && !machine.path("token").exists());
@@ -174,15 +174,15 @@ fn the_page_is_opened_to_other_machines_and_closed_again_beside_the_settings_of_
         let told = text(&output.stdout);
         assert_eq!(code(&output), 0, "{words:?}: {}", text(&output.stderr));
         assert!(told.contains("config.d/up.toml"), "{told}");
-        // It is no service of this machine.
-        let is_told = told.contains("Run it anew: pipeops-agent run --config");
+        // No service is installed here.
+        let is_told = told.contains("Restart the agent: pipeops-agent run --config");
         assert_eq!(is_told, !words.contains(&"--no-start"), "{told}");
         assert_eq!(listen(), wanted, "{words:?}");
     }
     assert_eq!(read(&machine.path("config.toml")), mine);
     for (address, why) in [
-        ("127.0.0.1:7480", "no other machine reaches"),
-        ("box:7480", "is no address with a port"),
+        ("127.0.0.1:7480", "is not reachable from other machines"),
+        ("box:7480", "is not an address with a port"),
     ] {
         let output = machine.run(&["dashboard", "expose", "--listen", address]);
         assert_eq!(code(&output), 2);

@@ -97,7 +97,7 @@ fn a_no_at_the_terminal_changes_nothing() {
     let read = || std::fs::read_to_string(inotify.join("max_user_instances")).unwrap();
     for answer in ["n\n", "\n", "\u{4}", "yeah\n"] {
         let mut fix = Running::start(agent.at_terminal(&words));
-        fix.until_out("Do this? [y/N]");
+        fix.until_out("Apply this repair? [y/N]");
         fix.types(answer);
         assert_eq!(fix.end().code(), Some(0), "{answer:?}");
         assert!(fix.out().contains("left as it is"), "{}", fix.out());
@@ -105,12 +105,12 @@ fn a_no_at_the_terminal_changes_nothing() {
         assert!(is_untouched());
     }
     let mut fix = Running::start(agent.at_terminal(&words));
-    fix.until_out("Do this? [y/N]");
+    fix.until_out("Apply this repair? [y/N]");
     fix.types("\u{3}");
     assert_eq!(fix.end().code(), Some(130));
     assert_eq!(read(), "128\n");
     let mut fix = Running::start(agent.at_terminal(&words));
-    fix.until_out("Do this? [y/N]");
+    fix.until_out("Apply this repair? [y/N]");
     fix.types("y\n");
     assert_eq!(fix.end().code(), Some(0));
     assert!(
@@ -150,16 +150,16 @@ fn what_is_given_up_half_way_wrote_nothing_and_a_secret_is_not_shown() {
     let mut up = fresh(&words);
     up.until_out("Name of this cluster");
     up.types("berlin-3\n");
-    up.until_out("(it is not shown): ");
+    up.until_out("(input is hidden): ");
     up.types("\u{3}");
     assert_eq!(up.end().code(), Some(2), "{}", up.out());
-    assert!(up.out().contains("it was given up"), "{}", up.out());
+    assert!(up.out().contains("cancelled"), "{}", up.out());
     assert!(nothing());
 
     let mut up = fresh(&words);
     up.until_out("Name of this cluster");
     up.types("berlin-3\n");
-    up.until_out("(it is not shown): ");
+    up.until_out("(input is hidden): ");
     up.types(&format!("{}\n", plane.token()));
     assert_eq!(up.end().code(), Some(0), "{}", up.out());
     assert!(!up.out().contains(plane.token()), "{}", up.out());
