@@ -15,7 +15,7 @@ use pipeops_agent::{
 };
 use serde_json::{Value, json};
 use smol::{
-    LocalExecutor, Task,
+    LocalExecutor, Task, Timer,
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::UnixStream,
     stream,
@@ -79,7 +79,7 @@ async fn with_streams(bench: &Bench, test: impl AsyncFnOnce(&Caller)) {
         test(&caller).await;
     };
     let late = async {
-        smol::Timer::after(PATIENCE).await;
+        Timer::after(PATIENCE).await;
         panic!("too late; load {:?}", bench.proxy.load());
     };
     smol::future::or(test, smol::future::or(carried, late)).await;
@@ -251,7 +251,7 @@ fn a_reader_that_does_not_read_stops_its_server_and_nobody_else() {
             let mut before = usize::MAX;
             while before != bench.seen.polled_bytes.get() {
                 before = bench.seen.polled_bytes.get();
-                smol::Timer::after(Duration::from_millis(100)).await;
+                Timer::after(Duration::from_millis(100)).await;
             }
             let seen = echoed(caller.get("/api/v1/pods").await).await;
             assert_eq!(seen["method"], "GET");
@@ -422,6 +422,38 @@ fn stricter_rules_cut_what_runs() {
 }
 
 #[test]
+fn a_withdrawal_does_not_end_the_next_request_of_its_stream() {
+    with_bench(async |bench| {
+        with_streams(&bench, async |caller| {
+            let mut connection = caller.connect(KUBERNETES).await;
+            let rules = |level| Rules {
+                level,
+                ..Rules::default()
+            };
+            let withdrawn = async {
+                bench
+                    .until("it hangs", |bench| bench.seen.bodies.get() == 1)
+                    .await;
+                bench.proxy.set_rules(rules(Level::Off));
+            };
+            let asked = connection.ask(request("GET", "/api/v1/hang", &[], ""));
+            let (answer, ()) = smol::future::zip(asked, withdrawn).await;
+            assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+            whole(answer).await;
+            bench.proxy.set_rules(rules(Level::Full));
+            let asked = request("GET", "/api/v1/watch/pods?watch=true", &[], "");
+            let mut watch = connection.ask(asked).await;
+            // Longer than an answer may take to end once its permission was withdrawn.
+            Timer::after(Duration::from_millis(1_500)).await;
+            bench.event("one");
+            let event = watch.body_mut().frame().await;
+            assert!(matches!(event, Some(Ok(_))), "{event:?}");
+        })
+        .await;
+    });
+}
+
+#[test]
 fn an_upgrade_passes_through_as_it_is() {
     use async_tungstenite::{client_async, tungstenite::Message as Ws};
     use smol::stream::StreamExt;
@@ -581,7 +613,7 @@ async fn misuse(caller: &Caller, random: &mut fastrand::Rng, held: &mut Vec<Stre
             let mut some = [0; 100];
             let read = async { stream.read(&mut some).await.map(drop) };
             let late = async {
-                smol::Timer::after(Duration::from_millis(1)).await;
+                Timer::after(Duration::from_millis(1)).await;
                 Ok(())
             };
             drop(smol::future::or(read, late).await);

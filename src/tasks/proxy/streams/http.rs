@@ -125,19 +125,21 @@ pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination
 
 impl Server {
     /// Waits until the permission of the request that runs was withdrawn and its answer had time to end by itself. It does not where the
-    /// caller has stopped reading: nobody polls the answer then, and the backend would stay connected.
+    /// caller has stopped reading: nobody polls the answer then, and the backend would stay connected. A next request on this stream
+    /// says that the answer has ended.
     async fn withdrawn(&self) {
         let begun = &self.begun.1;
         let mut running = begun.recv().await.ok();
         while let Some(cut) = &mut running {
             let next = async { Some(begun.recv().await) };
-            let is_cut = async {
+            let is_overdue = async {
                 cut.cut().await;
+                clock::until(clock::now().mono.after(END_WITHIN)).await;
                 None
             };
-            match is_cut.or(next).await {
+            match next.or(is_overdue).await {
                 Some(next) => running = next.ok(),
-                None => return clock::until(clock::now().mono.after(END_WITHIN)).await,
+                None => return,
             }
         }
     }
