@@ -57,7 +57,7 @@ fn indented(line: &str) -> String {
     format!("  {line}").trim_end().to_owned()
 }
 
-/// What a page of the manual is about.
+/// Scope of a page of the manual.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Extent {
     /// A command with all that are below it, each as a chapter.

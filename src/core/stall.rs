@@ -31,12 +31,8 @@ pub enum Job {
     Telemetry,
     /// A large answer on disk.
     Spool,
-    /// Configuration files.
-    Settings,
     /// A file with a token or a password.
     Secret,
-    /// Certificates and keys.
-    Certificate,
     /// A kubeconfig.
     Kubeconfig,
 }
@@ -46,30 +42,28 @@ impl Job {
     /// month are packed for many seconds on a small board, without any trouble of the disk.
     pub const fn patience(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Touch | Self::Settings | Self::Secret | Self::Certificate | Self::Kubeconfig => 4,
+            Self::Touch | Self::Secret | Self::Kubeconfig => 4,
             Self::State | Self::Spool => 8,
             Self::Telemetry => 60,
         })
     }
 
-    /// Whether it works in the state directory.
+    /// Returns whether a job of this kind works in the state directory.
     const fn is_of_store(self) -> bool {
         match self {
             Self::Touch | Self::State | Self::Telemetry | Self::Spool => true,
-            Self::Settings | Self::Secret | Self::Certificate | Self::Kubeconfig => false,
+            Self::Secret | Self::Kubeconfig => false,
         }
     }
 
-    /// What it reads or writes, in words.
+    /// Name of what a job of this kind reads or writes.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Touch => "the state directory",
             Self::State => "state.db",
             Self::Telemetry => "telemetry.db",
             Self::Spool => "a large answer",
-            Self::Settings => "the configuration files",
             Self::Secret => "the file of a token or password",
-            Self::Certificate => "the file of a certificate or key",
             Self::Kubeconfig => "the kubeconfig",
         }
     }
@@ -85,11 +79,11 @@ pub struct Stalls {
 /// Findings of one look.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Found {
-    /// Whether the state directory does not answer.
+    /// True while the state directory does not answer.
     pub is_store_hung: bool,
     /// Kinds of other files that do not answer.
     pub files: Vec<Job>,
-    /// Whether any job is under way.
+    /// True while any job is under way.
     pub is_busy: bool,
 }
 

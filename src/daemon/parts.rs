@@ -323,7 +323,7 @@ pub(super) fn external_labels(
     Some(labels)
 }
 
-/// What this box tells about itself.
+/// Profile of this machine, as the registration has it.
 pub(super) fn facts(
     settings: &Settings,
     shared_state: &Rc<SharedState>,

@@ -21,9 +21,9 @@ use crate::{
 #[expect(clippy::disallowed_types, reason = "threads begin and end jobs")]
 type Lock<T> = std::sync::Mutex<T>;
 
-/// How often it is looked whether a wait has become pointless.
+/// Interval between looks at whether a wait has become pointless.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a job in the blocking pool may take before its caller goes on without it.
+/// Time after which the caller of a job in the blocking pool goes on without it.
 const RUN_WITHIN: Duration = Duration::from_secs(10);
 /// Jobs of one kind that may be left behind in the blocking pool: each holds a thread for as long as its disk hangs.
 const LEFT_MAX: usize = 3;
@@ -94,7 +94,7 @@ impl Jobs {
         self.0.is_store_hung.store(is_hung, Ordering::Relaxed);
     }
 
-    /// Whether the state directory does not answer.
+    /// True while the state directory does not answer.
     pub fn is_store_hung(&self) -> bool {
         self.0.is_store_hung.load(Ordering::Relaxed)
     }

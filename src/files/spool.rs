@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Retry},
 };
 
-/// How long the disk may take for one piece.
+/// Time that the disk may take for one piece.
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// Maximum bytes of all spooled files together.

@@ -27,7 +27,7 @@ use crate::net::tls::{self, Tls};
 /// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
 /// answering.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long calls wait for the files where they have what was read before.
+/// Time that calls wait for the files while they have an earlier reading.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.

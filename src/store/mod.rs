@@ -165,7 +165,7 @@ impl Handle {
         self.call(move |disk| Ok(disk.tend(now))).await
     }
 
-    /// Whether the disk is known to hang: then nothing that has to be on disk first can begin.
+    /// Returns whether the disk is known to hang: then nothing that has to be on disk first can begin.
     pub fn is_hung(&self) -> bool {
         self.post.is_hung()
     }

@@ -141,7 +141,7 @@ impl<T: Owned + 'static> Thread<T> {
 }
 
 impl<T: 'static> Post<T> {
-    /// Whether the disk is known to hang.
+    /// Returns whether the disk is known to hang.
     pub(super) fn is_hung(&self) -> bool {
         self.jobs.is_store_hung()
     }

@@ -1,4 +1,4 @@
-//! What others rely on: names, types and defaults of everything that leaves the program, as files in `tests/data/contract`.
+//! Contracts with the outside: names, types and defaults of everything that leaves the program, as files in `tests/data/contract`.
 //!
 //! A change of one of these files is a change that somebody outside can notice. `UPDATE_EXPECT=1` writes them again.
 

@@ -24,6 +24,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>) {
     let mut stalls = Stalls::default();
     let mut touch = None;
+    let name = directory.display().to_string();
+    let look = |stalls: &mut Stalls| {
+        let found = stalls.look(&jobs.running(), shared_state.now().mono);
+        tell(&found, &jobs, &name, &shared_state);
+        found
+    };
     loop {
         let mut touched = touch.take().unwrap_or_else(|| {
             let (begun, directory) = (jobs.begin(Job::Touch), directory.clone());
@@ -32,13 +38,7 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>
                 files::touch(&directory, IDENTITY);
             })
         });
-        let found = stalls.look(&jobs.running(), shared_state.now().mono);
-        tell(
-            &found,
-            &jobs,
-            &directory.display().to_string(),
-            &shared_state,
-        );
+        look(&mut stalls);
         let is_touched = async {
             (&mut touched).await;
             true
@@ -52,13 +52,7 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>
             continue;
         }
         // What was held up is told to go on at once.
-        let found = stalls.look(&jobs.running(), shared_state.now().mono);
-        tell(
-            &found,
-            &jobs,
-            &directory.display().to_string(),
-            &shared_state,
-        );
+        let found = look(&mut stalls);
         let rest = if found.is_busy {
             LOOK_EVERY
         } else {

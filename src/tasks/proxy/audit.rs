@@ -145,22 +145,10 @@ impl Audit {
             }
             (Written::Sum, _) => Place::Sum(entry),
             (Written::TooMany(wait), kind) => {
-                let text = too_many(kind, wait);
-                let refused = Entry::refused(WHO, &call.audit_line(), &text, None);
-                let now = clock::now().wall;
-                self.minute
-                    .borrow_mut()
-                    .add(refused, Effect::default(), now);
-                return Err(text);
+                return Err(self.refuse_unwritten(call, too_many(kind, wait)));
             }
             (Written::Row, _) if desk.audit_writer.store().is_hung() => {
-                let text = unwritable(&Failure::Hung);
-                let refused = Entry::refused(WHO, &call.audit_line(), &text, None);
-                let now = clock::now().wall;
-                self.minute
-                    .borrow_mut()
-                    .add(refused, Effect::default(), now);
-                return Err(text);
+                return Err(self.refuse_unwritten(call, unwritable(&Failure::Hung)));
             }
             (Written::Row, _) => {
                 let begun = desk.audit_writer.begin_call(entry, clock::now().wall).await;
@@ -169,6 +157,16 @@ impl Audit {
         };
         record.place.replace(Some(place));
         Ok(record)
+    }
+
+    /// Counts a call that is refused because no row can be written for it; returns the reason.
+    fn refuse_unwritten(&self, call: &Call, reason: String) -> String {
+        let refused = Entry::refused(WHO, &call.audit_line(), &reason, None);
+        let now = clock::now().wall;
+        self.minute
+            .borrow_mut()
+            .add(refused, Effect::default(), now);
+        reason
     }
 
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].

@@ -21,7 +21,7 @@ fn program(words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What may stand in the place of the last word.
+/// Candidates for the last word of a command line.
 fn next(words: &[&str]) -> Vec<String> {
     let all: Vec<_> = ["completions", "next", "--"]
         .iter()

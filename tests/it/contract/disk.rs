@@ -1,4 +1,4 @@
-//! What is kept on disk: the databases, the small files beside them, and the words in both.
+//! Formats on disk: the databases, the small files beside them, and the words in both.
 
 use pipeops_agent::{
     core::{

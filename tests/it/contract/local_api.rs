@@ -158,13 +158,13 @@ fn example_of(schema: &Value, all: &Value) -> Value {
     }
 }
 
-/// What a route answers, as an example.
+/// Example answer of a route.
 pub(super) fn answer(method: &str, path: &str) -> Value {
     let route = &description()["paths"][path][method];
     example(&route["responses"]["200"]["content"]["application/json"]["schema"])
 }
 
-/// Where a value is not as its schema says.
+/// Differences between a value and its schema.
 pub(super) fn differences(value: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     let all = &description()["components"]["schemas"];
     check(value, schema, (all, path), found);

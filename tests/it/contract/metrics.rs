@@ -15,7 +15,7 @@ use pipeops_agent::{
 
 use super::{hold, quoted};
 
-/// What such a machine has, and what the agent uses on it.
+/// Facts of such a machine, and what the agent uses on it.
 fn devices(seconds: u64) -> Reading {
     let transfers = Transfers {
         operations: seconds,

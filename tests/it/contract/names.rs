@@ -15,7 +15,7 @@ use pipeops_agent::{
 
 use super::{hold, quoted, words};
 
-/// What a setting takes.
+/// Kind of value of a setting.
 fn kind(kind: Kind) -> String {
     match kind {
         Kind::Text => "text".to_owned(),

@@ -1,4 +1,4 @@
-//! What agent and control plane say to each other, byte by byte where the agent writes it.
+//! Messages between agent and control plane, byte by byte where the agent writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -162,7 +162,7 @@ fn fields() -> Map<String, Value> {
     serde_json::from_str(FIELDS).unwrap()
 }
 
-/// What is made of a message, as text that differs where the meaning does.
+/// Reading of a message, as text that differs where the meaning does.
 fn understood(kind: &str, id: Option<&str>, payload: &Map<String, Value>) -> String {
     let message = json!({ "type": kind, "request_id": id, "payload": payload });
     format!("{:?}", decode(message.to_string().as_bytes()))

@@ -27,7 +27,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Why no disk can be made to hang here, where none can.
+/// Reason why no disk can be made to hang here; `None` where one can.
 pub(super) fn what_is_missing() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("skipped: it takes root to make a disk hang");

@@ -22,7 +22,7 @@ use crate::{
 const HUNG: &str = "store.hung";
 /// The promise: from the first moment of the hang to the condition.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-/// What a refusal may take that knows about the hang.
+/// Longest time of a refusal once the hang is known.
 const AT_ONCE: Duration = Duration::from_secs(3);
 /// A busy machine, for everything that is no promise.
 const LONG: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ impl Bench {
         )
     }
 
-    /// What was told to the service manager since the last time.
+    /// Messages to the service manager since the last call.
     fn told(&self) -> Vec<String> {
         let mut message = [0; 8192];
         let mut told = Vec::new();

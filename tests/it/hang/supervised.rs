@@ -21,7 +21,7 @@ Environment=PIPEOPS_DASHBOARD_SOCKET=/share/agent.sock PIPEOPS_DASHBOARD_LISTEN=
 StandardError=append:/share/log
 ";
 
-/// What is done to it, and seen by systemd.
+/// Fault and how systemd sees it.
 const DRIVER: &str = "[Unit]
 DefaultDependencies=no
 [Service]
@@ -50,7 +50,7 @@ echo "a new process after $(($(ms) - begun)) ms"
 [ "$(show MainPID)" != "$first" ] && echo 'another process'
 "#;
 
-/// Why no systemd can be booted here, where none can.
+/// Reason why no systemd can be booted here; `None` where one can.
 fn what_is_missing() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("skipped: it takes root to boot a systemd");
