@@ -14,7 +14,7 @@ use smol::{
 
 use crate::{
     config::{Credentials, LogFormat, Settings, Surroundings, url::ApiUrl},
-    core::{health::Severity, link::Command, series::Tick},
+    core::{health::Severity, link::Command, safe_mode::Mode, series::Tick},
     dashboard::Topic,
     error::{Exit, Result},
     files::Jobs,
@@ -50,6 +50,7 @@ use crate::{
 };
 
 use parts::Network;
+use safe_mode::Start;
 
 pub mod doctor;
 pub mod keeper;
@@ -57,6 +58,7 @@ mod link;
 mod network;
 mod notify;
 mod parts;
+mod safe_mode;
 pub mod trial;
 mod viewers;
 
@@ -80,7 +82,13 @@ pub fn run(settings: Settings) -> Result<Exit> {
     let lines = start_log(&settings)?;
     let executor = Rc::new(LocalExecutor::new());
     let for_tasks = Rc::clone(&executor);
-    smol::block_on(executor.run(live(settings, lines, for_tasks)))
+    let start = Start::begin(&settings.surroundings);
+    let ended = smol::block_on(executor.run(live(settings, lines, for_tasks, &start)));
+    if ended.is_err() {
+        // It says why by itself, and is no crash.
+        start.forget();
+    }
+    ended
 }
 
 fn start_log(settings: &Settings) -> Result<log::Recent> {
@@ -102,6 +110,7 @@ async fn live(
     settings: Settings,
     lines: log::Recent,
     executor: Rc<LocalExecutor<'static>>,
+    start: &Start,
 ) -> Result<Exit> {
     ::log::info!("pipeops-agent {VERSION} starts");
     for warning in &settings.warnings {
@@ -117,37 +126,33 @@ async fn live(
     let (store, loaded) =
         Store::open_listed(directory, shared_state.now().wall, jobs.clone()).await?;
     shared_state.show_all(&store::CONDITIONS, loaded.conditions.clone());
-    let telemetry = parts::telemetry(&settings, &shared_state, jobs.clone()).await?;
+    start.tell(&shared_state);
+    let mode = start.mode();
+    let telemetry = parts::telemetry(&settings, &shared_state, (jobs.clone(), mode)).await?;
     let databases = (store.handle(), telemetry.handle());
-    let agent = Agent::new((settings, jobs), executor, shared_state, databases, &loaded);
+    let settings = (settings, jobs, mode);
+    let agent = Agent::new(settings, executor, shared_state, databases, &loaded);
     let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
-    // One word is enough for any number of flushes.
-    let (flushed, news) = bounded(1);
-    let told = loaded
-        .notes
-        .get(crate::tasks::telemetry::notify::NOTE)
-        .map(str::to_owned);
-    let tasks = [
+    let mut tasks = vec![
         agent.spawn(Rc::clone(&agent).serve()),
-        agent.spawn(Rc::clone(&agent).sample()),
-        agent.spawn(Rc::clone(&agent).observe()),
-        agent.spawn(Rc::clone(&agent).feel_pulse()),
-        agent.spawn(Rc::clone(&agent).look_after_rights()),
-        agent.spawn(Rc::clone(&agent).revoke()),
         agent.spawn(Rc::clone(&agent).tend()),
         agent.spawn(Rc::clone(&agent).tell_manager()),
-        agent.spawn(Rc::clone(&agent).keep_samples(flushed)),
-        agent.spawn(Rc::clone(&agent).write_remotely(news)),
-        agent.spawn(Rc::clone(&agent).tell_people(told)),
     ];
+    if mode.is_normal() {
+        tasks.extend(agent.work(&loaded));
+    }
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
-    while signals.next().await == Some(Wish::Reload) {
-        ::log::info!(
-            "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
-        );
-    }
+    let told_to_stop = async {
+        while signals.next().await == Some(Wish::Reload) {
+            ::log::info!(
+                "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
+            );
+        }
+        start.forget();
+    };
+    told_to_stop.or(start.watch()).await;
     agent.notifier.stopping();
     ::log::info!("stopping");
     let again = async {
@@ -160,7 +165,9 @@ async fn live(
         agent.proxy.session_lost();
         // A disk that hangs may keep the last sums; it may not keep the program.
         agent.proxy.flush_audit().or(wait(FLUSH_WITHIN)).await;
-        agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
+        if mode.is_normal() {
+            agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
+        }
         let closed = store.close().await.and(telemetry.close().await);
         if let Err(failure) = closed {
             ::log::warn!("the store was not closed cleanly: {failure}");
@@ -206,6 +213,7 @@ async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
 struct Agent {
     settings: Settings,
     jobs: Jobs,
+    mode: Mode,
     lines: log::Recent,
     executor: Rc<LocalExecutor<'static>>,
     shared_state: Rc<SharedState>,
@@ -232,17 +240,18 @@ struct Agent {
 
 impl Agent {
     fn new(
-        (settings, jobs): (Settings, Jobs),
+        (settings, jobs, mode): (Settings, Jobs, Mode),
         executor: Rc<LocalExecutor<'static>>,
         shared_state: Rc<SharedState>,
         (store, telemetry): (store::Handle, telemetry::Handle),
         loaded: &store::Loaded,
     ) -> Self {
         let notes = &loaded.notes;
-        let recorded = loaded.clock.unwrap_or_default();
-        let network = Network::new(&settings, recorded);
+        let network = Network::new(&settings, loaded.clock.unwrap_or_default());
         let cluster = parts::cluster(&settings, &network, &shared_state, (&executor, &jobs));
-        let pulse = parts::pulse(cluster.as_ref(), &shared_state);
+        // In safe mode nobody looks at the cluster beside the link.
+        let watched = cluster.as_ref().filter(|_| mode.is_normal());
+        let pulse = parts::pulse(watched, &shared_state);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let revocation = delegate.clone().map(|delegate| {
             let (kept, shares) = ((store.clone(), notes), settings.access.shares_token);
@@ -252,13 +261,15 @@ impl Agent {
         let facts = Rc::new(parts::facts(&settings, &shared_state, delegate.as_deref()));
         let stream = Rc::new(Stream::new(shared_state.started().wall));
         let audit_writer = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
+        let configured = parts::configured(&settings, mode);
         let proxy = Rc::new(parts::proxy(
-            &settings,
+            (&settings, &configured),
             (cluster.clone(), delegate.clone()),
             &executor,
             (audit_writer.clone(), jobs.clone()),
         ));
-        let rights = parts::rights(delegate.as_ref(), &shared_state, &proxy);
+        let examined = delegate.as_ref().filter(|_| mode.is_normal());
+        let rights = parts::rights(examined, &shared_state, &proxy);
         let books = deliver::Databases {
             telemetry: telemetry.clone(),
             state: store.clone(),
@@ -267,7 +278,7 @@ impl Agent {
         let me = move || known.agent_id();
         let delivery = Delivery::new(books, me, Rc::clone(&shared_state), Rc::clone(&executor));
         let access = level::Parts {
-            configured: parts::configured(&settings),
+            configured,
             proxy: Rc::clone(&proxy),
             audit_writer: audit_writer.clone(),
             shared_state: Rc::clone(&shared_state),
@@ -282,6 +293,7 @@ impl Agent {
         Self {
             settings,
             jobs,
+            mode,
             lines: log::Recent::default(),
             executor,
             shared_state,
@@ -309,6 +321,24 @@ impl Agent {
 
     fn spawn(&self, work: impl Future<Output = ()> + 'static) -> Task<()> {
         self.executor.spawn(work)
+    }
+
+    /// Everything beside the link and the local page.
+    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 8] {
+        // One word is enough for any number of flushes.
+        let (flushed, news) = bounded(1);
+        let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
+        let told = told.map(str::to_owned);
+        [
+            self.spawn(Rc::clone(self).sample()),
+            self.spawn(Rc::clone(self).observe()),
+            self.spawn(Rc::clone(self).feel_pulse()),
+            self.spawn(Rc::clone(self).look_after_rights()),
+            self.spawn(Rc::clone(self).revoke()),
+            self.spawn(Rc::clone(self).keep_samples(flushed)),
+            self.spawn(Rc::clone(self).write_remotely(news)),
+            self.spawn(Rc::clone(self).tell_people(told)),
+        ]
     }
 
     fn local(self: &Rc<Self>) -> Rc<Local> {
@@ -471,13 +501,19 @@ impl Agent {
             }
             // What was asked and changed is written by then.
             self.delivery.look();
-            match self.telemetry.tend(self.shared_state.now()).await {
-                Ok(conditions) => self
-                    .shared_state
-                    .show_all(&telemetry::CONDITIONS, conditions),
-                Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
+            if self.mode.is_normal() {
+                self.tend_samples().await;
             }
             Timer::after(TEND_EVERY).await;
+        }
+    }
+
+    async fn tend_samples(&self) {
+        match self.telemetry.tend(self.shared_state.now()).await {
+            Ok(conditions) => self
+                .shared_state
+                .show_all(&telemetry::CONDITIONS, conditions),
+            Err(failure) => ::log::debug!("the samples were not looked after: {failure}"),
         }
     }
 

@@ -79,6 +79,8 @@ pub struct Surroundings {
     pub watchdog_us: Option<u64>,
     /// `JOURNAL_STREAM`: which standard stream is the journal.
     pub journal_stream: Option<String>,
+    /// `RUNTIME_DIRECTORY`: folder of the service, which lasts until the machine stops.
+    pub runtime_directory: Option<PathBuf>,
     /// `KUBERNETES_SERVICE_HOST`: the API server, as seen from inside a Pod.
     pub kubernetes_host: Option<String>,
     /// `KUBERNETES_SERVICE_PORT`.
@@ -94,6 +96,7 @@ impl Surroundings {
             notify_socket: value("NOTIFY_SOCKET"),
             watchdog_us: text("WATCHDOG_USEC").and_then(|text| text.parse().ok()),
             journal_stream: text("JOURNAL_STREAM"),
+            runtime_directory: value("RUNTIME_DIRECTORY").map(PathBuf::from),
             kubernetes_host: text("KUBERNETES_SERVICE_HOST"),
             kubernetes_port: text("KUBERNETES_SERVICE_PORT"),
         }

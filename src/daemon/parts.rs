@@ -23,6 +23,7 @@ use crate::{
         link::Membership,
         policy::{self, Level},
         preflight::is_behind,
+        safe_mode::Mode,
         secret::Secret,
         time::Wall,
     },
@@ -81,11 +82,11 @@ pub(super) fn wall() -> Wall {
     clock::now().wall
 }
 
-/// Opens the samples. What is wrong with them is a condition.
+/// Opens the samples, and leaves them alone in safe mode. What is wrong with them is a condition.
 pub(super) async fn telemetry(
     settings: &Settings,
     shared_state: &SharedState,
-    jobs: Jobs,
+    (jobs, mode): (Jobs, Mode),
 ) -> Result<Telemetry> {
     let options = telemetry::Options {
         disk_bytes_max: settings.telemetry.disk_bytes_max,
@@ -95,6 +96,9 @@ pub(super) async fn telemetry(
     };
     let directory = &settings.agent.state_dir;
     let options = (options, shared_state.now());
+    if !mode.is_normal() {
+        return Telemetry::put_aside(directory, options, jobs).await;
+    }
     let (opened, conditions) = Telemetry::open_listed(directory, options, jobs).await?;
     shared_state.show_all(&telemetry::CONDITIONS, conditions);
     Ok(opened)
@@ -394,33 +398,48 @@ pub(super) fn rights(
     Some(Rc::new(rights))
 }
 
-/// What the configuration says about access.
-pub(super) fn configured(settings: &Settings) -> Configured {
+/// What the configuration says about access. In safe mode nothing is let into the cluster.
+pub(super) fn configured(settings: &Settings, mode: Mode) -> Configured {
     let access = &settings.access;
-    let edit = match &access.level_origin {
+    let (level, from, edit) = match mode {
+        Mode::Normal => (
+            access.level,
+            access.level_origin.to_string(),
+            edit(&access.level_origin),
+        ),
+        Mode::Safe { .. } => (
+            Level::Off,
+            "safe mode".to_owned(),
+            "restart the agent once the cause of its crashes is mended".to_owned(),
+        ),
+    };
+    Configured {
+        rules: policy::Rules {
+            level,
+            tightened_from: None,
+            pod_security: access.pod_security,
+            accepts_foreign_tokens: access.accepts_foreign_tokens,
+            expose: access.expose,
+        },
+        from,
+        edit,
+    }
+}
+
+fn edit(origin: &Origin) -> String {
+    match origin {
         Origin::Default => format!("set access.level in {DEFAULT_FILE}"),
         Origin::File { path, line } => {
             format!("change access.level in {}, line {line}", path.display())
         }
         Origin::Environment(name) => format!("change {name} in the agent's environment"),
         Origin::Flag(option) => format!("start the agent with another {option} access.level"),
-    };
-    Configured {
-        rules: policy::Rules {
-            level: access.level,
-            tightened_from: None,
-            pod_security: access.pod_security,
-            accepts_foreign_tokens: access.accepts_foreign_tokens,
-            expose: access.expose,
-        },
-        from: access.level_origin.to_string(),
-        edit,
     }
 }
 
 /// What answers proxied requests.
 pub(super) fn proxy(
-    settings: &Settings,
+    (settings, configured): (&Settings, &Configured),
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
     executor: &Rc<LocalExecutor<'static>>,
     (audit_writer, jobs): (AuditWriter, Jobs),
@@ -429,7 +448,7 @@ pub(super) fn proxy(
         executor: Rc::clone(executor),
         client,
         delegate,
-        rules: configured(settings).rules,
+        rules: configured.rules,
         spool: Spool::new(&settings.agent.state_dir).listed(jobs),
     };
     Proxy::audited(parts, audit_writer)

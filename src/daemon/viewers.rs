@@ -48,7 +48,11 @@ impl Agent {
         };
         let told = watcher.run();
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
-        let examined = future::zip(self.publisher.run(), local.examine());
+        let examined = async {
+            if self.mode.is_normal() {
+                future::zip(self.publisher.run(), local.examine()).await;
+            }
+        };
         future::zip(future::zip(served, told), examined).await;
     }
 

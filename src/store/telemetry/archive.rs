@@ -84,7 +84,24 @@ pub(super) struct Archive {
 
 impl Archive {
     pub(super) fn open(directory: PathBuf, options: Options, now: Now) -> (Self, Vec<Condition>) {
-        let mut archive = Self {
+        let mut archive = Self::new(directory, options, now);
+        let budget = archive.whole_budget_bytes();
+        archive.database.bound_damaged(budget / 2);
+        archive.recover();
+        let conditions = archive.conditions();
+        (archive, conditions)
+    }
+
+    /// See [`super::Telemetry::put_aside`].
+    pub(super) fn put_aside(directory: PathBuf, options: Options, now: Now) -> Self {
+        let mut archive = Self::new(directory, options, now);
+        let why = Error::new("safe mode: stored measurements are not opened");
+        archive.database.stay_away(why);
+        archive
+    }
+
+    fn new(directory: PathBuf, options: Options, now: Now) -> Self {
+        Self {
             database: Database::new(directory, &FORM, None, now.wall),
             options,
             bounds: Bounds::default(),
@@ -100,12 +117,7 @@ impl Archive {
             forgotten: 0,
             oversized: None,
             shrink_at: Mono::default(),
-        };
-        let budget = archive.whole_budget_bytes();
-        archive.database.bound_damaged(budget / 2);
-        archive.recover();
-        let conditions = archive.conditions();
-        (archive, conditions)
+        }
     }
 
     /// Takes a tick into memory.

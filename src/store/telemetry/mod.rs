@@ -100,6 +100,19 @@ impl Telemetry {
         Ok((Self { thread }, conditions))
     }
 
+    /// Opens nothing: each query is told that, and what is on disk stays as it is.
+    pub async fn put_aside(
+        directory: impl Into<PathBuf>,
+        (options, now): (Options, Now),
+        jobs: Jobs,
+    ) -> Result<Self> {
+        let directory = directory.into();
+        let open = move || (Archive::put_aside(directory, options, now), ());
+        let job = Job::Telemetry;
+        let (thread, ()) = Thread::start("telemetry", Listed { jobs, job }, open).await?;
+        Ok(Self { thread })
+    }
+
     /// The way to the thread.
     pub fn handle(&self) -> Handle {
         Handle {
