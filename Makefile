@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-.PHONY: help run test pages torture soak fuzz mutants check bench dist clean
+.PHONY: help run test test-packages test-arm64 pages torture soak fuzz mutants check bench dist repo reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,14 @@ run:
 ## make test    all tests; what this machine cannot run is listed at the end
 test:
 	@tests/all
+
+## make test-packages  packages beyond those of make test: Debian 13, OpenRC, the repositories with apt and dnf (as root)
+test-packages:
+	@tests/packages/all
+
+## make test-arm64  the release for arm64, emulated: installed, set up, rebooted, upgraded, removed and purged (as root)
+test-arm64:
+	@tests/packages/arm64
 
 ## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots
 pages:
@@ -50,6 +58,14 @@ bench:
 ## make dist    the release in target/dist: static programs for amd64 and arm64, their size checked, packages, tarballs, checksums
 dist:
 	@packaging/dist
+
+## make repo    repositories for apt and dnf in target/repo, of the packages in target/dist (PIPEOPS_REPO_KEYS names the OpenPGP keys)
+repo:
+	@packaging/repo
+
+## make reproduce  the release, built twice in two folders: the same bytes, or a failure
+reproduce:
+	@packaging/reproduce
 
 ## make clean   remove everything that was built here
 clean:

@@ -21,6 +21,7 @@ const TAKEN: &[&str] = &[
     "cross/build",
     "cross/stamp",
     "packaging/dist",
+    "packaging/reproduce",
     "src/core/mod.rs",
     "src/error.rs",
     "tests/all",
@@ -34,6 +35,8 @@ const TAKEN: &[&str] = &[
     "tests/lib.sh",
     "tests/mutants",
     "tests/mutants.txt",
+    "tests/packages/all",
+    "tests/packages/arm64",
     "tests/pages",
     "tests/run",
     "tests/soak",
@@ -57,6 +60,10 @@ const PROGRAMS: &[&str] = &[
     "target/debug/pipeops-agent",
     "target/debug/plane",
     "tests/cluster/cluster",
+    "packaging/repo",
+    "tests/packages/emulate",
+    "tests/packages/openrc",
+    "tests/packages/repo",
     "tests/packages/run",
     "tests/setup",
 ];
@@ -64,7 +71,7 @@ const PROGRAMS: &[&str] = &[
 /// Writes its call down, fails where it is told to, and else does what the scripts wait for.
 const STAND_IN: &str = r#"#!/bin/sh
 # The id of a process differs from run to run.
-call=$(printf '%s %s' "${0##*/}" "$*" | sed 's/--owner [0-9]*/--owner PID/')
+call=$(printf '%s %s' "${0##*/}" "$*" | sed 's/--owner [0-9]*/--owner PID/; s/tmp[.][0-9A-Za-z]*/tmp.ANY/g')
 case "$call" in
 *' status' | 'cluster down '*) ;;
 *) printf '%s\n' "$call" >>"$CALLS" ;;
@@ -141,6 +148,18 @@ const TARGETS: &[Target] = &[
         may_fail: &[],
     },
     Target {
+        name: "test-packages",
+        words: &[],
+        runs: "run trixie",
+        may_fail: &[],
+    },
+    Target {
+        name: "test-arm64",
+        words: &[],
+        runs: "emulate tests/packages/run bookworm arm64",
+        may_fail: &[],
+    },
+    Target {
         name: "pages",
         words: &[],
         runs: "node --test",
@@ -186,6 +205,18 @@ const TARGETS: &[Target] = &[
         name: "dist",
         words: &[],
         runs: "pipeops-agent version",
+        may_fail: &[],
+    },
+    Target {
+        name: "repo",
+        words: &[],
+        runs: "repo ",
+        may_fail: &[],
+    },
+    Target {
+        name: "reproduce",
+        words: &[],
+        runs: "cargo zigbuild",
         may_fail: &[],
     },
     Target {
@@ -436,6 +467,17 @@ fn a_target_that_exists_for_a_test_fails_when_that_test_did_not_run() {
     for target in ["torture", "soak"] {
         checkout.fails(&[target], world, "no test matches");
     }
+    // A root that is not to be had (75): the script says so.
+    for (target, part) in [
+        ("test-packages", "repo "),
+        ("test-arm64", "emulate tests/packages/run bookworm arm64"),
+    ] {
+        let world = World {
+            fails: (part, 75),
+            ..FINE
+        };
+        checkout.fails(&[target], world, "");
+    }
     // The cluster is not to be had (75): the script says so.
     let world = World {
         fails: ("cluster clients", 75),
@@ -462,6 +504,22 @@ fn a_release_that_is_too_large_fails_and_is_measured_all_the_same() {
         ..FINE
     };
     checkout.passes(&["dist"], limit);
+}
+
+#[test]
+fn a_release_that_depends_on_its_folder_fails() {
+    if !has("make") {
+        return;
+    }
+    let checkout = Checkout::new();
+    checkout.passes(&["reproduce"], FINE);
+    let asks = "#!/bin/sh\necho \"sbom\" >>\"$CALLS\"\npwd\n";
+    write(&checkout.place("packaging/sbom"), asks);
+    checkout.fails(
+        &["reproduce"],
+        FINE,
+        "2 files of the release depend on where",
+    );
 }
 
 #[test]
