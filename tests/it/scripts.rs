@@ -20,6 +20,7 @@ const TAKEN: &[&str] = &[
     ".ci/run",
     "cross/build",
     "cross/stamp",
+    "docs/metrics.md",
     "packaging/dist",
     "packaging/reproduce",
     "src/core/mod.rs",
