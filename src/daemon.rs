@@ -25,14 +25,14 @@ use crate::{
     },
     kube::Client,
     log,
-    outside::{self, post::Way},
+    outside::{self, post::HttpClient},
     store::{self, Store, telemetry},
     tasks::{
         audit::AuditWriter,
         dashboard::{handlers::Local, login::Logins, status},
         link::{
             deliver::{self, Delivery},
-            registration::Facts,
+            registration::Registrar,
         },
         machine::stall,
         proxy::{
@@ -227,7 +227,7 @@ struct Agent {
     rights: Option<Rc<Rights>>,
     delegate: Option<Rc<Delegate>>,
     revocation: Option<Rc<Revocation>>,
-    facts: Rc<Facts>,
+    registrar: Rc<Registrar>,
     proxy: Rc<Proxy>,
     delivery: Rc<Delivery>,
     access: Rc<Access>,
@@ -258,7 +258,7 @@ impl Agent {
             let state = Rc::clone(&shared_state);
             Rc::new(Revocation::new(delegate, kept, state, shares))
         });
-        let facts = Rc::new(parts::facts(&settings, &shared_state, delegate.as_deref()));
+        let registrar = parts::registrar(&settings, &shared_state, delegate.as_deref());
         let stream = Rc::new(Stream::new(shared_state.started().wall));
         let audit_writer = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
         let configured = parts::configured(&settings, mode);
@@ -270,13 +270,13 @@ impl Agent {
         ));
         let examined = delegate.as_ref().filter(|_| mode.is_normal());
         let rights = parts::rights(examined, &shared_state, &proxy);
-        let books = deliver::Databases {
+        let records = deliver::Databases {
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
-        let known = Rc::clone(&facts);
+        let known = Rc::clone(&registrar);
         let me = move || known.agent_id();
-        let delivery = Delivery::new(books, me, Rc::clone(&shared_state), Rc::clone(&executor));
+        let delivery = Delivery::new(records, me, Rc::clone(&shared_state), Rc::clone(&executor));
         let access = level::Parts {
             configured,
             proxy: Rc::clone(&proxy),
@@ -307,7 +307,7 @@ impl Agent {
             rights,
             delegate,
             revocation,
-            facts,
+            registrar,
             proxy,
             delivery: Rc::new(delivery),
             access,
@@ -326,7 +326,7 @@ impl Agent {
     /// Everything beside the link and the local page.
     fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 8] {
         // One word is enough for any number of flushes.
-        let (flushed, news) = bounded(1);
+        let (flushed, to_write) = bounded(1);
         let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
         let told = told.map(str::to_owned);
         [
@@ -336,7 +336,7 @@ impl Agent {
             self.spawn(Rc::clone(self).look_after_rights()),
             self.spawn(Rc::clone(self).revoke()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
-            self.spawn(Rc::clone(self).write_remotely(news)),
+            self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).tell_people(told)),
         ]
     }
@@ -344,7 +344,7 @@ impl Agent {
     fn local(self: &Rc<Self>) -> Rc<Local> {
         Rc::new(Local {
             shared_state: Rc::clone(&self.shared_state),
-            facts: Rc::clone(&self.facts),
+            registrar: Rc::clone(&self.registrar),
             proxy: Rc::clone(&self.proxy),
             access: Rc::clone(&self.access),
             login: Rc::clone(&self.login),
@@ -436,10 +436,10 @@ impl Agent {
     }
 
     /// The way to a server that a setting names; what keeps it from being had is told under this condition.
-    async fn way(&self, url: &ApiUrl, unreached: &'static str) -> Way {
+    async fn client(&self, url: &ApiUrl, unreached: &'static str) -> HttpClient {
         loop {
-            match self.network.way(&self.settings, url, &self.executor) {
-                Ok(way) => return way,
+            match self.network.client(&self.settings, url, &self.executor) {
+                Ok(client) => return client,
                 Err(error) => self.shared_state.report(
                     unreached,
                     Severity::Warning,
@@ -452,7 +452,7 @@ impl Agent {
     }
 
     /// Delivers samples to the receiver of the settings, where there is one.
-    async fn write_remotely(self: Rc<Self>, news: Receiver<()>) {
+    async fn write_remotely(self: Rc<Self>, flushed: Receiver<()>) {
         let Some(settings) = &self.settings.telemetry.remote_write else {
             // What another configuration had begun holds back nothing any more.
             let destination = remote_write::DESTINATION.to_owned();
@@ -468,11 +468,11 @@ impl Agent {
         let parts = remote_write::Parts {
             samples: self.telemetry.clone(),
             receiver: outside::remote_write::Receiver(
-                self.way(&settings.url, remote_write::UNREACHED).await,
+                self.client(&settings.url, remote_write::UNREACHED).await,
             ),
             authorization: &authorization,
-            labels: &|| parts::external_labels(settings, &self.facts),
-            news,
+            labels: &|| parts::external_labels(settings, &self.registrar),
+            flushed,
             shared_state: &self.shared_state,
         };
         remote_write::run(parts).await;

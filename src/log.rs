@@ -68,7 +68,7 @@ const PATIENCE_MS: u16 = 20;
 impl Recent {
     /// The remembered lines after the first so many, with how many there were in all.
     pub fn lines_after(&self, seen: u64) -> (Vec<Line>, u64) {
-        let memory = hold(&self.0);
+        let memory = lock_unpoisoned(&self.0);
         let new = usize::try_from(memory.written.saturating_sub(seen)).unwrap_or(usize::MAX);
         let old = memory.lines.len().saturating_sub(new);
         (
@@ -78,7 +78,7 @@ impl Recent {
     }
 
     fn remember(&self, line: Line) {
-        let mut memory = hold(&self.0);
+        let mut memory = lock_unpoisoned(&self.0);
         memory.written += 1;
         memory.bytes += line.message.len();
         memory.lines.push_back(line);
@@ -92,7 +92,7 @@ impl Recent {
 }
 
 /// What was written by a thread that panicked is still a line.
-fn hold<T>(lock: &Lock<T>) -> MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(lock: &Lock<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -178,11 +178,11 @@ impl Logger {
 
     fn line(&self, at: Wall, level: Level, target: &str, message: &str) -> String {
         let mut line = match self.format {
-            Format::Plain => format!("{} {:5} {message}", at.rfc3339(), word(level)),
+            Format::Plain => format!("{} {:5} {message}", at.rfc3339(), as_str(level)),
             Format::Journal => format!("<{}>{message}", priority(level)),
             Format::Json => serde_json::json!({
                 "time": at.rfc3339(),
-                "level": word(level),
+                "level": as_str(level),
                 "target": target,
                 "message": message,
             })
@@ -207,7 +207,7 @@ impl log::Log for Logger {
         let message = one_line(&record.args().to_string());
         let line = self.line(at, level, record.target(), &message);
         self.recent.remember(Line { at, level, message });
-        let mut stream = hold(&self.stream);
+        let mut stream = lock_unpoisoned(&self.stream);
         if stream.lost_lines > 0 {
             let lost = format!(
                 "the log could not be written for a time: lines={}",
@@ -232,7 +232,7 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-fn word(level: Level) -> &'static str {
+fn as_str(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
         Level::Warn => "warn",

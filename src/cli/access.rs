@@ -9,7 +9,7 @@ pub(super) use decision::escaped;
 use serde_json::json;
 
 use super::{
-    given::Given,
+    args::Args,
     load,
     output::{Output, columns, printable},
     socket::{self, Ask},
@@ -44,28 +44,28 @@ pub(super) static COMMAND: Command = Command {
 };
 
 static FULL: Command = Command {
-    name: Level::Full.word(),
+    name: Level::Full.as_str(),
     about: "Allow everything that the cluster's RBAC allows",
     run: Some(set),
     ..Command::BARE
 };
 
 static MANAGED: Command = Command {
-    name: Level::Managed.word(),
+    name: Level::Managed.as_str(),
     about: "Allow reading everything except Secrets, and changes in managed namespaces",
     run: Some(set),
     ..Command::BARE
 };
 
 static READ_ONLY: Command = Command {
-    name: Level::ReadOnly.word(),
+    name: Level::ReadOnly.as_str(),
     about: "Allow reading everything except Secrets, and nothing else",
     run: Some(set),
     ..Command::BARE
 };
 
 static OFF: Command = Command {
-    name: Level::Off.word(),
+    name: Level::Off.as_str(),
     about: "Allow nothing",
     run: Some(set),
     ..Command::BARE
@@ -100,19 +100,19 @@ static TEST: Command = Command {
     ..Command::BARE
 };
 
-fn sockets(given: &Given) -> Vec<PathBuf> {
-    socket::candidates(given, &load(given))
+fn sockets(args: &Args) -> Vec<PathBuf> {
+    socket::candidates(args, &load(args))
 }
 
-fn show(given: &Given, output: &mut Output) -> Result<Exit> {
-    let asked = socket::ask(&sockets(given), &Ask::Get(ACCESS_PATH));
+fn show(args: &Args, output: &mut Output) -> Result<Exit> {
+    let asked = socket::ask(&sockets(args), &Ask::Get(ACCESS_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
     let value = answer.fine("the agent refused to return its access level")?;
     let report: AccessReport = socket::understood(&value)?;
     if report.level.is_empty() {
         return Err(socket::odd("it has no level"));
     }
-    if given.has("json") {
+    if args.has("json") {
         output.json(&value);
     } else {
         for line in report::told(&report, clock::now().wall, output) {
@@ -129,23 +129,23 @@ fn show(given: &Given, output: &mut Output) -> Result<Exit> {
     })
 }
 
-fn set(given: &Given, output: &mut Output) -> Result<Exit> {
-    let level = given.command().name;
+fn set(args: &Args, output: &mut Output) -> Result<Exit> {
+    let level = args.command().name;
     let cannot = format!("cannot set access to {level}");
     let body = json!({ "level": level });
-    let asked = socket::ask(&sockets(given), &Ask::Post(ACCESS_PATH, body));
+    let asked = socket::ask(&sockets(args), &Ask::Post(ACCESS_PATH, body));
     let answer = asked.map_err(|silence| silence.error.within(&cannot))?;
     if matches!(answer.code, 403 | 409) {
         let mut error = answer.refusal(&cannot);
         if answer.code == 403 {
             error.fix = Some(format!("sudo pipeops-agent access {level}"));
         }
-        tell(&error, given, output);
+        tell(&error, args, output);
         return Ok(Exit::Problem);
     }
     let value = answer.fine(&cannot)?;
     let change: AccessChange = socket::understood(&value)?;
-    if given.has("json") {
+    if args.has("json") {
         output.json(&value);
     } else {
         output.line(&printable(&changed(&change)));

@@ -23,7 +23,7 @@ const POSSIBLE_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) enum Asked {
     /// A command.
-    Run(Given),
+    Run(Args),
     /// The help of the last of these commands, each below the one before.
     Help(Vec<&'static Command>, Length),
     /// The version.
@@ -43,13 +43,13 @@ pub(super) enum Length {
 
 /// A command with its values.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct Args {
     /// The command and those that it is below of, the program first.
     path: Vec<&'static Command>,
     values: Vec<(&'static str, OsString)>,
 }
 
-impl Given {
+impl Args {
     /// The command.
     pub(super) fn command(&self) -> &'static Command {
         // The program itself is always there.
@@ -63,8 +63,8 @@ impl Given {
 
     /// The value of `name`, or its default.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        let given = self.raw(name).and_then(|value| value.to_str());
-        given.or_else(|| option(&self.path, name)?.default)
+        let text = self.raw(name).and_then(|value| value.to_str());
+        text.or_else(|| option(&self.path, name)?.default)
     }
 
     /// Every value of `name`.
@@ -328,7 +328,7 @@ impl Reader {
                 return Err(Error::new(what).fix(self.usage()));
             }
         }
-        Ok(Asked::Run(Given {
+        Ok(Asked::Run(Args {
             path: self.path,
             values: self.values,
         }))

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use super::given::Given;
+use super::args::Args;
 use crate::{
     core::secret::Secret,
     error::{Error, Result},
@@ -40,8 +40,8 @@ pub(super) fn is_agreed(question: &str) -> Result<bool> {
 }
 
 /// Whether something that cannot be undone easily may be done: by `--yes`, or by an answer. With nobody to ask it is an error.
-pub(super) fn is_permitted(given: &Given, question: &str) -> Result<bool> {
-    if given.has("yes") {
+pub(super) fn is_permitted(args: &Args, question: &str) -> Result<bool> {
+    if args.has("yes") {
         return Ok(true);
     }
     if is_possible() {

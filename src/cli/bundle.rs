@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use self::archive::{File, packed};
 use super::{
-    VERSION, ask,
-    given::Given,
-    load,
+    VERSION,
+    args::Args,
+    ask, load,
     output::{Output, Tone, columns, size},
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
@@ -167,8 +167,8 @@ struct Part {
     from: String,
 }
 
-fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
-    let parts = collect(given);
+fn bundle(args: &Args, output: &mut Output) -> Result<Exit> {
+    let parts = collect(args);
     let rows: Vec<Vec<String>> = parts
         .iter()
         .map(|part| {
@@ -180,8 +180,8 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
             ]
         })
         .collect();
-    let is_listed = given.has("list");
-    if !given.has("json") {
+    let is_listed = args.has("list");
+    if !args.has("json") {
         output.line(&output.toned(
             Tone::Strong,
             "Contents, without tokens, passwords and keys:",
@@ -195,12 +195,12 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
         .map(|part| json!({ "name": part.file.name, "bytes": part.file.content.len(), "from": part.from }))
         .collect();
     if is_listed {
-        if given.has("json") {
+        if args.has("json") {
             output.json(&json!({ "files": listed }));
         }
         return Ok(Exit::Fine);
     }
-    if !given.has("yes") && ask::is_possible() && !ask::is_agreed("Write it?")? {
+    if !args.has("yes") && ask::is_possible() && !ask::is_agreed("Write it?")? {
         output.line("Nothing was written.");
         return Ok(Exit::Problem);
     }
@@ -218,7 +218,7 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
         .take(40)
         .collect();
     let name = format!("pipeops-{host}-{stamp}");
-    let path = given
+    let path = args
         .path("output")
         .unwrap_or_else(|| format!("{name}.tar.gz").into());
     let modified_s = u64::try_from(now.millis() / 1000).unwrap_or(0);
@@ -228,7 +228,7 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
     let path = std::path::absolute(&path).unwrap_or(path);
     files::replace(&path, &archive, 0o600)?;
     let bytes = u64::try_from(archive.len()).unwrap_or(u64::MAX);
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "path": path, "bytes": bytes, "files": listed }));
     } else {
         output.line(&format!(
@@ -240,8 +240,8 @@ fn bundle(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn collect(given: &Given) -> Vec<Part> {
-    let loaded = load(given);
+fn collect(args: &Args) -> Vec<Part> {
+    let loaded = load(args);
     let shown: Vec<String> = loaded
         .shown()
         .iter()
@@ -259,7 +259,7 @@ fn collect(given: &Given) -> Vec<Part> {
                 .map(|warning| format!("warning: {warning}")),
         )
         .collect();
-    let sockets = socket::candidates(given, &loaded);
+    let sockets = socket::candidates(args, &loaded);
     let known = loaded
         .settings()
         .map(|settings| secrets(&settings))

@@ -8,8 +8,8 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use super::{
+    args::Args,
     error_json,
-    given::Given,
     keeper::ROOT,
     load,
     output::{Output, Tone, ago, moment, printable},
@@ -69,7 +69,7 @@ pub(super) enum Hands {
 
 impl Hands {
     /// Root's own, or the helper's.
-    pub(super) fn of(loaded: &Loaded, given: &Given) -> Result<Self> {
+    pub(super) fn of(loaded: &Loaded, args: &Args) -> Result<Self> {
         let settings = loaded.keeper();
         if !geteuid().is_root() {
             return Ok(Self::Helper(settings.socket));
@@ -77,7 +77,7 @@ impl Hands {
         for file in loaded.files() {
             keeper::trust(file)?;
         }
-        let root = given.path(ROOT.long);
+        let root = args.path(ROOT.long);
         let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
         Ok(Self::Own(Keeper::new(root, &settings.state_dir)))
     }
@@ -146,26 +146,26 @@ pub(super) fn tell(done: &Done, output: &mut Output) {
     }
 }
 
-fn undo(given: &Given, output: &mut Output) -> Result<Exit> {
-    let loaded = load(given);
-    let hands = Hands::of(&loaded, given)?;
-    let id = given.text("CHANGE").unwrap_or_default();
+fn undo(args: &Args, output: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
+    let hands = Hands::of(&loaded, args)?;
+    let id = args.text("CHANGE").unwrap_or_default();
     let done = match hands.changes() {
         Ok(changes) if changes.iter().any(|change| change.id == id) => hands.undo(id)?,
         // All of root's are known, and the agent has none of that name either.
         Ok(_)
-            if changes_of_agent(given, &loaded)
+            if changes_of_agent(args, &loaded)
                 .is_ok_and(|changes| changes.iter().all(|change| change.id != id)) =>
         {
             return Err(unknown(id));
         }
         // One of the agent, then; or nobody's.
-        known => match ask_agent(given, &loaded, id) {
+        known => match ask_agent(args, &loaded, id) {
             Ok(done) => done,
             Err(error) => return Err(known.err().unwrap_or(error)),
         },
     };
-    if given.has(JSON.long) {
+    if args.has(JSON.long) {
         output.json(&json!(done));
     } else {
         tell(&done, output);
@@ -181,7 +181,7 @@ fn unknown(id: &str) -> Error {
     Error::new(format!("no such change: {id:?}")).fix("list them: sudo pipeops-agent changes")
 }
 
-fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
+fn ask_agent(args: &Args, loaded: &Loaded, id: &str) -> Result<Done> {
     let unknown = || unknown(id);
     if id.is_empty()
         || !id
@@ -192,7 +192,7 @@ fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
     }
     let path = format!("{CHANGES_PATH}/{id}/undo");
     let asked = socket::ask(
-        &socket::candidates(given, loaded),
+        &socket::candidates(args, loaded),
         &Ask::Post(&path, json!({})),
     );
     let answer = asked.map_err(|silence| {
@@ -209,11 +209,11 @@ fn ask_agent(given: &Given, loaded: &Loaded, id: &str) -> Result<Done> {
     }
 }
 
-fn changes(given: &Given, output: &mut Output) -> Result<Exit> {
-    let loaded = load(given);
-    let by_root = Hands::of(&loaded, given).and_then(|hands| hands.changes());
-    let by_agent = changes_of_agent(given, &loaded);
-    let is_json = given.has(JSON.long);
+fn changes(args: &Args, output: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
+    let by_root = Hands::of(&loaded, args).and_then(|hands| hands.changes());
+    let by_agent = changes_of_agent(args, &loaded);
+    let is_json = args.has(JSON.long);
     let mut missing = Vec::new();
     let mut all: Vec<ChangeReport> = Vec::new();
     for found in [by_root, by_agent] {
@@ -267,8 +267,8 @@ fn changes(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn changes_of_agent(given: &Given, loaded: &Loaded) -> Result<Vec<ChangeReport>> {
-    let asked = socket::ask(&socket::candidates(given, loaded), &Ask::Get(CHANGES_PATH));
+fn changes_of_agent(args: &Args, loaded: &Loaded) -> Result<Vec<ChangeReport>> {
+    let asked = socket::ask(&socket::candidates(args, loaded), &Ask::Get(CHANGES_PATH));
     let answer = asked.map_err(|silence| silence.error)?;
     if answer.code != 200 {
         return Err(answer.refusal("the agent did not return its changes"));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     PROGRAM,
-    given::{Given, options},
+    args::{Args, options},
     output::Output,
     table::{Argument, Command, JSON, Need, Opt, Takes},
 };
@@ -34,21 +34,21 @@ pub(super) static COMMAND: Command = Command {
 static OF_BASH: Command = Command {
     name: "bash",
     about: "Print the script for bash",
-    run: Some(|given, output| Ok(script(BASH, given, output))),
+    run: Some(|args, output| Ok(script(BASH, args, output))),
     ..Command::BARE
 };
 
 static OF_ZSH: Command = Command {
     name: "zsh",
     about: "Print the script for zsh",
-    run: Some(|given, output| Ok(script(ZSH, given, output))),
+    run: Some(|args, output| Ok(script(ZSH, args, output))),
     ..Command::BARE
 };
 
 static OF_FISH: Command = Command {
     name: "fish",
     about: "Print the script for fish",
-    run: Some(|given, output| Ok(script(FISH, given, output))),
+    run: Some(|args, output| Ok(script(FISH, args, output))),
     ..Command::BARE
 };
 
@@ -65,12 +65,12 @@ static NEXT: Command = Command {
     notes: "A line for each word: the word, a tab, what it means.\n\
             :files and :folders stand for names of files and folders, which the shell knows itself.",
     examples: &["pipeops-agent completions next -- status --"],
-    run: Some(|given, output| Ok(next(given, output))),
+    run: Some(|args, output| Ok(next(args, output))),
     ..Command::BARE
 };
 
-fn script(text: &str, given: &Given, output: &mut Output) -> Exit {
-    if given.has("json") {
+fn script(text: &str, args: &Args, output: &mut Output) -> Exit {
+    if args.has("json") {
         output.json(&json!({ "script": text }));
     } else {
         output.line(text.trim_end());
@@ -78,11 +78,11 @@ fn script(text: &str, given: &Given, output: &mut Output) -> Exit {
     Exit::Fine
 }
 
-fn next(given: &Given, output: &mut Output) -> Exit {
-    let mut words = given.all("WORDS");
+fn next(args: &Args, output: &mut Output) -> Exit {
+    let mut words = args.all("WORDS");
     let last = words.pop().unwrap_or_default();
     let found = candidates(&PROGRAM, &words, &last);
-    if given.has("json") {
+    if args.has("json") {
         let found = found.iter();
         let found = found.map(|(word, meaning)| json!({ "word": word, "meaning": meaning }));
         output.json(&json!({ "candidates": found.collect::<Vec<_>>() }));

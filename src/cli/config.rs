@@ -3,9 +3,8 @@
 use serde_json::json;
 
 use super::{
-    error_json,
-    given::Given,
-    load,
+    args::Args,
+    error_json, load,
     output::{Output, Tone, columns, printable},
     table::{CONFIG, Command, JSON, SET},
 };
@@ -32,7 +31,7 @@ static CHECK: Command = Command {
         "pipeops-agent config check --config /tmp/new.toml --json",
     ],
     exit: "0 the agent can run with these settings, 1 it cannot.",
-    run: Some(|given, output| Ok(check(given, output))),
+    run: Some(|args, output| Ok(check(args, output))),
     ..Command::BARE
 };
 
@@ -45,7 +44,7 @@ static SHOW: Command = Command {
         "pipeops-agent config show --set access.level=off --json",
     ],
     exit: "0 the agent can run with these settings, 1 it cannot.",
-    run: Some(|given, output| Ok(show(given, output))),
+    run: Some(|args, output| Ok(show(args, output))),
     ..Command::BARE
 };
 
@@ -53,14 +52,14 @@ static EXAMPLE: Command = Command {
     name: "example",
     about: "Print an example file with all settings and their defaults",
     examples: &["pipeops-agent config example > /etc/pipeops-agent/config.toml"],
-    run: Some(|given, output| Ok(example(given, output))),
+    run: Some(|args, output| Ok(example(args, output))),
     ..Command::BARE
 };
 
-fn check(given: &Given, output: &mut Output) -> Exit {
-    let loaded = load(given);
+fn check(args: &Args, output: &mut Output) -> Exit {
+    let loaded = load(args);
     let (problems, warnings) = (loaded.problems(), loaded.warnings());
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({
             "problems": problems.iter().map(error_json).collect::<Vec<_>>(),
             "warnings": warnings.iter().map(error_json).collect::<Vec<_>>(),
@@ -82,10 +81,10 @@ fn check(given: &Given, output: &mut Output) -> Exit {
     exit(&loaded)
 }
 
-fn show(given: &Given, output: &mut Output) -> Exit {
-    let loaded = load(given);
+fn show(args: &Args, output: &mut Output) -> Exit {
+    let loaded = load(args);
     let shown = loaded.shown();
-    if given.has("json") {
+    if args.has("json") {
         output.json(&shown_json(&loaded, &shown));
         return exit(&loaded);
     }
@@ -130,8 +129,8 @@ fn shown_json(loaded: &Loaded, shown: &[Shown]) -> serde_json::Value {
     })
 }
 
-fn example(given: &Given, output: &mut Output) -> Exit {
-    if given.has("json") {
+fn example(args: &Args, output: &mut Output) -> Exit {
+    if args.has("json") {
         output.json(&json!({ "file": keys::example_file() }));
     } else {
         output.line(keys::example_file().trim_end());

@@ -5,12 +5,12 @@ use std::{ffi::OsString, path::Path};
 use serde_json::{Value, json};
 
 use super::{
+    args::Args,
     ask, browse, expose,
-    given::Given,
     output::{Output, Tone, printable},
-    said::Said,
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+    view::View,
 };
 use crate::{
     error::{Error, Exit, Result},
@@ -103,41 +103,41 @@ static LOGOUT: Command = Command {
 };
 
 /// As root: only root and the agent's own user may let people in.
-fn as_root(mut error: Error, given: &Given) -> Error {
+fn as_root(mut error: Error, args: &Args) -> Error {
     if error.fix.is_none() {
-        let name = given.command().name;
+        let name = args.command().name;
         error.fix = Some(format!("sudo pipeops-agent dashboard {name}"));
     }
     error
 }
 
-fn new_token(given: &Given) -> Result<Value> {
-    let wish = json!({ "role": given.text(ROLE.long) });
+fn new_token(args: &Args) -> Result<Value> {
+    let wish = json!({ "role": args.text(ROLE.long) });
     let cannot = "cannot get a login token for the dashboard";
-    let token = socket::say(given, &Ask::Post(TOKENS_PATH, wish), cannot)
-        .map_err(|error| as_root(error, given))?;
-    if Said::new(&token).text("token").is_empty() {
+    let token = socket::say(args, &Ask::Post(TOKENS_PATH, wish), cannot)
+        .map_err(|error| as_root(error, args))?;
+    if View::new(&token).text("token").is_empty() {
         return Err(socket::odd("it has no token"));
     }
     Ok(token)
 }
 
-fn token(given: &Given, output: &mut Output) -> Result<Exit> {
-    let token = new_token(given)?;
-    if given.has("json") {
+fn token(args: &Args, output: &mut Output) -> Result<Exit> {
+    let token = new_token(args)?;
+    if args.has("json") {
         output.json(&token);
         return Ok(Exit::Fine);
     }
-    let said = Said::new(&token);
-    output.line(&printable(said.text("token")));
+    let view = View::new(&token);
+    output.line(&printable(view.text("token")));
     if output.is_terminal() {
-        let until = said.maybe("until").unwrap_or("the agent is restarted");
-        let hint = format!("It logs in once as {}, until {until}.", said.text("role"));
+        let until = view.maybe("until").unwrap_or("the agent is restarted");
+        let hint = format!("It logs in once as {}, until {until}.", view.text("role"));
         output.line(&output.toned(Tone::Faint, &printable(&hint)));
-        if let Some(fingerprint) = said.maybe("fingerprint") {
+        if let Some(fingerprint) = view.maybe("fingerprint") {
             let hint = format!(
                 "At {}, whose certificate has the SHA-256 fingerprint {fingerprint}.",
-                said.text("url").split("/#").next().unwrap_or_default()
+                view.text("url").split("/#").next().unwrap_or_default()
             );
             output.line(&output.toned(Tone::Faint, &printable(&hint)));
         }
@@ -145,15 +145,15 @@ fn token(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn open(given: &Given, output: &mut Output) -> Result<Exit> {
-    if given.has(browse::ON_INPUT) {
+fn open(args: &Args, output: &mut Output) -> Result<Exit> {
+    if args.has(browse::ON_INPUT) {
         return browse::open_from_input().map(|()| Exit::Fine);
     }
-    let token = new_token(given)?;
-    let said = Said::new(&token);
-    let url = said.text("url");
+    let token = new_token(args)?;
+    let view = View::new(&token);
+    let url = view.text("url");
     let way = around();
-    if given.has("json") {
+    if args.has("json") {
         let mut whole = token.clone();
         if let Some(fields) = whole.as_object_mut() {
             fields.insert("ssh".to_owned(), way.ssh(url).into());
@@ -162,18 +162,18 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     output.line(&printable(url));
-    if given.has("print") {
+    if args.has("print") {
         return Ok(Exit::Fine);
     }
-    if let Some(fingerprint) = said.maybe("fingerprint") {
+    if let Some(fingerprint) = view.maybe("fingerprint") {
         output.line(&printable(&format!(
             "The SHA-256 fingerprint of its certificate: {fingerprint}"
         )));
     }
     if browse::has_screen() {
         output.line(&output.toned(Tone::Faint, "Opening it in a browser."));
-        let before = logins(given);
-        match browse::open(url, || logins(given) != before) {
+        let before = logins(args);
+        match browse::open(url, || logins(args) != before) {
             Ok(()) => return Ok(Exit::Fine),
             Err(error) => output.warning(&error),
         }
@@ -187,10 +187,10 @@ fn open(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 /// The newest login that the agent wrote down.
-fn logins(given: &Given) -> Option<String> {
-    let changes = socket::say(given, &Ask::Get(CHANGES_PATH), "").ok()?;
-    let said = Said::new(&changes);
-    let mut logins = said.list("changes").filter(|change| {
+fn logins(args: &Args) -> Option<String> {
+    let changes = socket::say(args, &Ask::Get(CHANGES_PATH), "").ok()?;
+    let view = View::new(&changes);
+    let mut logins = view.list("changes").filter(|change| {
         change
             .text("what")
             .starts_with("log in to the dashboard as")
@@ -235,8 +235,8 @@ impl Around {
     }
 }
 
-fn password(given: &Given, output: &mut Output) -> Result<Exit> {
-    let password = if given.has("remove") {
+fn password(args: &Args, output: &mut Output) -> Result<Exit> {
+    let password = if args.has("remove") {
         Value::Null
     } else {
         let typed = ask::secret("New password of the page")?;
@@ -250,14 +250,14 @@ fn password(given: &Given, output: &mut Output) -> Result<Exit> {
         }
         typed.reveal().into()
     };
-    let wish = json!({ "password": password, "role": given.text(ROLE.long) });
+    let wish = json!({ "password": password, "role": args.text(ROLE.long) });
     let cannot = "cannot set the password of the page";
-    let said = socket::say(given, &Ask::Put(PASSWORD_PATH, wish), cannot)
-        .map_err(|error| as_root(error, given))?;
-    if given.has("json") {
-        output.json(&said);
-    } else if Said::new(&said).flag("has_password") == Some(true) {
-        let role = given.text(ROLE.long).unwrap_or_default();
+    let view = socket::say(args, &Ask::Put(PASSWORD_PATH, wish), cannot)
+        .map_err(|error| as_root(error, args))?;
+    if args.has("json") {
+        output.json(&view);
+    } else if View::new(&view).flag("has_password") == Some(true) {
+        let role = args.text(ROLE.long).unwrap_or_default();
         output.line(&format!("The password logs in as {role} from now on."));
     } else {
         output.line("Nobody logs in with a password from now on.");
@@ -265,12 +265,12 @@ fn password(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn logout(given: &Given, output: &mut Output) -> Result<Exit> {
+fn logout(args: &Args, output: &mut Output) -> Result<Exit> {
     let cannot = "cannot end the sessions of the page";
-    let said = socket::say(given, &Ask::Delete(SESSIONS_PATH), cannot)
-        .map_err(|error| as_root(error, given))?;
-    if given.has("json") {
-        output.json(&said);
+    let view = socket::say(args, &Ask::Delete(SESSIONS_PATH), cannot)
+        .map_err(|error| as_root(error, args))?;
+    if args.has("json") {
+        output.json(&view);
     } else {
         output.line("Nobody is logged in any more.");
     }

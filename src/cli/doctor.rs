@@ -3,15 +3,15 @@
 use nix::unistd::geteuid;
 
 use super::{
-    given::Given,
+    args::Args,
     keeper::ROOT,
     load,
     output::{Output, Tone, printable},
     repair,
-    said::Said,
     socket::{self, Ask},
     status,
     table::{CONFIG, Command, JSON, SET, SOCKET},
+    view::View,
 };
 use crate::{
     config::{Loaded, keys::nearest},
@@ -44,20 +44,20 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn run(given: &Given, output: &mut Output) -> Result<Exit> {
-    let is_fix = given.has(repair::FIX.long);
-    let named = given.text(repair::CHECK.name);
+fn run(args: &Args, output: &mut Output) -> Result<Exit> {
+    let is_fix = args.has(repair::FIX.long);
+    let named = args.text(repair::CHECK.name);
     if let Some(check) = named {
         check_is_known(check)?;
         if is_fix {
-            return repair::fix(given, output, &[check.to_owned()]);
+            return repair::fix(args, output, &[check.to_owned()]);
         }
     }
-    if let Some(root) = given.path(ROOT.long).filter(|root| !root.is_dir()) {
+    if let Some(root) = args.path(ROOT.long).filter(|root| !root.is_dir()) {
         return Err(Error::new(format!("no such directory: {}", root.display()))
             .fix("name the folder that stands for the root of a machine: --root FOLDER"));
     }
-    let mut told = look(given, output)?;
+    let mut told = look(args, output)?;
     if is_fix {
         let problems = told
             .checks
@@ -65,21 +65,21 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
             .filter(|check| check.outcome == "problem");
         let checks = problems.filter(|check| check.automatic.is_some());
         let checks: Vec<_> = checks.map(|check| check.id.clone()).collect();
-        return repair::fix(given, output, &checks);
+        return repair::fix(args, output, &checks);
     }
     if let Some(named) = named {
         told.checks.retain(|check| check.id == named);
     }
-    if given.has(JSON.long) {
+    if args.has(JSON.long) {
         let body = serde_json::to_value(&told)
             .map_err(|error| Error::new("cannot write JSON").because(&error))?;
         output.json(&body);
     } else {
         // The first line is that of the running agent, where there is one.
         let verdict = told.verdict.as_ref().filter(|_| named.is_none());
-        if let Some(status) = verdict.and_then(|_| status::fetch(given).ok()) {
+        if let Some(status) = verdict.and_then(|_| status::fetch(args).ok()) {
             let now = clock::now().wall;
-            for line in status::verdict(Said::new(&status), now, output) {
+            for line in status::verdict(View::new(&status), now, output) {
                 output.line(&line);
             }
             output.line("");
@@ -121,17 +121,17 @@ fn check_is_known(named: &str) -> Result<()> {
 }
 
 /// What the agent that runs here finds, completed by what only root sees; without one, what this command finds by itself.
-fn look(given: &Given, output: &mut Output) -> Result<Doctor> {
-    let loaded = load(given);
+fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
+    let loaded = load(args);
     // Other settings than the agent's are to be looked at, or another machine.
     let is_apart = [ROOT.long, CONFIG.long, SET.long]
         .iter()
-        .any(|name| given.has(name));
-    if is_apart && !given.has(SOCKET.long) {
-        return Ok(own_look(given, loaded));
+        .any(|name| args.has(name));
+    if is_apart && !args.has(SOCKET.long) {
+        return Ok(own_look(args, loaded));
     }
     let asked = socket::ask(
-        &socket::candidates(given, &loaded),
+        &socket::candidates(args, &loaded),
         &Ask::Test(PROBLEMS_PATH),
     );
     match asked {
@@ -139,28 +139,28 @@ fn look(given: &Given, output: &mut Output) -> Result<Doctor> {
             let mut told: Doctor = answer.understood()?;
             let is_unseen = |check: &Check| check.outcome == "unknown" && check.needs_root;
             if geteuid().is_root() && told.checks.iter().any(is_unseen) {
-                complete(&mut told, own_look(given, loaded));
+                complete(&mut told, own_look(args, loaded));
             }
             Ok(told)
         }
         Ok(answer) => {
             let refusal = answer.refusal("the running agent did not return its findings");
             output.warning(&refusal);
-            Ok(beside(own_look(given, loaded)))
+            Ok(beside(own_look(args, loaded)))
         }
-        Err(silence) if silence.is_down => Ok(own_look(given, loaded)),
+        Err(silence) if silence.is_down => Ok(own_look(args, loaded)),
         Err(silence) => {
             output.warning(&silence.error.within("the running agent was not asked"));
-            Ok(beside(own_look(given, loaded)))
+            Ok(beside(own_look(args, loaded)))
         }
     }
 }
 
-fn own_look(given: &Given, loaded: Loaded) -> Doctor {
+fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     let keeper = loaded.keeper().socket;
     let settings = loaded.settings();
     let mut subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
-    if let Some(root) = given.path(ROOT.long) {
+    if let Some(root) = args.path(ROOT.long) {
         subject.place.root = root;
     }
     smol::block_on(doctor::look(&subject)).told()

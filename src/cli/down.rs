@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    ask,
-    given::Given,
-    install, load,
+    args::Args,
+    ask, install, load,
     output::Output,
     service,
     socket::{self, Ask},
@@ -42,10 +41,10 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn down(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, loaded) = install::now(given);
+fn down(args: &Args, output: &mut Output) -> Result<Exit> {
+    let (file, loaded) = install::now(args);
     install::check_may_write(&file, "down")?;
-    let purge = if given.has("purge") {
+    let purge = if args.has("purge") {
         Some(Purge::find(&subject(&file, &loaded)))
     } else {
         None
@@ -53,7 +52,7 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
     let found = purge.as_ref().map(Purge::paths).unwrap_or_default();
     if !found.is_empty() {
         let question = format!("Remove {} for good?", shown(&found));
-        if !ask::is_permitted(given, &question)? {
+        if !ask::is_permitted(args, &question)? {
             output.line("Nothing was removed, and nothing was stopped.");
             return Ok(Exit::Problem);
         }
@@ -63,11 +62,11 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
     if let Some(manager) = manager {
         manager.stop(Path::new("/"))?;
     }
-    check_is_stopped(given)?;
+    check_is_stopped(args)?;
     let done = purge.map(Purge::remove).unwrap_or_default();
     let is_whole = done.failed.is_empty();
     let exit = if is_whole { Exit::Fine } else { Exit::Problem };
-    if given.has("json") {
+    if args.has("json") {
         let left = done.left.iter().chain(&done.failed);
         let left: Vec<_> = left
             .map(|left| json!({ "path": left.path, "why": left.why }))
@@ -85,7 +84,7 @@ fn down(given: &Given, output: &mut Output) -> Result<Exit> {
     });
     if !done.removed.is_empty() {
         output.line(&format!("Removed: {}.", shown(&done.removed)));
-    } else if given.has("purge") {
+    } else if args.has("purge") {
         output.line("There is nothing to remove.");
     }
     for left in &done.left {
@@ -118,8 +117,8 @@ fn subject(file: &Path, loaded: &Loaded) -> Subject {
     }
 }
 
-fn check_is_stopped(given: &Given) -> Result<()> {
-    let sockets = socket::candidates_of(&load(given));
+fn check_is_stopped(args: &Args) -> Result<()> {
+    let sockets = socket::candidates_of(&load(args));
     match socket::ask(&sockets, &Ask::Get(STATUS_PATH)) {
         Ok(_) => Err(Error::new("an agent still runs, so nothing was removed")
             .why("it was not started by a service")

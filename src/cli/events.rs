@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::{
+    args::Args,
     follow::{Teller, follow, number},
-    given::Given,
     output::{Output, Tone, printable},
-    said::Said,
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+    view::View,
 };
 use crate::{
     config::value::length,
@@ -87,21 +87,21 @@ pub(super) fn lines(text: &str) -> std::result::Result<usize, String> {
         .ok_or_else(|| "write a number, like 100".to_owned())
 }
 
-fn events(given: &Given, output: &mut Output) -> Result<Exit> {
-    let since = given.read("since", moment)?;
+fn events(args: &Args, output: &mut Output) -> Result<Exit> {
+    let since = args.read("since", moment)?;
     let most = match since {
         Some(_) => EVENTS_MAX,
-        None => given.read("tail", lines)?.unwrap_or(PAGE).min(EVENTS_MAX),
+        None => args.read("tail", lines)?.unwrap_or(PAGE).min(EVENTS_MAX),
     };
-    if given.has("follow") {
-        return follow_on(given, since, most, output);
+    if args.has("follow") {
+        return follow_on(args, since, most, output);
     }
-    let found = pages(given, since, most)?;
-    if given.has("json") {
+    let found = pages(args, since, most)?;
+    if args.has("json") {
         output.json(&json!({ "events": found }));
     } else {
         for event in &found {
-            output.line(&line(Said::new(event), output));
+            output.line(&line(View::new(event), output));
         }
         if found.is_empty() {
             output.line("No events in that time.");
@@ -111,22 +111,22 @@ fn events(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 /// At most so many events, the oldest first.
-fn pages(given: &Given, since: Option<Wall>, most: usize) -> Result<Vec<Value>> {
+fn pages(args: &Args, since: Option<Wall>, most: usize) -> Result<Vec<Value>> {
     let mut found: Vec<Value> = Vec::new();
     let mut before = String::new();
     while found.len() < most {
         let limit = PAGE.min(most.saturating_sub(found.len())).max(1);
-        let page = page(given, &format!("limit={limit}{before}"))?;
-        let said = Said::new(&page);
-        let is_wanted = |event: &Said<'_>| {
+        let page = page(args, &format!("limit={limit}{before}"))?;
+        let view = View::new(&page);
+        let is_wanted = |event: &View<'_>| {
             let at = Wall::parse_rfc3339(event.text("at"));
             since.is_none_or(|since| at.is_none_or(|at| at >= since))
         };
-        let wanted = said.list("events").filter(is_wanted);
+        let wanted = view.list("events").filter(is_wanted);
         let wanted: Vec<Value> = wanted.map(|event| event.json().clone()).collect();
-        let is_whole = wanted.len() == said.list("events").count();
+        let is_whole = wanted.len() == view.list("events").count();
         found.extend(wanted);
-        match said.count("next").filter(|_| is_whole) {
+        match view.count("next").filter(|_| is_whole) {
             Some(next) => before = format!("&before={next}"),
             None => break,
         }
@@ -136,23 +136,19 @@ fn pages(given: &Given, since: Option<Wall>, most: usize) -> Result<Vec<Value>> 
     Ok(found)
 }
 
-fn page(given: &Given, query: &str) -> Result<Value> {
+fn page(args: &Args, query: &str) -> Result<Value> {
     let mut path = format!("{EVENTS_PATH}?{query}");
     for name in ["source", "severity"] {
-        if let Some(word) = given.text(name) {
+        if let Some(word) = args.text(name) {
             path = format!("{path}&{name}={word}");
         }
     }
-    socket::say(
-        given,
-        &Ask::Get(&path),
-        "the agent refused to return events",
-    )
+    socket::say(args, &Ask::Get(&path), "the agent refused to return events")
 }
 
 /// Events that go on. They come by their numbers; one that happens again within its minute comes again, with its count.
 struct Happenings<'a> {
-    given: &'a Given,
+    args: &'a Args,
     /// What was told last, so that nothing is told twice.
     told: VecDeque<Value>,
     /// Nothing at and below this number is of interest.
@@ -164,10 +160,10 @@ impl Happenings<'_> {
         if self.told.contains(event) {
             return;
         }
-        if self.given.has("json") {
+        if self.args.has("json") {
             output.json_line(event);
         } else {
-            let line = line(Said::new(event), output);
+            let line = line(View::new(event), output);
             output.line(&line);
         }
         self.told.push_back(event.clone());
@@ -177,10 +173,10 @@ impl Happenings<'_> {
     }
 
     /// Whether it is one of those that the options name.
-    fn is_wanted(&self, event: Said<'_>) -> bool {
-        let least = self.given.text("severity").and_then(Severity::of);
+    fn is_wanted(&self, event: View<'_>) -> bool {
+        let least = self.args.text("severity").and_then(Severity::of);
         let severity = Severity::of(event.text("severity"));
-        self.given
+        self.args
             .text("source")
             .is_none_or(|source| source == event.text("source"))
             && least.is_none_or(|least| severity.is_none_or(|severity| severity >= least))
@@ -189,7 +185,7 @@ impl Happenings<'_> {
 
 impl Teller for Happenings<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
-        for event in pages(self.given, None, PAGE)? {
+        for event in pages(self.args, None, PAGE)? {
             if number(&event).is_none_or(|number| number > self.floor) {
                 self.tell(&event, output);
             }
@@ -198,32 +194,32 @@ impl Teller for Happenings<'_> {
     }
 
     fn hear(&mut self, message: &Value, output: &mut Output) {
-        if self.is_wanted(Said::new(message)) {
+        if self.is_wanted(View::new(message)) {
             self.tell(message, output);
         }
     }
 }
 
-fn follow_on(given: &Given, since: Option<Wall>, most: usize, output: &mut Output) -> Result<Exit> {
-    let found = pages(given, since, most)?;
+fn follow_on(args: &Args, since: Option<Wall>, most: usize, output: &mut Output) -> Result<Exit> {
+    let found = pages(args, since, most)?;
     let newest = found.last().and_then(number).unwrap_or(0);
     let before = found
         .first()
         .and_then(number)
         .map(|first| first.saturating_sub(1));
     let mut happenings = Happenings {
-        given,
+        args,
         told: VecDeque::new(),
         floor: before.unwrap_or(newest),
     };
     for event in &found {
         happenings.tell(event, output);
     }
-    follow(given, "events", &mut happenings, output)
+    follow(args, "events", &mut happenings, output)
 }
 
 /// An event in a line.
-pub(super) fn line(event: Said<'_>, output: &Output) -> String {
+pub(super) fn line(event: View<'_>, output: &Output) -> String {
     let severity = event.text("severity");
     let often = match event.count("count") {
         None | Some(0 | 1) => String::new(),

@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use smol::{Timer, block_on};
 
 use super::{
-    given::Given,
+    args::Args,
     install::{self, Basis, Plan},
     load,
     output::{Output, printable},
-    said::Said,
     service,
     socket::{self, Ask},
     status,
     table::{Command, Opt, Takes},
+    view::View,
 };
 use crate::{
     config::Loaded,
@@ -63,26 +63,26 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, before) = install::now(given);
-    let listen = wanted(given, &before)?;
+fn expose(args: &Args, output: &mut Output) -> Result<Exit> {
+    let (file, before) = install::now(args);
+    let listen = wanted(args, &before)?;
     install::check_may_write(&file, "dashboard expose")?;
     let keys = vec![install::wish(KEY, listen.to_string(), "--listen")];
     let plan = Plan::new(file, keys, Basis::Process, output)?;
     let written = plan.write_keys()?;
-    check_that_it_holds(given, &listen.to_string())?;
-    let line = if given.has("no-start") {
+    check_that_it_holds(args, &listen.to_string())?;
+    let line = if args.has("no-start") {
         None
     } else {
         install::start(&plan)?
     };
-    let is_started = !given.has("no-start") && line.is_none();
+    let is_started = !args.has("no-start") && line.is_none();
     let dashboard = if is_started {
-        opened(given, output, listen)?
+        opened(args, output, listen)?
     } else {
         None
     };
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({
             "settings": written, "listen": listen.to_string(), "started": is_started, "run": line, "dashboard": dashboard,
         }));
@@ -97,7 +97,7 @@ fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
         }
         match &dashboard {
             Some(dashboard) => {
-                for line in told(Said::new(dashboard), listen) {
+                for line in told(View::new(dashboard), listen) {
                     output.line(&printable(&line));
                 }
             }
@@ -113,15 +113,15 @@ fn expose(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 /// The address that is to be set.
-fn wanted(given: &Given, before: &Loaded) -> Result<SocketAddr> {
+fn wanted(args: &Args, before: &Loaded) -> Result<SocketAddr> {
     let shown = before.shown();
     let now = shown.iter().find(|shown| shown.key.path == KEY);
     let now: Option<SocketAddr> = now.and_then(|now| now.value.as_deref()?.parse().ok());
     let port = now.map_or(USUAL_PORT, |now| now.port());
-    if given.has("off") {
+    if args.has("off") {
         return Ok(([127, 0, 0, 1], port).into());
     }
-    let Some(text) = given.text("listen") else {
+    let Some(text) = args.text("listen") else {
         return Ok(now
             .filter(|now| !now.ip().is_loopback())
             .unwrap_or_else(|| ([0, 0, 0, 0], port).into()));
@@ -140,8 +140,8 @@ fn wanted(given: &Given, before: &Loaded) -> Result<SocketAddr> {
 }
 
 /// A file that is read later, or the environment, may say otherwise.
-fn check_that_it_holds(given: &Given, listen: &str) -> Result<()> {
-    let (_, after) = install::now(given);
+fn check_that_it_holds(args: &Args, listen: &str) -> Result<()> {
+    let (_, after) = install::now(args);
     let shown = after.shown();
     match shown.iter().find(|shown| shown.key.path == KEY) {
         Some(now) if now.value.as_deref() != Some(listen) => {
@@ -154,22 +154,22 @@ fn check_that_it_holds(given: &Given, listen: &str) -> Result<()> {
 }
 
 /// What the agent says of the page, once it is where it was wanted. `None`, and told why, where it does not come to that.
-fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Option<Value>> {
+fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option<Value>> {
     let is_for_others = !listen.ip().is_loopback();
-    let sockets = socket::candidates(given, &load(given));
+    let sockets = socket::candidates(args, &load(args));
     let until = clock::now().mono.after(OPENS_WITHIN);
     loop {
         let is_late = until.since(clock::now().mono).is_zero();
         let asked = socket::ask(&sockets, &Ask::Get(STATUS_PATH)).map_err(|silence| silence.error);
         match asked.and_then(|answer| answer.fine("the agent did not return its status")) {
             Ok(value) => {
-                let said = Said::new(&value);
-                let dashboard = said.at("dashboard");
+                let view = View::new(&value);
+                let dashboard = view.at("dashboard");
                 let is_there = dashboard.list("urls").next().is_some();
                 if is_there && dashboard.maybe("fingerprint").is_some() == is_for_others {
                     return Ok(Some(dashboard.json().clone()));
                 }
-                let wrong = said.list("conditions");
+                let wrong = view.list("conditions");
                 let mut wrong = wrong.filter(|it| it.text("id").starts_with("dashboard."));
                 if let Some(condition) = wrong.next() {
                     let now = clock::now().wall;
@@ -197,7 +197,7 @@ fn opened(given: &Given, output: &mut Output, listen: SocketAddr) -> Result<Opti
 }
 
 /// What a person has to know: where it is, what to compare, how to log in, the way back.
-fn told(dashboard: Said<'_>, listen: SocketAddr) -> Vec<String> {
+fn told(dashboard: View<'_>, listen: SocketAddr) -> Vec<String> {
     let urls = dashboard.list("urls");
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
     let Some(fingerprint) = dashboard.maybe("fingerprint") else {
@@ -236,8 +236,8 @@ mod tests {
     fn what_is_told_has_the_address_the_fingerprint_a_login_and_the_way_back() {
         let listen = "0.0.0.0:7480".parse().unwrap();
         let lines = |dashboard: &Dashboard| {
-            let said = serde_json::to_value(dashboard).unwrap();
-            told(Said::new(&said), listen).join("\n")
+            let view = serde_json::to_value(dashboard).unwrap();
+            told(View::new(&view), listen).join("\n")
         };
         let mut dashboard = Dashboard {
             urls: vec!["https://192.0.2.7:7480".to_owned()],

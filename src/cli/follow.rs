@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    given::Given,
+    args::Args,
     output::Output,
-    said::Said,
     socket::{self, Flow, Lost},
+    view::View,
 };
 use crate::{
     error::{Error, Exit, Result},
@@ -31,7 +31,7 @@ pub(super) trait Teller {
 
 /// Tells of a topic until somebody ends it, or nobody reads any more. That no agent is there at the beginning is an error.
 pub(super) fn follow(
-    given: &Given,
+    args: &Args,
     topic: &str,
     teller: &mut dyn Teller,
     output: &mut Output,
@@ -39,7 +39,7 @@ pub(super) fn follow(
     let mut waiting = Waiting::default();
     let mut place = Place::default();
     loop {
-        match session(given, topic, &mut place, teller, output, &mut waiting) {
+        match session(args, topic, &mut place, teller, output, &mut waiting) {
             Ok(()) => return Ok(Exit::Fine),
             Err(error) if !place.has_begun => return Err(error),
             Err(error) => waiting.say(&error, output),
@@ -80,7 +80,7 @@ impl Waiting {
 
 /// Until the stream ends, which is an error, or nobody reads any more.
 fn session(
-    given: &Given,
+    args: &Args,
     topic: &str,
     place: &mut Place,
     teller: &mut dyn Teller,
@@ -90,7 +90,7 @@ fn session(
     let path = format!("{STREAM_PATH}?topics={topic}");
     let cannot = "the agent refused to stream events";
     // Opened before the list is read, so that nothing is between the two.
-    let mut flow = socket::flow(given, &path, (Some(SILENCE), place.last_id), cannot)?;
+    let mut flow = socket::flow(args, &path, (Some(SILENCE), place.last_id), cannot)?;
     if !place.has_begun {
         teller.read(output)?;
         place.has_begun = true;
@@ -141,5 +141,5 @@ fn message(flow: &mut Flow) -> std::result::Result<Option<Message>, Lost> {
 
 /// The number of a thing; `None` for what an agent of another version does not number.
 pub(super) fn number(thing: &Value) -> Option<u64> {
-    Said::new(thing).count("id")
+    View::new(thing).count("id")
 }

@@ -1,7 +1,7 @@
 //! What the table of commands says to people: as the text of `--help`, and as pages of the manual.
 
 use super::{
-    given::{Length, called, options},
+    args::{Length, called, options},
     table::{Argument, Command, Need, Opt, Takes},
 };
 

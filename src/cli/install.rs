@@ -11,15 +11,15 @@ use std::{
 use nix::unistd::{AccessFlags, User, access, geteuid};
 
 use super::{
+    args::Args,
     ask,
-    given::Given,
     output::Output,
     service,
     table::{Opt, Takes},
 };
 use crate::{
     config::{
-        self, DEFAULT_FILE, FILE_VARIABLE, Given as Wish, Loaded, Origin, Settings, Sources,
+        self, DEFAULT_FILE, FILE_VARIABLE, Loaded, Origin, Override, Settings, Sources,
         TokenSource,
         keys::{self, Secrecy},
     },
@@ -71,7 +71,7 @@ pub(super) struct Plan {
     /// The main file, which may not be there yet.
     pub(super) file: PathBuf,
     /// Keys that are written.
-    pub(super) keys: Vec<Wish>,
+    pub(super) keys: Vec<Override>,
     /// What will hold.
     pub(super) settings: Settings,
     /// Who the agent runs as: user and group.
@@ -80,9 +80,9 @@ pub(super) struct Plan {
 }
 
 /// What holds now, whether it is enough to run with or not.
-pub(super) fn now(given: &Given) -> (PathBuf, Loaded) {
+pub(super) fn now(args: &Args) -> (PathBuf, Loaded) {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
-    let named = given.path("config").or_else(|| named.map(PathBuf::from));
+    let named = args.path("config").or_else(|| named.map(PathBuf::from));
     let file = named.unwrap_or_else(|| DEFAULT_FILE.into());
     let file = std::path::absolute(&file).unwrap_or(file);
     let loaded = config::load(&sources(&file, Basis::Process));
@@ -125,8 +125,8 @@ pub(super) fn check_may_write(file: &Path, command: &str) -> Result<()> {
 }
 
 /// A value that came by an option of its own.
-pub(super) fn wish(key: &'static str, text: impl Into<String>, option: &'static str) -> Wish {
-    Wish {
+pub(super) fn wish(key: &'static str, text: impl Into<String>, option: &'static str) -> Override {
+    Override {
         key,
         text: text.into(),
         origin: Origin::Flag(option),
@@ -137,7 +137,7 @@ impl Plan {
     /// The settings of `file` with these keys over them, or everything that is wrong with them.
     pub(super) fn new(
         file: PathBuf,
-        keys: Vec<Wish>,
+        keys: Vec<Override>,
         basis: Basis,
         output: &mut Output,
     ) -> Result<Self> {
@@ -211,13 +211,13 @@ impl Plan {
     }
 
     /// Shows `token` to the control plane, unless that is not wanted.
-    pub(super) fn check(&self, token: &Secret, given: &Given, output: &mut Output) -> Result<()> {
-        if given.has(UNCHECKED.long) {
+    pub(super) fn check(&self, token: &Secret, args: &Args, output: &mut Output) -> Result<()> {
+        if args.has(UNCHECKED.long) {
             return Ok(());
         }
         match trial::token(&self.settings, token)? {
             Verdict::Taken => {
-                if !given.has("json") {
+                if !args.has("json") {
                     let url = &self.settings.pipeops.api_url;
                     output.line(&format!("The control plane at {url} accepted the token."));
                 }
@@ -262,7 +262,7 @@ impl Plan {
             Some(before) => assigned(&String::from_utf8_lossy(&before)),
             None => Vec::new(),
         };
-        for Wish { key, text, .. } in &self.keys {
+        for Override { key, text, .. } in &self.keys {
             let value = match self.copies.iter().find(|copy| copy.key == *key) {
                 Some(copy) => copy.value(),
                 None => carried::toml(key, text),
@@ -328,15 +328,15 @@ fn make_folder(path: &Path) -> Result<()> {
 }
 
 /// Whether this command line or its environment has a token.
-pub(super) fn is_token_given(given: &Given) -> bool {
+pub(super) fn is_token_given(args: &Args) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    given.has(TOKEN_FILE.long) || is_set("PIPEOPS_TOKEN_FILE") || is_set("PIPEOPS_TOKEN")
+    args.has(TOKEN_FILE.long) || is_set("PIPEOPS_TOKEN_FILE") || is_set("PIPEOPS_TOKEN")
 }
 
 /// The token of this command line, or of somebody who is asked for it. `None` where there is none and nobody is asked.
-pub(super) fn new_token(given: &Given, question: Option<&str>) -> Result<Option<Secret>> {
+pub(super) fn new_token(args: &Args, question: Option<&str>) -> Result<Option<Secret>> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let file = given
+    let file = args
         .path(TOKEN_FILE.long)
         .or_else(|| variable("PIPEOPS_TOKEN_FILE").map(PathBuf::from));
     let token = if let Some(file) = file {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    given::Given,
+    args::Args,
     load,
     output::Output,
     table::{CONFIG, Command, Opt, SET, Takes},
@@ -34,14 +34,14 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn run(given: &Given, _: &mut Output) -> Result<Exit> {
-    let loaded = load(given);
+fn run(args: &Args, _: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
     let variable = |name: &str| std::env::var_os(name);
     let (notify_socket, journal_stream) = (variable("NOTIFY_SOCKET"), variable("JOURNAL_STREAM"));
     keeper::run(keeper::Start {
         settings: &loaded.keeper(),
         files: loaded.files(),
-        root: &given
+        root: &args
             .path(ROOT.long)
             .unwrap_or_else(|| Path::new("/").to_owned()),
         notify_socket: notify_socket.as_deref(),

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::{
-    given::Given,
+    args::Args,
     output::{Output, Tone, ago, columns, printable},
-    said::Said,
     socket::{self, Ask},
     status,
     table::{CONFIG, Command, JSON, SET, SOCKET},
+    view::View,
 };
 use crate::{
     core::time::{Wall, in_words},
@@ -32,14 +32,14 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn link(given: &Given, output: &mut Output) -> Result<Exit> {
+fn link(args: &Args, output: &mut Output) -> Result<Exit> {
     let cannot = "the agent refused to return the state of its link";
-    let report = socket::say(given, &Ask::Get(LINK_PATH), cannot)?;
+    let report = socket::say(args, &Ask::Get(LINK_PATH), cannot)?;
     // What is known without it is told where the way cannot be tested.
-    let diagnosis = diagnosis(given);
-    let said = Said::new(&report);
-    let is_up = said.at("link").text("state") == "ready";
-    if given.has("json") {
+    let diagnosis = diagnosis(args);
+    let view = View::new(&report);
+    let is_up = view.at("link").text("state") == "ready";
+    if args.has("json") {
         let diagnosis =
             diagnosis.unwrap_or_else(|error| json!({ "error": super::error_json(&error) }));
         let mut whole = report.clone();
@@ -50,12 +50,12 @@ fn link(given: &Given, output: &mut Output) -> Result<Exit> {
     } else {
         let now = clock::now().wall;
         let tone = if is_up { Tone::Good } else { Tone::Bad };
-        let told = diagnosis.as_ref().map(|it| ladder(Said::new(it), output));
+        let told = diagnosis.as_ref().map(|it| ladder(View::new(it), output));
         let mut above = told
             .as_ref()
             .map_or_else(|_| String::new(), |told| told.join("\n"));
         // The reason stands beside the step that fails, and nowhere else.
-        let state = status::sentence(&status::link(said.at("link"), now, &above));
+        let state = status::sentence(&status::link(view.at("link"), now, &above));
         output.line(&output.toned(tone, &printable(&state)));
         output.line("");
         above.push_str(&state);
@@ -63,20 +63,20 @@ fn link(given: &Given, output: &mut Output) -> Result<Exit> {
             Ok(lines) => lines.iter().for_each(|line| output.line(line)),
             Err(error) => output.warning(error),
         }
-        tell_outages(said, (now, &above), output);
-        tell_waiting(said, now, output);
+        tell_outages(view, (now, &above), output);
+        tell_waiting(view, now, output);
     }
     Ok(if is_up { Exit::Fine } else { Exit::Problem })
 }
 
 /// Connection to the control plane, tested step by step.
-pub(super) fn diagnosis(given: &Given) -> Result<Value> {
+pub(super) fn diagnosis(args: &Args) -> Result<Value> {
     let cannot = "the agent refused to test the connection to the control plane";
-    socket::say(given, &Ask::Test(DIAGNOSIS_PATH), cannot)
+    socket::say(args, &Ask::Test(DIAGNOSIS_PATH), cannot)
 }
 
 /// Which side is broken, and every step; the reason is told by the step alone.
-fn ladder(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
+fn ladder(diagnosis: View<'_>, output: &Output) -> Vec<String> {
     let sentence = diagnosis.text("sentence");
     let mut steps = steps(diagnosis, output);
     let is_in_a_step = |why: &str| steps.iter().any(|line| line.contains(&printable(why)));
@@ -90,7 +90,7 @@ fn ladder(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
 }
 
 /// The steps in lines, with the fix below those that failed.
-pub(super) fn steps(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
+pub(super) fn steps(diagnosis: View<'_>, output: &Output) -> Vec<String> {
     let steps = diagnosis.list("steps");
     let rows: Vec<_> = steps.clone().map(step).collect();
     let lines = columns(&rows).into_iter().zip(steps);
@@ -107,7 +107,7 @@ pub(super) fn steps(diagnosis: Said<'_>, output: &Output) -> Vec<String> {
     lines.collect()
 }
 
-fn step(step: Said<'_>) -> Vec<String> {
+fn step(step: View<'_>) -> Vec<String> {
     let took = step.number("took_ms");
     let took = took.map_or_else(String::new, |took| format!(" ({took:.0} ms)"));
     let seen = format!("{}{took}", step.text("seen"));
@@ -115,7 +115,7 @@ fn step(step: Said<'_>) -> Vec<String> {
     cells.map(printable).to_vec()
 }
 
-fn tell_outages(report: Said<'_>, (now, above): (Wall, &str), output: &mut Output) {
+fn tell_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Output) {
     let outages = report.list("outages");
     let count = outages.clone().count();
     if count == 0 {
@@ -143,7 +143,7 @@ fn tell_outages(report: Said<'_>, (now, above): (Wall, &str), output: &mut Outpu
     }
 }
 
-fn tell_waiting(report: Said<'_>, now: Wall, output: &mut Output) {
+fn tell_waiting(report: View<'_>, now: Wall, output: &mut Output) {
     let waiting = report.list("destinations");
     let heads = ["DESTINATION", "STREAM", "WAITING", "OLDEST", "LOST"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::{
     access::escaped,
+    args::Args,
     events::lines,
     follow::{AGAIN, Teller, Waiting, follow, number},
-    given::Given,
     output::{Output, Tone, printable},
-    said::Said,
     socket::{self, Ask, Flow, Lost},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+    view::View,
 };
 use crate::{
     core::time::Wall,
@@ -64,53 +64,53 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn logs(given: &Given, output: &mut Output) -> Result<Exit> {
-    let tail = given.read("tail", lines)?.unwrap_or(AT_ONCE);
-    match given.text("pod") {
-        Some(pod) => of_pod(pod, tail, given, output),
-        None if given.has("container") || given.has("previous") => {
+fn logs(args: &Args, output: &mut Output) -> Result<Exit> {
+    let tail = args.read("tail", lines)?.unwrap_or(AT_ONCE);
+    match args.text("pod") {
+        Some(pod) => of_pod(pod, tail, args, output),
+        None if args.has("container") || args.has("previous") => {
             Err(Error::new("no Pod is named").fix("pipeops-agent logs --pod NAMESPACE/POD"))
         }
-        None => of_agent(tail, given, output),
+        None => of_agent(tail, args, output),
     }
 }
 
-fn of_agent(tail: usize, given: &Given, output: &mut Output) -> Result<Exit> {
-    let found = newest(given, tail.max(1))?;
-    if !given.has("follow") {
-        if given.has("json") {
+fn of_agent(tail: usize, args: &Args, output: &mut Output) -> Result<Exit> {
+    let found = newest(args, tail.max(1))?;
+    if !args.has("follow") {
+        if args.has("json") {
             output.json(&found);
         } else {
-            for entry in Said::new(&found).list("lines").take(tail) {
+            for entry in View::new(&found).list("lines").take(tail) {
                 output.line(&line(entry, output));
             }
         }
         return Ok(Exit::Fine);
     }
-    let last = Said::new(&found).list("lines").next_back();
+    let last = View::new(&found).list("lines").next_back();
     let mut lines = OwnLines {
-        given,
+        args,
         last: last.map(|last| last.json().clone()),
     };
-    let shown = Said::new(&found).list("lines").rev().take(tail);
+    let shown = View::new(&found).list("lines").rev().take(tail);
     for entry in shown.collect::<Vec<_>>().into_iter().rev() {
         lines.tell(entry.json(), output);
     }
-    follow(given, "logs", &mut lines, output)
+    follow(args, "logs", &mut lines, output)
 }
 
 /// The agent's own lines that go on. They are numbered for as long as an agent runs.
 struct OwnLines<'a> {
-    given: &'a Given,
+    args: &'a Args,
     last: Option<Value>,
 }
 
 impl OwnLines<'_> {
     fn tell(&self, entry: &Value, output: &mut Output) {
-        if self.given.has("json") {
+        if self.args.has("json") {
             output.json_line(entry);
         } else {
-            let line = line(Said::new(entry), output);
+            let line = line(View::new(entry), output);
             output.line(&line);
         }
     }
@@ -118,11 +118,11 @@ impl OwnLines<'_> {
 
 impl Teller for OwnLines<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
-        let found = newest(self.given, AT_ONCE)?;
+        let found = newest(self.args, AT_ONCE)?;
         for entry in after(&found, self.last.as_ref()) {
             self.tell(entry, output);
         }
-        if let Some(last) = Said::new(&found).list("lines").next_back() {
+        if let Some(last) = View::new(&found).list("lines").next_back() {
             self.last = Some(last.json().clone());
         }
         Ok(())
@@ -139,7 +139,7 @@ impl Teller for OwnLines<'_> {
 
 /// The lines behind the last one that was told. Where it is not among them, too much was written meanwhile or another agent runs: all are new.
 fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
-    let lines: Vec<&Value> = Said::new(found).list("lines").map(Said::json).collect();
+    let lines: Vec<&Value> = View::new(found).list("lines").map(View::json).collect();
     let place = lines.iter().position(|line| Some(*line) == last);
     lines
         .into_iter()
@@ -147,17 +147,17 @@ fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
         .collect()
 }
 
-fn newest(given: &Given, tail: usize) -> Result<Value> {
+fn newest(args: &Args, tail: usize) -> Result<Value> {
     let path = format!("{LOGS_PATH}?tail={tail}");
     socket::say(
-        given,
+        args,
         &Ask::Get(&path),
         "the agent refused to return its log",
     )
 }
 
 /// A log line of the agent.
-pub(super) fn line(entry: Said<'_>, output: &Output) -> String {
+pub(super) fn line(entry: View<'_>, output: &Output) -> String {
     let level = entry.text("level");
     format!(
         "{}  {}  {}",
@@ -167,7 +167,7 @@ pub(super) fn line(entry: Said<'_>, output: &Output) -> String {
     )
 }
 
-fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<Exit> {
+fn of_pod(pod: &str, tail: usize, args: &Args, output: &mut Output) -> Result<Exit> {
     let Some((namespace, name)) = pod.split_once('/') else {
         return Err(
             Error::new(format!("{pod:?} names no namespace")).fix(format!("--pod default/{pod}"))
@@ -178,23 +178,23 @@ fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<
         escaped(namespace),
         escaped(name)
     );
-    if let Some(container) = given.text("container") {
+    if let Some(container) = args.text("container") {
         path = format!("{path}&container={}", escaped(container));
     }
     for (option, word) in [("follow", "&follow=1"), ("previous", "&previous=1")] {
-        if given.has(option) {
+        if args.has(option) {
             path.push_str(word);
         }
     }
     let cannot = format!("cannot show the log of {pod}");
-    if given.has("follow") {
-        return follow_pod(given, &path, &cannot, output);
+    if args.has("follow") {
+        return follow_pod(args, &path, &cannot, output);
     }
-    let mut flow = socket::flow(given, &path, (Some(SILENCE), None), &cannot)?;
+    let mut flow = socket::flow(args, &path, (Some(SILENCE), None), &cannot)?;
     let mut all = Vec::new();
     loop {
         match flow.line() {
-            Ok(Some(text)) if given.has("json") => all.push(text),
+            Ok(Some(text)) if args.has("json") => all.push(text),
             Ok(Some(text)) => output.line(&printable(&text)),
             Ok(None) => break,
             Err(Lost::Reader) => return Ok(Exit::Fine),
@@ -208,14 +208,14 @@ fn of_pod(pod: &str, tail: usize, given: &Given, output: &mut Output) -> Result<
             return Ok(Exit::Fine);
         }
     }
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "lines": all }));
     }
     Ok(Exit::Fine)
 }
 
 /// Until the container ends, or nobody reads any more. What is written while the agent is away is asked for when it is back.
-fn follow_pod(given: &Given, path: &str, cannot: &str, output: &mut Output) -> Result<Exit> {
+fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Result<Exit> {
     let mut waiting = Waiting::default();
     let mut last: Option<String> = None;
     let mut has_begun = false;
@@ -225,12 +225,12 @@ fn follow_pod(given: &Given, path: &str, cannot: &str, output: &mut Output) -> R
             None => path.to_owned(),
         };
         // A container that is followed may say nothing for days.
-        let opened = socket::flow(given, &path, (None, None), cannot);
+        let opened = socket::flow(args, &path, (None, None), cannot);
         let error = match opened {
             Ok(mut flow) => {
                 has_begun = true;
                 waiting.over();
-                match tell_pod(&mut flow, &mut last, given, output) {
+                match tell_pod(&mut flow, &mut last, args, output) {
                     Err(Lost::Agent(error)) => error,
                     Ok(()) | Err(Lost::Reader) => return Ok(Exit::Fine),
                 }
@@ -252,7 +252,7 @@ fn follow_pod(given: &Given, path: &str, cannot: &str, output: &mut Output) -> R
 fn tell_pod(
     flow: &mut Flow,
     last: &mut Option<String>,
-    given: &Given,
+    args: &Args,
     output: &mut Output,
 ) -> std::result::Result<(), Lost> {
     let seen = last.clone();
@@ -265,7 +265,7 @@ fn tell_pod(
             }
             *last = Some(stamp.to_owned());
         }
-        if given.has("json") {
+        if args.has("json") {
             output.json_line(&json!({ "text": text }));
         } else {
             output.line(&printable(&text));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     PROGRAM, VERSION,
-    given::Given,
+    args::Args,
     help::{self, Extent},
     output::Output,
     table::{Argument, Command, JSON, Need, Opt, Takes},
@@ -45,10 +45,10 @@ const OUTPUT: Opt = Opt::value(
     "Write a page for each command to this directory",
 );
 
-fn man(given: &Given, output: &mut Output) -> Result<Exit> {
+fn man(args: &Args, output: &mut Output) -> Result<Exit> {
     let mut path: Vec<&'static Command> = vec![&PROGRAM];
     let mut command: &'static Command = &PROGRAM;
-    for word in given.all("COMMAND") {
+    for word in args.all("COMMAND") {
         let Some(below) = command.below.iter().find(|below| below.name == word) else {
             let meant = nearest(&word, command.below.iter().map(|below| below.name));
             return Err(
@@ -61,11 +61,11 @@ fn man(given: &Given, output: &mut Output) -> Result<Exit> {
         path.push(below);
         command = below;
     }
-    if let Some(folder) = given.path(OUTPUT.long) {
-        return pages(&path, &folder, given, output);
+    if let Some(folder) = args.path(OUTPUT.long) {
+        return pages(&path, &folder, args, output);
     }
     let page = help::page(&path, Extent::Family, VERSION);
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "page": page }));
     } else {
         output.line(page.trim_end());
@@ -77,7 +77,7 @@ fn man(given: &Given, output: &mut Output) -> Result<Exit> {
 fn pages(
     path: &[&'static Command],
     folder: &Path,
-    given: &Given,
+    args: &Args,
     output: &mut Output,
 ) -> Result<Exit> {
     let mut written = Vec::new();
@@ -95,7 +95,7 @@ fn pages(
         );
     }
     written.sort();
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "pages": written }));
     } else {
         output.line(&format!("{} pages in {}", written.len(), folder.display()));

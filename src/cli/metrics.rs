@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Value, json};
 
 use super::{
-    given::Given,
+    args::Args,
     load,
     output::{Output, Tone, columns, printable},
     table::{Argument, CONFIG, Command, JSON, Need, Opt, Takes},
@@ -157,17 +157,17 @@ struct Time {
 }
 
 impl Time {
-    fn of(given: &Given) -> Result<Self> {
+    fn of(args: &Args) -> Result<Self> {
         // A sample of this very moment is meant, too.
         let now = || Wall::from_millis(clock::now().wall.millis().saturating_add(1));
-        let to = given.read("to", moment)?.unwrap_or_else(now);
-        let last = given.read("last", length)?.unwrap_or_default();
+        let to = args.read("to", moment)?.unwrap_or_else(now);
+        let last = args.read("last", length)?.unwrap_or_default();
         let last = i64::try_from(last.as_millis()).unwrap_or(i64::MAX);
         let back = || Wall::from_millis(to.millis().saturating_sub(last));
         Ok(Self {
-            from: given.read("from", moment)?.unwrap_or_else(back),
+            from: args.read("from", moment)?.unwrap_or_else(back),
             to,
-            step: given.read("step", length)?,
+            step: args.read("step", length)?,
         })
     }
 }
@@ -188,19 +188,19 @@ fn moment(text: &str) -> std::result::Result<Wall, String> {
     Wall::parse_rfc3339(text).ok_or_else(|| "write it like 2026-06-16T05:00:00Z".to_owned())
 }
 
-fn reader(given: &Given) -> Result<Reader> {
-    match given.path("state-dir") {
+fn reader(args: &Args) -> Result<Reader> {
+    match args.path("state-dir") {
         Some(directory) => Reader::open(&directory),
-        None => Reader::open(load(given).state_dir()),
+        None => Reader::open(load(args).state_dir()),
     }
 }
 
-fn query(given: &Given, output: &mut Output) -> Result<Exit> {
-    let time = Time::of(given)?;
-    let reader = reader(given)?;
-    match given.text("SERIES") {
-        None => list(&reader, &time, given.has("json"), output),
-        Some(text) => draw(&reader, text, &time, given.has("json"), output),
+fn query(args: &Args, output: &mut Output) -> Result<Exit> {
+    let time = Time::of(args)?;
+    let reader = reader(args)?;
+    match args.text("SERIES") {
+        None => list(&reader, &time, args.has("json"), output),
+        Some(text) => draw(&reader, text, &time, args.has("json"), output),
     }
 }
 
@@ -376,17 +376,17 @@ fn number(value: i64, digits: u8) -> Value {
         .map_or(Value::Null, Value::Number)
 }
 
-fn export(given: &Given, output: &mut Output) -> Result<Exit> {
-    let Time { from, to, step } = Time::of(given)?;
-    let format = match given.text("format") {
+fn export(args: &Args, output: &mut Output) -> Result<Exit> {
+    let Time { from, to, step } = Time::of(args)?;
+    let format = match args.text("format") {
         Some("json") => Format::Json,
-        _ if given.has("json") => Format::Json,
+        _ if args.has("json") => Format::Json,
         _ => Format::Csv,
     };
-    let reader = reader(given)?;
-    let known = reader.series(&select(given.text("SERIES"))?, from)?;
+    let reader = reader(args)?;
+    let known = reader.series(&select(args.text("SERIES"))?, from)?;
     if known.is_empty() {
-        let unknown = given
+        let unknown = args
             .text("SERIES")
             .map(|text| missing::unknown(&reader, text));
         let unknown = unknown.transpose()?.flatten();
@@ -447,19 +447,19 @@ fn exported(line: &Line, spot: &Spot, format: Format) -> String {
     }
 }
 
-fn streams(given: &Given, output: &mut Output) -> Result<Exit> {
-    let reader = reader(given)?;
+fn streams(args: &Args, output: &mut Output) -> Result<Exit> {
+    let reader = reader(args)?;
     let streams = [Stream::Metrics, Stream::Events, Stream::Logs]
         .map(|stream| (stream, reader.holdings(stream)));
     let levels = reader.levels()?;
-    if given.has("json") {
+    if args.has("json") {
         let streams = streams.map(|(stream, holdings)| {
             let gaps: Vec<Value> = holdings
                 .gaps
                 .iter()
-                .map(|gap| json!({ "from": gap.range.from(), "to": gap.range.to(), "reason": gap.loss.word() }))
+                .map(|gap| json!({ "from": gap.range.from(), "to": gap.range.to(), "reason": gap.loss.as_str() }))
                 .collect();
-            json!({ "stream": stream.word(), "epoch": holdings.epoch, "last": holdings.last, "gaps": gaps })
+            json!({ "stream": stream.as_str(), "epoch": holdings.epoch, "last": holdings.last, "gaps": gaps })
         });
         let levels: Vec<Value> = levels
             .iter()
@@ -476,7 +476,7 @@ fn streams(given: &Given, output: &mut Output) -> Result<Exit> {
     for (stream, holdings) in streams {
         let gone: u64 = holdings.gaps.iter().map(|gap| gap.range.count()).sum();
         rows.push(vec![
-            stream.word().to_owned(),
+            stream.as_str().to_owned(),
             holdings.last.to_string(),
             gone.to_string(),
             holdings.epoch.to_string(),
@@ -513,17 +513,17 @@ fn table(rows: &[Vec<String>], output: &mut Output) {
     }
 }
 
-fn outbox(given: &Given, output: &mut Output) -> Result<Exit> {
-    let reader = reader(given)?;
+fn outbox(args: &Args, output: &mut Output) -> Result<Exit> {
+    let reader = reader(args)?;
     let backlog = reader.backlog()?;
     let now = clock::now().wall;
-    if given.has("json") {
+    if args.has("json") {
         let values: Vec<Value> = backlog
             .iter()
             .map(|waiting| {
                 json!({
                     "destination": waiting.destination,
-                    "stream": waiting.stream.word(),
+                    "stream": waiting.stream.as_str(),
                     "records": waiting.records,
                     "oldest": waiting.oldest.map(Wall::rfc3339),
                 })
@@ -554,7 +554,7 @@ fn waiting_row(waiting: &Backlog, now: Wall) -> Vec<String> {
         .map(|millis| format!("{} ago", in_words(Duration::from_millis(millis))));
     vec![
         printable(&waiting.destination),
-        waiting.stream.word().to_owned(),
+        waiting.stream.as_str().to_owned(),
         waiting.records.to_string(),
         age.unwrap_or_else(|| "-".to_owned()),
     ]

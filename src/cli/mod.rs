@@ -4,10 +4,11 @@
 //! room that prints.
 //!
 //! How a command is added: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is `fn(&Given, &mut Output) ->
-//! Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below. Values come from [`Given`] by the names of the table, errors are
+//! Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below. Values come from [`Args`] by the names of the table, errors are
 //! returned (they are printed here, as JSON where that was asked for); help, manual and completion of shells follow by themselves.
 
 mod access;
+mod args;
 mod ask;
 mod browse;
 mod bundle;
@@ -20,7 +21,6 @@ mod down;
 mod events;
 mod expose;
 mod follow;
-mod given;
 mod help;
 mod install;
 mod keeper;
@@ -32,13 +32,13 @@ mod output;
 mod rbac;
 mod repair;
 mod replace;
-mod said;
 mod service;
 mod socket;
 mod status;
 mod table;
 mod token;
 mod up;
+mod view;
 mod why;
 
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ use std::ffi::OsString;
 use serde_json::json;
 
 use self::{
-    given::{Asked, Given, Length},
+    args::{Args, Asked, Length},
     output::{Output, Tone},
     table::{CONFIG, Command, JSON, SET},
 };
@@ -114,15 +114,15 @@ static SHOW_VERSION: Command = Command {
     about: "Print the version",
     options: &[JSON],
     examples: &["pipeops-agent version --json"],
-    run: Some(|given, output| Ok(version(given, output))),
+    run: Some(|args, output| Ok(version(args, output))),
     ..Command::BARE
 };
 
-/// Runs the command in `argv` and says how it ended.
-pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
+/// Runs the command of these words and says how it ended.
+pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
     let mut output = Output::of_process();
-    match given::parse(&PROGRAM, argv.skip(1)) {
-        Ok(Asked::Run(given)) => command(&given, &mut output),
+    match args::parse(&PROGRAM, words.skip(1)) {
+        Ok(Asked::Run(args)) => command(&args, &mut output),
         Ok(Asked::Help(path, length)) => {
             let text = help::text(&path, length, |title| output.toned(Tone::Strong, title));
             output.line(&text);
@@ -143,20 +143,20 @@ pub fn main(argv: impl Iterator<Item = OsString>) -> Exit {
     }
 }
 
-fn command(given: &Given, output: &mut Output) -> Exit {
+fn command(args: &Args, output: &mut Output) -> Exit {
     // A command without `run` is never given: see `Asked::Nothing`.
-    let Some(run) = given.command().run else {
+    let Some(run) = args.command().run else {
         return Exit::CouldNotRun;
     };
-    run(given, output).unwrap_or_else(|error| {
-        tell(&error, given, output);
+    run(args, output).unwrap_or_else(|error| {
+        tell(&error, args, output);
         Exit::CouldNotRun
     })
 }
 
 /// An error in the form that was asked for.
-fn tell(error: &Error, given: &Given, output: &mut Output) {
-    if given.has(JSON.long) {
+fn tell(error: &Error, args: &Args, output: &mut Output) {
+    if args.has(JSON.long) {
         output.json(&json!({ "error": error_json(error) }));
     } else {
         output.error(error);
@@ -164,12 +164,12 @@ fn tell(error: &Error, given: &Given, output: &mut Output) {
 }
 
 /// The settings that hold for this command line; the command has `--config`, and often `--set`.
-fn load(given: &Given) -> Loaded {
-    settings::load(&Sources::of_process(given.path("config"), given.all("set")))
+fn load(args: &Args) -> Loaded {
+    settings::load(&Sources::of_process(args.path("config"), args.all("set")))
 }
 
-fn run(given: &Given, output: &mut Output) -> Result<Exit> {
-    match load(given).settings() {
+fn run(args: &Args, output: &mut Output) -> Result<Exit> {
+    match load(args).settings() {
         Ok(settings) => daemon::run(settings),
         Err(problems) => {
             for problem in &problems {
@@ -180,8 +180,8 @@ fn run(given: &Given, output: &mut Output) -> Result<Exit> {
     }
 }
 
-fn version(given: &Given, output: &mut Output) -> Exit {
-    if given.has("json") {
+fn version(args: &Args, output: &mut Output) -> Exit {
+    if args.has("json") {
         let commit = Some(env!("BUILD_COMMIT")).filter(|commit| !commit.is_empty());
         output.json(&json!({
             "version": VERSION,

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::{
-    given::Given,
+    args::Args,
     output::Output,
     table::{Command, JSON, Opt, Takes},
 };
@@ -44,7 +44,7 @@ pub(super) static COMMAND: Command = Command {
             "LEVEL",
             "What a managed namespace must enforce; the same as access.pod_security",
         )
-        .default(PodSecurity::Baseline.word()),
+        .default(PodSecurity::Baseline.as_str()),
         Opt::value(
             "expose",
             Takes::Text,
@@ -63,21 +63,21 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn rbac(given: &Given, output: &mut Output) -> Result<Exit> {
-    let reach = if given.has("full") {
+fn rbac(args: &Args, output: &mut Output) -> Result<Exit> {
+    let reach = if args.has("full") {
         Reach::Full
     } else {
         Reach::Managed
     };
-    let word = given.text("pod-security").unwrap_or_default();
+    let word = args.text("pod-security").unwrap_or_default();
     let pod_security = PodSecurity::from_word(word).unwrap_or_default();
-    let name = given.text("namespace").unwrap_or_default();
+    let name = args.text("namespace").unwrap_or_default();
     let namespace = OwnNamespace::parse(name).map_err(|why| {
         Error::new(format!("the accounts cannot be in the namespace {name:?}"))
             .why(why)
             .fix("--namespace pipeops-system")
     })?;
-    let types = given.text("expose").unwrap_or_default();
+    let types = args.text("expose").unwrap_or_default();
     let named = types.split(',').map(str::trim);
     let named: Vec<&str> = named.filter(|word| !word.is_empty()).collect();
     let expose = Expose::from_words(&named).ok_or_else(|| {
@@ -86,12 +86,12 @@ fn rbac(given: &Given, output: &mut Output) -> Result<Exit> {
             .fix("--expose NodePort,LoadBalancer")
     })?;
     let manifest = Manifest::new(namespace, pod_security, reach).exposing(expose);
-    let (text, command) = if given.has("node-stats") {
+    let (text, command) = if args.has("node-stats") {
         (manifest.node_stats(), manifest.node_stats_command())
     } else {
         (manifest.text(), manifest.command())
     };
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "manifest": text, "apply": command }));
     } else {
         output.line(text.trim_end());

@@ -5,8 +5,8 @@ use std::io::{BufRead, IsTerminal};
 use serde_json::json;
 
 use super::{
+    args::Args,
     changes::{Hands, tell},
-    given::Given,
     load,
     output::{Output, Tone, columns, printable},
     table::{Argument, JSON, Need, Opt, Takes},
@@ -32,10 +32,10 @@ pub(super) const CHECK: Argument = Argument {
 };
 
 /// Repairs these checks, one after the other.
-pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Result<Exit> {
-    let loaded = load(given);
-    let hands = Hands::of(&loaded, given)?;
-    let is_json = given.has(JSON.long);
+pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result<Exit> {
+    let loaded = load(args);
+    let hands = Hands::of(&loaded, args)?;
+    let is_json = args.has(JSON.long);
     let mut plans = Vec::new();
     let mut failed: Vec<(Error, Vec<&str>)> = Vec::new();
     for check in checks {
@@ -62,7 +62,7 @@ pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Resu
     for (error, checks) in failed {
         output.warning(&error.within(checks.join(", ")));
     }
-    if is_json && !given.has(YES.long) {
+    if is_json && !args.has(YES.long) {
         output.json(&json!({ "plans": plans }));
         return Ok(Exit::Fine);
     }
@@ -73,7 +73,7 @@ pub(super) fn fix(given: &Given, output: &mut Output, checks: &[String]) -> Resu
     for plan in plans.into_iter().filter(|plan| plan.is_needed) {
         if !is_json {
             show(&plan, output);
-            if !given.has(YES.long) && !agreed(output)? {
+            if !args.has(YES.long) && !agreed(output)? {
                 output.line("left as it is\n");
                 continue;
             }

@@ -7,12 +7,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::{
+    args::Args,
     ask,
-    given::Given,
     install::{self, Basis, Plan, TOKEN_FILE, UNCHECKED},
     output::{Output, Tone, printable},
-    said::Said,
     table::{CONFIG, Command, JSON, Opt},
+    view::View,
 };
 use crate::{
     core::secret::Secret,
@@ -94,8 +94,8 @@ impl Found {
     }
 }
 
-fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, before) = install::now(given);
+fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
+    let (file, before) = install::now(args);
     let shown = before.shown();
     let is_set = |key: &str| {
         let found = shown.iter().find(|shown| shown.key.path == key);
@@ -120,38 +120,38 @@ fn replace(given: &Given, output: &mut Output) -> Result<Exit> {
     let plan = Plan::new(file, keys, Basis::Files, output)?;
 
     let own = plan.settings.pipeops.token.read().ok();
-    let token = match install::new_token(given, None)? {
+    let token = match install::new_token(args, None)? {
         Some(token) => token,
         None => own.clone().or_else(|| found.token.clone()).ok_or_else(|| {
             Error::new("cannot find the token of the agent in the cluster")
                 .fix("pass it: --token-file FILE, or PIPEOPS_TOKEN in the environment")
         })?,
     };
-    if !given.has("json") {
-        tell(&found, &plan, given, output);
+    if !args.has("json") {
+        tell(&found, &plan, args, output);
     }
-    if !ask::is_permitted(given, "Do it?")? {
+    if !ask::is_permitted(args, "Do it?")? {
         output.line("Nothing was changed.");
         return Ok(Exit::Problem);
     }
-    plan.check(&token, given, output)?;
+    plan.check(&token, args, output)?;
     if own.as_ref() != Some(&token) {
         plan.write_token(&token)?;
     }
     plan.write_keys()?;
-    let undo = stop(&found, &plan, given)?;
-    let line = if given.has("no-start") {
+    let undo = stop(&found, &plan, args)?;
+    let line = if args.has("no-start") {
         None
     } else {
         install::start(&plan)?
     };
-    told_end(&found, &undo, line, given, output);
+    told_end(&found, &undo, line, args, output);
     Ok(Exit::Fine)
 }
 
 /// What was done, and what is left to do.
-fn told_end(found: &Found, undo: &str, line: Option<String>, given: &Given, output: &mut Output) {
-    if given.has("json") {
+fn told_end(found: &Found, undo: &str, line: Option<String>, args: &Args, output: &mut Output) {
+    if args.has("json") {
         output.json(&json!({
             "namespace": found.namespace, "deployment": found.name, "image": found.image, "undo": undo, "run": line,
         }));
@@ -168,15 +168,15 @@ fn told_end(found: &Found, undo: &str, line: Option<String>, given: &Given, outp
         Some(line) => output.line(&format!(
             "No service is installed, so this agent will not start at boot. Run it: {line}"
         )),
-        None if given.has("no-start") => {}
+        None if args.has("no-start") => {}
         None => output.line("This agent was started: pipeops-agent status"),
     }
 }
 
-fn tell(found: &Found, plan: &Plan, given: &Given, output: &mut Output) {
+fn tell(found: &Found, plan: &Plan, args: &Args, output: &mut Output) {
     let title = format!("{}/{} runs {}", found.namespace, found.name, found.image);
     output.line(&output.toned(Tone::Strong, &printable(&title)));
-    let act = if given.has("remove") {
+    let act = if args.has("remove") {
         format!(
             "delete it, and keep its manifest in {}",
             manifest_path(plan).display()
@@ -204,9 +204,9 @@ fn manifest_path(plan: &Plan) -> std::path::PathBuf {
 }
 
 /// Stops it; says how that is undone.
-fn stop(found: &Found, plan: &Plan, given: &Given) -> Result<String> {
+fn stop(found: &Found, plan: &Plan, args: &Args) -> Result<String> {
     let path = found.path();
-    if given.has("remove") {
+    if args.has("remove") {
         let kept = manifest_path(plan);
         // Values of its environment may be secrets.
         files::replace(&kept, found.manifest.to_string().as_bytes(), files::PRIVATE)?;
@@ -236,7 +236,7 @@ async fn find(client: &Client, namespace: &str) -> Result<Found> {
         .get(&path)
         .await
         .map_err(|error| cannot().because(&error))?;
-    let all: Vec<Said<'_>> = Said::new(&list).list("items").collect();
+    let all: Vec<View<'_>> = View::new(&list).list("items").collect();
     let [one] = all.as_slice() else {
         return Err(Error::new(format!(
             "there are {} Deployments of it in the namespace {namespace}", all.len()
@@ -289,7 +289,7 @@ async fn find(client: &Client, namespace: &str) -> Result<Found> {
 }
 
 /// The value of a variable: as it stands, or out of the Secret or ConfigMap that it names.
-async fn value_of(client: &Client, namespace: &str, variable: Said<'_>) -> Option<String> {
+async fn value_of(client: &Client, namespace: &str, variable: View<'_>) -> Option<String> {
     if let Some(value) = variable.maybe("value") {
         return Some(value.to_owned());
     }
@@ -319,7 +319,7 @@ async fn entry(
     }
     let path = format!("/api/v1/namespaces/{namespace}/{resource}/{name}");
     let object: Value = client.get(&path).await.ok()?;
-    let value = Said::new(&object).at("data").maybe(key)?;
+    let value = View::new(&object).at("data").maybe(key)?;
     match resource {
         "secrets" => String::from_utf8(STANDARD.decode(value).ok()?).ok(),
         _ => Some(value.to_owned()),

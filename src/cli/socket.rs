@@ -20,7 +20,7 @@ use nix::{
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{given::Given, load, said::Said, service};
+use super::{args::Args, load, service, view::View};
 use crate::{
     config::Loaded,
     core::time::Mono,
@@ -79,14 +79,14 @@ impl Answer {
 
     /// Why the agent does not do `what`: the answer to a request that it refused.
     pub(super) fn refusal(&self, what: &str) -> Error {
-        let said: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        let said = Said::new(&said);
-        if said.text("error").is_empty() {
+        let view: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let view = View::new(&view);
+        if view.text("error").is_empty() {
             return odd(format!("HTTP status {}", self.code));
         }
         Error {
-            fix: said.maybe("fix").map(str::to_owned),
-            ..Error::new(what).why(said.text("error"))
+            fix: view.maybe("fix").map(str::to_owned),
+            ..Error::new(what).why(view.text("error"))
         }
     }
 }
@@ -139,8 +139,8 @@ pub(super) enum Ask<'a> {
 }
 
 /// The sockets to try: the one that was named, else the one of these settings and the one of the service.
-pub(super) fn candidates(given: &Given, of_settings: &Loaded) -> Vec<PathBuf> {
-    match given.path("socket") {
+pub(super) fn candidates(args: &Args, of_settings: &Loaded) -> Vec<PathBuf> {
+    match args.path("socket") {
         Some(named) => vec![named],
         None => candidates_of(of_settings),
     }
@@ -156,8 +156,8 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Vec<PathBuf> {
 }
 
 /// What the agent of this command line says to `what`, or why it does not do `cannot`.
-pub(super) fn say(given: &Given, what: &Ask<'_>, cannot: &str) -> Result<Value> {
-    let answer = ask(&candidates(given, &load(given)), what).map_err(|silence| silence.error)?;
+pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
+    let answer = ask(&candidates(args, &load(args)), what).map_err(|silence| silence.error)?;
     answer.fine(cannot)
 }
 
@@ -207,12 +207,12 @@ pub(super) enum Lost {
 /// Opens a stream at `path`, or says why the agent does not do `cannot`. `silence` is how long it may say nothing; with `last_id` it goes on
 /// behind that message.
 pub(super) fn flow(
-    given: &Given,
+    args: &Args,
     path: &str,
     (silence, last_id): (Option<Duration>, Option<u64>),
     cannot: &str,
 ) -> Result<Flow> {
-    let sockets = candidates(given, &load(given));
+    let sockets = candidates(args, &load(args));
     let (stream, socket) = connect(&sockets).map_err(|silence| silence.error.retry(Retry::Soon))?;
     let wire = Wire {
         stream,

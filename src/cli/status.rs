@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    given::Given,
+    args::Args,
     load,
     output::{Output, Tone, ago, columns, printable, size},
-    said::Said,
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET},
+    view::View,
 };
 use crate::{
     core::{
@@ -54,20 +54,20 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn status(given: &Given, output: &mut Output) -> Result<Exit> {
-    if given.has("watch") {
-        return Ok(watch(given, output));
+fn status(args: &Args, output: &mut Output) -> Result<Exit> {
+    if args.has("watch") {
+        return Ok(watch(args, output));
     }
-    let status = asked(given, &Ask::Test(api::STATUS_FRESH_PATH))?;
-    if given.has("json") {
+    let status = asked(args, &Ask::Test(api::STATUS_FRESH_PATH))?;
+    if args.has("json") {
         // As the agent said it: it may know more than this program.
         output.json(&status);
     } else {
-        for line in told(Said::new(&status), clock::now().wall, output) {
+        for line in told(View::new(&status), clock::now().wall, output) {
             output.line(&line);
         }
     }
-    Ok(if is_wrong(Said::new(&status)) {
+    Ok(if is_wrong(View::new(&status)) {
         Exit::Problem
     } else {
         Exit::Fine
@@ -75,38 +75,38 @@ fn status(given: &Given, output: &mut Output) -> Result<Exit> {
 }
 
 /// What the agent says about itself.
-pub(super) fn fetch(given: &Given) -> Result<Value> {
-    asked(given, &Ask::Test(api::STATUS_PATH))
+pub(super) fn fetch(args: &Args) -> Result<Value> {
+    asked(args, &Ask::Test(api::STATUS_PATH))
 }
 
-fn asked(given: &Given, ask: &Ask<'_>) -> Result<Value> {
-    let sockets = socket::candidates(given, &load(given));
+fn asked(args: &Args, ask: &Ask<'_>) -> Result<Value> {
+    let sockets = socket::candidates(args, &load(args));
     let answer = socket::ask(&sockets, ask).map_err(|silence| silence.error)?;
     let status = answer.fine("the agent refused to return its status")?;
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
-    if Said::new(&status).text("summary").is_empty() {
+    if View::new(&status).text("summary").is_empty() {
         return Err(socket::odd("it has no summary"));
     }
     Ok(status)
 }
 
 /// Until somebody ends it, or nobody reads any more.
-fn watch(given: &Given, output: &mut Output) -> Exit {
-    let is_drawn = output.is_drawn() && !given.has("json");
+fn watch(args: &Args, output: &mut Output) -> Exit {
+    let is_drawn = output.is_drawn() && !args.has("json");
     let mut last = String::new();
     while !output.is_over() {
-        let asked = fetch(given);
+        let asked = fetch(args);
         let now = clock::now().wall;
         let shown = match &asked {
-            Ok(status) if is_drawn => told(Said::new(status), now, output).join("\n"),
-            Ok(status) => line(Said::new(status)),
-            Err(error) if given.has("json") => {
+            Ok(status) if is_drawn => told(View::new(status), now, output).join("\n"),
+            Ok(status) => line(View::new(status)),
+            Err(error) if args.has("json") => {
                 serde_json::json!({ "error": super::error_json(error) }).to_string()
             }
             Err(error) => silent(error, output),
         };
         let news = match &asked {
-            Ok(status) => changes(Said::new(status)).to_string(),
+            Ok(status) => changes(View::new(status)).to_string(),
             Err(_) => shown.clone(),
         };
         if is_drawn {
@@ -115,8 +115,8 @@ fn watch(given: &Given, output: &mut Output) -> Exit {
         } else if news != last {
             match &asked {
                 // The whole of it: what decided that it is told is only a part.
-                Ok(status) if given.has("json") => output.json_line(status),
-                Err(error) if given.has("json") => {
+                Ok(status) if args.has("json") => output.json_line(status),
+                Err(error) if args.has("json") => {
                     output.json_line(&serde_json::json!({ "error": super::error_json(error) }));
                 }
                 Ok(_) | Err(_) => output.line(&format!("{} {shown}", now.rfc3339())),
@@ -133,7 +133,7 @@ fn silent(error: &Error, output: &Output) -> String {
 }
 
 /// What a change is of: not the ages and counters, which are always other ones.
-fn changes(status: Said<'_>) -> Value {
+fn changes(status: View<'_>) -> Value {
     let code = code(status).unwrap_or_else(|| status.text("summary"));
     let parts = [
         status.at("conditions"),
@@ -146,7 +146,7 @@ fn changes(status: Said<'_>) -> Value {
 }
 
 /// The status in a line.
-fn line(status: Said<'_>) -> String {
+fn line(status: View<'_>) -> String {
     let (link, cluster) = (status.at("link"), status.at("cluster"));
     let parts = [("link", link), ("cluster", cluster)];
     let parts = parts.map(|(name, part)| format!("{name} {}", part.text("state")));
@@ -158,12 +158,12 @@ fn line(status: Said<'_>) -> String {
 }
 
 /// Notes are told, but nothing is wrong with them.
-pub(super) fn is_wrong(status: Said<'_>) -> bool {
+pub(super) fn is_wrong(status: View<'_>) -> bool {
     let mut conditions = status.list("conditions");
     conditions.any(|condition| condition.text("severity") != "note")
 }
 
-fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+fn told(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let mut lines = verdict(status, now, output);
     lines.push(String::new());
     let others = status.list("conditions").filter(|condition| {
@@ -200,7 +200,7 @@ fn told(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
 }
 
 /// The first line with what belongs to it: since when, how old the knowledge is, the reason where it says more, and the fix.
-pub(super) fn verdict(status: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+pub(super) fn verdict(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let verdict = status.at("verdict");
     let tone = match is_wrong(status) {
         true if status
@@ -240,13 +240,13 @@ pub(super) fn verdict(status: Said<'_>, now: Wall, output: &Output) -> Vec<Strin
 }
 
 /// The code of the verdict; `None`: the agent is from before it.
-fn code(status: Said<'_>) -> Option<&str> {
+fn code(status: View<'_>) -> Option<&str> {
     let code = status.at("verdict").maybe("code");
     code.filter(|code| !code.is_empty())
 }
 
 /// Whether the first line is about this condition.
-fn is_the_verdict(condition: Said<'_>, status: Said<'_>) -> bool {
+fn is_the_verdict(condition: View<'_>, status: View<'_>) -> bool {
     match code(status) {
         Some(code) => condition.text("id") == code,
         None => condition.text("sentence") == status.text("summary"),
@@ -254,7 +254,7 @@ fn is_the_verdict(condition: Said<'_>, status: Said<'_>) -> bool {
 }
 
 /// Since when it is so, and how old that is: ` (for 1 h, checked 8 s ago)`.
-fn ages(verdict: Said<'_>, now: Wall) -> String {
+fn ages(verdict: View<'_>, now: Wall) -> String {
     // The sentence of a silent cluster has its age.
     let is_told = verdict.text("code") == UNREACHABLE;
     let since = verdict.maybe("since").filter(|_| !is_told);
@@ -273,7 +273,7 @@ fn ages(verdict: Said<'_>, now: Wall) -> String {
 }
 
 /// The parts that cannot do what they are for, with their reasons, as far as they were not told; none where all can.
-fn unready(readiness: Said<'_>, above: &str) -> Option<String> {
+fn unready(readiness: View<'_>, above: &str) -> Option<String> {
     let parts = readiness.list("parts");
     let parts = parts.filter(|part| part.flag("ready") == Some(false));
     let parts = parts.filter_map(|part| match part.maybe("sentence") {
@@ -301,7 +301,7 @@ pub(super) fn sentence(summary: &str) -> String {
 }
 
 /// A condition with how long it has held, and its fix below it.
-pub(super) fn told_condition(condition: Said<'_>, now: Wall, output: &Output) -> Vec<String> {
+pub(super) fn told_condition(condition: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let severity = condition.text("severity");
     let word = output.toned(
         Tone::of_severity(severity),
@@ -320,17 +320,17 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn named(part: Said<'_>, name: &str) -> Option<String> {
+fn named(part: View<'_>, name: &str) -> Option<String> {
     part.maybe(name).map(str::to_owned)
 }
 
-fn duration(part: Said<'_>, name: &str) -> Option<String> {
+fn duration(part: View<'_>, name: &str) -> Option<String> {
     let seconds = Duration::try_from_secs_f64(part.number(name)?).ok()?;
     Some(in_words(seconds))
 }
 
 /// The link in a line.
-pub(super) fn link(link: Said<'_>, now: Wall, above: &str) -> String {
+pub(super) fn link(link: View<'_>, now: Wall, above: &str) -> String {
     let state = link.text("state");
     let since = link.maybe("since").and_then(|since| ago(since, now));
     joined([
@@ -354,7 +354,7 @@ pub(super) fn link(link: Said<'_>, now: Wall, above: &str) -> String {
     ])
 }
 
-fn cluster(cluster: Said<'_>, above: &str) -> String {
+fn cluster(cluster: View<'_>, above: &str) -> String {
     joined([
         Some(match cluster.text("state") {
             "none" => "no cluster; name one with KUBECONFIG or agent.kubeconfig".to_owned(),
@@ -370,7 +370,7 @@ fn cluster(cluster: Said<'_>, above: &str) -> String {
 }
 
 /// Nodes and Pods, with their age where it is more than that of a cluster that answers.
-fn numbers(cluster: Said<'_>) -> Option<String> {
+fn numbers(cluster: View<'_>) -> Option<String> {
     let nodes = match (cluster.count("nodes_ready"), cluster.count("nodes")) {
         (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
         (None, Some(nodes)) => Some(format!("{nodes} nodes")),
@@ -389,7 +389,7 @@ fn numbers(cluster: Said<'_>) -> Option<String> {
     })
 }
 
-fn host(host: Said<'_>) -> String {
+fn host(host: View<'_>) -> String {
     let share = |name: &str, percent: &str, bytes: &str| {
         let percent = host.number(percent)?;
         Some(match host.count(bytes) {
@@ -412,7 +412,7 @@ fn host(host: Said<'_>) -> String {
     ])
 }
 
-fn access(access: Said<'_>) -> String {
+fn access(access: View<'_>) -> String {
     match (access.text("level"), access.maybe("tightened_from")) {
         ("", _) => "not known".to_owned(),
         (level, None) => level.to_owned(),
@@ -423,7 +423,7 @@ fn access(access: Said<'_>) -> String {
 }
 
 /// Where the page is, and what somebody compares who opens it from elsewhere.
-fn page(dashboard: Said<'_>) -> Vec<(&'static str, String)> {
+fn page(dashboard: View<'_>) -> Vec<(&'static str, String)> {
     let urls = dashboard.list("urls");
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
     let mut rows = Vec::new();
@@ -436,7 +436,7 @@ fn page(dashboard: Said<'_>) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn traffic(load: Said<'_>, link: Said<'_>) -> String {
+fn traffic(load: View<'_>, link: View<'_>) -> String {
     let some = |name: &str| load.count(name).filter(|count| *count > 0);
     let bytes = |name: &str| size(link.count(name).unwrap_or(0));
     joined([
@@ -454,7 +454,7 @@ fn traffic(load: Said<'_>, link: Said<'_>) -> String {
     ])
 }
 
-fn agent(status: Said<'_>) -> String {
+fn agent(status: View<'_>) -> String {
     joined([
         Some(format!("version {}", status.text("version"))),
         named(status, "agent_id"),
@@ -477,12 +477,12 @@ mod tests {
         Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
     }
 
-    fn said(status: &Status) -> Value {
+    fn view(status: &Status) -> Value {
         serde_json::to_value(status).unwrap()
     }
 
     fn text(status: &Status) -> String {
-        told(Said::new(&said(status)), now(), &Output::plain()).join("\n")
+        told(View::new(&view(status)), now(), &Output::plain()).join("\n")
     }
 
     #[test]
@@ -510,7 +510,7 @@ mod tests {
         let wanted = "The control plane refuses the token; and one more condition (for 1 h, checked 3 s ago)\n  \
                       The control plane refuses the token: 401\n  fix: write a new token\n\n";
         assert!(text.starts_with(wanted), "{text}");
-        assert!(is_wrong(Said::new(&said(&status))));
+        assert!(is_wrong(View::new(&view(&status))));
     }
 
     #[test]
@@ -584,7 +584,7 @@ mod tests {
             }],
             ..Status::default()
         };
-        assert!(!is_wrong(Said::new(&said(&status))));
+        assert!(!is_wrong(View::new(&view(&status))));
     }
 
     #[test]
@@ -663,11 +663,11 @@ mod tests {
     #[test]
     fn ages_and_counters_are_no_change() {
         let mut status = Status::default();
-        let before = changes(Said::new(&said(&status)));
+        let before = changes(View::new(&view(&status)));
         status.uptime_s = 9;
         status.link.sent_bytes = 9;
-        assert_eq!(changes(Said::new(&said(&status))), before);
+        assert_eq!(changes(View::new(&view(&status))), before);
         status.link.state = "waiting".to_owned();
-        assert_ne!(changes(Said::new(&said(&status))), before);
+        assert_ne!(changes(View::new(&view(&status))), before);
     }
 }

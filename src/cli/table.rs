@@ -2,7 +2,7 @@
 //!
 //! It parses nothing and prints nothing.
 
-use super::{given::Given, output::Output};
+use super::{args::Args, output::Output};
 use crate::error::{Exit, Result};
 
 /// A command, or a family of them.
@@ -29,7 +29,7 @@ pub(super) struct Command {
     /// Called by our own scripts only: left out of help, manual, completions and suggestions.
     pub(super) is_internal: bool,
     /// What it does; `None` where a command below it must be named. An error that it returns is printed by the caller.
-    pub(super) run: Option<fn(&Given, &mut Output) -> Result<Exit>>,
+    pub(super) run: Option<fn(&Args, &mut Output) -> Result<Exit>>,
 }
 
 impl Command {

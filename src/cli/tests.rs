@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, os::unix::ffi::OsStringExt};
 
 use super::{
-    given::{called, options, parse},
+    args::{called, options, parse},
     table::Takes,
     *,
 };
@@ -43,9 +43,9 @@ fn read(line: &str) -> Result<Asked> {
     )
 }
 
-fn given(line: &str) -> Given {
+fn args(line: &str) -> Args {
     match read(line) {
-        Ok(Asked::Run(given)) => given,
+        Ok(Asked::Run(args)) => args,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -99,12 +99,12 @@ fn every_example_is_a_command_line_that_can_run() {
     let mut count = 0;
     for path in all() {
         for example in path.last().unwrap().examples {
-            let Ok(Asked::Run(given)) = parse(&PROGRAM, words(example).into_iter()) else {
+            let Ok(Asked::Run(args)) = parse(&PROGRAM, words(example).into_iter()) else {
                 panic!("{example}");
             };
             // Examples of a family may be of any command in it.
             assert!(example.contains(&called(&path)), "{example}");
-            assert!(given.command().run.is_some());
+            assert!(args.command().run.is_some());
             count += 1;
         }
     }
@@ -113,29 +113,29 @@ fn every_example_is_a_command_line_that_can_run() {
 
 #[test]
 fn values_are_taken_in_every_way_that_people_write_them() {
-    let given = given("access --json test --set a=1 --set=b=2 GET -- --odd");
-    assert!(given.has("json") && !given.has("socket"));
-    assert_eq!(given.all("set"), ["a=1", "b=2"]);
-    assert_eq!(given.text("METHOD"), Some("GET"));
-    assert_eq!(given.text("PATH"), Some("--odd"));
+    let args = args("access --json test --set a=1 --set=b=2 GET -- --odd");
+    assert!(args.has("json") && !args.has("socket"));
+    assert_eq!(args.all("set"), ["a=1", "b=2"]);
+    assert_eq!(args.text("METHOD"), Some("GET"));
+    assert_eq!(args.text("PATH"), Some("--odd"));
 }
 
 #[test]
 fn a_default_holds_until_something_is_given() {
-    assert_eq!(given("metrics query").text("last"), Some("24h"));
-    assert_eq!(given("metrics query --last 1h").text("last"), Some("1h"));
-    assert_eq!(given("metrics query --from x").text("from"), Some("x"));
-    assert_eq!(given("status").text("socket"), None);
+    assert_eq!(args("metrics query").text("last"), Some("24h"));
+    assert_eq!(args("metrics query --last 1h").text("last"), Some("1h"));
+    assert_eq!(args("metrics query --from x").text("from"), Some("x"));
+    assert_eq!(args("status").text("socket"), None);
 }
 
 #[test]
 fn a_path_may_be_made_of_any_bytes_and_a_text_may_not() {
     let odd = OsString::from_vec(b"a\xffb".to_vec());
     let line = ["status", "--socket"].map(OsString::from).into_iter();
-    let Ok(Asked::Run(given)) = parse(&PROGRAM, line.chain([odd.clone()])) else {
+    let Ok(Asked::Run(args)) = parse(&PROGRAM, line.chain([odd.clone()])) else {
         panic!("a path is refused");
     };
-    assert_eq!(given.path("socket").unwrap().as_os_str(), odd);
+    assert_eq!(args.path("socket").unwrap().as_os_str(), odd);
     let line = ["status", "--set"].map(OsString::from).into_iter();
     let refused = parse(&PROGRAM, line.chain([odd])).unwrap_err();
     assert!(refused.what.contains("not valid UTF-8"), "{refused}");

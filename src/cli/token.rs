@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    given::Given,
+    args::Args,
     install::{self, Basis, Plan, TOKEN_FILE, UNCHECKED},
     output::Output,
     table::{CONFIG, Command, JSON},
@@ -34,12 +34,12 @@ static ROTATE: Command = Command {
     ..Command::BARE
 };
 
-fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, _) = install::now(given);
+fn rotate(args: &Args, output: &mut Output) -> Result<Exit> {
+    let (file, _) = install::now(args);
     let plan = Plan::new(file, Vec::new(), Basis::Process, output)?;
     let path = plan.token_file()?.to_owned();
     install::check_may_write(&path, "token rotate")?;
-    let token = install::new_token(given, Some("New token of this cluster"))?
+    let token = install::new_token(args, Some("New token of this cluster"))?
         .ok_or_else(|| Error::new("no new token was given"))?;
     let is_same = plan
         .settings
@@ -47,11 +47,11 @@ fn rotate(given: &Given, output: &mut Output) -> Result<Exit> {
         .token
         .read()
         .is_ok_and(|old| old == token);
-    plan.check(&token, given, output)?;
+    plan.check(&token, args, output)?;
     if !is_same {
         plan.write_token(&token)?;
     }
-    if given.has("json") {
+    if args.has("json") {
         output.json(&json!({ "path": path, "changed": !is_same }));
     } else if is_same {
         output.line("This is the current token: nothing was changed.");

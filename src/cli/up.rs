@@ -6,19 +6,19 @@ use serde_json::json;
 use smol::{Timer, block_on};
 
 use super::{
+    args::Args,
     ask,
-    given::Given,
     install::{self, Basis, Plan, TOKEN_FILE, UNCHECKED},
     load,
     output::{Output, Tone, printable},
-    said::Said,
     service,
     socket::{self, Ask},
     status,
     table::{CONFIG, Command, JSON, Opt, Takes},
+    view::View,
 };
 use crate::{
-    config::{Given as Wish, Loaded},
+    config::{Loaded, Override},
     error::{Error, Exit, Result},
     host::{clock, facts::hostname},
     wire::api::STATUS_PATH,
@@ -75,13 +75,13 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-fn up(given: &Given, output: &mut Output) -> Result<Exit> {
-    let (file, before) = install::now(given);
+fn up(args: &Args, output: &mut Output) -> Result<Exit> {
+    let (file, before) = install::now(args);
     install::check_may_write(&file, "up")?;
-    let mut keys = wishes(given, &file, &before);
+    let mut keys = wishes(args, &file, &before);
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     let has_token = plan.settings.pipeops.token.read().is_ok();
-    if !has_token && !ask::is_possible() && !install::is_token_given(given) {
+    if !has_token && !ask::is_possible() && !install::is_token_given(args) {
         return Err(Error::new("no token was given")
             .why("standard input is not a terminal, so it cannot be prompted for")
             .fix("pass it in a file: sudo pipeops-agent up --token-file FILE"));
@@ -95,24 +95,24 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
             "the name that was typed",
         ));
     }
-    let token = install::new_token(given, (!has_token).then_some("Token of this cluster"))?;
+    let token = install::new_token(args, (!has_token).then_some("Token of this cluster"))?;
     let plan = Plan::new(file, keys, Basis::Files, output)?;
     let shown = match &token {
         Some(token) => token.clone(),
         None => plan.settings.pipeops.token.read()?,
     };
-    plan.check(&shown, given, output)?;
+    plan.check(&shown, args, output)?;
     if let Some(token) = &token {
         plan.write_token(token)?;
     }
     let written = plan.write_keys()?;
     warn_of_unreadable(&plan, output);
-    let line = if given.has("no-start") {
+    let line = if args.has("no-start") {
         None
     } else {
         install::start(&plan)?
     };
-    if !given.has("json") {
+    if !args.has("json") {
         if let Some(written) = &written {
             output.line(&format!("Settings written to {}.", written.display()));
         }
@@ -123,30 +123,30 @@ fn up(given: &Given, output: &mut Output) -> Result<Exit> {
             ));
         }
     }
-    let is_started = !given.has("no-start") && line.is_none();
-    if given.has("json") {
+    let is_started = !args.has("no-start") && line.is_none();
+    if args.has("json") {
         output.json(&json!({ "settings": written, "started": is_started, "run": line }));
     }
-    if let Some(line) = line.filter(|_| !given.has("json")) {
+    if let Some(line) = line.filter(|_| !args.has("json")) {
         output.line(&format!(
             "No service is installed, so the agent will not start at boot. Run it: {line}"
         ));
     }
     if is_started {
-        return first_words(given, output);
+        return first_words(args, output);
     }
     Ok(Exit::Fine)
 }
 
 /// What is to be written: what was given by options and in the environment, and what a new machine needs.
-fn wishes(given: &Given, file: &Path, before: &Loaded) -> Vec<Wish> {
+fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
     let mut keys = install::from_environment(before, false);
     for (name, option, key) in [
         ("api-url", "--api-url", "pipeops.api_url"),
         ("cluster-name", "--cluster-name", "pipeops.cluster_name"),
         ("access", "--access", "access.level"),
     ] {
-        if let Some(value) = given.text(name) {
+        if let Some(value) = args.text(name) {
             keys.retain(|wish| wish.key != key);
             keys.push(install::wish(key, value, option));
         }
@@ -173,23 +173,23 @@ fn warn_of_unreadable(plan: &Plan, output: &mut Output) {
 }
 
 /// The status of the agent that was just started, as soon as its link is up, or when that takes too long.
-fn first_words(given: &Given, output: &mut Output) -> Result<Exit> {
-    let sockets = socket::candidates_of(&load(given));
+fn first_words(args: &Args, output: &mut Output) -> Result<Exit> {
+    let sockets = socket::candidates_of(&load(args));
     let until = clock::now().mono.after(ANSWERS_WITHIN);
     loop {
         let asked = socket::ask(&sockets, &Ask::Get(STATUS_PATH)).map_err(|silence| silence.error);
         match asked.and_then(|answer| answer.fine("the agent did not return its status")) {
             Ok(value) => {
-                let said = Said::new(&value);
-                let is_wrong = status::is_wrong(said);
+                let view = View::new(&value);
+                let is_wrong = status::is_wrong(view);
                 let is_early = !until.since(clock::now().mono).is_zero();
-                if is_early && BUSY.contains(&said.at("link").text("state")) {
+                if is_early && BUSY.contains(&view.at("link").text("state")) {
                     block_on(Timer::after(LOOK_EVERY));
                     continue;
                 }
-                if !given.has("json") {
+                if !args.has("json") {
                     let tone = if is_wrong { Tone::Doubtful } else { Tone::Good };
-                    let sentence = status::sentence(said.text("summary"));
+                    let sentence = status::sentence(view.text("summary"));
                     output.line(&output.toned(tone, &printable(&sentence)));
                 }
                 return Ok(if is_wrong { Exit::Problem } else { Exit::Fine });

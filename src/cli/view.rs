@@ -7,9 +7,9 @@ use serde_json::Value;
 
 /// A value somewhere in an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said<'a>(&'a Value);
+pub(super) struct View<'a>(&'a Value);
 
-impl<'a> Said<'a> {
+impl<'a> View<'a> {
     /// The whole answer.
     pub(super) fn new(value: &'a Value) -> Self {
         Self(value)
@@ -46,9 +46,9 @@ impl<'a> Said<'a> {
     }
 
     /// Every part of the list of this name.
-    pub(super) fn list(self, name: &str) -> impl DoubleEndedIterator<Item = Said<'a>> + Clone {
+    pub(super) fn list(self, name: &str) -> impl DoubleEndedIterator<Item = View<'a>> + Clone {
         let list = self.0.get(name).and_then(Value::as_array);
-        list.map_or(&[][..], Vec::as_slice).iter().map(Said)
+        list.map_or(&[][..], Vec::as_slice).iter().map(View)
     }
 
     /// As it was said.

@@ -3,14 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{
-    events,
-    given::Given,
-    link, logs,
+    args::Args,
+    events, link, logs,
     output::{Output, Tone, printable},
-    said::Said,
     socket::{self, Ask},
     status,
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
+    view::View,
 };
 use crate::{
     config::keys::nearest,
@@ -56,10 +55,10 @@ struct Known {
 }
 
 impl Known {
-    fn ask(given: &Given) -> Result<Self> {
-        let status = status::fetch(given)?;
+    fn ask(args: &Args) -> Result<Self> {
+        let status = status::fetch(args)?;
         // An agent of another version, or a part of it that is broken: the rest is told all the same.
-        let part = |ask| socket::say(given, &ask, "").unwrap_or_default();
+        let part = |ask| socket::say(args, &ask, "").unwrap_or_default();
         Ok(Self {
             status,
             host: part(Ask::Test(HOST_PATH)),
@@ -69,20 +68,20 @@ impl Known {
         })
     }
 
-    fn conditions(&self) -> impl Iterator<Item = Said<'_>> {
-        Said::new(&self.status).list("conditions")
+    fn conditions(&self) -> impl Iterator<Item = View<'_>> {
+        View::new(&self.status).list("conditions")
     }
 
-    fn parts(&self) -> impl Iterator<Item = Said<'_>> {
-        Said::new(&self.status).at("readiness").list("parts")
+    fn parts(&self) -> impl Iterator<Item = View<'_>> {
+        View::new(&self.status).at("readiness").list("parts")
     }
 
-    fn figures(&self) -> impl Iterator<Item = Said<'_>> {
-        Said::new(&self.host).list("figures")
+    fn figures(&self) -> impl Iterator<Item = View<'_>> {
+        View::new(&self.host).list("figures")
     }
 
-    fn checks(&self) -> impl Iterator<Item = Said<'_>> {
-        Said::new(&self.problems).list("checks")
+    fn checks(&self) -> impl Iterator<Item = View<'_>> {
+        View::new(&self.problems).list("checks")
     }
 
     /// Every id that can be asked for.
@@ -99,21 +98,21 @@ impl Known {
 /// What is known of one thing.
 struct Evidence<'a> {
     about: String,
-    conditions: Vec<Said<'a>>,
-    parts: Vec<Said<'a>>,
-    figures: Vec<Said<'a>>,
-    checks: Vec<Said<'a>>,
-    events: Vec<Said<'a>>,
-    logs: Vec<Said<'a>>,
+    conditions: Vec<View<'a>>,
+    parts: Vec<View<'a>>,
+    figures: Vec<View<'a>>,
+    checks: Vec<View<'a>>,
+    events: Vec<View<'a>>,
+    logs: Vec<View<'a>>,
 }
 
-fn why(given: &Given, output: &mut Output) -> Result<Exit> {
-    let known = Known::ask(given)?;
+fn why(args: &Args, output: &mut Output) -> Result<Exit> {
+    let known = Known::ask(args)?;
     let wrong = || known.conditions().map(|it| it.text("id").to_owned());
-    let named = given.text("THING").map(|thing| vec![thing.to_lowercase()]);
+    let named = args.text("THING").map(|thing| vec![thing.to_lowercase()]);
     let things = named.unwrap_or_else(|| wrong().collect());
     if things.is_empty() {
-        return Ok(nothing_wrong(&known, given, output));
+        return Ok(nothing_wrong(&known, args, output));
     }
     let evidence: Vec<Evidence<'_>> = things.iter().map(|thing| gather(&known, thing)).collect();
     if let Some(unknown) = evidence.iter().find(|it| it.is_empty()) {
@@ -126,8 +125,8 @@ fn why(given: &Given, output: &mut Output) -> Result<Exit> {
         }));
     }
     let is_about_link = evidence.iter().any(|it| room(&it.about) == "link");
-    let ladder = is_about_link.then(|| link::diagnosis(given).ok()).flatten();
-    if given.has("json") {
+    let ladder = is_about_link.then(|| link::diagnosis(args).ok()).flatten();
+    if args.has("json") {
         let evidence: Vec<Value> = evidence.iter().map(Evidence::json).collect();
         output.json(&json!({ "evidence": evidence, "diagnosis": ladder }));
     } else {
@@ -139,7 +138,7 @@ fn why(given: &Given, output: &mut Output) -> Result<Exit> {
         }
         if let Some(ladder) = &ladder {
             heading("Connection to the control plane", output);
-            for line in link::steps(Said::new(ladder), output) {
+            for line in link::steps(View::new(ladder), output) {
                 output.line(&line);
             }
         }
@@ -148,9 +147,9 @@ fn why(given: &Given, output: &mut Output) -> Result<Exit> {
     Ok(if is_wrong { Exit::Problem } else { Exit::Fine })
 }
 
-fn nothing_wrong(known: &Known, given: &Given, output: &mut Output) -> Exit {
-    let status = Said::new(&known.status);
-    if given.has("json") {
+fn nothing_wrong(known: &Known, args: &Args, output: &mut Output) -> Exit {
+    let status = View::new(&known.status);
+    if args.has("json") {
         output.json(&json!({ "evidence": [], "summary": status.text("summary") }));
         return Exit::Fine;
     }
@@ -173,7 +172,7 @@ fn room(id: &str) -> &str {
 }
 
 fn gather<'a>(known: &'a Known, thing: &str) -> Evidence<'a> {
-    let is_it = |it: &Said<'_>| {
+    let is_it = |it: &View<'_>| {
         let id = it.text("id");
         id == thing || (!thing.contains('.') && room(id) == thing)
     };
@@ -202,10 +201,10 @@ fn gather<'a>(known: &'a Known, thing: &str) -> Evidence<'a> {
     }
     let ids: Vec<&str> = conditions.iter().map(|it| it.text("id")).collect();
     let is_named = |text: &str| ids.contains(&text) || room(text) == room(thing);
-    let events = Said::new(&known.events).list("events");
+    let events = View::new(&known.events).list("events");
     let events = events.filter(|it| is_named(it.text("reason")) || is_named(it.text("subject")));
     let start = format!("{}:", room(thing));
-    let logs = Said::new(&known.logs).list("lines");
+    let logs = View::new(&known.logs).list("lines");
     let logs = logs.filter(|it| {
         let text = it.text("text");
         text.starts_with(&start) || ids.iter().any(|id| text.contains(id))
@@ -234,7 +233,7 @@ impl Evidence<'_> {
     }
 
     fn is_wrong(&self) -> bool {
-        let is_bad = |it: &Said<'_>| it.text("severity") != "note";
+        let is_bad = |it: &View<'_>| it.text("severity") != "note";
         self.conditions.iter().any(is_bad)
             || self.parts.iter().any(|it| it.flag("ready") == Some(false))
             || self
@@ -249,7 +248,7 @@ impl Evidence<'_> {
 
     fn json(&self) -> Value {
         let list =
-            |list: &[Said<'_>]| -> Value { list.iter().map(|it| it.json().clone()).collect() };
+            |list: &[View<'_>]| -> Value { list.iter().map(|it| it.json().clone()).collect() };
         json!({
             "about": self.about,
             "conditions": list(&self.conditions),
@@ -280,8 +279,8 @@ impl Evidence<'_> {
             .collect();
         // A sentence is told once: events and log lines begin with the same words.
         let once = |line: String| {
-            let said = told.iter().filter(|sentence| !sentence.is_empty());
-            said.fold(line, |line, sentence| {
+            let view = told.iter().filter(|sentence| !sentence.is_empty());
+            view.fold(line, |line, sentence| {
                 line.replace(&printable(sentence), "as above")
             })
         };
@@ -320,7 +319,7 @@ fn heading(text: &str, output: &mut Output) {
     output.line(&output.toned(Tone::Strong, text));
 }
 
-fn told_figure(figure: Said<'_>) -> String {
+fn told_figure(figure: View<'_>) -> String {
     let detail = figure.maybe("detail");
     let detail = detail.map_or_else(String::new, |detail| format!(", {detail}"));
     let age = figure.count("age_s");
@@ -333,7 +332,7 @@ fn told_figure(figure: Said<'_>) -> String {
     ))
 }
 
-fn tell_check(check: Said<'_>, output: &mut Output) {
+fn tell_check(check: View<'_>, output: &mut Output) {
     let is_problem = check.text("outcome") == "problem";
     let word = match check.text("outcome") {
         "problem" => check.text("severity"),

@@ -42,7 +42,7 @@ const SET: &str = "--set";
 
 /// Value of a key that did not come by `--set` and is to hold like one that did.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Given {
+pub struct Override {
     /// Path of the key.
     pub key: &'static str,
     /// Value as it would be written in the environment.
@@ -51,7 +51,7 @@ pub struct Given {
     pub origin: Origin,
 }
 
-impl Given {
+impl Override {
     /// Value without a secret in it.
     pub fn shown(&self) -> &str {
         let secrecy = keys::find(self.key).map(|key| key.secrecy);
@@ -352,7 +352,7 @@ impl Merged {
     }
 
     /// Reads values that came by options of their own.
-    pub(super) fn add_options(&mut self, options: &[Given], folder: &Path) {
+    pub(super) fn add_options(&mut self, options: &[Override], folder: &Path) {
         for given in options {
             if let Some(key) = keys::find(given.key) {
                 self.assign(key, &given.text, given.origin.clone(), folder);

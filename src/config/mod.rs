@@ -24,7 +24,7 @@ use self::{
     layers::Merged,
 };
 pub use self::{
-    layers::{Entry, Given, Origin},
+    layers::{Entry, Origin, Override},
     settings::{
         Access, Agent, CertificateFiles, Credentials, Dashboard, Keeper, Log, LogFormat, Notify,
         Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
@@ -51,7 +51,7 @@ pub struct Sources {
     /// `section.key=value` from the command line.
     pub assignments: Vec<String>,
     /// Values that are stronger than all others.
-    pub options: Vec<Given>,
+    pub options: Vec<Override>,
     /// The folder that relative paths are below.
     pub folder: PathBuf,
     /// True if the program runs as root.

@@ -65,7 +65,7 @@ impl Override {
             Self::Known(Tightened { level, since, by }) => {
                 let since = since.map_or_else(|| "-".to_owned(), Wall::rfc3339);
                 let by = by.as_deref().unwrap_or("-");
-                Some(format!("{} {since} {by}", level.word()))
+                Some(format!("{} {since} {by}", level.as_str()))
             }
         }
     }

@@ -67,7 +67,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// The word on disk, in the API and in the log.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Permitted => "permitted",
             Self::Refused => "refused",
@@ -78,7 +78,7 @@ impl Verdict {
     pub fn of(word: &str) -> Option<Self> {
         [Self::Permitted, Self::Refused]
             .into_iter()
-            .find(|verdict| verdict.word() == word)
+            .find(|verdict| verdict.as_str() == word)
     }
 }
 

@@ -60,7 +60,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Failed(_) => "failed",
@@ -87,7 +87,7 @@ pub enum Side {
 
 impl Side {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Node => "node",

@@ -4,7 +4,7 @@
 
 mod deduplication;
 
-pub use deduplication::{Deduplication, Sighting, Told};
+pub use deduplication::{Deduplication, Origin, Sighting};
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub enum Source {
 
 impl Source {
     /// The word on the wire, on disk and for people.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
             Self::Agent => "agent",
@@ -41,7 +41,7 @@ impl Source {
     pub fn of(word: &str) -> Option<Self> {
         [Self::Cluster, Self::Agent]
             .into_iter()
-            .find(|source| source.word() == word)
+            .find(|source| source.as_str() == word)
     }
 }
 
@@ -132,9 +132,9 @@ impl Tally {
     }
 
     /// Events that changed since the last call, oldest first, each with its totals of this minute.
-    pub fn news(&mut self) -> Vec<Event> {
-        let news = self.events.iter_mut().filter(|(_, times)| times.is_news);
-        let mut news: Vec<Event> = news
+    pub fn take_changed(&mut self) -> Vec<Event> {
+        let take_changed = self.events.iter_mut().filter(|(_, times)| times.is_news);
+        let mut take_changed: Vec<Event> = take_changed
             .map(|(what, times)| {
                 times.is_news = false;
                 Event {
@@ -146,8 +146,8 @@ impl Tally {
                 }
             })
             .collect();
-        news.sort_by_key(|event| event.first);
-        news
+        take_changed.sort_by_key(|event| event.first);
+        take_changed
     }
 
     /// Whoever took the news could do nothing with them: all of this minute are news again.
@@ -157,11 +157,11 @@ impl Tally {
         }
     }
 
-    /// Ends the minute: what was added to since the last [`Tally::news`] is taken out, and the same thing again is another event.
+    /// Ends the minute: what was added to since the last [`Tally::take_changed`] is taken out, and the same thing again is another event.
     pub fn take(&mut self) -> Vec<Event> {
-        let news = self.news();
+        let take_changed = self.take_changed();
         self.events.clear();
-        news
+        take_changed
     }
 
     /// Number of events dropped since the start because a minute had too many distinct ones.
@@ -215,16 +215,16 @@ mod tests {
         let at = Wall::from_millis;
         tally.add(happening("BackOff"), at(1_000), 1);
         tally.add(happening("Pulled"), at(1_500), 1);
-        let first = tally.news();
+        let first = tally.take_changed();
         assert_eq!(first.len(), 2);
-        assert!(tally.news().is_empty());
+        assert!(tally.take_changed().is_empty());
         tally.add(happening("BackOff"), at(2_000), 2);
-        let again = tally.news();
+        let again = tally.take_changed();
         assert_eq!((again.len(), again[0].count), (1, 3));
         assert_eq!(again[0].number, first[0].number);
         // Nobody could take them: all are told once more.
         tally.again();
-        assert_eq!(tally.news().len(), 2);
+        assert_eq!(tally.take_changed().len(), 2);
         assert!(tally.take().is_empty());
         tally.add(happening("BackOff"), at(3_000), 1);
         let next_minute = tally.take();

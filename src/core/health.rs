@@ -19,7 +19,7 @@ pub enum Severity {
 
 impl Severity {
     /// The word in the API, the log and the tests.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
             Self::Warning => "warning",
@@ -31,7 +31,7 @@ impl Severity {
     pub fn of(word: &str) -> Option<Self> {
         [Self::Note, Self::Warning, Self::Critical]
             .into_iter()
-            .find(|severity| severity.word() == word)
+            .find(|severity| severity.as_str() == word)
     }
 }
 

@@ -25,7 +25,7 @@ pub enum StepState {
 
 impl StepState {
     /// The word on disk, in the API and in the log.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Intended => "intended",
             Self::Acted => "acted",
@@ -47,7 +47,7 @@ impl StepState {
             Self::Undone,
         ]
         .into_iter()
-        .find(|state| state.word() == word)
+        .find(|state| state.as_str() == word)
     }
 
     /// Returns whether `next` may follow. A step goes forward one by one, fails from anywhere but
@@ -78,7 +78,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word on disk, in the API and in the log.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Undone => "undone",
@@ -90,7 +90,7 @@ impl Outcome {
     pub fn of(word: &str) -> Option<Self> {
         [Self::Done, Self::Undone, Self::Failed]
             .into_iter()
-            .find(|outcome| outcome.word() == word)
+            .find(|outcome| outcome.as_str() == word)
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
             let mut change = change(&[Done, Failed]);
             change.ended = Some((Wall::default(), outcome, None));
             assert_eq!(change.next(), Next::Over);
-            assert_eq!(Outcome::of(outcome.word()), Some(outcome));
+            assert_eq!(Outcome::of(outcome.as_str()), Some(outcome));
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
             assert_eq!(from.may_become(Done), from == Verified, "{from:?}");
             assert_eq!(from.may_become(Undone), from != Undone, "{from:?}");
             assert!(!from.may_become(Intended), "{from:?}");
-            assert_eq!(StepState::of(from.word()), Some(from));
+            assert_eq!(StepState::of(from.as_str()), Some(from));
         }
         assert!(!Done.may_become(Failed));
     }

@@ -109,7 +109,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    const fn word(&self) -> &'static str {
+    const fn as_str(&self) -> &'static str {
         match self {
             Self::Controller => "controller",
             Self::Gateway(_) => "gateway",
@@ -424,9 +424,9 @@ impl Link {
     pub fn standing(&self, now: Now) -> Standing {
         let (endpoint, until) = match &self.state {
             State::Waiting { until } | State::Refused { until } => ("", Some(*until)),
-            State::Dialing { endpoint, .. } => (endpoint.word(), None),
+            State::Dialing { endpoint, .. } => (endpoint.as_str(), None),
             State::Registering { .. } => ("controller", None),
-            State::Ready(ready) => (ready.endpoint.word(), None),
+            State::Ready(ready) => (ready.endpoint.as_str(), None),
             State::Held | State::Closed => ("", None),
         };
         let since = match self.outages.back() {
@@ -478,7 +478,7 @@ impl Link {
             } => self.unknown(message_type, request_id, now),
             Input::TokenChanged => self.token_changed(now),
             Input::RegisterAgain => self.register_again(now),
-            Input::Hold(holder, why) => self.hold(holder, why, now),
+            Input::Hold(holder, why) => self.suspend(holder, why, now),
             Input::Release(holder) => self.release(holder, now),
             Input::Belongs(cluster_id) => self.belongs(cluster_id),
             Input::Stop => self.stop(),
@@ -812,7 +812,7 @@ impl Link {
     }
 
     fn ready(&mut self, endpoint: Endpoint, cluster_id: String, now: Now) {
-        let word = endpoint.word();
+        let word = endpoint.as_str();
         self.gateway_failures = 0;
         self.failures = 0;
         self.refused.reset();

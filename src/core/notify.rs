@@ -94,7 +94,7 @@ pub enum Turn {
 
 impl Turn {
     /// The word in messages.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Worse => "worse",
             Self::Began => "began",
@@ -133,7 +133,7 @@ pub struct Message {
 
 /// Last report of a condition that is not known to be over.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Told {
+pub struct Notified {
     /// As it was told.
     pub severity: Severity,
     /// As it was told.
@@ -152,7 +152,7 @@ pub enum Next {
 }
 
 #[derive(Debug)]
-struct Held {
+struct Pending {
     severity: Severity,
     sentence: String,
     fix: Option<String>,
@@ -167,8 +167,8 @@ struct Held {
 pub struct Notifier {
     wanted: Wanted,
     started: Mono,
-    seen: LiteMap<String, Held>,
-    told: LiteMap<String, Told>,
+    seen: LiteMap<String, Pending>,
+    told: LiteMap<String, Notified>,
     /// Tellings of each condition in the last hour, to find those that come and go.
     turns: LiteMap<String, Vec<Mono>>,
     sent: Vec<Mono>,
@@ -180,7 +180,7 @@ pub struct Notifier {
 
 impl Notifier {
     /// One that has told `told` before it was started.
-    pub fn new(wanted: Wanted, told: LiteMap<String, Told>, now: Mono) -> Self {
+    pub fn new(wanted: Wanted, told: LiteMap<String, Notified>, now: Mono) -> Self {
         Self {
             wanted,
             started: now,
@@ -206,7 +206,7 @@ impl Notifier {
             let is_new =
                 known.is_none_or(|known| known.is_over || known.severity < condition.severity);
             let changed = known.filter(|_| !is_new).map_or(now, |known| known.changed);
-            let held = Held {
+            let held = Pending {
                 severity: condition.severity,
                 sentence: condition.sentence.clone(),
                 fix: condition.fix.clone(),
@@ -275,7 +275,7 @@ impl Notifier {
     }
 
     /// The message arrived. What was told until now is to be kept on disk.
-    pub fn sent(&mut self, message: &Message, now: Mono) -> &LiteMap<String, Told> {
+    pub fn sent(&mut self, message: &Message, now: Mono) -> &LiteMap<String, Notified> {
         self.sent.push(now);
         self.backoff.reset();
         self.failing = None;
@@ -290,7 +290,7 @@ impl Notifier {
                 }
                 continue;
             }
-            let told = Told {
+            let told = Notified {
                 severity: notice.severity,
                 sentence: notice.sentence.clone(),
                 since: notice.since,

@@ -77,7 +77,7 @@ impl Agent {
         settings.registers_first = self
             .delegate
             .as_ref()
-            .is_some_and(|known| known.credential().is_news());
+            .is_some_and(|known| known.credential().is_due());
         settings.heartbeat_every = self.settings.agent.heartbeat;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.shared_state.now());
@@ -95,7 +95,7 @@ impl Agent {
             token: Rc::new(read),
             keep: self.keeper(identity),
             certified,
-            facts: Rc::clone(&self.facts),
+            registrar: Rc::clone(&self.registrar),
             proxy: Rc::clone(&self.proxy),
             delivery: Rc::clone(&self.delivery),
             shared_state: Rc::clone(&self.shared_state),
@@ -129,7 +129,7 @@ impl Agent {
             me: Party {
                 id: format!("{}_{name}", identity.agent_id),
                 agent: identity.agent_id.clone(),
-                host: self.facts.host().hostname.clone().unwrap_or_default(),
+                host: self.registrar.host().hostname.clone().unwrap_or_default(),
             },
             knows_rivals: notes.get(lease::NOTE_RIVALS) == Some(lease::RIVALS),
             ask_until: self.shared_state.started().mono.after(takeover::ASK_FOR),
@@ -179,7 +179,7 @@ impl Agent {
             database: loaded.database,
             file: loaded.file,
             configured_id: self.settings.pipeops.agent_id.clone(),
-            fingerprint: self.facts.host().fingerprint.clone(),
+            fingerprint: self.registrar.host().fingerprint.clone(),
             installed: if self.cluster.is_some() {
                 Installed::NotAsked
             } else {
@@ -190,7 +190,7 @@ impl Agent {
         let namespace = &self.settings.agent.go_state_namespace;
         loop {
             let decision = identity::decide(&evidence);
-            self.facts.call_me(&decision.identity.agent_id);
+            self.registrar.call_me(&decision.identity.agent_id);
             match (decision.linking, &self.cluster) {
                 (Linking::AfterCluster, Some(client)) => {
                     evidence.installed = takeover::ask(client, namespace, &self.shared_state).await;

@@ -17,7 +17,7 @@ impl Agent {
             return;
         };
         let parts = Parts {
-            receiver: Receiver(self.way(&settings.url, notify::UNREACHED).await),
+            receiver: Receiver(self.client(&settings.url, notify::UNREACHED).await),
             reader: match settings.kind.as_str() {
                 "ntfy" => Reader::Ntfy,
                 "slack" => Reader::Slack,
@@ -30,7 +30,7 @@ impl Agent {
             },
             told,
             store: self.store.clone(),
-            host: self.facts.host().hostname.clone().unwrap_or_default(),
+            host: self.registrar.host().hostname.clone().unwrap_or_default(),
             shared_state: &self.shared_state,
             look_every: LOOK_EVERY,
         };

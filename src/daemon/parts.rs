@@ -41,7 +41,7 @@ use crate::{
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
-    outside::post::{ANSWER_WITHIN, Address, Way},
+    outside::post::{ANSWER_WITHIN, Address, HttpClient},
     store::{
         self,
         telemetry::{self, Telemetry},
@@ -49,7 +49,7 @@ use crate::{
     tasks::{
         self,
         audit::AuditWriter,
-        link::registration::{Facts, Profile},
+        link::registration::{Profile, Registrar},
         proxy::{Proxy, level::Configured},
         rights::{
             credential::{Credential, Kind},
@@ -188,12 +188,12 @@ impl Network {
     }
 
     /// The way to a server that a setting names. It is not shown the certificate that the control plane knows the agent by.
-    pub(super) fn way(
+    pub(super) fn client(
         &self,
         settings: &Settings,
         url: &ApiUrl,
         executor: &Rc<LocalExecutor<'static>>,
-    ) -> Result<Way> {
+    ) -> Result<HttpClient> {
         let (tls, usual_port) = match url.security {
             Security::Tls => (Some(self.tls(settings, None)?), 443),
             Security::Plain => (None, 80),
@@ -206,7 +206,7 @@ impl Network {
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let query = url.query.as_ref().map(|query| format!("?{query}"));
-        Ok(Way {
+        Ok(HttpClient {
             address: Address {
                 target,
                 path: format!("{path}{}", query.unwrap_or_default()),
@@ -316,10 +316,10 @@ pub(super) fn cluster(
 /// Identity of this machine at a receiver of samples; `None` while it has no id yet.
 pub(super) fn external_labels(
     settings: &RemoteWrite,
-    facts: &Facts,
+    registrar: &Registrar,
 ) -> Option<BTreeMap<String, String>> {
-    let agent_id = Some(facts.agent_id()).filter(|id| !id.is_empty())?;
-    let host = facts.host().hostname.clone().unwrap_or_default();
+    let agent_id = Some(registrar.agent_id()).filter(|id| !id.is_empty())?;
+    let host = registrar.host().hostname.clone().unwrap_or_default();
     let own = [("instance", host), ("agent_id", agent_id)];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     let mut labels = BTreeMap::from(own);
@@ -327,18 +327,18 @@ pub(super) fn external_labels(
     Some(labels)
 }
 
-/// Profile of this machine, as the registration has it.
-pub(super) fn facts(
+/// Makes registrations with the profile of this machine.
+pub(super) fn registrar(
     settings: &Settings,
     shared_state: &Rc<SharedState>,
     delegate: Option<&Delegate>,
-) -> Facts {
-    let facts = Facts::new(
+) -> Rc<Registrar> {
+    let registrar = Registrar::new(
         profile(settings),
         PathBuf::from("/"),
         Rc::clone(shared_state),
     );
-    facts.giving(delegate.map(Delegate::credential))
+    Rc::new(registrar.giving(delegate.map(Delegate::credential)))
 }
 
 /// What settings say about this box.

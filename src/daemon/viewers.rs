@@ -99,7 +99,7 @@ impl Agent {
         let token = move || {
             let pipeops = &for_token.settings.pipeops;
             let target = Target::controller(&pipeops.api_url.to_string()).ok()?;
-            for_token.facts.allows(&target).ok()?;
+            for_token.registrar.allows(&target).ok()?;
             let token = pipeops.token.read().ok()?;
             Some(token.reveal().to_owned())
         };

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use super::{Peer, Reply, assets::Cache};
 use crate::{
     core::{
-        authorization::{Role, View, Way},
+        authorization::{Role, Transport, View},
         proxy::{query_value, query_values},
     },
     wire::api::{SessionReport, Status},
@@ -137,11 +137,11 @@ pub enum From {
 
 impl From {
     /// The way it came.
-    pub const fn way(self) -> Way {
+    pub const fn transport(self) -> Transport {
         match self {
-            Self::Socket(_) => Way::Socket,
-            Self::Port { address, .. } if address.is_loopback() => Way::Port,
-            Self::Port { .. } => Way::Network,
+            Self::Socket(_) => Transport::Socket,
+            Self::Port { address, .. } if address.is_loopback() => Transport::Port,
+            Self::Port { .. } => Transport::Network,
         }
     }
 
@@ -169,7 +169,7 @@ impl Caller {
         match (self.from, &self.session) {
             (From::Socket(peer), _) => format!("uid {}, pid {}", peer.uid, peer.pid),
             (From::Port { address, .. }, Some(name)) => {
-                format!("session {name} ({}), from {address}", self.role.word())
+                format!("session {name} ({}), from {address}", self.role.as_str())
             }
             (From::Port { address, .. }, None) => format!("somebody from {address}"),
         }

@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Result},
     files,
     net::served::Served,
-    wire::certificate::{Told, signed, to_be_signed, validity},
+    wire::certificate::{Fields, signed, to_be_signed, validity},
 };
 
 /// Lifetime of a self-signed certificate: some systems reject those of more than 825 days.
@@ -297,7 +297,7 @@ fn make(
     all.sort_unstable();
     all.dedup();
     let from = Wall::from_millis(now.millis().saturating_sub(millis(BEFORE)));
-    let body = to_be_signed(&Told {
+    let body = to_be_signed(&Fields {
         serial,
         common_name: plain.first().map_or("pipeops-agent", String::as_str),
         names: &plain,

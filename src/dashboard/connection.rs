@@ -38,7 +38,7 @@ impl Source {
 }
 
 /// Somebody who was accepted.
-pub(super) enum Guest {
+pub(super) enum Accepted {
     /// Speaks HTTP at once. `None` where the kernel does not say who it is.
     Plain(Stream, Option<From>),
     /// Has to come by TLS, from this address.
@@ -54,7 +54,7 @@ pub(super) enum Manner {
     InTheOpen,
 }
 
-impl Guest {
+impl Accepted {
     pub(super) fn source(&self) -> Source {
         match self {
             Self::Plain(_, Some(From::Port { address, .. })) | Self::Tls(_, address, _) => {

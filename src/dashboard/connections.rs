@@ -21,7 +21,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
     answers::Away,
-    connection::{Guest, Manner, Source},
+    connection::{Accepted, Manner, Source},
     reply::{Reply, Sending},
     site::{Place, Site},
 };
@@ -98,7 +98,7 @@ impl Connections {
     }
 
     /// Serves what was accepted, or sends it away.
-    pub(super) async fn take(&mut self, accepted: io::Result<Guest>) {
+    pub(super) async fn take(&mut self, accepted: io::Result<Accepted>) {
         self.served
             .retain(|connection| !connection.task.is_finished());
         self.refused.retain(|refusal| !refusal.is_finished());
@@ -112,7 +112,7 @@ impl Connections {
                 Timer::after(self.site.answers.accept_failed(&error)).await;
             }
             Ok(guest) if self.has_room(guest.source()) => self.serve(guest),
-            Ok(Guest::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
+            Ok(Accepted::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
                 self.site.answers.turned_away(Away::Full);
                 self.refused.push(self.executor.spawn(refuse(stream)));
             }
@@ -156,7 +156,7 @@ impl Connections {
         true
     }
 
-    fn serve(&mut self, guest: Guest) {
+    fn serve(&mut self, guest: Accepted) {
         let mark = Mark {
             doing: Rc::new(Cell::new(Doing::Waits(0))),
             moments: Rc::clone(&self.moments),
@@ -227,7 +227,7 @@ async fn refuse(mut stream: Stream) {
     drop(told.or(late(REFUSAL_DEADLINE)).await);
 }
 
-async fn converse(site: Rc<Site>, guest: Guest, mark: Mark) {
+async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
     let (stream, manner) = match guest.arrive().await {
         Ok(arrived) => arrived,
         Err(away) => {

@@ -298,7 +298,7 @@ impl Watch {
     }
 
     /// Pending messages.
-    fn news(&mut self) -> Vec<u8> {
+    fn take_pending(&mut self) -> Vec<u8> {
         let hub = &self.hub;
         let mut text = self.first.take().unwrap_or_default();
         if !hub.remembers(self.position) {
@@ -330,8 +330,8 @@ impl Stream for Watch {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let news = self.news();
-        if news.is_empty() {
+        let take_pending = self.take_pending();
+        if take_pending.is_empty() {
             // As many as viewers at most: all are taken out at each message.
             let mut wakers = self.hub.wakers.borrow_mut();
             if !wakers.iter().any(|known| known.will_wake(context.waker())) {
@@ -339,7 +339,7 @@ impl Stream for Watch {
             }
             return Poll::Pending;
         }
-        Poll::Ready(Some(Ok(Bytes::from(news))))
+        Poll::Ready(Some(Ok(Bytes::from(take_pending))))
     }
 }
 
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     fn read(watch: &mut Watch) -> String {
-        String::from_utf8(watch.news()).unwrap()
+        String::from_utf8(watch.take_pending()).unwrap()
     }
 
     fn topics(list: &str) -> Topics {
@@ -449,12 +449,12 @@ mod tests {
         }
         let mut told = 0;
         loop {
-            let news = read(&mut mute);
-            if news.is_empty() {
+            let take_pending = read(&mut mute);
+            if take_pending.is_empty() {
                 break;
             }
-            assert!(news.len() < CHUNK_BYTES + 2000);
-            told += news.matches("event: log").count();
+            assert!(take_pending.len() < CHUNK_BYTES + 2000);
+            told += take_pending.matches("event: log").count();
         }
         assert_eq!(told, 20);
     }

@@ -21,7 +21,7 @@ const TOLD: &str = "<!--told-->";
 /// Initial data of the page's script, so that it can be used before its first request. An
 /// attribute: nothing of it can run.
 #[derive(Serialize)]
-struct Told<'a> {
+struct PageData<'a> {
     session: &'a SessionReport,
     status: Option<&'a Status>,
 }
@@ -31,7 +31,7 @@ struct Told<'a> {
 pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip: bool) -> Reply {
     let mut begins_with = String::new();
     // The shapes have text keys and finite numbers only, so this does not fail.
-    let json = serde_json::to_string(&Told { session, status }).unwrap_or_default();
+    let json = serde_json::to_string(&PageData { session, status }).unwrap_or_default();
     escape(&mut begins_with, &json);
     let told = match status {
         Some(status) => overview(status),

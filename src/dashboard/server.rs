@@ -5,7 +5,7 @@ use std::{convert::Infallible, net::SocketAddr, path::Path, rc::Rc};
 use smol::{LocalExecutor, net::TcpListener};
 
 use super::{
-    answers::From, certificate::Shown, connection::Guest, connections::Connections, peer::Peer,
+    answers::From, certificate::Shown, connection::Accepted, connections::Connections, peer::Peer,
     site::Site, socket::Socket,
 };
 use crate::{
@@ -16,11 +16,11 @@ use crate::{
 /// A way to the dashboard that is open. Dropping it closes it, and a socket's path goes with it.
 #[derive(Debug)]
 pub struct Server {
-    door: Door,
+    listener: Listener,
 }
 
 #[derive(Debug)]
-enum Door {
+enum Listener {
     Socket(Socket),
     Port {
         listener: TcpListener,
@@ -33,8 +33,8 @@ impl Server {
     /// Listens at the path of a Unix socket. Its directory is made where it is missing. A socket that a dead agent left is replaced;
     /// one on which somebody answers is not.
     pub fn on_socket(path: &Path) -> Result<Self> {
-        let door = Door::Socket(Socket::bind(path)?);
-        Ok(Self { door })
+        let listener = Listener::Socket(Socket::bind(path)?);
+        Ok(Self { listener })
     }
 
     /// Listens at an address of this machine alone; port 0 is any that is free.
@@ -70,19 +70,19 @@ impl Server {
         };
         let listener = TcpListener::bind(wanted).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let door = Door::Port {
+        let listener = Listener::Port {
             listener,
             address,
             shown,
         };
-        Ok(Self { door })
+        Ok(Self { listener })
     }
 
     /// The port where it listens, if it is one.
     pub const fn address(&self) -> Option<SocketAddr> {
-        match &self.door {
-            Door::Port { address, .. } => Some(*address),
-            Door::Socket(_) => None,
+        match &self.listener {
+            Listener::Port { address, .. } => Some(*address),
+            Listener::Socket(_) => None,
         }
     }
 
@@ -96,26 +96,26 @@ impl Server {
         }
     }
 
-    async fn accept(&self) -> std::io::Result<Guest> {
-        match &self.door {
-            Door::Socket(socket) => {
+    async fn accept(&self) -> std::io::Result<Accepted> {
+        match &self.listener {
+            Listener::Socket(socket) => {
                 let (stream, _) = socket.listener.accept().await?;
                 let peer = Peer::of(&stream);
-                Ok(Guest::Plain(Box::new(stream), peer.map(From::Socket)))
+                Ok(Accepted::Plain(Box::new(stream), peer.map(From::Socket)))
             }
-            Door::Port {
+            Listener::Port {
                 listener, shown, ..
             } => {
                 let (stream, address) = listener.accept().await?;
                 let address = address.ip().to_canonical();
                 if let Some(shown) = shown {
-                    return Ok(Guest::Tls(stream, address, shown.now()));
+                    return Ok(Accepted::Tls(stream, address, shown.now()));
                 }
                 let from = From::Port {
                     address,
                     is_encrypted: false,
                 };
-                Ok(Guest::Plain(Box::new(stream), Some(from)))
+                Ok(Accepted::Plain(Box::new(stream), Some(from)))
             }
         }
     }

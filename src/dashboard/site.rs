@@ -25,7 +25,7 @@ use super::{
     reply::Reply,
 };
 use crate::{
-    core::authorization::{self, Fault, Own, Role, View, Way, What},
+    core::authorization::{self, Fault, Own, Role, Transport, View, What},
     wire::api::Health,
 };
 
@@ -120,16 +120,18 @@ impl Site {
         let host = request.headers().get(header::HOST);
         let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
         let is_here = authorization::is_here(host, &self.also_here(&[host]));
-        let way = request.uri().path_and_query();
+        let transport = request.uri().path_and_query();
         if request.method().is_safe() && is_here {
-            let way = way.map(PathAndQuery::as_str);
-            let way = way.filter(|way| way.starts_with('/')).unwrap_or("/");
+            let transport = transport.map(PathAndQuery::as_str);
+            let transport = transport
+                .filter(|transport| transport.starts_with('/'))
+                .unwrap_or("/");
             let reply = Reply::refusal(
                 StatusCode::TEMPORARY_REDIRECT,
                 "this port requires TLS",
                 Some("use https"),
             );
-            let reply = reply.with(header::LOCATION, &format!("https://{host}{way}"));
+            let reply = reply.with(header::LOCATION, &format!("https://{host}{transport}"));
             return reply.with(header::CONNECTION, "close");
         }
         let error = "this request is not encrypted, but TLS is required";
@@ -215,7 +217,7 @@ impl Site {
         let fetch_site = text(HeaderName::from_static("sec-fetch-site"));
         let also_here = self.also_here(&hosts);
         let asked = authorization::Request {
-            way: from.way(),
+            transport: from.transport(),
             is_encrypted: from.is_encrypted(),
             also_here: &also_here,
             method: request.method().as_str(),
@@ -256,9 +258,9 @@ impl Site {
             From::Port { .. } => cookie.and_then(|cookie| self.answers.session(cookie)),
         };
         // What this machine shows to everybody on it, it shows to nobody else.
-        let stranger = match from.way() {
-            Way::Network => Role::Nobody,
-            Way::Port | Way::Socket => self.anonymous,
+        let stranger = match from.transport() {
+            Transport::Network => Role::Nobody,
+            Transport::Port | Transport::Socket => self.anonymous,
         };
         Caller {
             role: session.as_ref().map_or(stranger, |known| known.role),

@@ -16,7 +16,7 @@ use crate::{
 
 /// Knowledge about the step that is undone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Way {
+pub(super) enum Certainty {
     /// It was done.
     Sure,
     /// It was begun: it may have done nothing, or found what it did not expect.
@@ -135,7 +135,7 @@ impl Place {
     }
 
     /// Takes it back.
-    pub(super) fn undo(&self, act: &Act, directory: &Path, way: Way) -> Result<()> {
+    pub(super) fn undo(&self, act: &Act, directory: &Path, certainty: Certainty) -> Result<()> {
         self.check(act)?;
         match act {
             Act::Directory { path } => match std::fs::remove_dir(self.path(path)) {
@@ -164,10 +164,10 @@ impl Place {
                 if is(found.as_ref(), content.as_bytes()) {
                     return self.restore(path, before.as_ref(), directory);
                 }
-                match way {
-                    Way::Sure => Err(changed(path)),
+                match certainty {
+                    Certainty::Sure => Err(changed(path)),
                     // It stopped because it found this: nothing of it is ours.
-                    Way::Unsure => Ok(()),
+                    Certainty::Unsure => Ok(()),
                 }
             }
             Act::Value {

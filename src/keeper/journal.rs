@@ -35,12 +35,12 @@ pub(super) struct Journal {
 
 /// The journal in the hand of the only one that changes things now.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LockedJournal {
     journal: Journal,
     _lock: Flock<std::fs::File>,
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for LockedJournal {
     type Target = Journal;
 
     fn deref(&self) -> &Journal {
@@ -72,7 +72,7 @@ impl Journal {
     }
 
     /// Takes the right to change things. It ends with this process at the latest.
-    pub(super) fn hold(self) -> Result<Held> {
+    pub(super) fn lock(self) -> Result<LockedJournal> {
         let cannot = || format!("cannot lock {}", self.directory.display());
         let file = OpenOptions::new()
             .write(true)
@@ -89,7 +89,7 @@ impl Journal {
                 .retry(Retry::Soon)
         })?;
         files::remove_unfinished(&self.directory)?;
-        Ok(Held {
+        Ok(LockedJournal {
             journal: self,
             _lock: lock,
         })
@@ -133,7 +133,7 @@ fn read(path: &Path) -> Result<Record> {
     })
 }
 
-impl Held {
+impl LockedJournal {
     /// A number that no change has had.
     pub(super) fn next_number(&self) -> Result<u64> {
         let records = self.records()?;
@@ -180,7 +180,7 @@ impl Held {
         let undone: Vec<_> = self
             .records()?
             .into_iter()
-            .filter(|record| record.outcome.as_deref() == Some(Outcome::Undone.word()))
+            .filter(|record| record.outcome.as_deref() == Some(Outcome::Undone.as_str()))
             .collect();
         let too_many = undone.len().saturating_sub(UNDONE_MAX);
         for record in undone.iter().take(too_many) {

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 pub use server::{Allowed, Server};
 
 use self::{
-    acts::Way,
-    journal::{Held, Journal},
+    acts::Certainty,
+    journal::{Journal, LockedJournal},
     place::Place,
     repairs::Planned,
 };
@@ -92,7 +92,7 @@ impl Keeper {
                 return Ok(Done {
                     undo: change.as_deref().map(undo_command),
                     change,
-                    outcome: Outcome::Done.word().to_owned(),
+                    outcome: Outcome::Done.as_str().to_owned(),
                     sentence: why,
                     remains: None,
                 });
@@ -133,17 +133,17 @@ impl Keeper {
             return Err(Error::new(format!("there is no change {id:?}"))
                 .fix("sudo pipeops-agent changes shows all"));
         };
-        if record.outcome.as_deref() == Some(Outcome::Undone.word()) {
+        if record.outcome.as_deref() == Some(Outcome::Undone.as_str()) {
             return Ok(told(&record));
         }
         self.begin_undo(&journal, &mut record, who)?;
         self.go_on(&journal, record)
     }
 
-    fn begin_undo(&self, journal: &Held, record: &mut Record, who: &str) -> Result<()> {
+    fn begin_undo(&self, journal: &LockedJournal, record: &mut Record, who: &str) -> Result<()> {
         let cannot = || format!("cannot undo {}", record.id());
         for (act, state) in record.acts.iter().zip(&record.steps) {
-            if state != StepState::Undone.word() {
+            if state != StepState::Undone.as_str() {
                 self.place
                     .check_undo(act, journal.directory())
                     .map_err(|error| error.within(cannot()))?;
@@ -170,7 +170,7 @@ impl Keeper {
     }
 
     /// Brings what is under way to its end.
-    fn settle(&self, journal: &Held) -> Result<Vec<Done>> {
+    fn settle(&self, journal: &LockedJournal) -> Result<Vec<Done>> {
         let open = journal.records()?.into_iter();
         let open = open.filter(|record| record.outcome.is_none());
         open.map(|record| {
@@ -181,12 +181,12 @@ impl Keeper {
     }
 
     /// The one that may change things now.
-    fn open(&self) -> Result<Held> {
-        Journal::open(&self.directory)?.hold()
+    fn open(&self) -> Result<LockedJournal> {
+        Journal::open(&self.directory)?.lock()
     }
 
     /// Does the steps that are left, forth or back, each on disk before and after it.
-    fn go_on(&self, journal: &Held, mut record: Record) -> Result<Done> {
+    fn go_on(&self, journal: &LockedJournal, mut record: Record) -> Result<Done> {
         loop {
             match next(&record) {
                 Next::Over => return Ok(told(&record)),
@@ -205,14 +205,14 @@ impl Keeper {
         }
     }
 
-    fn step(&self, journal: &Held, record: &mut Record, position: u32) -> Result<Step> {
+    fn step(&self, journal: &LockedJournal, record: &mut Record, position: u32) -> Result<Step> {
         let place = usize::try_from(position).unwrap_or(usize::MAX);
         let Some(act) = record.acts.get(place).cloned() else {
             return Ok(Step::None);
         };
         let worked = match state(record, place) {
             None => {
-                record.steps.push(StepState::Intended.word().to_owned());
+                record.steps.push(StepState::Intended.as_str().to_owned());
                 journal.write(record)?;
                 return Ok(Step::Taken);
             }
@@ -232,16 +232,16 @@ impl Keeper {
         Ok(Step::Taken)
     }
 
-    fn step_back(&self, journal: &Held, record: &mut Record, position: u32) -> Result<()> {
+    fn step_back(&self, journal: &LockedJournal, record: &mut Record, position: u32) -> Result<()> {
         let place = usize::try_from(position).unwrap_or(usize::MAX);
         let Some(act) = record.acts.get(place) else {
             return Ok(());
         };
-        let way = match state(record, place) {
-            Some(StepState::Failed | StepState::Intended) => Way::Unsure,
-            Some(_) | None => Way::Sure,
+        let certainty = match state(record, place) {
+            Some(StepState::Failed | StepState::Intended) => Certainty::Unsure,
+            Some(_) | None => Certainty::Sure,
         };
-        match self.place.undo(act, journal.directory(), way) {
+        match self.place.undo(act, journal.directory(), certainty) {
             Ok(()) => set(record, place, StepState::Undone),
             Err(error) => {
                 let before = record.why.take().map(|why| format!("{why}; and then: "));
@@ -300,12 +300,12 @@ fn set(record: &mut Record, place: usize, next: StepState) {
         "{record:?} {place} {next:?}"
     );
     if let Some(word) = record.steps.get_mut(place) {
-        next.word().clone_into(word);
+        next.as_str().clone_into(word);
     }
 }
 
 fn end(record: &mut Record, outcome: Outcome) {
-    record.outcome = Some(outcome.word().to_owned());
+    record.outcome = Some(outcome.as_str().to_owned());
 }
 
 /// Returns how to continue: like [`crate::core::journal::Change::next`], and back if somebody wants
@@ -331,7 +331,7 @@ fn next(record: &Record) -> Next {
 }
 
 fn is_in_force(record: &Record) -> bool {
-    record.outcome.as_deref() == Some(Outcome::Done.word())
+    record.outcome.as_deref() == Some(Outcome::Done.as_str())
 }
 
 fn undo_command(id: &str) -> String {
@@ -342,7 +342,7 @@ fn undo_command(id: &str) -> String {
 fn told(record: &Record) -> Done {
     let outcome = record.outcome.clone().unwrap_or_default();
     let id = record.id();
-    let is_undone = outcome == Outcome::Undone.word();
+    let is_undone = outcome == Outcome::Undone.as_str();
     let sentence = match (&record.why, is_undone) {
         (None, true) => format!("reverted: {}", record.does),
         (Some(why), true) => format!("it failed and was reverted: {why}"),
@@ -351,7 +351,7 @@ fn told(record: &Record) -> Done {
     };
     // A change that failed and was taken back is a failed fix, and a change that was taken back on demand a successful undo.
     let word = match (is_undone, &record.undone_by) {
-        (true, None) => Outcome::Failed.word().to_owned(),
+        (true, None) => Outcome::Failed.as_str().to_owned(),
         (true, Some(_)) | (false, _) => outcome,
     };
     Done {
@@ -365,7 +365,7 @@ fn told(record: &Record) -> Done {
 
 fn change(record: &Record) -> ChangeReport {
     let outcome = record.outcome.as_deref();
-    let is_undone = outcome == Some(Outcome::Undone.word());
+    let is_undone = outcome == Some(Outcome::Undone.as_str());
     let why_not = match outcome {
         None => Some("it is in progress"),
         Some(_) if is_undone => Some("it is undone already"),

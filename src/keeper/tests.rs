@@ -584,12 +584,12 @@ fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acte
     journal.keep_copies(&mut record, &keeper.place).unwrap();
     for act in &record.acts[..place] {
         keeper.place.act(act).unwrap();
-        record.steps.push(StepState::Done.word().to_owned());
+        record.steps.push(StepState::Done.as_str().to_owned());
     }
     if is_acted {
         keeper.place.act(&record.acts[place]).unwrap();
     }
-    record.steps.push(state.word().to_owned());
+    record.steps.push(state.as_str().to_owned());
     journal.write(&record).unwrap();
 }
 

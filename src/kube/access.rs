@@ -90,7 +90,7 @@ struct Slot {
 }
 
 /// Keeps the access up to date.
-pub(super) struct Door {
+pub(super) struct Updater {
     source: Source,
     proxies: Proxies,
     clock: tls::Clock,
@@ -101,7 +101,7 @@ pub(super) struct Door {
     looking: smol::lock::Mutex<()>,
 }
 
-impl Door {
+impl Updater {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             source: settings.source.clone(),

@@ -12,7 +12,7 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use smol::LocalExecutor;
 
-use super::access::{Access, Door, Freshness};
+use super::access::{Access, Freshness, Updater};
 use super::error::Error;
 use super::heard::Heard;
 use super::kubeconfig::Source;
@@ -68,7 +68,7 @@ pub struct Client {
 }
 
 struct Shared {
-    door: Door,
+    door: Updater,
     dialer: Dialer,
     executor: Rc<LocalExecutor<'static>>,
     open: Rc<Cell<usize>>,
@@ -106,7 +106,7 @@ impl Client {
         let unheard = Heard::new(settings.now);
         Self {
             shared: Rc::new(Shared {
-                door: Door::new(settings),
+                door: Updater::new(settings),
                 dialer,
                 single: Pool::new(Rc::clone(&executor), Rc::clone(&open), unheard),
                 executor,

@@ -96,7 +96,7 @@ impl Heard {
     }
 
     /// Waits until a call got no answer, counted from `seen`, or `was_silent` is not true any more.
-    pub async fn news(&self, seen: u64, was_silent: bool) {
+    pub async fn changed(&self, seen: u64, was_silent: bool) {
         let is_silent = || self.silence.borrow().is_some();
         self.until(|| self.failures.get() != seen || is_silent() != was_silent)
             .await;
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn who_waits_is_woken_by_what_it_waits_for_and_by_nothing_else() {
         let heard = Heard::new(Now::default);
-        let mut waits = std::pin::pin!(heard.news(heard.failures(), false));
+        let mut waits = std::pin::pin!(heard.changed(heard.failures(), false));
         assert_eq!(smol::block_on(future::poll_once(&mut waits)), None);
         heard.byte();
         heard.try_again();

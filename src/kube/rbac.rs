@@ -163,7 +163,7 @@ impl Manifest {
             line = format!("{line} --namespace {}", self.namespace);
         }
         if self.pod_security != PodSecurity::default() {
-            line = format!("{line} --pod-security {}", self.pod_security.word());
+            line = format!("{line} --pod-security {}", self.pod_security.as_str());
         }
         if !self.expose.words().is_empty() {
             line = format!("{line} --expose {}", self.expose.words().join(","));

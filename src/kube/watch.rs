@@ -211,13 +211,13 @@ impl<T: Object> Watch<T> {
                 why,
             });
             match said? {
-                Said::Change(version, event) => {
+                Notification::Change(version, event) => {
                     *last = version;
                     on(event);
                 }
-                Said::Bookmark(version) => *last = version,
-                Said::Error(status) if status.code == 410 => return Ok(End::ListAgain),
-                Said::Error(status) => {
+                Notification::Bookmark(version) => *last = version,
+                Notification::Error(status) if status.code == 410 => return Ok(End::ListAgain),
+                Notification::Error(status) => {
                     return Err(Error::Refused {
                         call,
                         status: status.code,
@@ -233,13 +233,13 @@ impl<T: Object> Watch<T> {
 
 /// One line of a watch.
 #[derive(Debug)]
-enum Said<T> {
+enum Notification<T> {
     Change(String, Event<T>),
     Bookmark(String),
     Error(Status),
 }
 
-fn decoded<T: Object>(line: &[u8]) -> Result<Said<T>, String> {
+fn decoded<T: Object>(line: &[u8]) -> Result<Notification<T>, String> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(rename = "type")]
@@ -253,9 +253,9 @@ fn decoded<T: Object>(line: &[u8]) -> Result<Said<T>, String> {
     match line.kind {
         "BOOKMARK" => {
             let head: HeadOnly = json::shape(text).map_err(wrong)?;
-            Ok(Said::Bookmark(head.metadata.resource_version))
+            Ok(Notification::Bookmark(head.metadata.resource_version))
         }
-        "ERROR" => json::shape(text).map(Said::Error).map_err(wrong),
+        "ERROR" => json::shape(text).map(Notification::Error).map_err(wrong),
         kind => {
             let object: T = json::shape(text).map_err(wrong)?;
             let version = object.metadata().resource_version.clone();
@@ -273,7 +273,7 @@ fn decoded<T: Object>(line: &[u8]) -> Result<Said<T>, String> {
                     ));
                 }
             };
-            Ok(Said::Change(version, event))
+            Ok(Notification::Change(version, event))
         }
     }
 }
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_change_carries_the_version_to_resume_from() {
         let line = br#"{"type":"MODIFIED","object":{"metadata":{"name":"n","resourceVersion":"42"},"status":{}}}"#;
-        let Ok(Said::Change(version, Event::Modified(node))) = decoded::<Node>(line) else {
+        let Ok(Notification::Change(version, Event::Modified(node))) = decoded::<Node>(line) else {
             panic!("no change");
         };
         assert_eq!((version.as_str(), node.metadata.name.as_str()), ("42", "n"));

@@ -40,7 +40,7 @@ pub async fn climb(
 ) -> Vec<Probe> {
     let steps = [Step::Dns, Step::Tcp, Step::Tls, Step::Http, Step::Clock];
     let mut probes = Vec::new();
-    let way = Way {
+    let way = Attempt {
         caller,
         target,
         token,
@@ -56,7 +56,7 @@ pub async fn climb(
     probes
 }
 
-struct Way<'a> {
+struct Attempt<'a> {
     caller: &'a Caller,
     target: &'a Target,
     token: Option<&'a str>,
@@ -64,7 +64,7 @@ struct Way<'a> {
     clock: fn() -> Now,
 }
 
-impl Way<'_> {
+impl Attempt<'_> {
     /// Adds steps until one fails.
     async fn climb(&self, probes: &mut Vec<Probe>) -> Option<()> {
         let proxy = self.caller.proxies.between(&self.peer);

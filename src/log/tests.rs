@@ -17,7 +17,7 @@ struct Reader {
 
 impl Sink for Written {
     fn write_line(&mut self, line: &[u8], _patience_ms: u16) -> io::Result<()> {
-        let mut reader = hold(&self.0);
+        let mut reader = lock_unpoisoned(&self.0);
         if let Some(kind) = reader.fails_with {
             return Err(kind.into());
         }
@@ -28,11 +28,11 @@ impl Sink for Written {
 
 impl Written {
     fn take(&self) -> String {
-        std::mem::take(&mut hold(&self.0).text)
+        std::mem::take(&mut lock_unpoisoned(&self.0).text)
     }
 
     fn fail(&self, kind: Option<io::ErrorKind>) {
-        hold(&self.0).fails_with = kind;
+        lock_unpoisoned(&self.0).fails_with = kind;
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Phase {
 
 impl Phase {
     /// The word in logs and in the diagnosis.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Settings => "settings",
             Self::Dns => "dns",

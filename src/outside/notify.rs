@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::post::{Answered, Post, Way, Wording};
+use super::post::{Answered, HttpClient, Post, Wording};
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
-    wire::notify::Letter,
+    wire::notify::Request,
 };
 
 const WORDING: Wording = Wording {
@@ -16,7 +16,7 @@ const WORDING: Wording = Wording {
 
 /// The way to them.
 #[derive(Debug)]
-pub struct Receiver(pub Way);
+pub struct Receiver(pub HttpClient);
 
 /// Answer of the receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -31,15 +31,15 @@ pub enum Answer {
 
 impl Receiver {
     /// Sends one letter. An error says that there was no answer.
-    pub async fn send(&self, letter: &Letter, authorization: Option<&Secret>) -> Result<Answer> {
-        let own = letter.headers.iter();
+    pub async fn send(&self, request: &Request, authorization: Option<&Secret>) -> Result<Answer> {
+        let own = request.headers.iter();
         let headers: Vec<_> = own
             .map(|(name, value)| (*name, value.as_str()))
-            .chain([("content-type", letter.content_type)])
+            .chain([("content-type", request.content_type)])
             .collect();
         let post = Post {
             headers: &headers,
-            body: letter.body.clone().into(),
+            body: request.body.clone().into(),
             authorization,
         };
         let answered = self.0.post(WORDING, post).await;

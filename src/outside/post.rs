@@ -48,7 +48,7 @@ pub struct Address {
 }
 
 /// The way to a server.
-pub struct Way {
+pub struct HttpClient {
     /// Address.
     pub address: Address,
     /// TLS with it; `None`: plain.
@@ -67,10 +67,10 @@ pub struct Way {
     pub line: RefCell<Option<Line>>,
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // With many servers the path is a secret.
-        f.debug_struct("Way")
+        f.debug_struct("HttpClient")
             .field("host", &self.address.host)
             .finish_non_exhaustive()
     }
@@ -109,7 +109,7 @@ pub(super) struct Wording {
     pub(super) fix: &'static str,
 }
 
-impl Way {
+impl HttpClient {
     /// Sends one request. An error says that there was no answer.
     pub(super) async fn post(&self, wording: Wording, post: Post<'_>) -> Result<Answered> {
         let work = Box::pin(self.converse(wording, post));

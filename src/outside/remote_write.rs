@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::header::{HeaderValue, LOCATION};
 
-use super::post::{Answered, Post, Way, Wording, printable};
+use super::post::{Answered, HttpClient, Post, Wording, printable};
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
@@ -20,7 +20,7 @@ const WORDING: Wording = Wording {
 
 /// The way to a receiver. Keeps one connection until it is closed.
 #[derive(Debug)]
-pub struct Receiver(pub Way);
+pub struct Receiver(pub HttpClient);
 
 /// Answer of a receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -300,7 +300,7 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusa
             at.millis(),
             entry.who(),
             entry.what(),
-            entry.verdict().word(),
+            entry.verdict().as_str(),
             entry.why()
         ])?;
     }
@@ -332,7 +332,7 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusa
             minute.millis(),
             entry.who(),
             entry.what(),
-            entry.verdict().word(),
+            entry.verdict().as_str(),
             entry.why(),
             column(*count),
             received,
@@ -351,7 +351,7 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Removes the oldest over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
-pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
         "DELETE FROM audit WHERE sequence <=
          (SELECT sequence FROM audit WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",

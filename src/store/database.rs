@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, limits::
 
 use super::{
     Failure,
-    quarantine::{self, Kept},
+    quarantine::{self, Copies},
     reserve::Reserve,
     schema::{self, Migrated},
     trouble,
@@ -42,7 +42,7 @@ pub(super) struct Form {
     /// for small ones.
     pub(super) is_checked: bool,
     /// Damaged ones that are kept, before the owner says otherwise.
-    pub(super) damaged: Kept,
+    pub(super) damaged: Copies,
 }
 
 /// Reasons why a transaction was not committed.
@@ -94,7 +94,7 @@ pub(super) struct Database {
     reserve: Option<Reserve>,
     was_replaced: bool,
     /// Damaged ones that are kept.
-    damaged: Kept,
+    damaged: Copies,
     /// True if a damaged one was larger than that and is gone.
     has_removed_damaged: bool,
 }

@@ -12,10 +12,10 @@ pub(super) use super::database::Refusal;
 use super::{
     Failure, Loaded, audit, clock,
     database::{Database, Form, State},
-    identity::{self, KeptIdentity},
+    identity::{self, StoredIdentity},
     journal,
     notes::{self, Notes},
-    quarantine::Kept,
+    quarantine::Copies,
     reserve::Reserve,
     schema,
     thread::Owned,
@@ -62,7 +62,7 @@ static FORM: Form = Form {
          PRAGMA temp_store = MEMORY;",
     // To read all of it takes milliseconds.
     is_checked: true,
-    damaged: Kept {
+    damaged: Copies {
         count: 3,
         bytes: 64 << 20,
     },
@@ -73,7 +73,7 @@ static FORM: Form = Form {
 pub(super) struct Disk {
     database: Database,
     lock: Option<Flock<File>>,
-    pub(super) identity: KeptIdentity,
+    pub(super) identity: StoredIdentity,
     pub(super) audit: audit::Waiting,
     /// True if the rows that earlier processes left without an end were numbered.
     pub(super) are_old_rows_over: bool,
@@ -90,7 +90,7 @@ impl Disk {
         let mut disk = Self {
             database: Database::new(directory, &FORM, Some(reserve), now),
             lock,
-            identity: KeptIdentity::default(),
+            identity: StoredIdentity::default(),
             audit: audit::Waiting::new(now),
             are_old_rows_over: false,
             notes,
@@ -104,7 +104,7 @@ impl Disk {
             }
         };
         let database = disk.read(identity::select).ok().flatten();
-        disk.identity = KeptIdentity::found(database.as_ref(), file.as_ref());
+        disk.identity = StoredIdentity::found(database.as_ref(), file.as_ref());
         let conditions = disk.conditions();
         let loaded = Loaded {
             database,
@@ -143,12 +143,12 @@ impl Disk {
         self.database.take_reserve();
         self.audit.grow_old();
         self.settle();
-        let thinned = self.write(|transaction| {
-            audit::thin(transaction)?;
-            journal::thin(transaction)
+        let pruned = self.write(|transaction| {
+            audit::prune(transaction)?;
+            journal::prune(transaction)
         });
         // Its failure is remembered as trouble, where it is one.
-        drop(thinned);
+        drop(pruned);
         self.conditions()
     }
 

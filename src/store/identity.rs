@@ -26,7 +26,7 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 
 /// Location of the current identity.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Kept {
+pub enum Stored {
     /// On disk, in both places or in one.
     OnDisk,
     /// In memory; it is written when the disk comes back.
@@ -35,7 +35,7 @@ pub enum Kept {
 
 /// The identity that the agent uses, and where it is already.
 #[derive(Debug, Default)]
-pub(super) struct KeptIdentity {
+pub(super) struct StoredIdentity {
     current: Option<Identity>,
     pub(super) is_in_database: bool,
     is_in_file: bool,
@@ -43,7 +43,7 @@ pub(super) struct KeptIdentity {
     other: Option<String>,
 }
 
-impl KeptIdentity {
+impl StoredIdentity {
     /// Copies on disk at the start; the newer one is kept.
     pub(super) fn found(database: Option<&Identity>, file: Option<&Identity>) -> Self {
         let copies = [file, database].into_iter().flatten();
@@ -72,7 +72,7 @@ impl Handle {
         &self,
         identity: Identity,
         now: Wall,
-    ) -> std::result::Result<Kept, Failure> {
+    ) -> std::result::Result<Stored, Failure> {
         self.queue(move |disk| {
             disk.saw(now);
             keep(disk, identity)
@@ -81,7 +81,7 @@ impl Handle {
     }
 }
 
-fn keep(disk: &mut Disk, identity: Identity) -> std::result::Result<Kept, Failure> {
+fn keep(disk: &mut Disk, identity: Identity) -> std::result::Result<Stored, Failure> {
     if let Some(current) = &disk.identity.current
         && current.generation > identity.generation
     {
@@ -90,15 +90,15 @@ fn keep(disk: &mut Disk, identity: Identity) -> std::result::Result<Kept, Failur
             identity.generation, current.generation
         )));
     }
-    disk.identity = KeptIdentity {
+    disk.identity = StoredIdentity {
         current: Some(identity),
-        ..KeptIdentity::default()
+        ..StoredIdentity::default()
     };
     let trouble = settle(disk);
     let kept = &disk.identity;
     Ok(match trouble {
-        Some(error) if !kept.is_in_database && !kept.is_in_file => Kept::InMemory(error),
-        Some(_) | None => Kept::OnDisk,
+        Some(error) if !kept.is_in_database && !kept.is_in_file => Stored::InMemory(error),
+        Some(_) | None => Stored::OnDisk,
     })
 }
 

@@ -166,7 +166,7 @@ fn intend(transaction: &Transaction<'_>, id: &str, step: &Step, now: Wall) -> Re
             number,
             step.position,
             step.name,
-            StepState::Intended.word(),
+            StepState::Intended.as_str(),
             step.undo,
             step.detail,
             now.millis()
@@ -189,15 +189,15 @@ fn advance(
     if !from.may_become(to) {
         let why = format!(
             "{id}: step {position} is {} and cannot become {}",
-            from.word(),
-            to.word()
+            from.as_str(),
+            to.as_str()
         );
         return Err(Refusal::Conflict(why));
     }
     transaction.execute(
         "UPDATE step SET state = ?3, detail = coalesce(?4, detail), updated = ?5
          WHERE change = ?1 AND position = ?2",
-        params![number, position, to.word(), detail, now.millis()],
+        params![number, position, to.as_str(), detail, now.millis()],
     )?;
     Ok(())
 }
@@ -215,9 +215,9 @@ fn finish(
         .optional()?;
     match ended {
         None => return Err(Refusal::Conflict(format!("there is no change {id}"))),
-        Some(Some(word)) if word == outcome.word() => return Ok(()),
+        Some(Some(word)) if word == outcome.as_str() => return Ok(()),
         Some(Some(word)) => {
-            let why = format!("{id} is {word} and cannot be {}", outcome.word());
+            let why = format!("{id} is {word} and cannot be {}", outcome.as_str());
             return Err(Refusal::Conflict(why));
         }
         Some(None) => {}
@@ -227,7 +227,7 @@ fn finish(
         params![
             id,
             now.millis(),
-            outcome.word(),
+            outcome.as_str(),
             why,
             last(transaction)?.saturating_add(1)
         ],
@@ -237,7 +237,7 @@ fn finish(
 
 /// Removes the oldest finished changes over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
 /// Unfinished ones stay.
-pub(super) fn thin(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
         "DELETE FROM change WHERE sequence <=
          (SELECT sequence FROM change WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",

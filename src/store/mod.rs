@@ -36,7 +36,7 @@ mod trouble;
 
 pub use audit::{AuditRow, Ticket};
 pub use disk::{CLOCK, CONDITIONS, DATABASE, IDENTITY};
-pub use identity::Kept;
+pub use identity::Stored;
 pub use journal::Begun;
 pub use notes::Notes;
 

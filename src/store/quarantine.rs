@@ -11,14 +11,14 @@ const ENDINGS: [&str; 3] = ["-wal", "-shm", ""];
 
 /// Number and size of the damaged databases that are kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct Copies {
     pub(super) count: usize,
     pub(super) bytes: u64,
 }
 
 /// Renames the database `file` and its log. Returns whether it is still there: of what was moved, the oldest go until the rest is within
 /// bounds, and it may be larger than that alone.
-pub(super) fn move_aside(directory: &Path, file: &str, kept: Kept, wall: Wall) -> Result<bool> {
+pub(super) fn move_aside(directory: &Path, file: &str, kept: Copies, wall: Wall) -> Result<bool> {
     let stamp: String = wall
         .rfc3339()
         .chars()
@@ -42,7 +42,7 @@ pub(super) fn move_aside(directory: &Path, file: &str, kept: Kept, wall: Wall) -
 }
 
 /// Removes the oldest damaged databases until the rest is within bounds.
-pub(super) fn bound(directory: &Path, file: &str, kept: Kept) {
+pub(super) fn bound(directory: &Path, file: &str, kept: Copies) {
     let (mut count, mut bytes) = (0, 0_u64);
     for name in damaged(directory, file).iter().rev() {
         count += 1;
@@ -103,12 +103,12 @@ mod tests {
     use super::*;
 
     const FILE: &str = "a.db";
-    const ALL: Kept = Kept {
+    const ALL: Copies = Copies {
         count: 3,
         bytes: 1 << 20,
     };
 
-    fn damage(directory: &Path, content: &[u8], kept: Kept, wall: i64) -> bool {
+    fn damage(directory: &Path, content: &[u8], kept: Copies, wall: i64) -> bool {
         files::replace(&directory.join(FILE), content, files::PRIVATE).unwrap();
         move_aside(directory, FILE, kept, Wall::from_millis(wall)).unwrap()
     }
@@ -137,7 +137,7 @@ mod tests {
     fn copies_take_no_more_than_their_part_of_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
-        let kept = Kept {
+        let kept = Copies {
             count: 3,
             bytes: 1_000,
         };

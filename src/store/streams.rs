@@ -57,7 +57,7 @@ fn own(stream: Stream) -> Result<Own, Failure> {
         Stream::Audit => Ok(Own::Audit),
         Stream::Outcomes => Ok(Own::Outcomes),
         Stream::Metrics | Stream::Events | Stream::Logs => {
-            let word = stream.word();
+            let word = stream.as_str();
             Err(Failure::Conflict(format!("{word} are not in state.db")))
         }
     }
@@ -66,13 +66,13 @@ fn own(stream: Stream) -> Result<Own, Failure> {
 fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<Holdings> {
     let (name, last, first) = match stream {
         Own::Audit => (
-            Stream::Audit.word(),
+            Stream::Audit.as_str(),
             audit::last(connection)?,
             "SELECT min(ifnull((SELECT min(sequence) FROM audit WHERE sequence IS NOT NULL), ?1),
                         ifnull((SELECT min(sequence) FROM audit_sum), ?1))",
         ),
         Own::Outcomes => (
-            Stream::Outcomes.word(),
+            Stream::Outcomes.as_str(),
             journal::last(connection)?,
             "SELECT ifnull((SELECT min(sequence) FROM change WHERE sequence IS NOT NULL), ?1)",
         ),
@@ -89,8 +89,8 @@ fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<Holdings> 
         gaps: Vec::new(),
     };
     // Those further up show when they are read.
-    if let Some(thinned) = Range::new(1, unsigned(first).saturating_sub(1)) {
-        holdings.lose(thinned, Loss::Budget);
+    if let Some(pruned) = Range::new(1, unsigned(first).saturating_sub(1)) {
+        holdings.lose(pruned, Loss::Budget);
     }
     Ok(holdings)
 }

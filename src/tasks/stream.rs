@@ -83,8 +83,8 @@ fn event_report(id: u64, event: &Event) -> EventReport {
     EventReport {
         id,
         at: api::stamp(event.last),
-        source: event.what.source.word().to_owned(),
-        severity: event.what.severity.word().to_owned(),
+        source: event.what.source.as_str().to_owned(),
+        severity: event.what.severity.as_str().to_owned(),
         subject: event.what.subject.clone(),
         reason: event.what.reason.clone(),
         message: event.what.message.clone(),

@@ -281,7 +281,7 @@ impl From<&health::Condition> for Condition {
         Self {
             because: None,
             id: condition.id.to_owned(),
-            severity: condition.severity.word().to_owned(),
+            severity: condition.severity.as_str().to_owned(),
             since: stamp(condition.since),
             sentence: condition.sentence.clone(),
             fix: condition.fix.clone(),

@@ -9,7 +9,7 @@ use crate::core::time::Wall;
 
 /// Fields of a self-signed certificate: its subject is its issuer.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+pub struct Fields<'a> {
     /// Any number that no other one has.
     pub serial: [u8; 16],
     /// Name in lists of certificates.
@@ -50,7 +50,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 const COMMON_NAME_LETTERS_MAX: usize = 64;
 
 /// The part that is signed.
-pub fn to_be_signed(told: &Told<'_>) -> Vec<u8> {
+pub fn to_be_signed(told: &Fields<'_>) -> Vec<u8> {
     let common_name: String = told
         .common_name
         .chars()
@@ -83,7 +83,7 @@ pub fn signed(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
     ])
 }
 
-fn extensions(told: &Told<'_>) -> Vec<u8> {
+fn extensions(told: &Fields<'_>) -> Vec<u8> {
     let names = told.names.iter();
     let names = names.map(|name| tagged(0x82, &[name.as_bytes()]));
     let addresses = told.addresses.iter().map(|address| match address {
@@ -205,8 +205,8 @@ mod tests {
         Wall::parse_rfc3339(text).unwrap()
     }
 
-    fn told(names: &[String], from: Wall, to: Wall) -> Told<'_> {
-        Told {
+    fn told(names: &[String], from: Wall, to: Wall) -> Fields<'_> {
+        Fields {
             serial: [0xff; 16],
             common_name: "edge-7",
             names,
@@ -252,7 +252,7 @@ mod tests {
     fn a_serial_is_positive_and_a_common_name_no_longer_than_it_may_be() {
         let long = "x".repeat(70);
         for first in [0, 0x80, 0xff] {
-            let body = to_be_signed(&Told {
+            let body = to_be_signed(&Fields {
                 serial: [first; 16],
                 common_name: &long,
                 ..told(&[], Wall::default(), Wall::default())

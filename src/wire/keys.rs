@@ -7,8 +7,8 @@ use crate::core::{
     authorization::{
         Role,
         keys::{
-            Guesses, Hash, Keys, Password, SESSION_LIFE, Session, TOKEN_LIFE, Token, ahead, behind,
-            kept,
+            Credentials, Guesses, Hash, Password, SESSION_LIFE, Session, TOKEN_LIFE, Token, ahead,
+            behind, kept,
         },
     },
     time::{Now, Wall},
@@ -46,17 +46,17 @@ struct GuessesShape {
 }
 
 /// The note.
-pub fn write(keys: &Keys, now: Now) -> String {
+pub fn write(keys: &Credentials, now: Now) -> String {
     let key = |hash: &Hash, role: Role, until| KeyShape {
         sha256: hex(&hash.0),
-        role: role.word().to_owned(),
+        role: role.as_str().to_owned(),
         until_ms: kept(until, now).millis(),
     };
     let password = keys.password.as_ref().map(|password| PasswordShape {
         salt: hex(&password.salt),
         hash: hex(&password.hash),
         rounds: password.rounds,
-        role: password.role.word().to_owned(),
+        role: password.role.as_str().to_owned(),
     });
     let tokens = keys.tokens.iter();
     let sessions = keys.sessions.iter();
@@ -82,9 +82,9 @@ pub fn write(keys: &Keys, now: Now) -> String {
 }
 
 /// Reads a note; `None` if it is not valid.
-pub fn read(note: &str, now: Now) -> Option<Keys> {
+pub fn read(note: &str, now: Now) -> Option<Credentials> {
     let shape: Shape = json::read(note).ok()?;
-    let mut keys = Keys::default();
+    let mut keys = Credentials::default();
     if let Some(password) = shape.password {
         keys.password = Some(Password {
             salt: bytes(&password.salt)?,
@@ -146,14 +146,14 @@ mod tests {
             mono: Mono::since_boot(Duration::from_secs(1000)),
             wall: Wall::from_millis(1_700_000_000_000),
         };
-        let mut keys = Keys {
+        let mut keys = Credentials {
             password: Some(Password {
                 salt: [7; 16],
                 hash: [8; 32],
                 rounds: 600_000,
                 role: Role::Viewer,
             }),
-            ..Keys::default()
+            ..Credentials::default()
         };
         keys.issue(Hash([1; 32]), Role::Operator, now.mono);
         keys.open(Hash([2; 32]), Role::Viewer, now.mono);

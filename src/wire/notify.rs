@@ -10,7 +10,7 @@ use serde_json::json;
 use super::json::{self, fields};
 use crate::core::{
     health::Severity,
-    notify::{Message, Notice, Told, Turn},
+    notify::{Message, Notice, Notified, Turn},
     time::{Wall, in_words},
 };
 
@@ -34,7 +34,7 @@ pub enum Reader {
 
 /// Request to post.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Letter {
+pub struct Request {
     /// The type of its body.
     pub content_type: &'static str,
     /// Headers of its own.
@@ -44,15 +44,15 @@ pub struct Letter {
 }
 
 /// Writes a message for its reader. `host` is what the machine is called.
-pub fn letter(reader: Reader, message: &Message, host: &str, at: Wall) -> Letter {
+pub fn request(reader: Reader, message: &Message, host: &str, at: Wall) -> Request {
     let text = text(message);
     match reader {
-        Reader::Webhook => Letter {
+        Reader::Webhook => Request {
             content_type: "application/json",
             headers: Vec::new(),
             body: webhook(message, host, at, &text).to_string(),
         },
-        Reader::Ntfy => Letter {
+        Reader::Ntfy => Request {
             content_type: "text/plain; charset=utf-8",
             headers: ntfy_headers(message, host),
             body: text,
@@ -64,7 +64,7 @@ pub fn letter(reader: Reader, message: &Message, host: &str, at: Wall) -> Letter
                 .replace('&', "&amp;")
                 .replace('<', "&lt;")
                 .replace('>', "&gt;");
-            Letter {
+            Request {
                 content_type: "application/json",
                 headers: Vec::new(),
                 body: json!({ "text": text }).to_string(),
@@ -79,7 +79,7 @@ fn webhook(message: &Message, host: &str, at: Wall, text: &str) -> serde_json::V
         "source": "pipeops-agent",
         "host": plain(host),
         "at": at.rfc3339(),
-        "severity": worst(message).map(Severity::word),
+        "severity": worst(message).map(Severity::as_str),
         "text": text,
         "conditions": conditions,
         "came_and_went": message.missed,
@@ -90,8 +90,8 @@ fn webhook(message: &Message, host: &str, at: Wall, text: &str) -> serde_json::V
 fn condition(notice: &Notice) -> serde_json::Value {
     json!({
         "id": notice.id,
-        "change": notice.turn.word(),
-        "severity": notice.severity.word(),
+        "change": notice.turn.as_str(),
+        "severity": notice.severity.as_str(),
         "sentence": plain(&notice.sentence),
         "fix": notice.fix.as_deref().map(plain),
         "since": notice.since.rfc3339(),
@@ -129,8 +129,8 @@ fn text(message: &Message) -> String {
     for notice in message.notices.iter().take(NOTICES_MAX) {
         let sentence = plain(&notice.sentence);
         lines.push(match notice.turn {
-            Turn::Began => format!("{}: {sentence}", notice.severity.word()),
-            Turn::Worse => format!("{} now: {sentence}", notice.severity.word()),
+            Turn::Began => format!("{}: {sentence}", notice.severity.as_str()),
+            Turn::Worse => format!("{} now: {sentence}", notice.severity.as_str()),
             Turn::Ended => format!("over: {sentence}"),
         });
         if let Some(fix) = &notice.fix {
@@ -164,21 +164,21 @@ fn plain(text: &str) -> String {
 }
 
 #[derive(Default, Serialize)]
-struct Kept {
+struct Stored {
     severity: String,
     sentence: String,
     since_ms: i64,
 }
-fields!(Kept {
+fields!(Stored {
     severity,
     sentence,
     since_ms
 });
 
 /// Reported conditions, for the disk.
-pub fn kept(told: &LiteMap<String, Told>) -> String {
-    let kept = |told: &Told| Kept {
-        severity: told.severity.word().to_owned(),
+pub fn kept(told: &LiteMap<String, Notified>) -> String {
+    let kept = |told: &Notified| Stored {
+        severity: told.severity.as_str().to_owned(),
         sentence: plain(&told.sentence),
         since_ms: told.since.millis(),
     };
@@ -191,14 +191,14 @@ pub fn kept(told: &LiteMap<String, Told>) -> String {
 }
 
 /// The reverse of [`kept`]; what is not understood was not told.
-pub fn read_kept(text: &str) -> LiteMap<String, Told> {
-    let all: LiteMap<String, Kept> = json::shape(text.as_bytes()).unwrap_or_default();
-    let told = |kept: Kept| {
+pub fn read_kept(text: &str) -> LiteMap<String, Notified> {
+    let all: LiteMap<String, Stored> = json::shape(text.as_bytes()).unwrap_or_default();
+    let told = |kept: Stored| {
         let severities = [Severity::Note, Severity::Warning, Severity::Critical];
         let severity = severities
             .into_iter()
-            .find(|one| one.word() == kept.severity)?;
-        Some(Told {
+            .find(|one| one.as_str() == kept.severity)?;
+        Some(Notified {
             severity,
             sentence: kept.sentence,
             since: Wall::from_millis(kept.since_ms),
@@ -243,18 +243,18 @@ mod tests {
         bad.fix = Some("make room".to_owned());
         let message = message(vec![bad]);
         let text = "critical: the disk <b> is full &  [2Jwell next\n  fix: make room";
-        let webhook = letter(Reader::Webhook, &message, "edge", Wall::default());
+        let webhook = request(Reader::Webhook, &message, "edge", Wall::default());
         let body: serde_json::Value = serde_json::from_str(&webhook.body).unwrap();
         assert_eq!(
             (&body["text"], &body["severity"]),
             (&json!(text), &json!("critical"))
         );
         assert_eq!(body["conditions"][0]["change"], "began");
-        let ntfy = letter(Reader::Ntfy, &message, "b\u{e4}r\r\nX: y", Wall::default());
+        let ntfy = request(Reader::Ntfy, &message, "b\u{e4}r\r\nX: y", Wall::default());
         assert_eq!(ntfy.body, text);
         assert_eq!(ntfy.headers[0], ("Title", "br  X: y: critical".to_owned()));
         assert_eq!(ntfy.headers[1].1, "5");
-        let slack = letter(Reader::Slack, &message, "edge", Wall::default());
+        let slack = request(Reader::Slack, &message, "edge", Wall::default());
         let body: serde_json::Value = serde_json::from_str(&slack.body).unwrap();
         let told = body["text"].as_str().unwrap();
         assert!(
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn good_news_are_quiet_and_many_news_are_short() {
         let ended = message(vec![notice(Turn::Ended, Severity::Critical, "k3s is down")]);
-        let letter_of = |message| letter(Reader::Ntfy, message, "edge", Wall::default());
+        let letter_of = |message| request(Reader::Ntfy, message, "edge", Wall::default());
         assert_eq!(letter_of(&ended).body, "over: k3s is down");
         assert_eq!(letter_of(&ended).headers[1].1, "2");
         let mut many = message(vec![
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_was_told_is_read_back_and_nonsense_is_nothing() {
-        let told = Told {
+        let told = Notified {
             severity: Severity::Warning,
             sentence: "the disk is full".to_owned(),
             since: Wall::from_millis(7),

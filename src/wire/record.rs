@@ -20,8 +20,8 @@ struct EventRecord<'a> {
 /// An event: `{"source","severity","subject","reason","message","first","last","count"}`, times by RFC 3339.
 pub fn event(event: &Event) -> String {
     text(&EventRecord {
-        source: event.what.source.word(),
-        severity: event.what.severity.word(),
+        source: event.what.source.as_str(),
+        severity: event.what.severity.as_str(),
         subject: &event.what.subject,
         reason: &event.what.reason,
         message: &event.what.message,

@@ -139,7 +139,7 @@ fn read(method: &str, path: &KubePath, query: &str) -> Option<Info> {
             } = object;
             let bytes = |text: std::borrow::Cow<'_, str>| text.as_bytes().to_vec();
             info.is_object = true;
-            verb.word().clone_into(&mut info.verb);
+            verb.as_str().clone_into(&mut info.verb);
             info.group = bytes(group);
             info.version = bytes(version);
             info.namespace = bytes(namespace);

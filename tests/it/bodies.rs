@@ -338,7 +338,7 @@ fn the_judgement_of_pods_is_that_of_pod_security_admission() {
     ];
     for (standard, namespace) in standards {
         kubectl(&["create", "namespace", namespace]);
-        let label = format!("pod-security.kubernetes.io/enforce={}", standard.word());
+        let label = format!("pod-security.kubernetes.io/enforce={}", standard.as_str());
         kubectl(&["label", "namespace", namespace, &label]);
     }
     let pods = pods_of_the_list();

@@ -51,7 +51,7 @@ impl Answers for Agent {
 
     fn report(&self, asked: &Asked) -> SessionReport {
         SessionReport {
-            role: asked.caller.role.word().to_owned(),
+            role: asked.caller.role.as_str().to_owned(),
             ..SessionReport::default()
         }
     }
@@ -77,7 +77,7 @@ impl Answers for Agent {
             }
             assert_eq!(view, View::Access);
             Reply::json(&AccessReport {
-                level: self.level.get().word().to_owned(),
+                level: self.level.get().as_str().to_owned(),
                 ..AccessReport::default()
             })
         })

@@ -91,7 +91,7 @@ fn refusal<'a>(attributes: &'a Attributes<'a>) -> (String, &'a str, &'a str) {
             };
             let what = format!(
                 "cannot {} resource {:?} in API group {:?} {place}",
-                object.verb.word(),
+                object.verb.as_str(),
                 format!("{}{part}", object.resource),
                 object.group
             );
@@ -211,7 +211,7 @@ async fn is_granted(client: &Client, account: &str, object: &Object<'_>) -> bool
             "user": format!("system:serviceaccount:{account}:pipeops-cp"),
             "groups": ["system:authenticated", "system:serviceaccounts"],
             "resourceAttributes": {
-                "verb": object.verb.word(), "group": object.group, "resource": object.resource, "subresource": object.subresource,
+                "verb": object.verb.as_str(), "group": object.group, "resource": object.resource, "subresource": object.subresource,
                 "namespace": object.namespace, "name": object.name,
             },
         },

@@ -15,7 +15,7 @@ use pipeops_agent::{
         outbox::{Body, Range, Stream},
         time::Wall,
     },
-    store::{Begun, DATABASE, Failure, Handle, IDENTITY, Kept, Loaded, Store},
+    store::{Begun, DATABASE, Failure, Handle, IDENTITY, Loaded, Store, Stored},
 };
 use rusqlite::Connection;
 use smol::{LocalExecutor, block_on};
@@ -111,7 +111,7 @@ fn an_identity_is_there_after_a_restart_in_both_places() {
         assert_eq!(loaded, Loaded::default());
         for generation in 1..4 {
             let kept = handle.keep_identity(identity(generation), at(1)).await;
-            assert_eq!(kept, Ok(Kept::OnDisk));
+            assert_eq!(kept, Ok(Stored::OnDisk));
         }
         store.close().await.unwrap();
         let (store, _, loaded) = open(directory.path()).await;
@@ -311,7 +311,7 @@ fn what_a_newer_program_wrote_is_not_touched() {
         );
         assert_eq!(loaded.file, Some(identity(2)));
         let kept = handle.keep_identity(identity(3), at(2)).await.unwrap();
-        assert!(matches!(kept, Kept::InMemory(_)), "{kept:?}");
+        assert!(matches!(kept, Stored::InMemory(_)), "{kept:?}");
         let change = handle.begin_change(&lock("c1"), intent("{}"), at(2)).await;
         assert!(matches!(change, Err(Failure::Disk(_))), "{change:?}");
         // Requests are still written down, in memory.
@@ -391,7 +391,7 @@ fn a_database_of_schema_2_is_read() {
             assert_eq!((holdings.epoch, holdings.last), (epoch, count));
             let newest = Range::new(count, count).unwrap();
             let Body::Rows(rows) = handle.read(stream, newest, 1).await.unwrap().body else {
-                panic!("the newest of {} is gone", stream.word());
+                panic!("the newest of {} is gone", stream.as_str());
             };
             let said = ["PUT /under-way", r#""id":"upgrade-1""#];
             assert!(said.iter().any(|said| rows[0].body.contains(said)));
@@ -846,7 +846,7 @@ fn a_directory_that_comes_late_gets_what_was_kept_in_memory() {
             "{condition:?}"
         );
         let kept = handle.keep_identity(identity(1), at(1)).await.unwrap();
-        assert!(matches!(kept, Kept::InMemory(_)), "{kept:?}");
+        assert!(matches!(kept, Stored::InMemory(_)), "{kept:?}");
         let ticket = handle.audit_begin(entry("PUT /x"), at(1)).await.unwrap();
         handle
             .audit_end(ticket, "200".to_owned(), Effect::default())

@@ -6,7 +6,7 @@ use std::{fs::File, io::Write, path::Path};
 use nix::mount::{MsFlags, mount};
 use pipeops_agent::{
     core::journal::{Intent, Journal},
-    store::{Failure, Handle, IDENTITY, Kept},
+    store::{Failure, Handle, IDENTITY, Stored},
 };
 use smol::block_on;
 
@@ -86,7 +86,7 @@ fn on_a_full_disk_the_state_goes_on_from_the_reserve_and_recovers_by_itself() {
         fill(&filler);
         // The reserve makes room for what matters.
         let kept = handle.keep_identity(identity(1), at(1)).await.unwrap();
-        assert_eq!(kept, Kept::OnDisk);
+        assert_eq!(kept, Stored::OnDisk);
         begin(&handle, "c-reserve", 1000).await.unwrap();
         let conditions = handle.tend(at(2)).await.unwrap();
         assert_eq!(ids(&conditions), ["store.full"]);
@@ -148,7 +148,7 @@ fn on_a_read_only_disk_the_agent_knows_who_it_is_and_writes_once_it_can() {
         assert_eq!(loaded.file, Some(identity(1)));
         assert_eq!(ids(&loaded.conditions), ["store.unwritable"]);
         let kept = handle.keep_identity(identity(2), at(2)).await.unwrap();
-        assert!(matches!(kept, Kept::InMemory(_)), "{kept:?}");
+        assert!(matches!(kept, Stored::InMemory(_)), "{kept:?}");
         handle
             .audit_begin(entry("PUT /while-read-only"), at(2))
             .await
@@ -178,7 +178,7 @@ fn work_on_a_failing_disk(directory: &Path) {
     block_on(async {
         let (store, handle, _) = open(directory).await;
         for n in 1..=4_u64 {
-            if handle.keep_identity(identity(n), at(1)).await.unwrap() == Kept::OnDisk {
+            if handle.keep_identity(identity(n), at(1)).await.unwrap() == Stored::OnDisk {
                 println!("told kept {n}");
             }
             if begin(&handle, &format!("c{n}"), 100).await.is_ok() {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        given::Given,
+        args::Args,
         load,
         output::{Output, Tone},
         socket::{self, Ask, Silence},
@@ -26,19 +26,19 @@ use crate::{
 const PLAIN: &[u8] = b"-._~/:,";
 
 /// Explains what would become of a request.
-pub(super) fn test(given: &Given, output: &mut Output) -> Result<Exit> {
-    let word = |name| given.text(name).unwrap_or_default().to_owned();
+pub(super) fn test(args: &Args, output: &mut Output) -> Result<Exit> {
+    let word = |name| args.text(name).unwrap_or_default().to_owned();
     let inquiry = Inquiry {
         method: word("METHOD"),
         target: word("PATH"),
     };
-    let loaded = load(given);
+    let loaded = load(args);
     let path = format!(
         "{DECISION_PATH}?method={}&path={}",
         escaped(&inquiry.method),
         escaped(&inquiry.target)
     );
-    let (value, judge) = match socket::ask(&socket::candidates(given, &loaded), &Ask::Get(&path)) {
+    let (value, judge) = match socket::ask(&socket::candidates(args, &loaded), &Ask::Get(&path)) {
         Ok(answer) => (answer.fine("the agent does not explain that")?, None),
         Err(Silence {
             is_down: true,
@@ -57,7 +57,7 @@ pub(super) fn test(given: &Given, output: &mut Output) -> Result<Exit> {
         "depends" => Exit::CouldNotRun,
         _ => return Err(socket::odd("it has no verdict")),
     };
-    if given.has("json") {
+    if args.has("json") {
         output.json(&value);
         return Ok(exit);
     }
@@ -93,14 +93,14 @@ fn alone(inquiry: &Inquiry, loaded: &Loaded) -> Option<(Value, String)> {
         .and_then(|shown| shown.value.clone())
         .filter(|_| explanation.is_delegated());
     let decision = Decision {
-        level: rules.level.word().to_owned(),
+        level: rules.level.as_str().to_owned(),
         identity: namespace.map(|name| format!("system:serviceaccount:{name}:{ACCOUNT}")),
         ..(&explanation).into()
     };
     let mut value = serde_json::to_value(&decision).ok()?;
     let judge = format!(
         "the configuration alone, {} ({}): the agent is not running, and what was set by hand is not known",
-        rules.level.word(),
+        rules.level.as_str(),
         access.level_origin
     );
     let fields = value.as_object_mut()?;

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{OPEN, Secrecy, Wish};
+use super::{OPEN, Override, Secrecy};
 use crate::{
     config::{
         Loaded, Origin,
@@ -24,7 +24,7 @@ const FLEETING: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
 const PERSONAL: [&str; 2] = ["/home", "/root"];
 
 /// Keys that the environment sets and the files do not. `KUBECONFIG` is taken over where the command uses the cluster.
-pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> Vec<Wish> {
+pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> Vec<Override> {
     let of_environment = |key: &'static Key| {
         let entry = loaded.entry(key.path)?;
         let Origin::Environment(variable) = &entry.origin else {
@@ -32,7 +32,7 @@ pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> V
         };
         // A secret is written by its owner, in a file of its own.
         let is_taken = key.secrecy != Secrecy::Hidden && (uses_cluster || variable != "KUBECONFIG");
-        is_taken.then(|| Wish {
+        is_taken.then(|| Override {
             key: key.path,
             text: entry.value.to_string(),
             origin: entry.origin.clone(),
@@ -42,7 +42,7 @@ pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> V
 }
 
 /// Whether the value must not be read by everybody.
-pub(super) fn is_secret(wish: &Wish) -> bool {
+pub(super) fn is_secret(wish: &Override) -> bool {
     let secrecy = keys::find(wish.key).map(|key| key.secrecy);
     match secrecy {
         Some(Secrecy::Hidden) => true,
@@ -59,7 +59,7 @@ pub(super) fn toml(key: &str, text: &str) -> String {
 
 /// Refuses keys that a file which is read later than `written` sets to something else.
 pub(super) fn check_order(
-    wishes: &[Wish],
+    wishes: &[Override],
     wanted: &Loaded,
     before: &Loaded,
     written: &Path,
@@ -85,7 +85,7 @@ pub(super) fn check_order(
 }
 
 /// Whether the files say already what the environment says.
-pub(super) fn is_there(wish: &Wish, copies: &[Copy], wanted: &Loaded, before: &Loaded) -> bool {
+pub(super) fn is_there(wish: &Override, copies: &[Copy], wanted: &Loaded, before: &Loaded) -> bool {
     let Some(now) = before.entry(wish.key) else {
         return false;
     };
@@ -128,7 +128,11 @@ impl Copy {
 }
 
 /// Files that the environment names and that the agent could not read, or that would be gone with the next start of the machine.
-pub(super) fn copies(wishes: &[Wish], file: &Path, owner: Option<(u32, u32)>) -> Result<Vec<Copy>> {
+pub(super) fn copies(
+    wishes: &[Override],
+    file: &Path,
+    owner: Option<(u32, u32)>,
+) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for wish in wishes {
         let Some(key) = keys::find(wish.key) else {

@@ -27,7 +27,7 @@ pub enum Finding {
 
 impl Finding {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Permitted => "permitted",
             Self::Refused => "refused",
@@ -73,7 +73,7 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
         Ok(terms) => terms,
         Err(refusal) => return Explanation::refused(Some(call), &refusal),
     };
-    let level = rules.level.word();
+    let level = rules.level.as_str();
     let (finding, why, namespace) = match terms {
         Terms::Free if rules.level == Level::Full => (
             Finding::Permitted,

@@ -32,7 +32,7 @@ impl Issued {
 
     /// The note.
     pub fn note(&self) -> String {
-        format!("{} {}", self.level.word(), self.account_uid)
+        format!("{} {}", self.level.as_str(), self.account_uid)
     }
 
     /// Returns whether these tokens permit more than is permitted now. `shares`: whether the

@@ -156,7 +156,7 @@ fn object_in_words(call: &Call, object: &Object<'_>) -> String {
     } else if object.verb == Verb::None {
         "use"
     } else {
-        object.verb.word()
+        object.verb.as_str()
     };
     let mut words = format!("{verb} {}", object.resource);
     if !object.group.is_empty() {

@@ -119,7 +119,7 @@ impl Guesses {
 
 /// Everything that opens the dashboard.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Keys {
+pub struct Credentials {
     /// The password, where there is one.
     pub password: Option<Password>,
     /// The oldest first.
@@ -130,7 +130,7 @@ pub struct Keys {
     pub guesses: Vec<Guesses>,
 }
 
-impl Keys {
+impl Credentials {
     /// Credentials after the file could not be read: nothing is valid, and failed attempts wait the
     /// longest delay.
     pub fn unreadable(now: Mono) -> Self {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_token_logs_in_once_and_not_for_ever() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         keys.issue(hash(1), Role::Viewer, at(0));
         keys.issue(hash(2), Role::Operator, at(0));
         assert_eq!(keys.spend(&hash(3), at(1)), None);
@@ -302,11 +302,11 @@ mod tests {
 
     #[test]
     fn a_session_lasts_a_week_unless_it_is_ended() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         let name = keys.open(hash(0xab), Role::Operator, at(0));
         assert_eq!(name, "abababab");
         keys.open(hash(2), Role::Viewer, at(0));
-        let role = |keys: &Keys, byte, seconds| {
+        let role = |keys: &Credentials, byte, seconds| {
             keys.session(&hash(byte), at(seconds))
                 .map(|known| known.role)
         };
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn sessions_and_tokens_are_bounded_and_the_newest_stay() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         for byte in 0..=100 {
             keys.open(hash(byte), Role::Viewer, at(0));
             keys.issue(hash(byte), Role::Viewer, at(0));
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn who_guesses_waits_twice_as_long_each_time_up_to_a_quarter_of_an_hour() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         let mut now = 0;
         let mut waits = Vec::new();
         for _ in 0..16 {
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn many_addresses_are_not_many_guesses() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         let mut let_in = 0;
         for n in 0..1000 {
             let source = format!("192.0.2.{n}");
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn guesses_from_elsewhere_make_nobody_wait_on_this_machine() {
-        let mut keys = Keys::default();
+        let mut keys = Credentials::default();
         for n in 0..100 {
             keys.guess(&format!("192.0.2.{n}"), at(0));
         }
@@ -423,7 +423,7 @@ mod tests {
             now.mono.since(behind(before.wall, now)).as_secs()
         };
         assert_eq!((ago(3), ago(-1_000_000)), (3, 0));
-        let keys = Keys::unreadable(at(0));
+        let keys = Credentials::unreadable(at(0));
         assert_eq!(keys.may_guess("a", at(0)), Err(WAIT_MAX));
         assert_eq!(keys.may_guess("a", at(900)), Ok(()));
         assert_eq!(keys.may_guess(LOOPBACK, at(0)), Err(WAIT_MAX));

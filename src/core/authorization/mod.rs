@@ -26,7 +26,7 @@ pub enum Role {
 
 impl Role {
     /// The word in the local API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nobody => "none",
             Self::Anonymous => "anonymous",
@@ -39,13 +39,13 @@ impl Role {
     pub fn of_login(word: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator]
             .into_iter()
-            .find(|role| role.word() == word)
+            .find(|role| role.as_str() == word)
     }
 }
 
 /// The way a request came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Way {
+pub enum Transport {
     /// The Unix socket, where the kernel says who asks.
     Socket,
     /// A port, asked from this machine: anybody on it may, and pages of strangers in its browsers too.
@@ -58,7 +58,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The way it came.
-    pub way: Way,
+    pub transport: Transport,
     /// True if it came by TLS.
     pub is_encrypted: bool,
     /// The names of this machine that are known beside `localhost` and the addresses of the loopback interface.
@@ -109,7 +109,7 @@ pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fau
     // A page of a stranger in a browser here can give this machine a name of its own, and then read what it answers under it (DNS
     // rebinding): no name but those that mean this machine is answered.
     let is_meant = |host: &&str| is_here(host, request.also_here);
-    if request.way != Way::Socket
+    if request.transport != Transport::Socket
         && (request.hosts.is_empty() || !request.hosts.iter().all(is_meant))
     {
         return Err(Fault::OtherMachine);
@@ -118,7 +118,7 @@ pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fau
     if request.has_body && !route.method.brings_body() {
         return Err(Fault::Body);
     }
-    if request.way != Way::Socket {
+    if request.transport != Transport::Socket {
         from_here(request, route)?;
     }
     may(request, route)?;
@@ -186,10 +186,10 @@ fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
 }
 
 fn may(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
-    if route.whence == Whence::SocketOnly && request.way != Way::Socket {
+    if route.whence == Whence::SocketOnly && request.transport != Transport::Socket {
         return Err(Fault::SocketOnly);
     }
-    if request.role >= route.least(request.way) {
+    if request.role >= route.least(request.transport) {
         return Ok(());
     }
     match request.role {

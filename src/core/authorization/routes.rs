@@ -1,6 +1,6 @@
 //! The routes of the local API, one a line: what is routed, allowed, refused and described is read from here.
 
-use super::{Role, Way};
+use super::{Role, Transport};
 
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -134,10 +134,10 @@ const fn route(method: Method, path: &'static str, role: Role, what: What) -> Ro
 
 impl Route {
     /// Minimum role for a request that came this way.
-    pub const fn least(&self, way: Way) -> Role {
-        match way {
-            Way::Socket | Way::Port => self.role,
-            Way::Network => self.role_elsewhere,
+    pub const fn least(&self, transport: Transport) -> Role {
+        match transport {
+            Transport::Socket | Transport::Port => self.role,
+            Transport::Network => self.role_elsewhere,
         }
     }
 }

@@ -10,7 +10,7 @@ const JSON: Option<&str> = Some("application/json; charset=utf-8");
 
 fn asked<'a>(method: &'a str, path: &'a str) -> Request<'a> {
     Request {
-        way: Way::Socket,
+        transport: Transport::Socket,
         is_encrypted: false,
         also_here: &[],
         method,
@@ -75,7 +75,7 @@ fn the_port_answers_only_under_names_of_this_machine_and_the_socket_under_any() 
     let also_here = ["edge-7".to_owned(), "192.0.2.7".to_owned()];
     let view = |hosts: &[&str]| {
         view(&Request {
-            way: Way::Port,
+            transport: Transport::Port,
             hosts,
             also_here: &also_here,
             ..asked("GET", "/metrics")
@@ -151,7 +151,7 @@ fn who_may_not_is_told_how_to_become_somebody_who_may() {
         (Role::Operator, "POST", "/api/v1/access", Ok(SET_ACCESS)),
     ] {
         let request = Request {
-            way: Way::Port,
+            transport: Transport::Port,
             role,
             content_type: JSON,
             ..asked(method, path)
@@ -245,7 +245,7 @@ fn pages_of_others_are_refused() {
     for (line, origin, fetch_site, wanted) in PAGES {
         let (method, path) = line.split_once(' ').unwrap();
         let request = Request {
-            way: Way::Port,
+            transport: Transport::Port,
             role: Role::Operator,
             content_type: JSON,
             origin: *origin,
@@ -260,7 +260,7 @@ fn pages_of_others_are_refused() {
 fn over_tls_a_page_of_the_plain_scheme_is_somebody_elses() {
     let view = |origin| {
         view(&Request {
-            way: Way::Network,
+            transport: Transport::Network,
             is_encrypted: true,
             role: Role::Operator,
             content_type: JSON,
@@ -275,16 +275,16 @@ fn over_tls_a_page_of_the_plain_scheme_is_somebody_elses() {
 
 #[test]
 fn whoever_comes_over_the_network_without_a_login_is_told_that_the_process_works_and_no_more() {
-    let open = |way| {
+    let open = |transport| {
         let routes = ROUTES.iter().filter(move |route| {
-            route.least(way) == Role::Nobody && route.whence == Whence::Anywhere
+            route.least(transport) == Role::Nobody && route.whence == Whence::Anywhere
         });
         routes
             .map(|route| (route.method.words(), route.path))
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        open(Way::Network),
+        open(Transport::Network),
         [
             ("GET, HEAD", "/"),
             ("GET, HEAD", "/assets/{id}"),
@@ -297,16 +297,16 @@ fn whoever_comes_over_the_network_without_a_login_is_told_that_the_process_works
         ]
     );
     for what in ["/metrics", "/readyz"] {
-        let asked = |way, role| {
+        let asked = |transport, role| {
             view(&Request {
-                way,
+                transport,
                 role,
                 ..asked("GET", what)
             })
         };
-        assert_eq!(asked(Way::Network, Role::Nobody), Err(Fault::Unknown));
-        assert!(asked(Way::Network, Role::Viewer).is_ok());
-        assert!(asked(Way::Port, Role::Nobody).is_ok());
+        assert_eq!(asked(Transport::Network, Role::Nobody), Err(Fault::Unknown));
+        assert!(asked(Transport::Network, Role::Viewer).is_ok());
+        assert!(asked(Transport::Port, Role::Nobody).is_ok());
     }
 }
 

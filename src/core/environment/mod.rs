@@ -183,7 +183,7 @@ pub struct Environment {
 
 impl Init {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Systemd => "systemd",
             Self::OpenRc => "OpenRC",
@@ -194,7 +194,7 @@ impl Init {
 
 impl Virtualisation {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Vm => "vm",
@@ -218,7 +218,7 @@ impl Virtualisation {
 
 impl Nas {
     /// The maker's name.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Synology => "Synology",
             Self::Qnap => "QNAP",
@@ -230,7 +230,7 @@ impl Nas {
 
 impl Loader {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::RaspberryPi => "Raspberry Pi firmware",
             Self::Grub => "GRUB",
@@ -246,7 +246,7 @@ impl Loader {
 
 impl Packages {
     /// The program's name.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Apt => "apt",
             Self::Dnf => "dnf",

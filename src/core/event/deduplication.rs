@@ -26,7 +26,7 @@ pub struct Sighting<'a> {
 
 /// Source of an object: list or watch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Told {
+pub enum Origin {
     /// It is in the list of those that there are.
     Listed,
     /// It has just been made, or changed.
@@ -56,22 +56,22 @@ impl Deduplication {
 
     /// Returns the new occurrences since the object was last seen. `now` is the wall clock: an
     /// object from the future counts as of now.
-    pub fn news(&mut self, seen: Sighting<'_>, told: Told, now: Wall) -> u32 {
+    pub fn occurrences(&mut self, seen: Sighting<'_>, told: Origin, now: Wall) -> u32 {
         self.newest = self.newest.max(seen.last.min(now));
         let id = number(seen.id);
         let before = self.young.remove(&id).or_else(|| self.old.remove(&id));
         self.remember(id, seen.count);
-        let news = match before {
+        let occurrences = match before {
             Some(before) => seen.count.saturating_sub(before),
             None if seen.first >= self.since => seen.count,
             // A part of its count is from before; how much is not known.
-            None if told == Told::Live || seen.last >= self.since => 1,
+            None if told == Origin::Live || seen.last >= self.since => 1,
             None => 0,
         };
-        if told == Told::Live {
+        if told == Origin::Live {
             self.up_to_date();
         }
-        news
+        occurrences
     }
 
     /// All that there is was told: what a later list has of before this moment, and is not known any more, was counted.
@@ -120,11 +120,11 @@ mod tests {
     const NOW: i64 = 1000;
 
     fn listed(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        book.news(seen, Told::Listed, at(NOW))
+        book.occurrences(seen, Origin::Listed, at(NOW))
     }
 
     fn live(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        book.news(seen, Told::Live, at(NOW))
+        book.occurrences(seen, Origin::Live, at(NOW))
     }
 
     #[test]

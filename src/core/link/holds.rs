@@ -19,7 +19,7 @@ impl Link {
         self.holds.contains_key(&holder)
     }
 
-    pub(super) fn hold(&mut self, holder: Holder, why: String, now: Now) {
+    pub(super) fn suspend(&mut self, holder: Holder, why: String, now: Now) {
         self.holds.insert(holder, why);
         let why = self.held_why();
         if matches!(self.state, State::Held) {

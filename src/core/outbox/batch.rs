@@ -35,7 +35,7 @@ impl Stream {
     ];
 
     /// The word on the wire, on disk and for people.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Metrics => "metrics",
             Self::Events => "events",
@@ -47,7 +47,7 @@ impl Stream {
 
     /// The stream of that word.
     pub fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stream| stream.word() == word)
+        Self::ALL.into_iter().find(|stream| stream.as_str() == word)
     }
 }
 

@@ -50,11 +50,11 @@ impl Loss {
     pub fn of(word: &str) -> Option<Self> {
         [Self::Budget, Self::Damaged, Self::Retention]
             .into_iter()
-            .find(|loss| loss.word() == word)
+            .find(|loss| loss.as_str() == word)
     }
 
     /// The word on the wire and on disk.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "disk budget",
             Self::Damaged => "damaged",

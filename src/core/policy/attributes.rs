@@ -33,7 +33,7 @@ pub enum Verb {
 
 impl Verb {
     /// The API server's word.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::List => "list",
@@ -277,7 +277,7 @@ impl fmt::Display for Attributes<'_> {
 
 impl fmt::Display for Object<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = self.verb.word();
+        let verb = self.verb.as_str();
         out.write_str(if verb.is_empty() { "use" } else { verb })?;
         write!(out, " {}", self.resource)?;
         if !self.group.is_empty() {

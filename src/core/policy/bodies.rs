@@ -101,7 +101,7 @@ pub fn judge(
     Ok(Judged {
         faults: rules::faults(rules.expose, written.subject, &read.object),
         body: read.body,
-        content_type: content.word(),
+        content_type: content.as_str(),
     })
 }
 

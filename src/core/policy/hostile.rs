@@ -77,7 +77,7 @@ fn wrong_verdicts(case: &Case, routed: &Result<Call, Refusal>) -> Vec<String> {
     .map(|(level, wanted)| (level, verdict(level, routed), wanted))
     .filter(|(_, found, wanted)| found != wanted)
     .map(|(level, found, wanted)| {
-        let level = level.word();
+        let level = level.as_str();
         format!("{level}: {found}, not {wanted}: {line}\n    a naive agent: {naive}")
     })
     .collect()

@@ -45,7 +45,7 @@ impl Denial {
     }
 
     fn refusal(self, rules: Rules, what: &str) -> Refusal {
-        let level = rules.level.word();
+        let level = rules.level.as_str();
         let why = match (self.why, rules.tightened_from) {
             (Why::Level(why), None) => format!("access.level is \"{level}\", {why}"),
             (Why::Level(why), Some(_)) => {
@@ -77,7 +77,7 @@ fn fix(rules: Rules, needed: Level) -> String {
             format!("fix: set access.level = \"managed\" or \"read-only\" in {CONFIG}")
         }
         (Level::ReadOnly | Level::Off, Some(configured)) => {
-            format!("fix, on the box: sudo pipeops-agent access {}", configured.word())
+            format!("fix, on the box: sudo pipeops-agent access {}", configured.as_str())
         }
     }
 }

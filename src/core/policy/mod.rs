@@ -26,7 +26,7 @@ mod names;
 mod namespace;
 mod pods;
 mod protobuf;
-mod shape;
+mod schema;
 pub mod standing;
 mod tables;
 
@@ -58,7 +58,7 @@ pub enum Level {
 
 impl Level {
     /// The word in the configuration.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
             Self::Managed => "managed",
@@ -71,7 +71,7 @@ impl Level {
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Full, Self::Managed, Self::ReadOnly, Self::Off]
             .into_iter()
-            .find(|level| level.word() == word)
+            .find(|level| level.as_str() == word)
     }
 }
 
@@ -89,7 +89,7 @@ pub enum PodSecurity {
 
 impl PodSecurity {
     /// The word in the configuration and in the namespace's label.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",
             Self::Baseline => "baseline",
@@ -101,7 +101,7 @@ impl PodSecurity {
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Privileged, Self::Baseline, Self::Restricted]
             .into_iter()
-            .find(|level| level.word() == word)
+            .find(|level| level.as_str() == word)
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn words_name_levels_and_nothing_else_does() {
         for level in [Level::Full, Level::Managed, Level::ReadOnly, Level::Off] {
-            assert_eq!(Level::from_word(level.word()), Some(level));
+            assert_eq!(Level::from_word(level.as_str()), Some(level));
         }
         assert_eq!(Level::from_word("Full"), None);
         assert_eq!(Level::default(), Level::Managed);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     CONFIG, Namespace, PodSecurity, Rules, names, protobuf,
-    shape::{Kind, Shape, field, read_json},
+    schema::{Kind, Schema, field, read_json},
 };
 use crate::core::proxy::Refusal;
 
@@ -83,24 +83,24 @@ pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<()
         (false, _) => format!("the namespace {name} is not managed"),
         (true, false) => format!(
             "the namespace {name} is managed but enforces only Pod Security \"{}\", and access.pod_security is \"{}\"",
-            enforces.word(),
-            wanted.word()
+            enforces.as_str(),
+            wanted.as_str()
         ),
     };
     let fix = format!(
         "kubectl label --overwrite namespace {name} {MANAGED}=true {ENFORCE}={}",
-        wanted.max(enforces).word()
+        wanted.max(enforces).as_str()
     );
     Err(Refusal(format!(
         "refused by the agent: {why}; fix, on the box: {fix}"
     )))
 }
 
-static NAMESPACE: Shape = Shape::of(&[
+static NAMESPACE: Schema = Schema::of(&[
     field("kind", 0, Kind::Text),
     field("metadata", 1, Kind::Object(&METADATA)),
 ]);
-static METADATA: Shape = Shape::of(&[
+static METADATA: Schema = Schema::of(&[
     field("name", 1, Kind::Text),
     field("generateName", 2, Kind::Text),
 ]);
@@ -118,7 +118,7 @@ pub fn new_namespace(
             "refused by the agent: create namespace {name}: {why}; fix: choose another name, or set access.level = \"full\" in {CONFIG}"
         ))
     })?;
-    let enforce = rules.pod_security.word();
+    let enforce = rules.pod_security.as_str();
     let object = format!(
         r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}","labels":{{"{MANAGED}":"true","{ENFORCE}":"{enforce}"}}}}}}"#
     );

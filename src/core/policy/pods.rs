@@ -8,11 +8,11 @@
 
 mod baseline;
 mod restricted;
-mod shape;
+mod schema;
 
 use serde_json::Value;
 
-use super::{Attributes, CONFIG, PodSecurity, Rules, Verb, shape::read_json, tables};
+use super::{Attributes, CONFIG, PodSecurity, Rules, Verb, schema::read_json, tables};
 use crate::core::proxy::{Call, Refusal, Target};
 
 /// A field of a Pod that its standard forbids.
@@ -94,7 +94,7 @@ fn is_name(name: &str) -> bool {
 /// # Errors
 /// It cannot be read.
 pub fn breaches(pod: &[u8], standard: PodSecurity) -> Result<Vec<Breach>, String> {
-    let pod = read_json(pod, &shape::POD)?;
+    let pod = read_json(pod, &schema::POD)?;
     let mut found = Vec::new();
     match standard {
         PodSecurity::Privileged => {}
@@ -119,7 +119,7 @@ pub fn settle_pod(
     let Some(Breach { field, value }) = breaches.first() else {
         return Ok(());
     };
-    let standard = rules.pod_security.word();
+    let standard = rules.pod_security.as_str();
     let more = match breaches.len() - 1 {
         0 => String::new(),
         more => format!(", and {more} more"),

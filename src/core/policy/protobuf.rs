@@ -7,7 +7,7 @@
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};
 
-use super::shape::{Budget, Field, Kind, Others, Shape, field};
+use super::schema::{Budget, Field, Kind, Others, Schema, field};
 
 /// Metadata of an object, and the fields of its shape.
 #[derive(Debug, Default, PartialEq)]
@@ -19,13 +19,13 @@ pub(super) struct Read {
 
 const MAGIC: &[u8] = b"k8s\0";
 
-static TYPE: Shape = Shape::of(&[
+static TYPE: Schema = Schema::of(&[
     field("apiVersion", 1, Kind::Text),
     field("kind", 2, Kind::Text),
 ]);
 
 /// Reads an object along its shape.
-pub(super) fn read(body: &[u8], shape: &Shape) -> Result<Read, String> {
+pub(super) fn read(body: &[u8], schema: &Schema) -> Result<Read, String> {
     let budget = Budget::default();
     let unknown = body
         .strip_prefix(MAGIC)
@@ -38,7 +38,7 @@ pub(super) fn read(body: &[u8], shape: &Shape) -> Result<Read, String> {
                 kind = Some(fields(bytes, &TYPE, &budget)?);
             }
             (2, Payload::Bytes(bytes)) if raw.is_none() => {
-                raw = Some(fields(bytes, shape, &budget)?);
+                raw = Some(fields(bytes, schema, &budget)?);
             }
             // Encoding and type of the content: what is not said is protobuf as it is.
             (3 | 4, Payload::Bytes([])) => {}
@@ -58,13 +58,13 @@ pub(super) fn read(body: &[u8], shape: &Shape) -> Result<Read, String> {
 }
 
 /// Reads the fields of a message. Shapes are static and finite, and so is the depth.
-fn fields(message: &[u8], shape: &Shape, budget: &Budget) -> Result<Map<String, Value>, String> {
+fn fields(message: &[u8], schema: &Schema, budget: &Budget) -> Result<Map<String, Value>, String> {
     let mut kept = Map::new();
     for part in Message(message) {
         let Part { number, payload } = part?;
-        let listed = shape.fields.iter().find(|field| field.number == number);
+        let listed = schema.fields.iter().find(|field| field.number == number);
         let Some(field) = listed else {
-            if shape.others == Others::Keep {
+            if schema.others == Others::Keep {
                 budget.take()?;
                 let name = format!("field {number}");
                 once(&mut kept, name, payload.whole())?;
@@ -91,7 +91,7 @@ fn keep(
     };
     let value = match field.kind {
         Kind::Text => Value::String(text(bytes?)?),
-        Kind::Object(shape) => Value::Object(fields(bytes?, shape, budget)?),
+        Kind::Object(schema) => Value::Object(fields(bytes?, schema, budget)?),
         Kind::Presence => bytes.map(|_| Value::Bool(true))?,
         Kind::Whole => bytes.map(|_| payload.whole())?,
         Kind::Flag | Kind::Number => match (payload, field.kind) {
@@ -100,8 +100,8 @@ fn keep(
             (Payload::Bytes(_) | Payload::Fixed(_), _) => return Err(odd()),
         },
         Kind::Texts => return add(kept, name, Value::String(text(bytes?)?)),
-        Kind::Objects(shape) => {
-            let object = fields(bytes?, shape, budget)?;
+        Kind::Objects(schema) => {
+            let object = fields(bytes?, schema, budget)?;
             return add(kept, name, Value::Object(object));
         }
         Kind::Names => {
@@ -119,10 +119,10 @@ fn keep(
                 None => Err("a map is no map".to_owned()),
             };
         }
-        Kind::Inline(shape) => {
+        Kind::Inline(schema) => {
             // Marked, so that a second one is seen.
             once(kept, name, Value::Bool(true))?;
-            for (name, value) in fields(bytes?, shape, budget)? {
+            for (name, value) in fields(bytes?, schema, budget)? {
                 once(kept, name, value)?;
             }
             return Ok(());
@@ -299,20 +299,20 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    static META: Shape = Shape::of(&[
+    static META: Schema = Schema::of(&[
         field("name", 1, Kind::Text),
         field("generation", 7, Kind::Number),
         field("annotations", 12, Kind::TextMap(&["a/"])),
     ]);
-    static SOURCE: Shape = Shape {
+    static SOURCE: Schema = Schema {
         fields: &[field("emptyDir", 2, Kind::Presence)],
         others: Others::Keep,
     };
-    static VOLUME: Shape = Shape::of(&[
+    static VOLUME: Schema = Schema::of(&[
         field("name", 1, Kind::Text),
         field("volumeSource", 2, Kind::Inline(&SOURCE)),
     ]);
-    static WHOLE: Shape = Shape::of(&[
+    static WHOLE: Schema = Schema::of(&[
         field("metadata", 1, Kind::Object(&META)),
         field("volumes", 2, Kind::Objects(&VOLUME)),
     ]);

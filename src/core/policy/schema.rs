@@ -17,7 +17,7 @@ const VALUES_MAX: usize = 20_000;
 
 /// The fields of an object that are kept.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub(super) struct Schema {
     pub(super) fields: &'static [Field],
     pub(super) others: Others,
 }
@@ -53,9 +53,9 @@ pub(super) enum Kind {
     /// A list of strings.
     Texts,
     /// An object.
-    Object(&'static Shape),
+    Object(&'static Schema),
     /// A list of objects.
-    Objects(&'static Shape),
+    Objects(&'static Schema),
     /// A map of strings; kept are the keys that begin with one of these.
     TextMap(&'static [&'static str]),
     /// A map of anything; only its keys are kept, as a list.
@@ -65,7 +65,7 @@ pub(super) enum Kind {
     /// Anything, kept as it is.
     Whole,
     /// Protobuf only: an object whose fields are those of the parent in JSON.
-    Inline(&'static Shape),
+    Inline(&'static Schema),
 }
 
 /// A field, for the tables of shapes.
@@ -73,7 +73,7 @@ pub(super) const fn field(name: &'static str, number: u64, kind: Kind) -> Field 
     Field { name, number, kind }
 }
 
-impl Shape {
+impl Schema {
     /// A shape that reads over what it does not list.
     pub(super) const fn of(fields: &'static [Field]) -> Self {
         Self {
@@ -129,10 +129,10 @@ impl Budget {
 }
 
 /// Reads an object in JSON along a shape.
-pub(super) fn read_json(body: &[u8], shape: &'static Shape) -> Result<Value, String> {
+pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, String> {
     let budget = Budget::default();
     let seed = Seed {
-        kind: Kind::Object(shape),
+        kind: Kind::Object(schema),
         budget: &budget,
     };
     let mut reader = serde_json::Deserializer::from_slice(body);
@@ -171,19 +171,19 @@ impl Seed<'_> {
     /// The fields of an object.
     fn fields<'de, A: MapAccess<'de>>(
         self,
-        shape: &'static Shape,
+        schema: &'static Schema,
         mut map: A,
     ) -> Result<Value, A::Error> {
         let mut kept = Map::new();
         let mut nulls: Vec<&'static str> = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
-            let Some(field) = shape.named(&name) else {
-                if let Some(right) = shape.nearly_named(&name) {
+            let Some(field) = schema.named(&name) else {
+                if let Some(right) = schema.nearly_named(&name) {
                     return Err(A::Error::custom(format_args!(
                         "{name:?} is written {right:?}"
                     )));
                 }
-                if shape.others() == Others::Skip {
+                if schema.others() == Others::Skip {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
@@ -297,7 +297,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let item = match self.kind {
             Kind::Texts => Kind::Text,
-            Kind::Objects(shape) => Kind::Object(shape),
+            Kind::Objects(schema) => Kind::Object(schema),
             Kind::Whole => Kind::Whole,
             Kind::Presence => {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
@@ -321,7 +321,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         match self.kind {
-            Kind::Object(shape) => self.fields(shape, map),
+            Kind::Object(schema) => self.fields(schema, map),
             Kind::TextMap(prefixes) => self.texts(prefixes, map),
             Kind::Names => {
                 let mut names = Vec::new();
@@ -378,14 +378,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    static INNER: Shape = Shape {
+    static INNER: Schema = Schema {
         fields: &[
             field("name", 1, Kind::Text),
             field("dir", 2, Kind::Presence),
         ],
         others: Others::Keep,
     };
-    static OUTER: Shape = Shape::of(&[
+    static OUTER: Schema = Schema::of(&[
         field("type", 1, Kind::Text),
         field("on", 2, Kind::Flag),
         field("list", 3, Kind::Texts),

@@ -207,7 +207,7 @@ impl Grant {
         match Attributes::of(&call.method, path, &call.query)? {
             Attributes::Path { .. } => None,
             Attributes::Object(object) => Some(Self {
-                verb: object.verb.word().to_owned(),
+                verb: object.verb.as_str().to_owned(),
                 group: object.group.into_owned(),
                 resource: object.resource.into_owned(),
                 subresource: object.subresource.into_owned(),

@@ -235,7 +235,7 @@ fn nas(_: &Facts, environment: &Environment) -> Judgement {
     match environment.nas {
         None => Judgement::NotHere("this is not a NAS"),
         Some(nas) => Problem::new(
-            format!("{}: k3s is not supported on it", nas.word()),
+            format!("{}: k3s is not supported on it", nas.as_str()),
             &ADVICE,
         )
         .into(),

@@ -128,7 +128,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word in the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Problem => "problem",
             Self::Unknown => "unknown",

@@ -27,7 +27,7 @@ use crate::{
     store::{
         Failure,
         database::{Database, Form},
-        quarantine::Kept,
+        quarantine::Copies,
         schema,
         thread::Owned,
     },
@@ -51,7 +51,7 @@ pub(super) static FORM: Form = Form {
     // It may be 256 MB on a slow card.
     is_checked: false,
     // Half of what samples may take: see Archive::open.
-    damaged: Kept {
+    damaged: Copies {
         count: 1,
         bytes: u64::MAX,
     },

@@ -21,7 +21,7 @@ const THINNED: &str = "telemetry.thinned";
 const OVERSIZED: &str = "telemetry.oversized";
 
 /// A condition before it has a time.
-type Said = (&'static str, Severity, Error);
+type Finding = (&'static str, Severity, Error);
 
 impl Archive {
     pub(super) fn conditions(&self) -> Vec<Condition> {
@@ -30,11 +30,11 @@ impl Archive {
             self.damage(),
             self.losses(),
             self.too_many(),
-            self.thinned(),
+            self.pruned(),
             self.oversized(),
         ];
         let since = self.database.wall();
-        let condition = |(id, severity, error): Said| Condition {
+        let condition = |(id, severity, error): Finding| Condition {
             id,
             severity,
             since,
@@ -44,7 +44,7 @@ impl Archive {
         all.into_iter().flatten().map(condition).collect()
     }
 
-    fn trouble(&self) -> Option<Said> {
+    fn trouble(&self) -> Option<Finding> {
         match self.database.state() {
             State::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
             State::Unwritable(error) => {
@@ -63,7 +63,7 @@ impl Archive {
         }
     }
 
-    fn damage(&self) -> Option<Said> {
+    fn damage(&self) -> Option<Finding> {
         if self.database.has_removed_damaged() {
             let said = Error::new(
                 "telemetry.db was damaged and has been recreated; the damaged file took more than half of telemetry.disk_max and was deleted",
@@ -82,7 +82,7 @@ impl Archive {
         Some((DAMAGED, Severity::Warning, said))
     }
 
-    fn losses(&self) -> Option<Said> {
+    fn losses(&self) -> Option<Finding> {
         let lost = self.pending.lost + self.events.lost + self.logs.lost;
         let said = Error::new(format!(
             "{lost} samples, events and log lines were lost since the start, because the disk could not be written for so long"
@@ -90,7 +90,7 @@ impl Archive {
         (lost > 0).then_some((LOST, Severity::Warning, said))
     }
 
-    fn too_many(&self) -> Option<Said> {
+    fn too_many(&self) -> Option<Finding> {
         let refused = self.numbers.refused_last;
         if refused > 0 {
             let said = Error::new(format!(
@@ -111,7 +111,7 @@ impl Archive {
         (unnumbered > 0 || forgotten > 0).then_some((TOO_MANY, Severity::Warning, said))
     }
 
-    fn oversized(&self) -> Option<Said> {
+    fn oversized(&self) -> Option<Finding> {
         let error = self.oversized.as_ref()?;
         let said = Error::new(format!(
             "telemetry.db is larger than telemetry.disk_max and cannot be made smaller: {}",
@@ -121,7 +121,7 @@ impl Archive {
         Some((OVERSIZED, Severity::Note, Error { fix, ..said }))
     }
 
-    fn thinned(&self) -> Option<Said> {
+    fn pruned(&self) -> Option<Finding> {
         let said = Error::new(
             "the disk budget of the samples is used up: the oldest single values were deleted early",
         )

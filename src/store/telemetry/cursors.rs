@@ -124,7 +124,7 @@ impl Cursors {
                 .collect();
             upsert.execute(params![
                 destination,
-                stream.word(),
+                stream.as_str(),
                 signed(*epoch),
                 ranges.join(" ")
             ])?;

@@ -10,7 +10,7 @@ pub(super) fn load(connection: &Connection, stream: Stream) -> rusqlite::Result<
     let mut statement = connection.prepare_cached(
         "SELECT sequence_from, sequence_to, why FROM gap WHERE stream = ?1 ORDER BY sequence_from",
     )?;
-    let mut rows = statement.query([stream.word()])?;
+    let mut rows = statement.query([stream.as_str()])?;
     let mut gaps = Vec::new();
     while let Some(row) = rows.next()? {
         let why: String = row.get(2)?;
@@ -31,16 +31,16 @@ pub(super) fn write(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("DELETE FROM gap WHERE stream = ?1")?
-        .execute([stream.word()])?;
+        .execute([stream.as_str()])?;
     let mut insert = transaction.prepare_cached(
         "INSERT INTO gap (stream, sequence_from, sequence_to, why) VALUES (?1, ?2, ?3, ?4)",
     )?;
     for gap in gaps {
         insert.execute(params![
-            stream.word(),
+            stream.as_str(),
             signed(gap.range.from()),
             signed(gap.range.to()),
-            gap.loss.word()
+            gap.loss.as_str()
         ])?;
     }
     Ok(())

@@ -33,6 +33,7 @@ mod cursors;
 mod forget;
 mod gaps;
 mod journal;
+mod prune;
 mod query;
 mod read;
 mod reader;
@@ -41,13 +42,12 @@ mod rows;
 mod series;
 #[cfg(test)]
 mod tests;
-mod thin;
 mod upkeep;
 #[cfg(test)]
 mod years;
 
 pub use conditions::CONDITIONS;
-pub use reader::{Kept, Reader};
+pub use reader::{Reader, StoredLevel};
 
 use archive::Archive;
 

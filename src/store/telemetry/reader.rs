@@ -44,7 +44,7 @@ pub struct Reader {
 
 /// Samples of one level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Kept {
+pub struct StoredLevel {
     /// Their resolution.
     pub level: Level,
     /// The first.
@@ -140,7 +140,7 @@ impl Reader {
     }
 
     /// Resolutions of the samples, and the period of each.
-    pub fn levels(&self) -> Result<Vec<Kept>> {
+    pub fn levels(&self) -> Result<Vec<StoredLevel>> {
         levels(&self.connection, &self.contents.boots).map_err(|error| self.explain(&error))
     }
 
@@ -177,7 +177,7 @@ impl Reader {
     }
 }
 
-fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>> {
+fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<StoredLevel>> {
     let mut found = Vec::new();
     for level in Level::ALL {
         let chunks = chunk::list(connection, "level = ?1", [level.number()])?;
@@ -196,7 +196,7 @@ fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Kept>>
             to = walls.map(|walls| walls.1).into_iter().chain(to).max();
         }
         if let (Some(from), Some(to)) = (from, to) {
-            found.push(Kept {
+            found.push(StoredLevel {
                 level,
                 from: Wall::from_millis(from),
                 to: Wall::from_millis(to),

@@ -6,8 +6,9 @@ use super::{
     archive::{Archive, millis},
     boots::{self, Boots},
     compact::{self, Probe},
-    forget, gaps, series,
-    thin::{self, Cut},
+    forget, gaps,
+    prune::{self, Cut},
+    series,
 };
 use crate::{
     core::{
@@ -39,7 +40,7 @@ impl Archive {
         }
         let budget = self.budget_bytes();
         for _ in 0..STEPS_MAX {
-            if !matches!(self.thin(budget), Ok(true)) {
+            if !matches!(self.prune(budget), Ok(true)) {
                 break;
             }
         }
@@ -89,7 +90,7 @@ impl Archive {
     }
 
     /// One cut. `false` where nothing has to go.
-    fn thin(&mut self, budget: u64) -> Result<bool, Failure> {
+    fn prune(&mut self, budget: u64) -> Result<bool, Failure> {
         if !self.has_cursors {
             return Ok(false);
         }
@@ -97,7 +98,7 @@ impl Archive {
         let cursors = &self.cursors;
         let cut = self
             .database
-            .read(|connection| thin::next(connection, cursors, at, (&self.bounds, budget)))?;
+            .read(|connection| prune::next(connection, cursors, at, (&self.bounds, budget)))?;
         let Some(cut) = cut else {
             return Ok(false);
         };
@@ -105,7 +106,7 @@ impl Archive {
             cut,
             Cut::Chunks(_, Loss::Budget) | Cut::Minutes(_) | Cut::Rows(_, _, Loss::Budget)
         );
-        self.change(cut.lost(), |transaction, _| thin::cut(transaction, &cut))?;
+        self.change(cut.lost(), |transaction, _| prune::cut(transaction, &cut))?;
         self.may_forget = true;
         Ok(true)
     }
@@ -167,7 +168,7 @@ impl Archive {
 
     /// Makes the file smaller where it is far larger than it may be and what is in it is not: after `telemetry.disk_max` was lowered.
     fn shrink(&mut self, budget: u64, now: Now) {
-        let Ok((used, whole)) = self.database.read(thin::used_and_whole_bytes) else {
+        let Ok((used, whole)) = self.database.read(prune::used_and_whole_bytes) else {
             return;
         };
         let is_far = whole > budget.saturating_add((budget / 8).max(SHRINK_BYTES_MIN));

@@ -15,7 +15,7 @@ use crate::{
     store::{Failure, telemetry},
     tasks::{
         audit::AuditWriter,
-        link::registration::Facts,
+        link::registration::Registrar,
         proxy::{Proxy, level::Access},
         rights::manifest::Rights,
         state::SharedState,
@@ -48,7 +48,7 @@ pub struct Local {
     /// State of all components.
     pub shared_state: Rc<SharedState>,
     /// The machine.
-    pub facts: Rc<Facts>,
+    pub registrar: Rc<Registrar>,
     /// Running calls.
     pub proxy: Rc<Proxy>,
     /// Access level.
@@ -86,7 +86,7 @@ impl Answers for Local {
         };
         status::status(
             &self.shared_state,
-            &self.facts,
+            &self.registrar,
             self.access.in_short(),
             &load,
         )
@@ -202,7 +202,7 @@ impl Local {
         // A disk that does not answer hides what waits, not how the machine is.
         let backlog = self.telemetry.backlog().or(late());
         let backlog = backlog.await.unwrap_or_default();
-        let (version, load) = (self.facts.version(), self.proxy.load());
+        let (version, load) = (self.registrar.version(), self.proxy.load());
         let page = metrics::page(&reading, &self.shared_state, version, &load, backlog);
         Reply::whole(exposition::CONTENT_TYPE, page)
     }

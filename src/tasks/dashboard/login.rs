@@ -13,8 +13,8 @@ use crate::{
     core::{
         audit::{Effect, Entry, Verdict},
         authorization::{
-            Role, Way,
-            keys::{self, Hash, Keys, Password},
+            Role, Transport,
+            keys::{self, Credentials, Hash, Password},
         },
         time::Now,
     },
@@ -45,7 +45,7 @@ const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 /// The doorman.
 #[derive(Debug)]
 pub struct Logins {
-    keys: RefCell<Keys>,
+    keys: RefCell<Credentials>,
     audit_writer: AuditWriter,
     shared_state: Rc<SharedState>,
     /// One password at a time: the shared state has other things to do.
@@ -57,11 +57,11 @@ impl Logins {
     pub fn new(audit_writer: AuditWriter, shared_state: Rc<SharedState>, notes: &Notes) -> Self {
         let now = shared_state.now();
         let keys = match notes.get(NOTE) {
-            _ if notes.is_unreadable => Keys::unreadable(now.mono),
-            None => Keys::default(),
+            _ if notes.is_unreadable => Credentials::unreadable(now.mono),
+            None => Credentials::default(),
             Some(note) => wire::keys::read(note, now).unwrap_or_else(|| {
                 log::warn!("dashboard: cannot read the saved sessions; log in again");
-                Keys::unreadable(now.mono)
+                Credentials::unreadable(now.mono)
             }),
         };
         Self {
@@ -92,13 +92,13 @@ impl Logins {
         let (keys, now) = (self.keys.borrow(), self.now());
         let session = cookie.and_then(|cookie| keys.session(&hash(cookie), now.mono));
         SessionReport {
-            role: role.word().to_owned(),
+            role: role.as_str().to_owned(),
             has_password: keys.password.is_some(),
             until: session.map(|session| api::stamp(keys::kept(session.until, now))),
-            via: match caller.from.way() {
-                Way::Socket => "socket",
-                Way::Port => "loopback",
-                Way::Network => "network",
+            via: match caller.from.transport() {
+                Transport::Socket => "socket",
+                Transport::Port => "loopback",
+                Transport::Network => "network",
             }
             .to_owned(),
         }
@@ -204,7 +204,7 @@ impl Logins {
 
     async fn open(&self, asked: &Asked, role: Role, by: &str) -> Result<Reply> {
         let cookie = random::hex::<16>()?;
-        let what = format!("log in to the dashboard as {}", role.word());
+        let what = format!("log in to the dashboard as {}", role.as_str());
         let name = hash(&cookie).name();
         self.write_down(by, &what, Verdict::Permitted, &format!("session {name}"))
             .await;
@@ -214,7 +214,7 @@ impl Logins {
         self.keep().await;
         log::info!(
             "dashboard: {by} logged in as {}: session {name}",
-            role.word()
+            role.as_str()
         );
         let report = self.shape(&asked.caller, role, Some(&cookie));
         Ok(Reply::json(&report).with(header::SET_COOKIE, &set_cookie(asked, &cookie)))
@@ -274,7 +274,7 @@ impl Logins {
         let by = asked.caller.in_words();
         let what = format!(
             "make a token of the dashboard for a session as {}",
-            role.word()
+            role.as_str()
         );
         self.write_down(&by, &what, Verdict::Permitted, "asked for")
             .await;
@@ -289,7 +289,7 @@ impl Logins {
             url: url.unwrap_or_default(),
             fingerprint: certificate.map(|shown| shown.fingerprint.clone()),
             token,
-            role: role.word().to_owned(),
+            role: role.as_str().to_owned(),
             until: api::stamp(keys::kept(now.mono.after(keys::TOKEN_LIFE), now)),
         })
     }
@@ -318,7 +318,7 @@ impl Logins {
         };
         let has_password = password.is_some();
         let what = if has_password {
-            format!("set the password of the dashboard, for {}", role.word())
+            format!("set the password of the dashboard, for {}", role.as_str())
         } else {
             "take the password of the dashboard away".to_owned()
         };

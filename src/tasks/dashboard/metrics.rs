@@ -66,7 +66,7 @@ fn conditions(shared_state: &SharedState) -> Vec<(&'static str, u64)> {
     });
     let words = counts.into_iter();
     words
-        .map(|(severity, count)| (severity.word(), count))
+        .map(|(severity, count)| (severity.as_str(), count))
         .collect()
 }
 

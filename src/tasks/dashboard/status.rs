@@ -10,32 +10,41 @@ use crate::{
         time::Now,
         verdict::{Known, Link as Session, Verdict},
     },
-    error::Error as Told,
+    error::Error as Notified,
     host::facts as host,
     tasks::{
-        link::registration::Facts,
+        link::registration::Registrar,
         state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
     },
     wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
 };
 
 /// Everything that is known right now.
-pub fn status(shared_state: &SharedState, facts: &Facts, access: Access, load: &Load) -> Status {
+pub fn status(
+    shared_state: &SharedState,
+    registrar: &Registrar,
+    access: Access,
+    load: &Load,
+) -> Status {
     let now = shared_state.now();
     let verdict = verdict(shared_state);
     let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
     let link_shape = shape_of_link(&link);
     Status {
         summary: verdict.sentence.clone(),
-        version: facts.version().to_owned(),
-        agent_id: Some(facts.agent_id()).filter(|id| !id.is_empty()),
+        version: registrar.version().to_owned(),
+        agent_id: Some(registrar.agent_id()).filter(|id| !id.is_empty()),
         cluster_id: link.cluster_id.clone(),
-        cluster_name: Some(facts.cluster_name()),
+        cluster_name: Some(registrar.cluster_name()),
         started: api::stamp(shared_state.started().wall),
         uptime_s: now.mono.since(shared_state.started().mono).as_secs(),
         boot_id: crate::host::clock::boot_id(),
         cluster: shape_of_cluster(&cluster, now),
-        host: shape_of_host(facts, now, link.local_ip.map(|address| address.to_string())),
+        host: shape_of_host(
+            registrar,
+            now,
+            link.local_ip.map(|address| address.to_string()),
+        ),
         access,
         dashboard: shape_of_dashboard(
             &shared_state.dashboard.borrow(),
@@ -180,7 +189,7 @@ fn shape_of_dashboard(view: &DashboardView, away: TurnedAway) -> Dashboard {
 fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
     let silence = view.heard.as_ref().and_then(|heard| heard.silence());
     let why = silence
-        .map(|error| Told::from(&error).sentence())
+        .map(|error| Notified::from(&error).sentence())
         .or_else(|| view.why.clone());
     let known = view.nodes.is_some() && view.pods.is_some();
     let state = match (&view.server, &why, known) {
@@ -205,12 +214,12 @@ fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
     }
 }
 
-fn shape_of_host(facts: &Facts, now: Now, address: Option<String>) -> Host {
+fn shape_of_host(registrar: &Registrar, now: Now, address: Option<String>) -> Host {
     let HostView {
         cpu_share,
         memory_share,
-    } = facts.read_host();
-    let host = facts.host();
+    } = registrar.read_host();
+    let host = registrar.host();
     Host {
         hostname: host.hostname.clone(),
         os: host.os.clone(),

@@ -56,7 +56,7 @@ pub struct Profile {
 
 /// Makes registrations and heartbeats.
 #[derive(Debug)]
-pub struct Facts {
+pub struct Registrar {
     profile: Profile,
     host: host::Facts,
     root: PathBuf,
@@ -67,7 +67,7 @@ pub struct Facts {
     credential: Option<Rc<Credential>>,
 }
 
-impl Facts {
+impl Registrar {
     /// Reads what does not change; `root` is `/`, or a captured tree.
     pub fn new(profile: Profile, root: PathBuf, shared_state: Rc<SharedState>) -> Self {
         let host = host::Facts::read(&root);

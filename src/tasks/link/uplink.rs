@@ -13,7 +13,7 @@ use std::{
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{deliver::Delivery, lease_gate::LeaseGate, registration::Facts};
+use super::{deliver::Delivery, lease_gate::LeaseGate, registration::Registrar};
 use crate::{
     core::{
         health::Severity,
@@ -72,7 +72,7 @@ pub struct Parts {
     /// Keeps what the certificate of a session proves about the time.
     pub certified: Certified,
     /// Makes registrations and heartbeats.
-    pub facts: Rc<Facts>,
+    pub registrar: Rc<Registrar>,
     /// Answers proxied requests.
     pub proxy: Rc<Proxy>,
     /// Sends records.
@@ -300,7 +300,7 @@ impl Uplink {
 
     fn failed(&mut self, failure: Failure, now: Now) {
         let Failure { kind, error } = failure;
-        self.parts.facts.link_fix(error.fix.clone());
+        self.parts.registrar.link_fix(error.fix.clone());
         self.is_gateway_refused = kind == DialFailure::NotAdmitted;
         self.link
             .handle(Input::DialFailed(kind, error.sentence()), now);
@@ -334,7 +334,7 @@ impl Uplink {
                 }
                 Output::Registered => {
                     self.parts.shared_state.link.borrow_mut().registrations += 1;
-                    self.parts.facts.registered();
+                    self.parts.registrar.registered();
                 }
                 Output::Close { code, reason } => self.close(code, reason),
                 Output::Log(line) => log::info!("{line}"),
@@ -343,7 +343,7 @@ impl Uplink {
     }
 
     fn start_dial(&mut self, endpoint: &Endpoint, now: Now) {
-        let version = self.parts.facts.version();
+        let version = self.parts.registrar.version();
         let target = match endpoint {
             Endpoint::Controller => Target::controller(&self.parts.api_url),
             Endpoint::Gateway(known) => {
@@ -357,7 +357,7 @@ impl Uplink {
                     .why(why)
                     .fix("correct pipeops.api_url")
             })
-            .and_then(|target| self.parts.facts.allows(&target).map(|()| target));
+            .and_then(|target| self.parts.registrar.allows(&target).map(|()| target));
         match prepared {
             Ok(target) => {
                 self.parts.shared_state.link.borrow_mut().address = Some(target.origin());
@@ -418,14 +418,17 @@ impl Uplink {
                 request_id,
                 cluster_id,
             } => {
-                let facts = self
-                    .parts
-                    .facts
-                    .registration(cluster_id, session.local_ip(), now.wall);
-                control::register(&request_id, &facts, now.wall)
+                let registrar =
+                    self.parts
+                        .registrar
+                        .registration(cluster_id, session.local_ip(), now.wall);
+                control::register(&request_id, &registrar, now.wall)
             }
             Message::Heartbeat { cluster_id } => {
-                let beat = self.parts.facts.heartbeat(cluster_id, session.local_ip());
+                let beat = self
+                    .parts
+                    .registrar
+                    .heartbeat(cluster_id, session.local_ip());
                 let mut view = self.parts.shared_state.link.borrow_mut();
                 view.last_heartbeat = Some(now.wall);
                 view.heartbeats += 1;
@@ -616,7 +619,7 @@ impl Uplink {
 
     fn judge(&self, standing: &crate::core::link::Standing) {
         let shared_state = &self.parts.shared_state;
-        let fix = self.parts.facts.known_link_fix();
+        let fix = self.parts.registrar.known_link_fix();
         if standing.state == "ready" || standing.state == "closed" {
             shared_state.clear("link.down");
             shared_state.clear("link.refused");

@@ -125,8 +125,8 @@ impl Audit {
         };
         let rules = self.rules.get();
         let why = match rules.tightened_from {
-            None => format!("access.level = {}", rules.level.word()),
-            Some(_) => format!("access = {}, set by hand", rules.level.word()),
+            None => format!("access.level = {}", rules.level.as_str()),
+            Some(_) => format!("access = {}, set by hand", rules.level.as_str()),
         };
         let entry = Entry::new(WHO, &call.audit_line(), Verdict::Permitted, &why);
         let place = match (self.form_of_permitted(call), Kind::of(call)) {

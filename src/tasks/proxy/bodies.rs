@@ -10,7 +10,7 @@ use hyper::{
 use super::{
     Shared,
     authorization::Authorization,
-    body::{Held, busy_with_bodies},
+    body::{Reservation, busy_with_bodies},
     denial::{Cause, Denial},
     upstream::{failure, late, left, until},
 };
@@ -28,7 +28,7 @@ pub(super) struct Ready {
     /// Its type, where it was read; else what the caller says.
     pub(super) content_type: Option<&'static str>,
     /// Room in the budget for as long as the body is on its way.
-    pub(super) _held: Vec<Held>,
+    pub(super) _held: Vec<Reservation>,
 }
 
 impl Ready {
@@ -119,7 +119,7 @@ async fn collect(
     content: Content,
     limits: &Limits,
     mut body: Body,
-) -> Result<(Vec<u8>, Vec<Held>), Denial> {
+) -> Result<(Vec<u8>, Vec<Reservation>), Denial> {
     let (mut bytes, mut held) = (Vec::new(), Vec::new());
     loop {
         let Some(next) = until(limits.head, body.frame()).await else {

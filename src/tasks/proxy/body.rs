@@ -26,7 +26,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Takes room for `bytes`; `None` where there is not enough.
-    pub(super) fn take(&self, bytes: usize) -> Option<Held> {
+    pub(super) fn take(&self, bytes: usize) -> Option<Reservation> {
         let bytes = bytes.saturating_add(PIECE_COST_BYTES);
         let held = self.held_bytes.get().saturating_add(bytes);
         // One body of the largest size that a message may carry must fit where nothing else is held.
@@ -34,7 +34,7 @@ impl Budget {
             return None;
         }
         self.held_bytes.set(held);
-        Some(Held {
+        Some(Reservation {
             bytes,
             budget: self.clone(),
         })
@@ -47,12 +47,12 @@ impl Budget {
 
 /// Room in the budget; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Reservation {
     bytes: usize,
     budget: Budget,
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let held = &self.budget.held_bytes;
         held.set(held.get().saturating_sub(self.bytes));
@@ -61,7 +61,7 @@ impl Drop for Held {
 
 #[derive(Debug, Default)]
 struct State {
-    pieces: VecDeque<(Bytes, Held)>,
+    pieces: VecDeque<(Bytes, Reservation)>,
     received_bytes: u64,
     is_complete: bool,
     /// The backend wants no more of it.

@@ -117,20 +117,20 @@ impl Access {
             changing: Mutex::new(()),
             counting: Mutex::new(()),
         };
-        access.hold();
+        access.apply();
         let standing = access.standing.borrow().clone();
         if standing.is_tightened() {
             log::warn!(
                 "access is {}, set on this machine; the configuration says {}",
-                standing.level().word(),
-                standing.configured.word()
+                standing.level().as_str(),
+                standing.configured.as_str()
             );
         }
         access
     }
 
     /// Makes the proxy hold what stands. Returns how many running calls were cut.
-    fn hold(&self) -> usize {
+    fn apply(&self) -> usize {
         let Parts {
             configured,
             proxy,
@@ -140,7 +140,7 @@ impl Access {
         let standing = self.standing.borrow();
         let cut = proxy.set_rules(standing.rules(configured.rules));
         if standing.by_hand == Override::Unknown {
-            let word = standing.configured.word();
+            let word = standing.configured.as_str();
             shared_state.report(
                 UNKNOWN,
                 Severity::Critical,
@@ -164,9 +164,9 @@ impl Access {
     /// The level that holds, in short.
     pub fn in_short(&self) -> api::Access {
         let standing = self.standing.borrow();
-        let configured = standing.configured.word().to_owned();
+        let configured = standing.configured.as_str().to_owned();
         api::Access {
-            level: standing.level().word().to_owned(),
+            level: standing.level().as_str().to_owned(),
             tightened_from: standing.is_tightened().then_some(configured),
         }
     }
@@ -180,9 +180,9 @@ impl Access {
         let load = self.parts.proxy.load();
         let standing = self.standing.borrow();
         AccessReport {
-            level: standing.level().word().to_owned(),
+            level: standing.level().as_str().to_owned(),
             configured: api::Configured {
-                level: standing.configured.word().to_owned(),
+                level: standing.configured.as_str().to_owned(),
                 from: self.parts.configured.from.clone(),
             },
             by_hand: shape_of_override(&standing),
@@ -216,7 +216,7 @@ impl Access {
         let explanation = self.parts.proxy.explain(inquiry).await;
         let account = self.parts.proxy.account();
         Decision {
-            level: self.parts.proxy.rules().level.word().to_owned(),
+            level: self.parts.proxy.rules().level.as_str().to_owned(),
             identity: account.filter(|_| explanation.is_delegated()),
             ..(&explanation).into()
         }
@@ -236,8 +236,8 @@ impl Access {
             let refused = self.refused(denied, level);
             log::info!(
                 "access stays {}: {by} asked for {}",
-                before.level().word(),
-                level.word()
+                before.level().as_str(),
+                level.as_str()
             );
             refused
         })?;
@@ -254,13 +254,13 @@ impl Access {
         };
         let what = format!(
             "access {} -> {}",
-            before.level().word(),
-            after.level().word()
+            before.level().as_str(),
+            after.level().as_str()
         );
         let ticket = self.write_down(by, &what, before.configured).await;
         self.standing.replace(after);
         self.is_unkept.set(true);
-        let cut = self.hold();
+        let cut = self.apply();
         log::warn!("{what}, by {by}; running calls that were cut: {cut}");
         let mut trouble = Vec::new();
         match ticket {
@@ -281,7 +281,7 @@ impl Access {
 
     /// The row that is on disk before the effect, as far as there is a disk.
     async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
-        let why = format!("set by hand; access.level = {}", configured.word());
+        let why = format!("set by hand; access.level = {}", configured.as_str());
         let entry = Entry::new(by, what, Verdict::Permitted, &why);
         let now = self.parts.shared_state.now().wall;
         let begun = within(DISK_WITHIN, self.parts.audit_writer.begin(entry, now)).await;
@@ -317,8 +317,8 @@ impl Access {
 
     fn changed(&self, before: &Standing, cut: usize, trouble: &[String]) -> AccessChange {
         AccessChange {
-            level: self.standing.borrow().level().word().to_owned(),
-            before: before.level().word().to_owned(),
+            level: self.standing.borrow().level().as_str().to_owned(),
+            before: before.level().as_str().to_owned(),
             cut: count(cut),
             is_kept: !self.is_unkept.get(),
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
@@ -328,7 +328,7 @@ impl Access {
     fn refused(&self, denied: Denied, wanted: Level) -> Refused {
         let standing = self.standing.borrow();
         let Configured { from, edit, .. } = &self.parts.configured;
-        let (held, wanted) = (standing.level().word(), wanted.word());
+        let (held, wanted) = (standing.level().as_str(), wanted.as_str());
         match denied {
             Denied::OwnerOnly => Refused::Forbidden(api::Refusal {
                 error: format!("access is {held}, and only root can make it less strict"),
@@ -337,7 +337,7 @@ impl Access {
             Denied::BeyondConfiguration => Refused::Conflict(api::Refusal {
                 error: format!(
                     "the configuration allows {} at most, not {wanted} ({from})",
-                    standing.configured.word()
+                    standing.configured.as_str()
                 ),
                 fix: Some(format!(
                     "{edit}, then: sudo systemctl restart pipeops-agent"
@@ -364,7 +364,7 @@ fn shape_of_override(standing: &Standing) -> Option<ByHand> {
             ..ByHand::default()
         }),
         Override::Known(Tightened { level, since, by }) => Some(ByHand {
-            level: Some(level.word().to_owned()),
+            level: Some(level.as_str().to_owned()),
             is_in_force,
             since: since.map(api::stamp),
             by: by.clone(),

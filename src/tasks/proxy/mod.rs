@@ -153,7 +153,7 @@ impl Proxy {
         let audit = Audit::new(audit_writer, Rc::clone(&rules));
         let executor = Rc::clone(&parts.executor);
         if let Some(delegate) = &parts.delegate {
-            delegate.hold(parts.rules.level);
+            delegate.set_level(parts.rules.level);
         }
         let keeping = executor.spawn(Rc::clone(&audit).keep());
         let shared = Rc::new(Shared {

@@ -28,7 +28,7 @@ impl Proxy {
         self.shared.rules.set(rules);
         let shared = &self.shared;
         if let Some(delegate) = &shared.parts.delegate {
-            delegate.hold(rules.level);
+            delegate.set_level(rules.level);
         }
         shared.admission.review(|call| shared.review(call))
     }

@@ -53,7 +53,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Credential {
     kind: Kind,
-    known: RefCell<VecDeque<Given>>,
+    known: RefCell<VecDeque<IssuedToken>>,
     /// Credential of the last registration.
     told: RefCell<Option<Secret>>,
     is_on_disk: Cell<bool>,
@@ -68,7 +68,7 @@ pub struct Credential {
 }
 
 #[derive(Clone, Debug)]
-struct Given {
+struct IssuedToken {
     secret: Secret,
     /// Time when it ends; `None`: never.
     ends: Option<Mono>,
@@ -76,7 +76,7 @@ struct Given {
     made_under: Option<Level>,
 }
 
-impl Given {
+impl IssuedToken {
     fn is_good(&self, now: Mono) -> bool {
         self.ends.is_none_or(|ends| now < ends)
     }
@@ -152,7 +152,7 @@ impl Credential {
     }
 
     /// Holds a level from now on.
-    pub fn hold(&self, level: Level) {
+    pub fn set_level(&self, level: Level) {
         self.level.set(level);
         // Full: it is told already.
         self.levels.0.try_send(()).ok();
@@ -165,7 +165,7 @@ impl Credential {
 
     /// Returns whether the control plane must hear a registration, because what it holds is not
     /// ours any more.
-    pub fn is_news(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         !self.is_on_disk.get()
     }
 
@@ -178,7 +178,7 @@ impl Credential {
     }
 
     /// The newest that is good and that the level permits.
-    fn current(&self) -> Option<Given> {
+    fn current(&self) -> Option<IssuedToken> {
         let now = clock::now().mono;
         let newest = self.known.borrow().back().cloned();
         newest.filter(|given| given.is_good(now) && given.fits(self.level.get()))
@@ -199,7 +199,7 @@ impl Credential {
             .any(|given| given.secret.reveal() == bearer && given.is_good(now))
     }
 
-    fn add(&self, given: Given) {
+    fn add(&self, given: IssuedToken) {
         let mut known = self.known.borrow_mut();
         known.push_back(given);
         while known.len() > KNOWN_MAX {
@@ -208,7 +208,7 @@ impl Credential {
     }
 
     fn add_handle(&self, secret: Secret) {
-        self.add(Given {
+        self.add(IssuedToken {
             secret,
             ends: None,
             made_under: None,
@@ -236,7 +236,7 @@ impl Credential {
     async fn get_token(&self, delegate: &Delegate, revocation: &Revocation) -> Result<(), String> {
         let made_under = revocation.prepare_token().await?;
         let token = delegate.shared_token().await?;
-        let given = Given {
+        let given = IssuedToken {
             secret: token.secret,
             ends: Some(clock::now().mono.after(token.life)),
             made_under: Some(made_under),

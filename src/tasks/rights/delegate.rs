@@ -72,7 +72,7 @@ pub struct Delegate {
     is_doubted: Cell<bool>,
     /// True if the cluster had no such account when a token was asked for last.
     lacks_account: Cell<bool>,
-    news: (Sender<()>, Receiver<()>),
+    changed: (Sender<()>, Receiver<()>),
     /// Signals that the level has changed, to whoever makes shared tokens worthless.
     levels: (Sender<()>, Receiver<()>),
     held: Cell<Option<Level>>,
@@ -97,7 +97,7 @@ impl Delegate {
             was_refused: Cell::new(false),
             is_doubted: Cell::new(false),
             lacks_account: Cell::new(false),
-            news: bounded(1),
+            changed: bounded(1),
             levels: bounded(1),
             held: Cell::new(None),
             is_full_gone: Cell::new(false),
@@ -105,8 +105,8 @@ impl Delegate {
     }
 
     /// Holds a level from now on: what the control plane is offered follows it at once.
-    pub fn hold(&self, level: Level) {
-        self.credential.hold(level);
+    pub fn set_level(&self, level: Level) {
+        self.credential.set_level(level);
         if level == Level::Off {
             self.token.replace(None);
         }
@@ -117,7 +117,7 @@ impl Delegate {
         self.levels.0.try_send(()).ok();
         let before = self.held.replace(Some(level));
         if before.is_some_and(|before| before != level) {
-            self.news.0.try_send(()).ok();
+            self.changed.0.try_send(()).ok();
         }
     }
 
@@ -202,7 +202,7 @@ impl Delegate {
         if is_refused || self.was_refused.replace(false) {
             self.was_refused.set(is_refused);
             // Full: somebody is on the way to look.
-            self.news.0.try_send(()).ok();
+            self.changed.0.try_send(()).ok();
         }
         match answer {
             Ok(answer) => Ok(Secret::new(answer.status.token)),
@@ -222,7 +222,7 @@ impl Delegate {
     pub fn worked(&self) {
         if self.is_doubted.replace(false) {
             // Full: somebody is on the way to look.
-            self.news.0.try_send(()).ok();
+            self.changed.0.try_send(()).ok();
         }
     }
 
@@ -233,8 +233,8 @@ impl Delegate {
 
     /// Waits until the cluster has refused a token, or gives one again, or until the level has changed: something may have to be mended or
     /// taken back.
-    pub async fn news(&self) {
-        if self.news.1.recv().await.is_err() {
+    pub async fn changed(&self) {
+        if self.changed.1.recv().await.is_err() {
             std::future::pending().await
         }
     }

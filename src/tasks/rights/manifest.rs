@@ -96,7 +96,7 @@ impl Rights {
                 false
             };
             let proof = async {
-                self.delegate.news().await;
+                self.delegate.changed().await;
                 true
             };
             let is_proof = time.or(proof).await;
@@ -297,7 +297,7 @@ impl Seen {
         if self.is_full {
             return None;
         }
-        let level = self.level.word();
+        let level = self.level.as_str();
         if !self.of(Part::Lock, &[State::Unwanted]).is_empty() {
             let sentence = format!(
                 "admission policies are not enforced: {} is cluster-admin although access.level is \"{level}\"",

@@ -73,7 +73,7 @@ impl Revocation {
         let _one_at_a_time = self.changing.lock().await;
         let level = self.delegate.level();
         if !self.shares || !permits_sharing(level) {
-            return Err(format!("access is {}", level.word()));
+            return Err(format!("access is {}", level.as_str()));
         }
         let before = self.issued.borrow().clone();
         if before.as_ref().is_some_and(|it| it.must_go(level, true)) {
@@ -162,7 +162,7 @@ impl Revocation {
                 Severity::Critical,
                 format!(
                     "tokens of pipeops-cp that the control plane received are still valid although access is {}: {why}",
-                    level.word()
+                    level.as_str()
                 ),
                 Some(self.delegate.manifest().command()),
             );
@@ -181,7 +181,7 @@ impl Revocation {
         log::warn!("access: tokens that the control plane received are revoked");
         self.issued.replace(None);
         // Whoever waits for this to make another token goes on.
-        self.delegate.credential().hold(self.delegate.level());
+        self.delegate.credential().set_level(self.delegate.level());
         // Tried again: doing it twice costs nothing.
         let kept = self.store.keep_note(NOTE, None).await;
         if let Err(failure) = kept {

@@ -6,7 +6,7 @@ use std::{cell::RefCell, fmt, rc::Rc};
 
 use crate::{
     core::{
-        event::{self, Deduplication, Tally, Told},
+        event::{self, Deduplication, Origin, Tally},
         health::Severity,
         time::Wall,
     },
@@ -54,11 +54,11 @@ impl Events {
     /// Watches the cluster for ever. `fix` is what gives the agent the right to.
     pub async fn run(&self, client: &Client, fix: &str) {
         let mut deduplication = None;
-        let mut told = Told::Listed;
+        let mut told = Origin::Listed;
         let watch = Watch::whole("/api/v1/events");
         let take = |event: Event<Seen>| match event {
             Event::Restarted => {
-                told = Told::Listed;
+                told = Origin::Listed;
                 deduplication.get_or_insert_with(|| Deduplication::new(self.started()));
             }
             Event::Added(seen) | Event::Modified(seen) => {
@@ -72,7 +72,7 @@ impl Events {
                 }
             }
             Event::Synced => {
-                told = Told::Live;
+                told = Origin::Live;
                 self.shared_state.clear(HIDDEN);
                 if let Some(deduplication) = &mut deduplication {
                     deduplication.up_to_date();
@@ -93,11 +93,11 @@ impl Events {
 
     /// Events since the last call, of the cluster and of this agent: each with its totals of this
     /// minute.
-    pub fn news(&self) -> Vec<event::Event> {
-        self.gathered(Tally::news)
+    pub fn take_changed(&self) -> Vec<event::Event> {
+        self.gathered(Tally::take_changed)
     }
 
-    /// Takes back the events of [`Events::news`] that could not be stored.
+    /// Takes back the events of [`Events::take_changed`] that could not be stored.
     pub fn again(&self) {
         self.gathered(|tally| {
             tally.again();
@@ -115,19 +115,19 @@ impl Events {
         events
     }
 
-    /// Ends a minute: returns what is new since [`Events::news`]. Call it once a minute.
+    /// Ends a minute: returns what is new since [`Events::take_changed`]. Call it once a minute.
     pub fn take(&self) -> Vec<event::Event> {
         let events = self.gathered(Tally::take);
         let is_left_to_another = self.shared_state.stands_by();
         let mut counted = self.counted.borrow_mut();
         let dropped = counted.tally.dropped() + self.shared_state.dropped_events();
-        let news = dropped.saturating_sub(counted.told);
+        let dropped_since = dropped.saturating_sub(counted.told);
         counted.told = dropped;
-        if news == 0 || is_left_to_another {
+        if dropped_since == 0 || is_left_to_another {
             self.shared_state.clear(FLOOD);
         } else {
             let sentence = format!(
-                "{news} events of the last minute were dropped: too many different events at once"
+                "{dropped_since} events of the last minute were dropped: too many different events at once"
             );
             let fix = "kubectl get events -A --sort-by=.lastTimestamp";
             self.shared_state
@@ -136,14 +136,14 @@ impl Events {
         events
     }
 
-    fn count(&self, deduplication: &mut Deduplication, seen: Seen, told: Told) {
+    fn count(&self, deduplication: &mut Deduplication, seen: Seen, told: Origin) {
         let now = self.shared_state.now().wall;
         let sighting = seen.sighting(now);
         let last = sighting.last;
-        let news = deduplication.news(sighting, told, now);
-        if news > 0 {
+        let occurrences = deduplication.occurrences(sighting, told, now);
+        if occurrences > 0 {
             let tally = &mut self.counted.borrow_mut().tally;
-            tally.add(seen.happening(), last, news);
+            tally.add(seen.happening(), last, occurrences);
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
     fn what_happens_in_the_second_of_the_start_counts() {
         let (_board, events) = events();
         let mut deduplication = Deduplication::new(events.started());
-        events.count(&mut deduplication, seen("BackOff"), Told::Listed);
+        events.count(&mut deduplication, seen("BackOff"), Origin::Listed);
         let taken = events.take();
         assert_eq!((taken.len(), taken[0].count), (1, 1));
         assert!(events.take().is_empty());
@@ -198,7 +198,7 @@ mod tests {
         let (shared_state, events) = events();
         let mut deduplication = Deduplication::new(events.started());
         shared_state.report("lease.standby", Severity::Note, "b holds the link", None);
-        events.count(&mut deduplication, seen("BackOff"), Told::Live);
+        events.count(&mut deduplication, seen("BackOff"), Origin::Live);
         let taken = events.take();
         assert_eq!(taken.len(), 1);
         assert_eq!(taken[0].what.reason, "lease.standby");
@@ -210,7 +210,7 @@ mod tests {
         let holds = || shared_state.with_conditions(|list| list.get(FLOOD).is_some());
         let mut deduplication = Deduplication::new(events.started());
         for index in 0..300 {
-            events.count(&mut deduplication, seen(&index.to_string()), Told::Live);
+            events.count(&mut deduplication, seen(&index.to_string()), Origin::Live);
         }
         assert_eq!(events.take().len(), 256);
         assert!(holds());

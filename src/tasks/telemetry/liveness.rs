@@ -14,7 +14,7 @@ use crate::{
         time::Mono,
         verdict::{UNREACHABLE, sentences},
     },
-    error::Error as Told,
+    error::Error as Shown,
     host::clock,
     kube::{Client, Heard},
     tasks::state::SharedState,
@@ -70,8 +70,8 @@ impl Pulse {
         let mut failures = self.heard.failures();
         loop {
             let is_silent = self.heard.silence().is_some();
-            let news = self.heard.news(failures, is_silent);
-            clock::until(self.due(is_silent)).or(news).await;
+            let changed = self.heard.changed(failures, is_silent);
+            clock::until(self.due(is_silent)).or(changed).await;
             let has_failed = self.heard.failures() != failures;
             let is_due = has_failed || self.due(is_silent) <= self.now();
             if is_due && self.heard.silence().is_some() == is_silent {
@@ -145,7 +145,7 @@ impl Pulse {
             self.shared_state.clear(UNREACHABLE);
             return;
         };
-        let told = Told::from(&why);
+        let told = Shown::from(&why);
         let sentence = sentences::cluster_unreachable(&told.sentence());
         let fix = told.fix.unwrap_or_else(|| START.to_owned());
         self.shared_state

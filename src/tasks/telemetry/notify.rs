@@ -19,7 +19,7 @@ use crate::{
     outside::notify::{Answer, Receiver},
     store,
     tasks::state::SharedState,
-    wire::notify::{Reader, kept, letter, read_kept},
+    wire::notify::{Reader, kept, read_kept, request},
 };
 #[cfg(test)]
 mod tests;
@@ -82,9 +82,9 @@ pub async fn run(parts: Parts<'_>) {
             None => 0,
         };
         if let Next::Send(message) = notifier.next(now.mono, minute) {
-            let letter = letter(parts.reader, &message, &parts.host, now.wall);
+            let request = request(parts.reader, &message, &parts.host, now.wall);
             let sent = match (parts.authorization)() {
-                Ok(authorization) => parts.receiver.send(&letter, authorization.as_ref()).await,
+                Ok(authorization) => parts.receiver.send(&request, authorization.as_ref()).await,
                 Err(error) => Ok(Answer::Wrong(error)),
             };
             let (error, wait) = match sent {

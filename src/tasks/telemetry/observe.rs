@@ -16,7 +16,7 @@ use crate::{
         time::{Mono, Now},
         verdict::{PODS, sentences},
     },
-    error::Error as Told,
+    error::Error as Shown,
     host::clock,
     kube::{
         Client, Error,
@@ -275,8 +275,8 @@ impl<'a> Watches<'a> {
 
     fn tell(&self) {
         let worst = self.failing.iter().find_map(|one| one.borrow().clone());
-        let told = worst.as_ref().map(Told::from);
-        self.shared_state.cluster.borrow_mut().why = told.as_ref().map(Told::sentence);
+        let told = worst.as_ref().map(Shown::from);
+        self.shared_state.cluster.borrow_mut().why = told.as_ref().map(Shown::sentence);
         let Some((error, told)) = worst.zip(told) else {
             return self
                 .shared_state

@@ -41,8 +41,8 @@ impl Publisher {
     /// Notes what is new: from now on whoever asks the archive finds it, and whoever watches is told.
     pub async fn look(&self) {
         let _one = self.one_at_a_time.lock().await;
-        let news = self.events.news();
-        if !self.note(news).await {
+        let changed = self.events.take_changed();
+        if !self.note(changed).await {
             self.events.again();
         }
     }
@@ -50,8 +50,8 @@ impl Publisher {
     /// Ends a minute: the same thing again is another event. Call it before each flush.
     pub async fn end_minute(&self) {
         let _one = self.one_at_a_time.lock().await;
-        let news = self.events.take();
-        if !self.note(news).await {
+        let changed = self.events.take();
+        if !self.note(changed).await {
             log::warn!("events of the last minute were lost: the archive does not answer");
         }
     }

@@ -56,7 +56,7 @@ pub struct Parts<'a> {
     /// Labels of every series; `None` while it is not known yet who this agent is.
     pub labels: &'a dyn Fn() -> Option<BTreeMap<String, String>>,
     /// Something new may be on disk.
-    pub news: channel::Receiver<()>,
+    pub flushed: channel::Receiver<()>,
     /// State for conditions.
     pub shared_state: &'a SharedState,
 }
@@ -76,7 +76,7 @@ pub async fn run(parts: Parts<'_>) {
         delivery.tell_refused();
         match ended {
             Ok(()) => {
-                if delivery.parts.news.recv().await.is_err() {
+                if delivery.parts.flushed.recv().await.is_err() {
                     return;
                 }
             }

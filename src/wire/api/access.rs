@@ -339,7 +339,7 @@ impl From<&Explanation> for Decision {
         };
         let method = explanation.call.as_ref().map(|call| call.method.clone());
         Self {
-            verdict: explanation.finding.word().to_owned(),
+            verdict: explanation.finding.as_str().to_owned(),
             why: explanation.why.clone(),
             fix: explanation.fix.clone(),
             method: method.unwrap_or_default(),
@@ -363,7 +363,7 @@ impl From<&Attributes<'_>> for Request {
                 ..Self::default()
             },
             Attributes::Object(object) => Self {
-                verb: object.verb.word().to_owned(),
+                verb: object.verb.as_str().to_owned(),
                 group: object.group.to_string(),
                 resource: object.resource.to_string(),
                 subresource: object.subresource.to_string(),
@@ -388,7 +388,7 @@ impl Namespace {
                 Look::Unknown(_) => None,
             },
             is_managed: found.map(|found| found.is_managed),
-            enforces: found.and_then(|found| Some(found.enforces?.word().to_owned())),
+            enforces: found.and_then(|found| Some(found.enforces?.as_str().to_owned())),
         }
     }
 }

@@ -197,9 +197,9 @@ impl From<&environment::Environment> for Environment {
         Self {
             board: environment.board.clone(),
             distribution: environment.distribution.clone(),
-            init: environment.init.word().to_owned(),
-            virtualisation: environment.virtualisation.word().to_owned(),
-            nas: environment.nas.map(|nas| nas.word().to_owned()),
+            init: environment.init.as_str().to_owned(),
+            virtualisation: environment.virtualisation.as_str().to_owned(),
+            nas: environment.nas.map(|nas| nas.as_str().to_owned()),
             cgroup: version
                 .map(|version| format!("{version}: {}", environment.controllers.join(", "))),
             page_size_bytes: environment.page_size_bytes,
@@ -207,9 +207,9 @@ impl From<&environment::Environment> for Environment {
                 .architecture
                 .as_ref()
                 .map(|name| format!("{name}{bits}")),
-            boot_loader: environment.loader.word().to_owned(),
+            boot_loader: environment.loader.as_str().to_owned(),
             boot_file: environment.boot_file.clone(),
-            package_manager: environment.packages.word().to_owned(),
+            package_manager: environment.packages.as_str().to_owned(),
             notes: environment.notes().iter().map(Note::from).collect(),
         }
     }
@@ -241,8 +241,8 @@ impl From<&Verdict> for Check {
         Self {
             id: check.id.to_owned(),
             title: check.title.to_owned(),
-            severity: verdict.severity.word().to_owned(),
-            outcome: verdict.outcome.word().to_owned(),
+            severity: verdict.severity.as_str().to_owned(),
+            outcome: verdict.outcome.as_str().to_owned(),
             seen: verdict.seen.clone(),
             why: check.why.to_owned(),
             fix: verdict.fix.clone(),

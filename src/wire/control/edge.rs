@@ -68,7 +68,7 @@ fn streams(raw: Option<&RawValue>) -> Vec<Stream> {
     let named: Vec<_> = named.into_iter().filter_map(string).collect();
     Stream::ALL
         .into_iter()
-        .filter(|stream| named.iter().any(|name| name == stream.word()))
+        .filter(|stream| named.iter().any(|name| name == stream.as_str()))
         .collect()
 }
 
@@ -94,7 +94,7 @@ pub enum Records {
 }
 
 impl Records {
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Samples => "samples+deflate",
             Self::Rows => "rows+deflate",
@@ -188,12 +188,12 @@ fn edge_batch(
     let payload = Batch {
         agent_id: about.agent_id,
         data: &BASE64.encode(data),
-        encoding: records.word(),
+        encoding: records.as_str(),
         epoch: about.epoch,
         from: about.range.from(),
         part,
         parts,
-        stream: about.stream.word(),
+        stream: about.stream.as_str(),
         to: about.range.to(),
     };
     message("edge_batch", "", payload, now)
@@ -214,8 +214,8 @@ pub fn edge_gap(about: About<'_>, loss: Loss, now: Wall) -> String {
         agent_id: about.agent_id,
         epoch: about.epoch,
         from: about.range.from(),
-        reason: loss.word(),
-        stream: about.stream.word(),
+        reason: loss.as_str(),
+        stream: about.stream.as_str(),
         to: about.range.to(),
     };
     message("edge_gap", "", payload, now)

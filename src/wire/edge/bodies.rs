@@ -71,14 +71,14 @@ pub fn outcome(change: &Change) -> Option<(Wall, String)> {
     let skipped = change.steps.len().saturating_sub(STEPS_MAX);
     let evidence = change.steps.iter().skip(skipped).map(|step| Evidence {
         name: cut(&step.name),
-        state: step.state.word(),
+        state: step.state.as_str(),
         detail: step.detail.as_deref().map(cut),
     });
     let outcome = Outcome {
         id: cut(&change.id),
         verb: cut(&change.intent.kind),
         origin: cut(&change.intent.origin),
-        state: outcome.word(),
+        state: outcome.as_str(),
         why: why.as_deref().map(cut),
         started: change.started.rfc3339(),
         ended: ended.rfc3339(),

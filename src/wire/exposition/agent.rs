@@ -110,7 +110,7 @@ fn backlog(backlog: &[Backlog], page: &mut Page) {
     fn labels(waiting: &Backlog) -> [(&str, &str); 2] {
         [
             ("destination", waiting.destination.as_str()),
-            ("stream", waiting.stream.word()),
+            ("stream", waiting.stream.as_str()),
         ]
     }
     let records = backlog

@@ -29,7 +29,7 @@ impl Kind {
         }
     }
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Ours => "ours",
             Self::Rival => "rival",
@@ -74,7 +74,7 @@ impl Agent {
         if !binary.is_file() {
             return Err(format!("{} is no file", binary.display()));
         }
-        let dir = work.join(kind.word());
+        let dir = work.join(kind.as_str());
         std::fs::create_dir_all(dir.join("state"))
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let plane = PlaneProcess::start(&dir.join("plane"))?;

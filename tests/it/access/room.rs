@@ -129,7 +129,7 @@ fn a_change_is_on_disk_before_its_effect_and_kept_after_it() {
             };
             assert!(done.is_kept && done.trouble.is_none(), "{done:?}");
             assert_eq!(room.level(), level);
-            assert!(room.notes().contains(level.word()), "{}", room.notes());
+            assert!(room.notes().contains(level.as_str()), "{}", room.notes());
         }
     });
 }

@@ -72,25 +72,25 @@ fn words_in_databases_stay() {
     hold(
         "words-on-disk.txt",
         [
-            words("stream", Stream::ALL.map(Stream::word)),
+            words("stream", Stream::ALL.map(Stream::as_str)),
             words(
                 "loss",
-                [Loss::Budget, Loss::Damaged, Loss::Retention].map(Loss::word),
+                [Loss::Budget, Loss::Damaged, Loss::Retention].map(Loss::as_str),
             ),
             words(
                 "source of an event",
-                [Source::Cluster, Source::Agent].map(Source::word),
+                [Source::Cluster, Source::Agent].map(Source::as_str),
             ),
             words(
                 "verdict of the audit",
-                [audit::Verdict::Permitted, audit::Verdict::Refused].map(audit::Verdict::word),
+                [audit::Verdict::Permitted, audit::Verdict::Refused].map(audit::Verdict::as_str),
             ),
             words("outcome of the audit", ended),
             words("others of the audit", [audit::OTHERS]),
-            words("state of a step", states.map(StepState::word)),
+            words("state of a step", states.map(StepState::as_str)),
             words(
                 "outcome of a change",
-                [Outcome::Done, Outcome::Undone, Outcome::Failed].map(Outcome::word),
+                [Outcome::Done, Outcome::Undone, Outcome::Failed].map(Outcome::as_str),
             ),
         ],
     );

@@ -140,17 +140,20 @@ fn words_of_the_api_and_the_exit_codes_stay() {
         "words.txt",
         [
             words("exit codes (fine, a problem, could not run)", exits),
-            words("severity", severities.map(Severity::word)),
+            words("severity", severities.map(Severity::as_str)),
             words(
                 "turn",
-                [Turn::Began, Turn::Worse, Turn::Ended].map(Turn::word),
+                [Turn::Began, Turn::Worse, Turn::Ended].map(Turn::as_str),
             ),
-            words("access level", levels.map(Level::word)),
-            words("pod security", pods.map(PodSecurity::word)),
+            words("access level", levels.map(Level::as_str)),
+            words("pod security", pods.map(PodSecurity::as_str)),
             words("step of the diagnosis", steps.map(|step| step.words().0)),
-            words("outcome of a step", outcomes.map(Outcome::word)),
-            words("side of the diagnosis", sides.map(Side::word)),
-            words("outcome of a check", checked.map(preflight::Outcome::word)),
+            words("outcome of a step", outcomes.map(Outcome::as_str)),
+            words("side of the diagnosis", sides.map(Side::as_str)),
+            words(
+                "outcome of a check",
+                checked.map(preflight::Outcome::as_str),
+            ),
         ],
     );
 }

@@ -14,7 +14,7 @@ use pipeops_agent::{
     },
     files,
     keeper::Keeper,
-    store::{Handle, Kept},
+    store::{Handle, Stored},
 };
 
 use crate::store::{at, entry, identity, open};
@@ -81,7 +81,7 @@ pub(super) async fn work(place: &Path, rounds: u64, count: impl Fn() -> usize) -
     for round in 1..=rounds {
         log.add(async || {
             let kept = handle.keep_identity(identity(round), at(1)).await;
-            assert_eq!(kept, Ok(Kept::OnDisk));
+            assert_eq!(kept, Ok(Stored::OnDisk));
             What::Identity(round)
         })
         .await;

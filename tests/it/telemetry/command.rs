@@ -114,7 +114,7 @@ fn a_chart_a_list_and_what_waits_are_told_to_people_and_programs() {
     let waiting = text(&metrics(directory.path(), &["outbox"]));
     let row = waiting.lines().nth(1).unwrap();
     let row: Vec<_> = row.split_whitespace().collect();
-    assert_eq!(row[..3], [PLANE, Stream::Metrics.word(), "1"]);
+    assert_eq!(row[..3], [PLANE, Stream::Metrics.as_str(), "1"]);
     let streams: Value =
         serde_json::from_str(&text(&metrics(directory.path(), &["streams", "--json"]))).unwrap();
     assert_eq!(streams["streams"][0]["last"], 150);

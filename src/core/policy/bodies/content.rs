@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    super::{protobuf, shape},
+    super::{protobuf, schema},
     Subject, Write, Written, kinds,
 };
 use crate::core::{
@@ -65,7 +65,7 @@ impl Content {
     }
 
     /// The type that is sent.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Json | Self::Yaml => JSON,
             Self::Protobuf => PROTOBUF,
@@ -84,7 +84,7 @@ impl Content {
 
     /// Media type in `Accept` that returns an existing object in this form.
     pub const fn accept(self) -> &'static str {
-        self.existing().word()
+        self.existing().as_str()
     }
 
     /// Largest body of this form.
@@ -112,14 +112,14 @@ pub(super) fn read(subject: Subject, content: Content, body: Vec<u8>) -> Result<
         ));
     }
     let (object, body) = match content {
-        Content::Json => (shape::read_json(&body, subject.shape())?, body),
+        Content::Json => (schema::read_json(&body, subject.schema())?, body),
         Content::Yaml | Content::Apply => {
             let text = std::str::from_utf8(&body).map_err(|error| error.to_string())?;
             let body = yaml::parse_manifest(text)?.to_string().into_bytes();
-            (shape::read_json(&body, subject.shape())?, body)
+            (schema::read_json(&body, subject.schema())?, body)
         }
         Content::Protobuf => {
-            let mut read = protobuf::read(&body, subject.shape())?;
+            let mut read = protobuf::read(&body, subject.schema())?;
             if let Some(object) = read.object.as_object_mut() {
                 object.insert("kind".to_owned(), read.kind.into());
                 object.insert("apiVersion".to_owned(), read.api_version.into());

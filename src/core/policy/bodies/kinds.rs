@@ -2,7 +2,7 @@
 
 use super::super::{
     Attributes, Verb,
-    shape::{Field, Kind, Others, Shape, field},
+    schema::{Field, Kind, Others, Schema, field},
 };
 use crate::core::proxy::{Call, Target, values};
 
@@ -130,7 +130,7 @@ impl Subject {
     }
 
     /// The fields that are judged.
-    pub(super) fn shape(self) -> &'static Shape {
+    pub(super) fn schema(self) -> &'static Schema {
         match self {
             Self::Service => &SERVICE,
             Self::Secret => &SECRET,
@@ -161,13 +161,14 @@ impl Subject {
 const VERSION: Field = field("apiVersion", 0, Kind::Text);
 const KIND: Field = field("kind", 0, Kind::Text);
 
-static SERVICE: Shape = Shape::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&SERVICE_SPEC))]);
-static SERVICE_SPEC: Shape = Shape::of(&[
+static SERVICE: Schema =
+    Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&SERVICE_SPEC))]);
+static SERVICE_SPEC: Schema = Schema::of(&[
     field("type", 4, Kind::Text),
     field("externalIPs", 5, Kind::Texts),
 ]);
 
-static SECRET: Shape = Shape::of(&[VERSION, KIND, field("type", 3, Kind::Text)]);
+static SECRET: Schema = Schema::of(&[VERSION, KIND, field("type", 3, Kind::Text)]);
 
 /// Annotations by which cert-manager is asked for a certificate.
 pub(super) const ISSUER_ANNOTATIONS: &[&str] = &[
@@ -176,64 +177,64 @@ pub(super) const ISSUER_ANNOTATIONS: &[&str] = &[
     "kubernetes.io/tls-acme",
 ];
 
-static INGRESS: Shape = Shape::of(&[
+static INGRESS: Schema = Schema::of(&[
     VERSION,
     KIND,
     field("metadata", 1, Kind::Object(&INGRESS_METADATA)),
 ]);
-static INGRESS_METADATA: Shape =
-    Shape::of(&[field("annotations", 12, Kind::TextMap(ISSUER_ANNOTATIONS))]);
+static INGRESS_METADATA: Schema =
+    Schema::of(&[field("annotations", 12, Kind::TextMap(ISSUER_ANNOTATIONS))]);
 
 // A custom resource: there is no protobuf of it.
-static CERTIFICATE: Shape = Shape::of(&[
+static CERTIFICATE: Schema = Schema::of(&[
     VERSION,
     KIND,
     field("spec", 0, Kind::Object(&CERTIFICATE_SPEC)),
 ]);
-static CERTIFICATE_SPEC: Shape =
-    Shape::of(&[field("issuerRef", 0, Kind::Object(&ISSUER_REFERENCE))]);
-static ISSUER_REFERENCE: Shape = Shape::of(&[
+static CERTIFICATE_SPEC: Schema =
+    Schema::of(&[field("issuerRef", 0, Kind::Object(&ISSUER_REFERENCE))]);
+static ISSUER_REFERENCE: Schema = Schema::of(&[
     field("name", 0, Kind::Text),
     field("kind", 0, Kind::Text),
     field("group", 0, Kind::Text),
 ]);
 
-static POD: Shape = Shape::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&POD_SPEC))]);
-static TEMPLATE: Shape = Shape::of(&[field("spec", 2, Kind::Object(&POD_SPEC))]);
-static WORKLOAD: Shape = Shape::of(&[
+static POD: Schema = Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&POD_SPEC))]);
+static TEMPLATE: Schema = Schema::of(&[field("spec", 2, Kind::Object(&POD_SPEC))]);
+static WORKLOAD: Schema = Schema::of(&[
     VERSION,
     KIND,
     field("spec", 2, Kind::Object(&WORKLOAD_SPEC)),
 ]);
-static WORKLOAD_SPEC: Shape = Shape::of(&[field("template", 3, Kind::Object(&TEMPLATE))]);
-static DAEMON_SET: Shape = Shape::of(&[
+static WORKLOAD_SPEC: Schema = Schema::of(&[field("template", 3, Kind::Object(&TEMPLATE))]);
+static DAEMON_SET: Schema = Schema::of(&[
     VERSION,
     KIND,
     field("spec", 2, Kind::Object(&DAEMON_SET_SPEC)),
 ]);
-static DAEMON_SET_SPEC: Shape = Shape::of(&[field("template", 2, Kind::Object(&TEMPLATE))]);
-static JOB: Shape = Shape::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&JOB_SPEC))]);
-static JOB_SPEC: Shape = Shape::of(&[field("template", 6, Kind::Object(&TEMPLATE))]);
-static CRON_JOB: Shape = Shape::of(&[
+static DAEMON_SET_SPEC: Schema = Schema::of(&[field("template", 2, Kind::Object(&TEMPLATE))]);
+static JOB: Schema = Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&JOB_SPEC))]);
+static JOB_SPEC: Schema = Schema::of(&[field("template", 6, Kind::Object(&TEMPLATE))]);
+static CRON_JOB: Schema = Schema::of(&[
     VERSION,
     KIND,
     field("spec", 2, Kind::Object(&CRON_JOB_SPEC)),
 ]);
-static CRON_JOB_SPEC: Shape = Shape::of(&[field("jobTemplate", 5, Kind::Object(&JOB_TEMPLATE))]);
-static JOB_TEMPLATE: Shape = Shape::of(&[field("spec", 2, Kind::Object(&JOB_SPEC))]);
+static CRON_JOB_SPEC: Schema = Schema::of(&[field("jobTemplate", 5, Kind::Object(&JOB_TEMPLATE))]);
+static JOB_TEMPLATE: Schema = Schema::of(&[field("spec", 2, Kind::Object(&JOB_SPEC))]);
 
-static POD_SPEC: Shape = Shape::of(&[
+static POD_SPEC: Schema = Schema::of(&[
     field("volumes", 1, Kind::Objects(&VOLUME)),
     field("containers", 2, Kind::Objects(&CONTAINER)),
     field("initContainers", 20, Kind::Objects(&CONTAINER)),
     field("priorityClassName", 24, Kind::Text),
     field("resources", 40, Kind::Object(&RESOURCES)),
 ]);
-static CONTAINER: Shape = Shape::of(&[
+static CONTAINER: Schema = Schema::of(&[
     field("name", 1, Kind::Text),
     field("resources", 8, Kind::Object(&RESOURCES)),
 ]);
-static RESOURCES: Shape = Shape::of(&[
+static RESOURCES: Schema = Schema::of(&[
     field("limits", 1, Kind::Names),
     field("requests", 2, Kind::Names),
 ]);
@@ -253,7 +254,7 @@ pub(super) const LOCAL_VOLUMES: &[&str] = &[
     "secret",
 ];
 
-static VOLUME: Shape = Shape {
+static VOLUME: Schema = Schema {
     fields: &[
         field("name", 1, Kind::Text),
         // In protobuf the sources lie in a message of their own.
@@ -261,7 +262,7 @@ static VOLUME: Shape = Shape {
     ],
     others: Others::Keep,
 };
-static VOLUME_SOURCE: Shape = Shape {
+static VOLUME_SOURCE: Schema = Schema {
     fields: &[
         field("hostPath", 1, Kind::Presence),
         field("emptyDir", 2, Kind::Presence),

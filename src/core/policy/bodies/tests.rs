@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         protobuf::write,
-        shape::{Kind, Shape},
+        schema::{Kind, Schema},
     },
     *,
 };
@@ -38,15 +38,15 @@ fn judged(call: &Call, expose: Expose, body: &[u8]) -> Result<Judged, String> {
 }
 
 /// A whole object in protobuf, as far as its shape goes.
-fn protobuf(object: &Value, shape: &Shape) -> Vec<u8> {
+fn protobuf(object: &Value, schema: &Schema) -> Vec<u8> {
     let text = |name: &str| object[name].as_str().unwrap();
-    write::object(text("apiVersion"), text("kind"), &message(object, shape))
+    write::object(text("apiVersion"), text("kind"), &message(object, schema))
 }
 
-fn message(object: &Value, shape: &Shape) -> Vec<u8> {
+fn message(object: &Value, schema: &Schema) -> Vec<u8> {
     let mut bytes = Vec::new();
     let object = object.as_object().unwrap();
-    for field in shape.fields {
+    for field in schema.fields {
         let mut put = |content: &[u8]| bytes.extend(write::field(field.number, content));
         if let Kind::Inline(inner) = field.kind {
             put(&message(&Value::Object(object.clone()), inner));
@@ -90,7 +90,7 @@ fn message(object: &Value, shape: &Shape) -> Vec<u8> {
 fn ways(body: &Body) -> Vec<(&'static str, String, &'static str, Vec<u8>)> {
     let all = format!("{}/namespaces/shop/{}", body.root, body.resource);
     let one = format!("{all}/attempt");
-    let shape = written(&call("POST", &all, JSON)).unwrap().subject.shape();
+    let schema = written(&call("POST", &all, JSON)).unwrap().subject.schema();
     let json = body.object.to_string().into_bytes();
     let yaml = yaml(&body.object).into_bytes();
     let mut ways = Vec::new();
@@ -103,7 +103,7 @@ fn ways(body: &Body) -> Vec<(&'static str, String, &'static str, Vec<u8>)> {
                 method,
                 path.clone(),
                 PROTOBUF,
-                protobuf(&body.object, shape),
+                protobuf(&body.object, schema),
             ));
         }
     }
@@ -163,9 +163,9 @@ fn an_update_is_refused_for_what_is_new_only() {
             let call = call(method, &path, kind);
             let judged = judged(&call, Expose::default(), &bytes).unwrap();
             let content = Content::of(&call, &written(&call).unwrap()).unwrap();
-            let shape = written(&call).unwrap().subject.shape();
+            let schema = written(&call).unwrap().subject.schema();
             let existing = match content {
-                Content::Protobuf => protobuf(&body.object, shape),
+                Content::Protobuf => protobuf(&body.object, schema),
                 Content::Json | Content::Yaml | Content::Apply => {
                     body.object.to_string().into_bytes()
                 }

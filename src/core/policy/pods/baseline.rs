@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Breach, breach, containers, contexts, field, is_true, list, shape::APP_ARMOR, text};
+use super::{Breach, breach, containers, contexts, field, is_true, list, schema::APP_ARMOR, text};
 
 const CAPABILITIES: &[&str] = &[
     "AUDIT_WRITE",

@@ -1,6 +1,6 @@
 //! The fields of a Pod that the standards read.
 
-use super::super::shape::{Field, Kind, Others, Shape, field};
+use super::super::schema::{Field, Kind, Others, Schema, field};
 
 /// Annotations that older clusters use in place of fields.
 pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -9,12 +9,12 @@ const fn json(name: &'static str, kind: Kind) -> Field {
     field(name, 0, kind)
 }
 
-pub(super) static POD: Shape = Shape::of(&[
+pub(super) static POD: Schema = Schema::of(&[
     json("metadata", Kind::Object(&METADATA)),
     json("spec", Kind::Object(&SPEC)),
 ]);
-static METADATA: Shape = Shape::of(&[json("annotations", Kind::TextMap(&[APP_ARMOR]))]);
-static SPEC: Shape = Shape::of(&[
+static METADATA: Schema = Schema::of(&[json("annotations", Kind::TextMap(&[APP_ARMOR]))]);
+static SPEC: Schema = Schema::of(&[
     json("hostNetwork", Kind::Flag),
     json("hostPID", Kind::Flag),
     json("hostIPC", Kind::Flag),
@@ -25,9 +25,9 @@ static SPEC: Shape = Shape::of(&[
     json("containers", Kind::Objects(&CONTAINER)),
     json("ephemeralContainers", Kind::Objects(&CONTAINER)),
 ]);
-static NAMED: Shape = Shape::of(&[json("name", Kind::Text)]);
-static TYPED: Shape = Shape::of(&[json("type", Kind::Text)]);
-static POD_CONTEXT: Shape = Shape::of(&[
+static NAMED: Schema = Schema::of(&[json("name", Kind::Text)]);
+static TYPED: Schema = Schema::of(&[json("type", Kind::Text)]);
+static POD_CONTEXT: Schema = Schema::of(&[
     json("appArmorProfile", Kind::Object(&TYPED)),
     json("seccompProfile", Kind::Object(&TYPED)),
     json("seLinuxOptions", Kind::Object(&SE_LINUX)),
@@ -36,7 +36,7 @@ static POD_CONTEXT: Shape = Shape::of(&[
     json("runAsNonRoot", Kind::Flag),
     json("runAsUser", Kind::Number),
 ]);
-static CONTEXT: Shape = Shape::of(&[
+static CONTEXT: Schema = Schema::of(&[
     json("privileged", Kind::Flag),
     json("allowPrivilegeEscalation", Kind::Flag),
     json("capabilities", Kind::Object(&CAPABILITIES)),
@@ -48,14 +48,14 @@ static CONTEXT: Shape = Shape::of(&[
     json("runAsNonRoot", Kind::Flag),
     json("runAsUser", Kind::Number),
 ]);
-static CAPABILITIES: Shape = Shape::of(&[json("add", Kind::Texts), json("drop", Kind::Texts)]);
-static SE_LINUX: Shape = Shape::of(&[
+static CAPABILITIES: Schema = Schema::of(&[json("add", Kind::Texts), json("drop", Kind::Texts)]);
+static SE_LINUX: Schema = Schema::of(&[
     json("type", Kind::Text),
     json("user", Kind::Text),
     json("role", Kind::Text),
 ]);
-static WINDOWS: Shape = Shape::of(&[json("hostProcess", Kind::Flag)]);
-static VOLUME: Shape = Shape {
+static WINDOWS: Schema = Schema::of(&[json("hostProcess", Kind::Flag)]);
+static VOLUME: Schema = Schema {
     fields: &[
         json("name", Kind::Text),
         json("configMap", Kind::Presence),
@@ -71,7 +71,7 @@ static VOLUME: Shape = Shape {
     ],
     others: Others::Keep,
 };
-static CONTAINER: Shape = Shape::of(&[
+static CONTAINER: Schema = Schema::of(&[
     json("name", Kind::Text),
     json("ports", Kind::Objects(&PORT)),
     json("securityContext", Kind::Object(&CONTEXT)),
@@ -80,13 +80,13 @@ static CONTAINER: Shape = Shape::of(&[
     json("startupProbe", Kind::Object(&HANDLER)),
     json("lifecycle", Kind::Object(&LIFECYCLE)),
 ]);
-static PORT: Shape = Shape::of(&[json("hostPort", Kind::Number)]);
-static LIFECYCLE: Shape = Shape::of(&[
+static PORT: Schema = Schema::of(&[json("hostPort", Kind::Number)]);
+static LIFECYCLE: Schema = Schema::of(&[
     json("postStart", Kind::Object(&HANDLER)),
     json("preStop", Kind::Object(&HANDLER)),
 ]);
-static HANDLER: Shape = Shape::of(&[
+static HANDLER: Schema = Schema::of(&[
     json("httpGet", Kind::Object(&HOST)),
     json("tcpSocket", Kind::Object(&HOST)),
 ]);
-static HOST: Shape = Shape::of(&[json("host", Kind::Text)]);
+static HOST: Schema = Schema::of(&[json("host", Kind::Text)]);

@@ -23,7 +23,7 @@ use crate::{
         audit::Begun,
         dashboard::{
             status,
-            views::{cached::Kept, history},
+            views::{cached::Cached, history},
         },
         machine::{doctor::Report, keeper::Keeper},
         state::SharedState,
@@ -56,9 +56,9 @@ pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Report>>>>;
 pub struct Repairs {
     look: Look,
     keeper: PathBuf,
-    findings: Kept<Doctor>,
+    findings: Cached<Doctor>,
     asked: (Sender<()>, Receiver<()>),
-    environment: Kept<Environment>,
+    environment: Cached<Environment>,
 }
 
 impl std::fmt::Debug for Repairs {
@@ -73,9 +73,9 @@ impl Repairs {
         Self {
             look,
             keeper,
-            findings: Kept::new(clock, KEPT_FOR),
+            findings: Cached::new(clock, KEPT_FOR),
             asked: bounded(1),
-            environment: Kept::new(clock, ENVIRONMENT_KEPT_FOR),
+            environment: Cached::new(clock, ENVIRONMENT_KEPT_FOR),
         }
     }
 
@@ -117,7 +117,7 @@ fn tell(shared_state: &SharedState, found: &Doctor) {
 fn is_told(check: &Check) -> bool {
     let room = check.id.split('.').next().unwrap_or_default();
     check.outcome == "problem"
-        && check.severity != Severity::Note.word()
+        && check.severity != Severity::Note.as_str()
         && !OWN_ROOMS.contains(&room)
         && !OWN_CHECKS.contains(&check.id.as_str())
 }

@@ -5,20 +5,20 @@ use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 use crate::core::time::{Mono, Now};
 
 /// The last answer.
-pub struct Kept<T> {
+pub struct Cached<T> {
     clock: fn() -> Now,
     keep_for: Duration,
     last: RefCell<Option<(Mono, Rc<T>)>>,
     making: smol::lock::Mutex<()>,
 }
 
-impl<T> fmt::Debug for Kept<T> {
+impl<T> fmt::Debug for Cached<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("Cached")
     }
 }
 
-impl<T> Kept<T> {
+impl<T> Cached<T> {
     /// Nothing was asked yet.
     pub fn new(clock: fn() -> Now, keep_for: Duration) -> Self {
         Self {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_asks_again_gets_the_same_until_it_is_forgotten() {
-        let kept = Kept::new(Now::default, Duration::from_secs(1));
+        let kept = Cached::new(Now::default, Duration::from_secs(1));
         let get = |value| *smol::block_on(kept.get(async move { value }));
         assert_eq!((get(1), get(2)), (1, 1));
         kept.forget();

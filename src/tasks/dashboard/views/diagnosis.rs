@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 
-use super::cached::Kept;
+use super::cached::Cached;
 use crate::{
     core::{
         diagnosis::{Outcome, Probe, Side, Step, verdict},
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Parts {
 /// The way to the control plane, and what was last seen of it.
 pub struct Doubt {
     parts: Parts,
-    last: Kept<Diagnosis>,
+    last: Cached<Diagnosis>,
     /// The state of everything when that was seen.
     state: RefCell<String>,
 }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Doubt {
 impl Doubt {
     /// Nothing was seen yet. What cannot be used of the settings is said when somebody asks.
     pub fn new(parts: Parts) -> Self {
-        let last = Kept::new(parts.clock, KEPT_FOR);
+        let last = Cached::new(parts.clock, KEPT_FOR);
         Self {
             parts,
             last,
@@ -113,7 +113,7 @@ impl Doubt {
             None => (side, sentence),
         };
         Diagnosis {
-            side: side.word().to_owned(),
+            side: side.as_str().to_owned(),
             sentence,
             at: clock().wall.rfc3339(),
             steps: probes.into_iter().map(shape).collect(),
@@ -205,7 +205,7 @@ fn shape(probe: Probe) -> api::Probe {
     api::Probe {
         id: id.to_owned(),
         title: title.to_owned(),
-        outcome: probe.outcome.word().to_owned(),
+        outcome: probe.outcome.as_str().to_owned(),
         seen: probe.seen,
         took_ms: probe
             .took

@@ -49,7 +49,7 @@ impl Wanted {
     fn has(&self, event: &EventReport) -> bool {
         let severity = Severity::of(&event.severity);
         self.source
-            .is_none_or(|source| source.word() == event.source)
+            .is_none_or(|source| source.as_str() == event.source)
             && self.reason.is_none_or(|reason| reason == event.reason)
             && self
                 .severity
@@ -116,7 +116,7 @@ fn outages(events: &[EventReport], is_down: bool) -> Vec<Outage> {
     let mut outages = Vec::new();
     let mut end: Option<&EventReport> = None;
     for event in events {
-        if event.severity == Severity::Note.word() {
+        if event.severity == Severity::Note.as_str() {
             // There was a session again.
             end = Some(event);
             continue;
@@ -141,7 +141,7 @@ fn outages(events: &[EventReport], is_down: bool) -> Vec<Outage> {
 pub fn destination(backlog: Backlog) -> Destination {
     Destination {
         name: backlog.destination,
-        stream: backlog.stream.word().to_owned(),
+        stream: backlog.stream.as_str().to_owned(),
         records: backlog.records,
         oldest: backlog.oldest.map(Wall::rfc3339),
         lost: 0,

@@ -1,6 +1,6 @@
 //! Databases with the records of this agent: two of them, and the cursors of all streams in one.
 
-use super::Books;
+use super::RecordStore;
 use crate::{
     core::outbox::{Backlog, Batch, Body, Cursor, Holdings, Range, Stream},
     store::{self, Failure, telemetry},
@@ -43,7 +43,7 @@ impl Databases {
     }
 }
 
-impl Books for Databases {
+impl RecordStore for Databases {
     async fn position(&self, stream: Stream) -> Result<(u64, Cursor), Failure> {
         self.telemetry
             .position(DESTINATION.to_owned(), stream)

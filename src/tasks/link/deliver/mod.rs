@@ -46,7 +46,7 @@ const IGNORED: &str = "delivery.ignored";
 const IN_VAIN: &str = "delivery.unacknowledged";
 
 /// Storage of records, and of the positions of the control plane.
-pub trait Books {
+pub trait RecordStore {
     /// Epoch and cursor as they were settled last.
     fn position(&self, stream: Stream) -> impl Future<Output = Result<(u64, Cursor), Failure>>;
     /// Stored records.
@@ -160,7 +160,7 @@ impl fmt::Debug for Delivery {
 impl Delivery {
     /// No session yet. Records go out as those of who this agent is when a session begins.
     pub fn new(
-        books: impl Books + Clone + 'static,
+        books: impl RecordStore + Clone + 'static,
         agent_id: impl Fn() -> String + 'static,
         state: Rc<SharedState>,
         executor: Rc<LocalExecutor<'static>>,

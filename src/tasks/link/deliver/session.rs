@@ -4,7 +4,7 @@ use std::{rc::Rc, time::Duration};
 
 use smol::{Timer, channel::Receiver, future};
 
-use super::{Agreement, Books, Shared, Word};
+use super::{Agreement, RecordStore, Shared, Word};
 use crate::{
     core::{
         backoff::Backoff,
@@ -112,7 +112,7 @@ impl From<Failure> for Stop {
     }
 }
 
-impl<B: Books> Session<B> {
+impl<B: RecordStore> Session<B> {
     pub(super) fn new(books: B, shared: Rc<Shared>, agreement: Agreement) -> Self {
         let Agreement {
             agent_id,
@@ -198,7 +198,7 @@ impl<B: Books> Session<B> {
             if let Err(ignored) = &settled {
                 log::debug!(
                     "delivery: an acknowledgement is ignored: {ignored:?} stream={} epoch={} from={} to={}",
-                    stream.word(),
+                    stream.as_str(),
                     said.epoch,
                     said.from,
                     said.to
@@ -267,7 +267,7 @@ impl<B: Books> Session<B> {
             return;
         };
         line.not_before = now.after(line.backoff.next(random::jitter()));
-        let stream = line.stream.word();
+        let stream = line.stream.as_str();
         log::debug!("delivery: records of {stream} cannot be had now: {failure}");
     }
 
@@ -325,7 +325,7 @@ impl<B: Books> Session<B> {
             let Batch { range: found, body } =
                 self.books.read(stream, range, line.read_bytes).await?;
             if found.from() != range.from() || !range.holds(found) {
-                let why = format!("{} were asked for, and others came", stream.word());
+                let why = format!("{} were asked for, and others came", stream.as_str());
                 return Err(Failure::Conflict(why));
             }
             let (records, data) = match body {
@@ -343,7 +343,7 @@ impl<B: Books> Session<B> {
                     log::warn!(
                         "delivery: record {} of {} is too large to be sent: {} bytes",
                         found.from(),
-                        stream.word(),
+                        stream.as_str(),
                         data.len()
                     );
                     return Ok((found, Load::Gap(Loss::Damaged)));

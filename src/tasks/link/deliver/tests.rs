@@ -27,7 +27,7 @@ struct Shelf {
 #[derive(Clone, Debug, Default)]
 struct Memory(Rc<RefCell<Shelf>>);
 
-impl Books for Memory {
+impl RecordStore for Memory {
     async fn position(&self, _: Stream) -> Result<(u64, Cursor), Failure> {
         Ok((EPOCH, self.0.borrow().settled.clone()))
     }

@@ -32,7 +32,7 @@ const GZIP_BYTES_MIN: usize = 1024;
 #[derive(Debug)]
 pub(in crate::tasks::proxy) enum Failure {
     /// The caller is told so.
-    Told(String),
+    Reported(String),
     /// The session is over; there is nobody to tell.
     Lost,
 }
@@ -45,13 +45,13 @@ impl From<Lost> for Failure {
 
 impl From<String> for Failure {
     fn from(text: String) -> Self {
-        Self::Told(text)
+        Self::Reported(text)
     }
 }
 
 impl From<Denial> for Failure {
     fn from(denial: Denial) -> Self {
-        Self::Told(denial.text)
+        Self::Reported(denial.text)
     }
 }
 
@@ -192,7 +192,7 @@ impl Reply {
         match sent {
             Ok(()) => self.lane.finish(),
             // Dropping the lane ends the message: the receiver gets one that is too short, which nothing can mend any more.
-            Err(Failure::Told(text)) => log::warn!("proxy: an answer was cut short: {text}"),
+            Err(Failure::Reported(text)) => log::warn!("proxy: an answer was cut short: {text}"),
             Err(Failure::Lost) => {}
         }
     }
@@ -280,7 +280,7 @@ impl Collected {
             Self::Spooled { file, .. } => file
                 .read(*at, PIECE_BYTES)
                 .await
-                .map_err(|error| Failure::Told(error.to_string()))?,
+                .map_err(|error| Failure::Reported(error.to_string()))?,
         };
         *at = at.saturating_add(u64::try_from(piece.len()).unwrap_or(0));
         Ok((!piece.is_empty()).then_some(piece))
@@ -334,7 +334,7 @@ pub(in crate::tasks::proxy) async fn collect(
 impl From<SpoolFailure> for Failure {
     fn from(failure: SpoolFailure) -> Self {
         let text = failure.to_string();
-        Self::Told(match failure {
+        Self::Reported(match failure {
             SpoolFailure::TooLarge => {
                 format!("{text}; ask for it with supports_response_streaming")
             }
@@ -356,13 +356,13 @@ async fn next(body: &mut Body, target: &Target, idle: Duration) -> Result<Option
         let moment = clock::now().mono.after(idle);
         let Some(frame) = until(moment, body.frame()).await else {
             let silence = crate::core::time::in_words(idle);
-            return Err(Failure::Told(format!(
+            return Err(Failure::Reported(format!(
                 "{what}: context deadline exceeded: no byte for {silence}"
             )));
         };
         match frame {
             None => return Ok(None),
-            Some(Err(error)) => return Err(Failure::Told(format!("{what}: {error}"))),
+            Some(Err(error)) => return Err(Failure::Reported(format!("{what}: {error}"))),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data()
                     && !data.is_empty()

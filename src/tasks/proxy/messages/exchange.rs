@@ -21,7 +21,7 @@ use crate::{
         admission::Pass,
         audit::Record,
         authorization::{Admitted, Authorization},
-        body::{Held, Pipe},
+        body::{Pipe, Reservation},
         upstream::{self, header_list, late, until},
     },
     wire::control::Answer,
@@ -33,7 +33,7 @@ pub(in crate::tasks::proxy) enum Source {
     /// There is none.
     None,
     /// It was in the message.
-    Inline(Bytes, Held),
+    Inline(Bytes, Reservation),
     /// It is the next binary message.
     NextBinary(Rc<Pipe>),
     /// It arrives in pieces.
@@ -108,7 +108,7 @@ impl Exchange {
         };
         let broken_body = async {
             match &pipe {
-                Some(pipe) => Err(Failure::Told(pipe.failed().await)),
+                Some(pipe) => Err(Failure::Reported(pipe.failed().await)),
                 None => std::future::pending().await,
             }
         };
@@ -132,7 +132,7 @@ impl Exchange {
                 say_ended(Outcome::Done);
                 reply.finish();
             }
-            Err(Failure::Told(text)) => {
+            Err(Failure::Reported(text)) => {
                 say_ended(Outcome::Failed);
                 log::debug!("proxy: a request failed: {text}");
                 reply.fail(&text).await;

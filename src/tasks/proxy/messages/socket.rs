@@ -118,7 +118,7 @@ impl SocketExchange {
         };
         let socket = match opened {
             Ok(socket) => socket,
-            Err(Failure::Told(text)) => {
+            Err(Failure::Reported(text)) => {
                 say_ended(Outcome::Failed);
                 return self.refused(reply, &text).await;
             }
@@ -205,7 +205,9 @@ impl SocketExchange {
                     let headers = header_list(response.headers());
                     reply.head(status, &headers).await?;
                 }
-                Err(Failure::Told(format!("{what}: refused (status: {status})")))
+                Err(Failure::Reported(format!(
+                    "{what}: refused (status: {status})"
+                )))
             }
         }
     }

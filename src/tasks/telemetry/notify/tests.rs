@@ -23,7 +23,7 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::post::{Address, Way},
+    outside::post::{Address, HttpClient},
     store::Store,
 };
 
@@ -78,7 +78,7 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
         let handle = store.handle();
         let shared_state = SharedState::new(clock::now);
         let parts = Parts {
-            receiver: Receiver(Way {
+            receiver: Receiver(HttpClient {
                 address: Address {
                     target: Target::new("127.0.0.1", port),
                     path: "/hook?a=b".to_owned(),

@@ -26,7 +26,7 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::post::{Address, Way},
+    outside::post::{Address, HttpClient},
     store::telemetry::{Options, Telemetry},
     wire::remote_write::reader::read,
 };
@@ -278,7 +278,7 @@ impl Agent {
     }
 
     fn receiver(&self, port: u16) -> Receiver {
-        Receiver(Way {
+        Receiver(HttpClient {
             address: Address {
                 target: Target::new("127.0.0.1", port),
                 path: "/api/v1/write?x=1".to_owned(),
@@ -298,13 +298,13 @@ impl Agent {
     fn deliver(&self, receiver: Receiver) -> std::result::Result<(), (String, Duration)> {
         let authorization = || self.authorization.borrow().clone();
         let labels = || Some(BTreeMap::from([("site".to_owned(), "berlin".to_owned())]));
-        let (_flushed, news) = channel::bounded(1);
+        let (_flushed, flushed) = channel::bounded(1);
         let mut delivery = Delivery::new(Parts {
             samples: self.telemetry.handle(),
             receiver,
             authorization: &authorization,
             labels: &labels,
-            news,
+            flushed,
             shared_state: &self.shared_state,
         });
         let ended = block_on(self.executor.run(delivery.drain()));
@@ -576,13 +576,13 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     drop(gone);
     let authorization = || Ok(None);
     let labels = || Some(BTreeMap::new());
-    let (_flushed, news) = channel::bounded(1);
+    let (_flushed, flushed) = channel::bounded(1);
     let mut delivery = Delivery::new(Parts {
         samples: agent.telemetry.handle(),
         receiver: agent.receiver(port),
         authorization: &authorization,
         labels: &labels,
-        news,
+        flushed,
         shared_state: &agent.shared_state,
     });
     let mut waits = Vec::new();
