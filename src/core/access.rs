@@ -199,6 +199,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_rules_have_the_level_that_holds_and_what_it_was_tightened_from() {
+        let configured = Rules {
+            level: Full,
+            accepts_foreign_tokens: true,
+            ..Rules::default()
+        };
+        for (by_hand, level, tightened_from) in [
+            (Override::None, Full, None),
+            (known(ReadOnly), ReadOnly, Some(Full)),
+            (Override::Unknown, Off, Some(Full)),
+        ] {
+            let expected = Rules {
+                level,
+                tightened_from,
+                ..configured
+            };
+            assert_eq!(standing(Full, by_hand).rules(configured), expected);
+        }
+    }
+
     /// Outcome of a request, as a word.
     fn came_of(standing: &Standing, level: Level, authority: Authority) -> &'static str {
         match standing.change(wish(level), authority) {

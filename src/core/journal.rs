@@ -263,6 +263,25 @@ mod tests {
     }
 
     #[test]
+    fn a_step_goes_forward_fails_before_its_end_and_is_undone_once() {
+        use StepState::{Acted, Done, Failed, Intended, Undone, Verified};
+        let states = [Intended, Acted, Verified, Done, Failed, Undone];
+        let followers: [Vec<StepState>; 6] = states.map(|state| {
+            let next = states.iter().copied();
+            next.filter(|next| state.may_become(*next)).collect()
+        });
+        let expected = [
+            vec![Acted, Failed, Undone],
+            vec![Verified, Failed, Undone],
+            vec![Done, Failed, Undone],
+            vec![Undone],
+            vec![Undone],
+            vec![],
+        ];
+        assert_eq!(followers, expected);
+    }
+
+    #[test]
     fn a_change_goes_forward_until_a_step_fails_and_then_back() {
         for (states, next) in [
             (&[][..], Next::Forward(0)),

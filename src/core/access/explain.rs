@@ -251,6 +251,40 @@ mod tests {
     }
 
     #[test]
+    fn findings_have_the_words_of_the_api() {
+        let words = [Finding::Permitted, Finding::Refused, Finding::Open].map(Finding::as_str);
+        assert_eq!(words, ["permitted", "refused", "depends"]);
+    }
+
+    #[test]
+    fn the_reason_tells_what_is_looked_at_next() {
+        let shop = "PATCH /apis/apps/v1/namespaces/shop/deployments/web";
+        let open = explained(Level::Managed, shop, None);
+        assert_eq!(open.awaits(), Some("shop"));
+        assert_eq!(
+            explained(Level::Managed, shop, Some(found(true))).awaits(),
+            None
+        );
+        let free = explained(Level::Full, "GET /api/v1/nodes", None);
+        assert_eq!(free.awaits(), None);
+        assert!(free.why.contains("cluster's own rules"), "{}", free.why);
+        let listed = explained(Level::ReadOnly, "GET /api/v1/pods", None);
+        assert!(listed.why.contains("read-only"), "{}", listed.why);
+    }
+
+    #[test]
+    fn only_calls_to_kubernetes_are_made_by_the_account_of_the_control_plane() {
+        for (request, is_delegated) in [
+            ("GET /api/v1/pods", true),
+            ("GET shop/web:80/index", false),
+            ("CONNECT /api", false),
+        ] {
+            let explanation = explained(Level::Full, request, None);
+            assert_eq!(explanation.is_delegated(), is_delegated, "{request}");
+        }
+    }
+
+    #[test]
     fn a_request_is_explained_as_it_would_be_decided() {
         use Finding::{Open, Permitted, Refused};
         use Level::{Full, Managed, Off, ReadOnly};

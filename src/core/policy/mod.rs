@@ -155,6 +155,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pod_security_is_read_from_the_words_that_it_is_written_with() {
+        use PodSecurity::{Baseline, Privileged, Restricted};
+        for (level, word) in [
+            (Privileged, "privileged"),
+            (Baseline, "baseline"),
+            (Restricted, "restricted"),
+        ] {
+            assert_eq!(level.as_str(), word);
+            assert_eq!(PodSecurity::from_word(word), Some(level));
+        }
+        assert_eq!(PodSecurity::from_word("Baseline"), None);
+    }
+
+    #[test]
     fn words_name_levels_and_nothing_else_does() {
         for level in [Level::Full, Level::Managed, Level::ReadOnly, Level::Off] {
             assert_eq!(Level::from_word(level.as_str()), Some(level));
