@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-.PHONY: help run test test-packages test-arm64 pages torture soak fuzz mutants check bench dist repo reproduce clean
+.PHONY: help run test test-packages test-arm64 pages torture soak corpus fuzz mutants check bench dist repo reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,10 @@ torture:
 ## make soak    kubectl two minors older, then a log, a quiet watch and an informer for SOAK_SECONDS=3600, in both forms
 soak:
 	@tests/soak
+
+## make corpus  records the rollouts of tests/data/rollouts anew and judges them live (as root; CORPUS=name,name for some)
+corpus:
+	@tests/corpus
 
 ## make fuzz    foreign bytes against their readers, FUZZ_SECONDS=60 for each target
 fuzz:

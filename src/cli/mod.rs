@@ -8,6 +8,7 @@
 //! returned (they are printed here, as JSON where that was asked for); help, manual and completion of shells follow by themselves.
 
 mod access;
+mod apps;
 mod args;
 mod ask;
 mod browse;
@@ -73,6 +74,7 @@ static PROGRAM: Command = Command {
         &RUN,
         &status::COMMAND,
         &why::COMMAND,
+        &apps::COMMAND,
         &link::COMMAND,
         &events::COMMAND,
         &logs::COMMAND,

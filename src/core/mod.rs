@@ -29,6 +29,7 @@ pub mod rates;
 pub mod redact;
 pub mod repair;
 pub mod retention;
+pub mod rollout;
 pub mod safe_mode;
 pub mod secret;
 pub mod series;

@@ -179,6 +179,57 @@ impl Client {
         .await
     }
 
+    /// Reads one object as somebody else.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_as<T: Shape + Default>(
+        &self,
+        identity: &Identity,
+        path: &str,
+    ) -> Result<T, Error> {
+        self.call_as(identity, Method::GET, path, JSON, None).await
+    }
+
+    /// Applies an object on the server's side as somebody else; field manager and options are in the query.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 409 where fields belong to others, or the UID in the object is another one.
+    pub async fn apply_as<T: Serialize, R: Shape + Default>(
+        &self,
+        identity: &Identity,
+        path: &str,
+        object: &T,
+    ) -> Result<R, Error> {
+        // JSON is YAML.
+        let kind = HeaderValue::from_static("application/apply-patch+yaml");
+        let content = Some(encoded(path, object, kind)?);
+        self.call_as(identity, Method::PATCH, path, JSON, content)
+            .await
+    }
+
+    /// Deletes the object `path` and what it owns as somebody else, if it still has this UID.
+    ///
+    /// # Errors
+    /// As [`Client::delete_exactly`].
+    pub async fn delete_exactly_as(
+        &self,
+        identity: &Identity,
+        path: &str,
+        uid: &str,
+    ) -> Result<(), Error> {
+        // Jobs would leave their Pods behind by default.
+        let options = serde_json::json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        });
+        let content = Some(encoded(path, &options, JSON)?);
+        let () = self
+            .call_as(identity, Method::DELETE, path, JSON, content)
+            .await?;
+        Ok(())
+    }
+
     /// Deletes the object `path`.
     ///
     /// # Errors
@@ -219,11 +270,28 @@ impl Client {
         &self,
         path: &str,
         detail: Detail,
+        each: impl FnMut(T),
+    ) -> Result<String, Error> {
+        self.list_as(&Identity::Agent, path, detail, each).await
+    }
+
+    /// Reads a list page by page as somebody else.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub async fn list_as<T: Shape + Default>(
+        &self,
+        identity: &Identity,
+        path: &str,
+        detail: Detail,
         mut each: impl FnMut(T),
     ) -> Result<String, Error> {
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
-            let list: List<T> = self.page_of(path, detail, &next).await?;
+            let page = page_path(path, detail, &next);
+            let list: List<T> = self
+                .call_as(identity, Method::GET, &page, detail.of_list(), None)
+                .await?;
             list.items.into_iter().for_each(&mut each);
             next = list.metadata.next;
             if next.is_empty() {
@@ -246,12 +314,7 @@ impl Client {
         detail: Detail,
         next: &str,
     ) -> Result<List<T>, Error> {
-        let separator = if path.contains('?') { '&' } else { '?' };
-        let mut page = format!("{path}{separator}limit={}", detail.page());
-        if !next.is_empty() {
-            page.push_str("&continue=");
-            page.push_str(&query_escaped(next));
-        }
+        let page = page_path(path, detail, next);
         self.call(Method::GET, &page, detail.of_list(), None).await
     }
 
@@ -298,6 +361,16 @@ impl Client {
             }),
         }
     }
+}
+
+fn page_path(path: &str, detail: Detail, next: &str) -> String {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let mut page = format!("{path}{separator}limit={}", detail.page());
+    if !next.is_empty() {
+        page.push_str("&continue=");
+        page.push_str(&query_escaped(next));
+    }
+    page
 }
 
 fn undecodable(call: String, error: &serde_json::Error) -> Error {

@@ -1,6 +1,7 @@
 //! Tasks: short loops that join a decision of `core` to one or more outside systems, grouped by
 //! the flow of data that they serve.
 
+pub mod apps;
 pub mod audit;
 pub mod dashboard;
 pub mod link;

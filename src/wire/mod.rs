@@ -14,5 +14,6 @@ pub mod lease;
 pub mod notify;
 pub mod record;
 pub mod remote_write;
+pub mod rollout;
 pub mod state;
 pub mod stream;

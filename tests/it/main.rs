@@ -21,6 +21,8 @@ mod configure;
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod credential;
 #[cfg(test)]
 mod dashboard;

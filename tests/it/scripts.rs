@@ -42,6 +42,7 @@ const TAKEN: &[&str] = &[
     "tests/run",
     "tests/soak",
     "tests/torture",
+    "tests/corpus",
 ];
 
 /// Programs that a stand-in takes the place of.
@@ -176,6 +177,12 @@ const TARGETS: &[Target] = &[
         name: "soak",
         words: &[],
         runs: "cargo test --locked --test it -- --nocapture --test-threads 2 kubectl::held",
+        may_fail: &[],
+    },
+    Target {
+        name: "corpus",
+        words: &[],
+        runs: "cargo test --locked --test it -- --nocapture corpus::",
         may_fail: &[],
     },
     Target {
@@ -456,7 +463,7 @@ fn a_target_that_exists_for_a_test_fails_when_that_test_did_not_run() {
             browser_prints: line,
             ..FINE
         };
-        for target in ["torture", "soak", "pages"] {
+        for target in ["torture", "soak", "corpus", "pages"] {
             checkout.fails(&[target], world, "so this is a failure");
         }
     }
@@ -465,7 +472,7 @@ fn a_target_that_exists_for_a_test_fails_when_that_test_did_not_run() {
         lists: "nothing",
         ..FINE
     };
-    for target in ["torture", "soak"] {
+    for target in ["torture", "soak", "corpus"] {
         checkout.fails(&[target], world, "no test matches");
     }
     // A root that is not to be had (75): the script says so.

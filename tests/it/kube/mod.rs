@@ -6,7 +6,7 @@ mod client;
 mod events;
 mod figures;
 mod net;
-mod real;
+pub(crate) mod real;
 mod server;
 mod services;
 mod watch;
@@ -33,7 +33,7 @@ const TEST_WITHIN: Duration = Duration::from_secs(30);
 /// Long enough for everything on loopback.
 const SOON: Duration = Duration::from_secs(10);
 
-type Executor = Rc<LocalExecutor<'static>>;
+pub(crate) type Executor = Rc<LocalExecutor<'static>>;
 
 /// Runs a test with an executor of its own.
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Executor) -> F) {

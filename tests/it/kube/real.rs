@@ -50,7 +50,7 @@ pub(super) async fn until(what: &str, level: impl Fn() -> bool) {
     );
 }
 
-pub(super) fn client_of(executor: &Executor, kubeconfig: &Path) -> Client {
+pub(crate) fn client_of(executor: &Executor, kubeconfig: &Path) -> Client {
     let settings = Settings {
         source: Source::Files(vec![kubeconfig.to_path_buf()]),
         proxies: Proxies::default(),

@@ -1,0 +1,91 @@
+//! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
+
+use super::{Finding, Observation, Scope, pods, routes, workloads};
+
+/// Result of looking at one observation.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Look {
+    /// True if everything is as it was meant to be.
+    pub is_complete: bool,
+    /// True if every controller has seen the version.
+    pub is_seen: bool,
+    /// True if a person has paused the rollout.
+    pub is_paused: bool,
+    /// Number of Pods and Jobs of the version that are ready or done.
+    pub ready: u64,
+    /// Restarts of the version's containers.
+    pub restarts: u64,
+    /// One sentence on what is missing, or that nothing is.
+    pub missing: String,
+    /// Object that is behind; empty where none is.
+    pub behind: String,
+    /// Reasons.
+    pub findings: Vec<Finding>,
+}
+
+impl Look {
+    /// The most telling finding.
+    pub fn worst(&self) -> Option<Finding> {
+        let order = |found: &&Finding| (!found.is_definite, found.cause);
+        self.findings.iter().min_by_key(order).cloned()
+    }
+}
+
+/// Judges an observation.
+pub fn look(scope: &Scope, seen: &Observation) -> Look {
+    let mut look = Look {
+        is_complete: true,
+        is_seen: true,
+        ..Look::default()
+    };
+    let mut wanted = 0_u64;
+    for (key, generation) in &scope.targets {
+        let Some(target) = seen.get(key) else {
+            if workloads::is_watched(&key.kind) {
+                look.is_complete = false;
+                look.is_seen = false;
+                look.missing = format!("{} is not there yet", key.in_words());
+                look.behind = key.in_words();
+            }
+            continue;
+        };
+        let state = workloads::state(target, *generation, seen);
+        look.ready = look.ready.saturating_add(state.ready);
+        wanted = wanted.saturating_add(state.wanted);
+        look.is_paused |= state.is_paused;
+        look.is_seen &= state.is_seen;
+        if !state.is_complete {
+            look.is_complete = false;
+            look.behind = target.in_words();
+            look.missing = state.missing;
+        }
+        look.findings.extend(state.findings);
+        for pod in &state.pods {
+            look.restarts = look.restarts.saturating_add(pods::restarts(pod));
+            look.findings.extend(pods::findings(pod, seen));
+        }
+    }
+    if look.is_complete {
+        // Routes say nothing while Pods are still missing.
+        look.findings.extend(routes::findings(scope, seen));
+        let definite: Vec<_> = look
+            .findings
+            .iter()
+            .filter(|found| found.is_definite)
+            .collect();
+        if let Some(first) = definite.first() {
+            look.is_complete = false;
+            look.behind.clone_from(&first.object);
+            look.missing.clone_from(&first.sentence);
+        }
+    }
+    if look.is_complete {
+        look.findings.clear();
+        look.missing = match wanted {
+            0 => "everything is applied".to_owned(),
+            1 => "1 of 1 is ready".to_owned(),
+            _ => format!("{} of {wanted} are ready", look.ready),
+        };
+    }
+    look
+}

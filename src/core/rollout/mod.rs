@@ -1,0 +1,394 @@
+//! Verdict on a rollout: recorded observations and time in, verdict, cause and fix out.
+//!
+//! [`look`] judges one observation by itself; [`Rollout`] adds time: how long a cause has held, deadlines that stop while the
+//! cluster cannot be seen, the soak. Nothing here asks the cluster or reads a clock, so a recording gives the same verdict bit for bit.
+
+mod cause;
+mod look;
+mod messages;
+mod object;
+mod pods;
+mod routes;
+mod workloads;
+
+use std::{collections::BTreeMap, time::Duration};
+
+pub use cause::{Blame, Cause};
+pub use look::{Look, look};
+pub use object::{Key, Object, Observation};
+
+use super::time::{Mono, in_words};
+
+/// Time for which everything must stay ready before a version is good.
+pub const SOAK: Duration = Duration::from_secs(60);
+/// Time without progress after which a rollout is bad, unless the Deployment says otherwise: the default of Kubernetes.
+pub const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Verdict on a change.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// Something outside the app has to happen first.
+    Waiting,
+    /// It is under way.
+    Progressing,
+    /// The cluster cannot be seen.
+    Blind,
+    /// Everything is ready, but not for long enough.
+    Soaking,
+    /// It is as it was meant to be.
+    Good,
+    /// It does not work, and the cause lies in the app.
+    Bad,
+    /// A person has stopped it.
+    Paused,
+}
+
+impl Verdict {
+    const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Progressing,
+        Self::Blind,
+        Self::Soaking,
+        Self::Good,
+        Self::Bad,
+        Self::Paused,
+    ];
+
+    /// The word in the API and on disk.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Progressing => "progressing",
+            Self::Blind => "blind",
+            Self::Soaking => "soaking",
+            Self::Good => "good",
+            Self::Bad => "bad",
+            Self::Paused => "paused",
+        }
+    }
+
+    /// The verdict of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == word)
+    }
+
+    /// Returns whether it will not change by itself.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Good | Self::Bad)
+    }
+}
+
+/// Something that keeps a version from being good.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    /// Cause.
+    pub cause: Cause,
+    /// Object that shows it: `Pod shop/web-7d4b9`.
+    pub object: String,
+    /// One sentence.
+    pub sentence: String,
+    /// Line of the cluster that proves it; empty where the sentence says all.
+    pub evidence: String,
+    /// Action for a person.
+    pub fix: String,
+    /// True if waiting is pointless once it has held for [`Cause::hold`].
+    pub is_definite: bool,
+}
+
+/// Objects that a verdict is about, and its times.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Scope {
+    /// Objects of the version, each with the generation that its controller must have seen.
+    pub targets: BTreeMap<Key, u64>,
+    /// Time without progress that is allowed.
+    pub deadline: Duration,
+    /// Time for which everything must stay ready.
+    pub soak: Duration,
+}
+
+/// Verdict with its reasons.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Judgement {
+    /// Verdict.
+    pub verdict: Verdict,
+    /// One sentence.
+    pub sentence: String,
+    /// Worst finding, where there is one.
+    pub finding: Option<Finding>,
+    /// Time since when the verdict and its cause hold.
+    pub since: Mono,
+}
+
+/// A rollout being judged.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    scope: Scope,
+    /// Last progress; deadlines count from here.
+    progressed: Mono,
+    /// Most that was ready at once.
+    best: u64,
+    blind_since: Option<Mono>,
+    soak: Option<Soak>,
+    /// Number of times that everything was ready and something was not any more.
+    flaps: u32,
+    /// The last reason that was seen.
+    found: Option<Finding>,
+    /// Causes that are seen, with their first moment.
+    held: BTreeMap<Cause, Mono>,
+    last: Option<Judgement>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Soak {
+    since: Mono,
+    restarts: u64,
+}
+
+impl Rollout {
+    /// Begins to judge. After a restart of the agent it begins again: what happened meanwhile was not seen.
+    pub const fn new(scope: Scope, now: Mono) -> Self {
+        Self {
+            scope,
+            progressed: now,
+            best: 0,
+            blind_since: None,
+            soak: None,
+            flaps: 0,
+            found: None,
+            held: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    /// Judges what is seen now; `None` if the cluster cannot be seen.
+    pub fn observe(&mut self, seen: Option<&Observation>, now: Mono) -> Judgement {
+        if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
+            return last.clone();
+        }
+        let (verdict, sentence, finding) = match seen {
+            None => self.blind(now),
+            Some(seen) => {
+                self.sees_again(now);
+                self.judge(look(&self.scope, seen), now)
+            }
+        };
+        let since = match &self.last {
+            Some(last)
+                if last.verdict == verdict
+                    && cause_of(last.finding.as_ref()) == cause_of(finding.as_ref()) =>
+            {
+                last.since
+            }
+            Some(_) | None => now,
+        };
+        let judgement = Judgement {
+            verdict,
+            sentence,
+            finding,
+            since,
+        };
+        self.last = Some(judgement.clone());
+        judgement
+    }
+
+    fn blind(&mut self, now: Mono) -> (Verdict, String, Option<Finding>) {
+        self.blind_since.get_or_insert(now);
+        let sentence = "the Kubernetes API does not answer; deadlines stop until it does";
+        (Verdict::Blind, sentence.to_owned(), None)
+    }
+
+    /// Deadlines, holds and the soak begin again: nobody knows what happened meanwhile.
+    fn sees_again(&mut self, now: Mono) {
+        if self.blind_since.take().is_some() {
+            self.progressed = now;
+            self.held.clear();
+            self.soak = None;
+        }
+    }
+
+    fn judge(&mut self, look: Look, now: Mono) -> (Verdict, String, Option<Finding>) {
+        self.note_causes(&look, now);
+        if look.ready > self.best {
+            self.best = look.ready;
+            self.progressed = now;
+        }
+        if look.is_paused {
+            self.progressed = now;
+            self.soak = None;
+            let sentence = "the rollout is paused (spec.paused)".to_owned();
+            return (Verdict::Paused, sentence, look.worst());
+        }
+        if look.is_complete {
+            return self.soaks(&look, now);
+        }
+        if self.soak.take().is_some() {
+            self.flaps = self.flaps.saturating_add(1);
+        }
+        let worst = look.worst();
+        self.found = worst.clone().or_else(|| self.found.take());
+        // A definite cause in the app wins over trouble outside: that would not help.
+        if let Some(found) = self.definite(&look, now) {
+            return (Verdict::Bad, found.sentence.clone(), Some(found));
+        }
+        match worst {
+            Some(found) if found.cause.blame() == Blame::Outside => {
+                self.progressed = now;
+                (Verdict::Waiting, found.sentence.clone(), Some(found))
+            }
+            found if now.since(self.progressed) >= self.scope.deadline => {
+                let found = found.unwrap_or_else(|| self.late(&look));
+                let sentence = format!("{}, for {}", found.sentence, in_words(self.scope.deadline));
+                (Verdict::Bad, sentence, Some(found))
+            }
+            Some(found) => (Verdict::Progressing, found.sentence.clone(), Some(found)),
+            None if !look.is_seen => (Verdict::Waiting, look.missing, None),
+            None => (Verdict::Progressing, look.missing, None),
+        }
+    }
+
+    fn soaks(&mut self, look: &Look, now: Mono) -> (Verdict, String, Option<Finding>) {
+        let begun = Soak {
+            since: now,
+            restarts: look.restarts,
+        };
+        let soak = match self.soak {
+            // A container that was restarted has to prove itself again.
+            Some(soak) if soak.restarts == look.restarts => soak,
+            Some(_) => {
+                self.flaps = self.flaps.saturating_add(1);
+                begun
+            }
+            None => begun,
+        };
+        self.soak = Some(soak);
+        let left = self.scope.soak.saturating_sub(now.since(soak.since));
+        if left.is_zero() {
+            return (Verdict::Good, look.missing.clone(), None);
+        }
+        if now.since(self.progressed) >= self.scope.deadline && self.flaps > 0 {
+            let found = self.late(look);
+            return (Verdict::Bad, found.sentence.clone(), Some(found));
+        }
+        let sentence = format!(
+            "{}; good in {} if it stays so",
+            look.missing,
+            in_words(left)
+        );
+        (Verdict::Soaking, sentence, None)
+    }
+
+    fn note_causes(&mut self, look: &Look, now: Mono) {
+        let seen = |cause: &Cause| {
+            look.findings
+                .iter()
+                .any(|found| found.cause == *cause && found.is_definite)
+        };
+        self.held.retain(|cause, _| seen(cause));
+        for found in look.findings.iter().filter(|found| found.is_definite) {
+            self.held.entry(found.cause).or_insert(now);
+        }
+    }
+
+    /// Worst finding for which waiting has become pointless.
+    fn definite(&self, look: &Look, now: Mono) -> Option<Finding> {
+        let is_held = |found: &&Finding| {
+            found.is_definite
+                && found.cause.blame() == Blame::App
+                && self
+                    .held
+                    .get(&found.cause)
+                    .is_some_and(|since| now.since(*since) >= found.cause.hold())
+        };
+        look.findings
+            .iter()
+            .filter(is_held)
+            .min_by_key(|found| found.cause)
+            .cloned()
+    }
+
+    /// Finding of a version that was not ready in time.
+    fn late(&self, look: &Look) -> Finding {
+        let mut late = self.found.clone().unwrap_or_else(|| Finding {
+            cause: Cause::Deadline,
+            object: look.behind.clone(),
+            sentence: look.missing.clone(),
+            evidence: String::new(),
+            fix: "read what the containers write: kubectl logs POD".to_owned(),
+            is_definite: true,
+        });
+        if self.flaps > 0 {
+            late.sentence = format!(
+                "it became ready and failed again {} times: {}",
+                self.flaps, late.sentence
+            );
+        }
+        late
+    }
+}
+
+/// Judges what runs, without a change in progress: there is neither a soak nor a deadline.
+pub fn standing(scope: &Scope, seen: Option<&Observation>) -> (Verdict, String, Option<Finding>) {
+    let Some(seen) = seen else {
+        let sentence = "the Kubernetes API does not answer".to_owned();
+        return (Verdict::Blind, sentence, None);
+    };
+    let look = look(scope, seen);
+    if look.is_complete {
+        return (Verdict::Good, look.missing, None);
+    }
+    let definite = look
+        .findings
+        .iter()
+        .filter(|found| found.is_definite && found.cause.blame() == Blame::App)
+        .min_by_key(|found| found.cause)
+        .cloned();
+    match definite.or_else(|| look.worst()) {
+        Some(found) => {
+            let verdict = match found.cause.blame() {
+                Blame::Outside => Verdict::Waiting,
+                Blame::App if found.is_definite => Verdict::Bad,
+                Blame::App => Verdict::Progressing,
+            };
+            (verdict, found.sentence.clone(), Some(found))
+        }
+        None if look.is_paused => (Verdict::Paused, look.missing, None),
+        None => (Verdict::Progressing, look.missing, None),
+    }
+}
+
+/// Time between two looks of a replay, and of the agent.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Judges recorded observations as if they happened now: every judgement that differs from the one before, with its moment.
+pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mono, Judgement)> {
+    let mut judged: Vec<(Mono, Judgement)> = Vec::new();
+    let Some((begun, _)) = frames.first() else {
+        return judged;
+    };
+    let mut rollout = Rollout::new(scope.clone(), *begun);
+    let mut note = |now: Mono, judgement: Judgement| {
+        if judged.last().is_none_or(|(_, last)| *last != judgement) {
+            judged.push((now, judgement));
+        }
+    };
+    let mut rest = frames.iter().peekable();
+    while let Some((from, seen)) = rest.next() {
+        let until = rest.peek().map_or(*from, |(next, _)| *next);
+        let mut now = *from;
+        loop {
+            note(now, rollout.observe(seen.as_ref(), now));
+            now = now.after(LOOK_EVERY);
+            if now >= until {
+                break;
+            }
+        }
+    }
+    judged
+}
+
+fn cause_of(finding: Option<&Finding>) -> Option<Cause> {
+    finding.map(|found| found.cause)
+}
+
+#[cfg(test)]
+mod tests;

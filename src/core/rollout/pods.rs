@@ -1,0 +1,669 @@
+//! Pods of a version: what their containers, their probes, the scheduler and their node say.
+
+use serde_json::Value;
+
+use super::{
+    Cause, Finding, Key, Object, Observation,
+    messages::{container_of, evidence, exit_code, newest, pull, start, unschedulable},
+    object::{list, text},
+    workloads::is_ready,
+};
+
+/// Restarts of a container after which it is in a loop.
+const LOOP: u64 = 3;
+
+/// Restarts of all containers of a Pod.
+pub(super) fn restarts(pod: &Object) -> u64 {
+    let statuses = pod.list("/status/containerStatuses");
+    let inits = pod.list("/status/initContainerStatuses");
+    statuses.chain(inits).map(count_of).sum()
+}
+
+fn count_of(status: &Value) -> u64 {
+    status
+        .get("restartCount")
+        .and_then(Value::as_u64)
+        .unwrap_or(0)
+}
+
+/// Reasons why a Pod is not ready; none where it is.
+pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
+    if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
+        return Vec::new();
+    }
+    let mut found: Vec<_> = evicted(pod).into_iter().collect();
+    found.extend(scheduling(pod, seen));
+    found.extend(node(pod, seen));
+    for status in pod.list("/status/initContainerStatuses") {
+        found.extend(container(pod, status, Part::Init, seen));
+    }
+    for status in pod.list("/status/containerStatuses") {
+        found.extend(container(pod, status, Part::Main, seen));
+    }
+    if found.is_empty() {
+        found.extend(mounts(pod, seen));
+    }
+    found
+}
+
+/// Part of a Pod that a container plays.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Part {
+    Init,
+    Main,
+}
+
+fn evicted(pod: &Object) -> Option<Finding> {
+    if pod.text("/status/reason") != "Evicted" {
+        return None;
+    }
+    let message = pod.text("/status/message");
+    let is_own = message.contains("limit") || message.contains("exceeds");
+    let object = pod.in_words();
+    Some(Finding {
+        cause: if is_own {
+            Cause::EvictedOwn
+        } else {
+            Cause::NodePressure
+        },
+        sentence: if is_own {
+            format!("{object} was evicted: it used more disk than its limit")
+        } else {
+            format!("{object} was evicted: its node lacks disk, memory or process ids")
+        },
+        object,
+        evidence: evidence("Evicted", message),
+        fix: if is_own {
+            "raise ephemeral-storage or sizeLimit, or write less".to_owned()
+        } else {
+            "free space on the node: pipeops-agent doctor".to_owned()
+        },
+        is_definite: is_own,
+    })
+}
+
+fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let condition = pod.condition("PodScheduled")?;
+    if text(condition, "/status") != "False" {
+        return None;
+    }
+    let message = text(condition, "/message");
+    let (cause, because) = unschedulable(message);
+    if cause == Cause::StorageUnbound {
+        let claims = pod
+            .list("/spec/volumes")
+            .map(|volume| text(volume, "/persistentVolumeClaim/claimName"));
+        for name in claims.filter(|name| !name.is_empty()) {
+            let key = Key {
+                kind: "PersistentVolumeClaim".to_owned(),
+                namespace: pod.text("/metadata/namespace").to_owned(),
+                name: name.to_owned(),
+            };
+            let of_claim = seen.get(&key).map(|claim| claim_findings(claim, seen));
+            if let Some(found) = of_claim.and_then(|found| found.into_iter().next()) {
+                return Some(found);
+            }
+        }
+    }
+    let object = pod.in_words();
+    // As long as others use it, it may become free.
+    let is_definite = resource_of(cause).is_none_or(|resource| !would_fit(pod, seen, resource));
+    Some(Finding {
+        cause,
+        sentence: format!(
+            "{object} is not placed: {because}{}",
+            asked(pod, seen, cause)
+        ),
+        object,
+        evidence: evidence("Unschedulable", message),
+        fix: schedule_fix(cause).to_owned(),
+        is_definite,
+    })
+}
+
+fn schedule_fix(cause: Cause) -> &'static str {
+    const FIXES: [(Cause, &str); 9] = [
+        (
+            Cause::ScheduleCpu,
+            "lower resources.requests.cpu or replicas, or remove another app",
+        ),
+        (
+            Cause::ScheduleMemory,
+            "lower resources.requests.memory or replicas, or remove another app",
+        ),
+        (
+            Cause::ScheduleTaint,
+            "add a toleration for the taint that the evidence names, or: kubectl taint nodes NODE KEY-",
+        ),
+        (
+            Cause::ScheduleAffinity,
+            "correct nodeSelector or affinity, or label the node: kubectl label node NODE KEY=VALUE",
+        ),
+        (
+            Cause::SchedulePorts,
+            "use another hostPort, or a Service in its place; rolling updates with a hostPort need maxSurge: 0",
+        ),
+        (
+            Cause::StorageUnbound,
+            "kubectl get pvc,storageclass shows which claim waits and for what",
+        ),
+        (
+            Cause::NodeNotReady,
+            "kubectl describe nodes; pipeops-agent doctor",
+        ),
+        (
+            Cause::NodePressure,
+            "free disk or memory on the node: pipeops-agent doctor",
+        ),
+        (Cause::NodeCordoned, "kubectl uncordon NODE"),
+    ];
+    let found = FIXES.iter().find(|(known, _)| *known == cause);
+    found.map_or(
+        "kubectl describe the Pod that the sentence names",
+        |(_, fix)| fix,
+    )
+}
+
+fn resource_of(cause: Cause) -> Option<&'static str> {
+    if cause == Cause::ScheduleCpu {
+        Some("cpu")
+    } else if cause == Cause::ScheduleMemory {
+        Some("memory")
+    } else {
+        None
+    }
+}
+
+/// ` (4000m requested, the largest node has 2000m)`.
+fn asked(pod: &Object, seen: &Observation, cause: Cause) -> String {
+    let Some(resource) = resource_of(cause) else {
+        return String::new();
+    };
+    let shown = |amount: u64| match resource {
+        "cpu" => format!("{amount}m"),
+        _ => format!("{} MiB", amount >> 20),
+    };
+    let wanted = shown(requested(pod, resource));
+    match largest(seen, resource) {
+        Some(largest) => format!(
+            " ({wanted} requested, the largest node has {})",
+            shown(largest)
+        ),
+        None => format!(" ({wanted} requested)"),
+    }
+}
+
+fn would_fit(pod: &Object, seen: &Observation, resource: &str) -> bool {
+    largest(seen, resource).is_none_or(|largest| requested(pod, resource) <= largest)
+}
+
+fn requested(pod: &Object, resource: &str) -> u64 {
+    let amounts = pod.list("/spec/containers").map(|container| {
+        let amount = container
+            .pointer("/resources/requests")
+            .and_then(|all| all.get(resource));
+        amount.map_or(0, |amount| quantity(amount, resource))
+    });
+    amounts.sum()
+}
+
+fn largest(seen: &Observation, resource: &str) -> Option<u64> {
+    let nodes = seen.of_kind("Node").filter_map(|node| {
+        let amount = node.value().pointer("/status/allocatable")?.get(resource)?;
+        Some(quantity(amount, resource))
+    });
+    nodes.max()
+}
+
+/// Millicores or bytes.
+fn quantity(amount: &Value, resource: &str) -> u64 {
+    let text = match amount {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            amount.to_string()
+        }
+    };
+    let digits = text
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let thousandths: String = part.chars().chain("000".chars()).take(3).collect();
+    let milli = whole
+        .parse::<u64>()
+        .unwrap_or(0)
+        .saturating_mul(1000)
+        .saturating_add(thousandths.parse().unwrap_or(0));
+    if resource == "cpu" {
+        return if unit == "m" { milli / 1000 } else { milli };
+    }
+    let factor: u64 = match unit {
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        "k" => 1000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        _ => 1,
+    };
+    (milli / 1000)
+        .saturating_mul(factor)
+        .saturating_add((milli % 1000).saturating_mul(factor / 1000))
+}
+
+fn node(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let name = pod.text("/spec/nodeName");
+    let key = Key {
+        kind: "Node".to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    };
+    let condition = seen.get(&key)?.condition("Ready")?;
+    if text(condition, "/status") == "True" {
+        return None;
+    }
+    Some(Finding {
+        cause: Cause::NodeNotReady,
+        object: format!("Node {name}"),
+        sentence: format!(
+            "the node {name}, where {} runs, is not ready",
+            pod.in_words()
+        ),
+        evidence: evidence(text(condition, "/reason"), text(condition, "/message")),
+        fix: "sudo pipeops-agent doctor on that machine; kubectl describe node".to_owned(),
+        is_definite: false,
+    })
+}
+
+/// Reasons of one container.
+fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+    let name = text(status, "/name");
+    let reason = text(status, "/state/waiting/reason");
+    let message = text(status, "/state/waiting/message");
+    let found = |cause, sentence: String, evidence: String, fix: &str| {
+        Some(Finding {
+            cause,
+            object: pod.in_words(),
+            sentence,
+            evidence,
+            fix: fix.to_owned(),
+            is_definite: true,
+        })
+    };
+    match reason {
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => Some(image(pod, status, seen)),
+        "InvalidImageName" => found(
+            Cause::ImageInvalid,
+            format!(
+                "the name of the image of container {name} cannot be read: {}",
+                text(status, "/image")
+            ),
+            evidence(reason, message),
+            "correct image in the manifest; names are lower case: registry/name:tag",
+        ),
+        "ErrImageNeverPull" => found(
+            Cause::ImageAbsent,
+            format!(
+                "the image {} is not on the node, and imagePullPolicy is Never",
+                text(status, "/image")
+            ),
+            evidence(reason, message),
+            "import the image on the node, or set imagePullPolicy: IfNotPresent",
+        ),
+        "CreateContainerConfigError" => found(
+            Cause::ConfigMissing,
+            format!(
+                "container {name} cannot be made: {}",
+                missing_config(message)
+            ),
+            evidence(reason, message),
+            "create what is missing, or correct its name or key in the manifest",
+        ),
+        "CreateContainerError" | "RunContainerError" | "StartError" => {
+            Some(start_error(pod, name, message))
+        }
+        _ => ended(pod, status, part, seen).or_else(|| not_ready(pod, status, part, seen)),
+    }
+}
+
+fn missing_config(message: &str) -> String {
+    let message = message.trim_start_matches('[').trim_end_matches(']');
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
+    let (cause, because, fix) = start(message);
+    Finding {
+        cause,
+        object: pod.in_words(),
+        sentence: format!("container {name} cannot be started: {because}"),
+        evidence: evidence("", message),
+        fix: fix.to_owned(),
+        is_definite: true,
+    }
+}
+
+fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
+    let name = text(status, "/name");
+    let image = text(status, "/image");
+    // The back-off names the error since Kubernetes 1.31; before that only the event does.
+    let waiting = text(status, "/state/waiting/message");
+    let is_pull = |event: &Object| {
+        event.text("/reason") == "Failed"
+            && event.text("/message").starts_with("Failed to pull image")
+            && container_of(event) == name
+    };
+    let event = newest(pod, seen, is_pull).map(|event| event.text("/message"));
+    let message = match event {
+        Some(event) if waiting.starts_with("Back-off") => event,
+        Some(_) | None => waiting,
+    };
+    let cause = pull(message);
+    let (because, fix) = image_words(cause);
+    let sentence = because.replace("IMAGE", image);
+    Finding {
+        cause,
+        object: pod.in_words(),
+        sentence,
+        evidence: evidence("", message),
+        fix: fix.to_owned(),
+        is_definite: true,
+    }
+}
+
+/// Sentence and fix of a pull that fails.
+fn image_words(cause: Cause) -> (&'static str, &'static str) {
+    const WORDS: [(Cause, &str, &str); 5] = [
+        (
+            Cause::ImageNotFound,
+            "the image IMAGE does not exist in its registry",
+            "correct the image or its tag, or push it; a private image may look missing without a pull secret",
+        ),
+        (
+            Cause::ImageUnauthorized,
+            "the registry refuses to give the image IMAGE: the pull secret is missing or wrong",
+            "create a pull secret (kubectl create secret docker-registry) and name it in imagePullSecrets",
+        ),
+        (
+            Cause::ImagePlatform,
+            "the image IMAGE is not built for the processor of this node",
+            "build the image for this node's processor: kubectl get nodes -L kubernetes.io/arch",
+        ),
+        (
+            Cause::ImageRateLimited,
+            "the registry limits how often images are pulled, so IMAGE has to wait",
+            "log in to the registry with a pull secret, or use a mirror; it goes on by itself",
+        ),
+        (
+            Cause::ImageDisk,
+            "the node has no room for the image IMAGE",
+            "free space on the node: sudo pipeops-agent doctor",
+        ),
+    ];
+    const UNREACHABLE: (&str, &str) = (
+        "the registry of the image IMAGE cannot be reached from the node",
+        "check the name of the registry, and the network and DNS of the machine: sudo pipeops-agent doctor; it goes on by itself",
+    );
+    let found = WORDS.iter().find(|(known, ..)| *known == cause);
+    found.map_or(UNREACHABLE, |(_, sentence, fix)| (sentence, fix))
+}
+
+/// A container that ended, and one that ends again and again.
+fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+    let name = text(status, "/name");
+    let count = count_of(status);
+    let last = ["/state/terminated", "/lastState/terminated"]
+        .iter()
+        .find_map(|path| status.pointer(path))?;
+    let code = last.get("exitCode").and_then(Value::as_u64).unwrap_or(0);
+    let is_over = status.pointer("/state/terminated").is_some();
+    if part == Part::Init && is_over && code == 0 {
+        return None;
+    }
+    // A Job ends by itself, and says how.
+    if part == Part::Main && pod.text("/spec/restartPolicy") != "Always" && code == 0 {
+        return None;
+    }
+    let reason = text(last, "/reason");
+    let message = text(last, "/message");
+    if reason == "StartError" || reason == "ContainerCannotRun" {
+        return Some(start_error(pod, name, message));
+    }
+    let is_oom = reason == "OOMKilled";
+    let probe = killed_by(pod, name, seen).filter(|_| !is_oom);
+    let (cause, sentence, fix) = if is_oom {
+        (
+            Cause::Oom,
+            format!(
+                "container {name} used more memory than its limit{} and was killed",
+                memory_limit(pod, name)
+            ),
+            "raise resources.limits.memory, or have the program use less",
+        )
+    } else if let Some((cause, which, _)) = probe {
+        (
+            cause,
+            format!(
+                "container {name} is restarted again and again because its {which} probe fails"
+            ),
+            "correct path, port or timings of the probe, or what the program answers",
+        )
+    } else {
+        let (cause, kind) = match part {
+            Part::Init => (Cause::InitCrash, "init container"),
+            Part::Main => (Cause::CrashLoop, "container"),
+        };
+        (
+            cause,
+            format!(
+                "{kind} {name} ends again and again, last with exit code {code} ({})",
+                exit_code(code)
+            ),
+            "read its last lines: kubectl logs --previous POD",
+        )
+    };
+    let evidence = match probe {
+        Some((_, _, event)) => evidence(event.text("/reason"), event.text("/message")),
+        None => evidence(
+            reason,
+            &format!("{count} restarts, exit code {code} {message}"),
+        ),
+    };
+    Some(Finding {
+        cause,
+        object: pod.in_words(),
+        sentence,
+        evidence,
+        fix: fix.to_owned(),
+        // Killed once for its memory it will be killed again.
+        is_definite: count >= if is_oom { 1 } else { LOOP },
+    })
+}
+
+/// The probe that had the kubelet end the container.
+fn killed_by<'a>(
+    pod: &'a Object,
+    name: &str,
+    seen: &'a Observation,
+) -> Option<(Cause, &'static str, &'a Object)> {
+    let killing = newest(pod, seen, |event| {
+        event.text("/reason") == "Killing" && container_of(event) == name
+    })?;
+    let message = killing.text("/message");
+    let (cause, which, prefix) = if message.contains("failed startup probe") {
+        (Cause::ProbeStartup, "startup", "Startup probe")
+    } else if message.contains("failed liveness probe") {
+        (Cause::ProbeLiveness, "liveness", "Liveness probe")
+    } else {
+        return None;
+    };
+    let unhealthy = newest(pod, seen, |event| {
+        event.text("/reason") == "Unhealthy" && event.text("/message").starts_with(prefix)
+    });
+    Some((cause, which, unhealthy.unwrap_or(killing)))
+}
+
+fn memory_limit(pod: &Object, name: &str) -> String {
+    let container = pod
+        .list("/spec/containers")
+        .find(|container| text(container, "/name") == name);
+    let limit = container
+        .map(|container| text(container, "/resources/limits/memory"))
+        .unwrap_or_default();
+    match limit {
+        "" => String::new(),
+        limit => format!(" of {limit}"),
+    }
+}
+
+/// A container that runs and is not ready.
+fn not_ready(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+    let is_running = status.pointer("/state/running").is_some();
+    if part == Part::Init || !is_running || status.get("ready") == Some(&Value::Bool(true)) {
+        return None;
+    }
+    let name = text(status, "/name");
+    let event = newest(pod, seen, |event| {
+        event.text("/reason") == "Unhealthy" && container_of(event) == name
+    })?;
+    let (cause, which) = match event.text("/message").split(' ').next() {
+        Some("Startup") => (Cause::ProbeStartup, "startup"),
+        Some("Liveness") => (Cause::ProbeLiveness, "liveness"),
+        Some(_) | None => (Cause::ProbeReadiness, "readiness"),
+    };
+    Some(Finding {
+        cause,
+        object: pod.in_words(),
+        sentence: format!("container {name} runs, but its {which} probe fails"),
+        evidence: evidence("Unhealthy", event.text("/message")),
+        fix: "correct path, port or timings of the probe, or what the program answers".to_owned(),
+        // It may need its time: the deadline decides.
+        is_definite: false,
+    })
+}
+
+/// Volumes and sandboxes that keep a container from being made.
+fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let is_meant = |event: &Object| {
+        matches!(
+            event.text("/reason"),
+            "FailedMount" | "FailedAttachVolume" | "FailedCreatePodSandBox"
+        )
+    };
+    let event = newest(pod, seen, is_meant)?;
+    let (reason, message) = (event.text("/reason"), event.text("/message"));
+    let object = pod.in_words();
+    let is_config = message.contains("not found") || message.contains("references non-existent");
+    let (cause, sentence, fix) = match reason {
+        "FailedCreatePodSandBox" => (
+            Cause::NodeSandbox,
+            format!("the node cannot make the network of {object}"),
+            "sudo pipeops-agent doctor; journalctl -u k3s -n 50",
+        ),
+        "FailedMount" if is_config => (
+            Cause::ConfigMissing,
+            format!(
+                "{object} cannot start: a volume needs a ConfigMap, a Secret or a key that does not exist"
+            ),
+            "create what the evidence names, or correct its name or key in the manifest",
+        ),
+        _ => (
+            Cause::StorageUnbound,
+            format!("{object} cannot start: a volume cannot be mounted"),
+            "kubectl describe the claim and the Pod",
+        ),
+    };
+    Some(Finding {
+        cause,
+        object,
+        sentence,
+        evidence: evidence(reason, message),
+        fix: fix.to_owned(),
+        is_definite: cause == Cause::ConfigMissing,
+    })
+}
+
+/// Reasons why a claim is not bound.
+pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding> {
+    if claim.text("/status/phase") != "Pending" {
+        return Vec::new();
+    }
+    let is_meant = |event: &Object| {
+        matches!(
+            event.text("/reason"),
+            "ProvisioningFailed" | "FailedBinding"
+        )
+    };
+    let Some(event) = newest(claim, seen, is_meant) else {
+        return Vec::new();
+    };
+    let message = event.text("/message");
+    let class = claim.text("/spec/storageClassName");
+    let object = claim.in_words();
+    let is_absent = message.contains("no storage class is set")
+        || (message.contains("storageclass") && message.contains("not found"));
+    let (cause, sentence, fix) = if is_absent && class.is_empty() {
+        (
+            Cause::StorageNoClass,
+            format!("{object} names no storage class, and the cluster has no default one"),
+            "set storageClassName, or make one the default: kubectl get storageclass",
+        )
+    } else if is_absent {
+        (
+            Cause::StorageNoClass,
+            format!("{object} names the storage class {class:?}, which does not exist"),
+            "correct storageClassName: kubectl get storageclass",
+        )
+    } else {
+        (
+            Cause::StorageUnbound,
+            format!("{object} is not bound to a volume"),
+            "kubectl describe pvc; kubectl get pv",
+        )
+    };
+    vec![Finding {
+        cause,
+        object,
+        sentence,
+        evidence: evidence(event.text("/reason"), message),
+        fix: fix.to_owned(),
+        is_definite: true,
+    }]
+}
+
+/// Ports that the containers of a Pod name.
+pub(super) fn named_ports(pod: &Object) -> impl Iterator<Item = &str> {
+    pod.list("/spec/containers")
+        .flat_map(|container| list(container, "/ports"))
+        .map(|port| text(port, "/name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn quantities_are_read_in_all_their_forms() {
+        for (amount, resource, wanted) in [
+            (json!("250m"), "cpu", 250),
+            (json!("1.5"), "cpu", 1500),
+            (json!(2), "cpu", 2000),
+            (json!("1Gi"), "memory", 1 << 30),
+            (
+                json!("1.5Gi"),
+                "memory",
+                1_610_612_736 - 1_073_741_824 / 2 + (1_073_741_824 / 1000) * 500,
+            ),
+            (json!("500M"), "memory", 500_000_000),
+            (json!("128"), "memory", 128),
+        ] {
+            assert_eq!(quantity(&amount, resource), wanted, "{amount}");
+        }
+    }
+}

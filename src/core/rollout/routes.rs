@@ -1,0 +1,129 @@
+//! Services and Ingresses of a version whose Pods are ready: whether anything can be reached through them.
+
+use serde_json::Value;
+
+use super::{
+    Cause, Finding, Key, Object, Observation, Scope,
+    messages::evidence,
+    object::{list, text},
+    pods::named_ports,
+};
+
+/// Reasons why nobody is reached.
+pub(super) fn findings(scope: &Scope, seen: &Observation) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for key in scope.targets.keys() {
+        let Some(target) = seen.get(key) else {
+            continue;
+        };
+        match target.kind() {
+            "Service" => found.extend(service(target, seen)),
+            "Ingress" => found.extend(ingress(target, seen)),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn service(target: &Object, seen: &Observation) -> Option<Finding> {
+    let selector = target.value().pointer("/spec/selector")?.as_object()?;
+    if selector.is_empty() || target.text("/spec/type") == "ExternalName" {
+        return None;
+    }
+    let namespace = target.text("/metadata/namespace");
+    let is_meant = |pod: &&Object| {
+        pod.text("/metadata/namespace") == namespace
+            && selector
+                .iter()
+                .all(|(name, value)| Some(pod.label(name)) == value.as_str())
+    };
+    let pods: Vec<_> = seen.of_kind("Pod").filter(is_meant).collect();
+    let object = target.in_words();
+    let finding = |cause, sentence, evidence, fix: &str| {
+        Some(Finding {
+            cause,
+            object: target.in_words(),
+            sentence,
+            evidence,
+            fix: fix.to_owned(),
+            is_definite: true,
+        })
+    };
+    if pods.is_empty() {
+        // A workload that is scaled to nothing has no Pods, and is meant so.
+        if !seen
+            .of_kind("Pod")
+            .any(|pod| pod.text("/metadata/namespace") == namespace)
+        {
+            return None;
+        }
+        let labels: Vec<_> = selector
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+            .collect();
+        return finding(
+            Cause::ServiceNoEndpoints,
+            format!("{object} leads nowhere: no Pod has the labels of its selector"),
+            evidence("selector", &labels.join(",")),
+            "make spec.selector of the Service and the labels of the Pod template the same",
+        );
+    }
+    for port in target.list("/spec/ports") {
+        let Some(Value::String(name)) = port.get("targetPort") else {
+            continue;
+        };
+        let has_it = pods
+            .iter()
+            .any(|pod| named_ports(pod).any(|known| known == name));
+        if !has_it {
+            let named: Vec<_> = pods
+                .iter()
+                .flat_map(|pod| named_ports(pod))
+                .filter(|name| !name.is_empty())
+                .collect();
+            return finding(
+                Cause::ServiceWrongPort,
+                format!("{object} leads nowhere: its Pods have no port named {name:?}"),
+                evidence(
+                    "ports of the Pods",
+                    &if named.is_empty() {
+                        "none has a name".to_owned()
+                    } else {
+                        named.join(", ")
+                    },
+                ),
+                "correct targetPort of the Service, or name the port in the Pod template",
+            );
+        }
+    }
+    None
+}
+
+fn ingress(target: &Object, seen: &Observation) -> Option<Finding> {
+    let backends = target
+        .list("/spec/rules")
+        .flat_map(|rule| list(rule, "/http/paths"))
+        .map(|path| text(path, "/backend/service/name"));
+    let default = target.text("/spec/defaultBackend/service/name");
+    let mut names = backends.chain([default]).filter(|name| !name.is_empty());
+    let namespace = target.text("/metadata/namespace");
+    let missing = names.find(|name| {
+        let key = Key {
+            kind: "Service".to_owned(),
+            namespace: namespace.to_owned(),
+            name: (*name).to_owned(),
+        };
+        seen.get(&key).is_none()
+    })?;
+    let object = target.in_words();
+    Some(Finding {
+        cause: Cause::IngressNoBackend,
+        sentence: format!(
+            "{object} leads nowhere: there is no Service {missing} in namespace {namespace}"
+        ),
+        object,
+        evidence: evidence("backend", missing),
+        fix: "correct the name of the Service in the Ingress, or create the Service".to_owned(),
+        is_definite: true,
+    })
+}

@@ -1,0 +1,237 @@
+use super::*;
+use serde_json::json;
+
+use Verdict::{Good, Progressing, Soaking};
+
+fn at(seconds: u64) -> Mono {
+    Mono::since_boot(Duration::from_secs(10_000 + seconds))
+}
+
+fn key(kind: &str, name: &str) -> Key {
+    Key {
+        kind: kind.to_owned(),
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn rollout() -> Rollout {
+    let scope = Scope {
+        targets: BTreeMap::from([(key("Deployment", "web"), 1)]),
+        deadline: DEADLINE,
+        soak: SOAK,
+    };
+    Rollout::new(scope, at(0))
+}
+
+/// A Deployment of one Pod with this container status.
+fn seen(ready: bool, restarts: u64, state: &serde_json::Value) -> Observation {
+    let mut seen = Observation::default();
+    let revision = json!({"deployment.kubernetes.io/revision": "1"});
+    let available = u64::from(ready);
+    seen.add(Object::reduced("Deployment", &json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "d", "generation": 1, "annotations": revision},
+        "spec": {"replicas": 1},
+        "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": available,
+            "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]}})));
+    seen.add(Object::reduced(
+        "ReplicaSet",
+        &json!({
+        "metadata": {"name": "web-1", "namespace": "shop", "uid": "r", "annotations": revision,
+            "ownerReferences": [{"kind": "Deployment", "name": "web", "uid": "d"}]},
+        "spec": {"replicas": 1}, "status": {"replicas": 1, "availableReplicas": available}}),
+    ));
+    seen.add(Object::reduced("Pod", &json!({
+        "metadata": {"name": "web-1-a", "namespace": "shop", "uid": "p",
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "uid": "r"}]},
+        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running",
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+            "containerStatuses": [{"name": "c", "image": "i", "ready": ready, "restartCount": restarts, "state": state}]}})));
+    seen
+}
+
+fn ready() -> Observation {
+    seen(true, 0, &json!({"running": {}}))
+}
+
+fn starting() -> Observation {
+    seen(
+        false,
+        0,
+        &json!({"waiting": {"reason": "ContainerCreating"}}),
+    )
+}
+
+fn pulling(message: &str) -> Observation {
+    seen(
+        false,
+        0,
+        &json!({"waiting": {"reason": "ErrImagePull", "message": message}}),
+    )
+}
+
+fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<Verdict> {
+    let judge = |(time, seen): &(u64, Option<Observation>)| {
+        rollout.observe(seen.as_ref(), at(*time)).verdict
+    };
+    times.iter().map(judge).collect()
+}
+
+#[test]
+fn a_version_is_good_only_after_its_soak() {
+    let mut rollout = rollout();
+    let times = [
+        (0, Some(starting())),
+        (5, Some(ready())),
+        (64, Some(ready())),
+        (65, Some(ready())),
+    ];
+    assert_eq!(
+        verdicts(&mut rollout, &times),
+        [Progressing, Soaking, Soaking, Good]
+    );
+}
+
+#[test]
+fn flapping_is_never_good_and_bad_at_the_deadline() {
+    let mut rollout = rollout();
+    let mut last = Progressing;
+    for second in 0..1000 {
+        let seen = if (second / 30) % 2 == 0 {
+            ready()
+        } else {
+            starting()
+        };
+        last = rollout.observe(Some(&seen), at(second)).verdict;
+        assert_ne!(last, Good);
+    }
+    assert_eq!(last, Verdict::Bad);
+}
+
+#[test]
+fn a_restart_within_the_soak_begins_it_again() {
+    let mut rollout = rollout();
+    let restarted = seen(true, 1, &json!({"running": {}}));
+    let times = [
+        (0, Some(ready())),
+        (59, Some(restarted.clone())),
+        (61, Some(restarted.clone())),
+        (119, Some(restarted)),
+    ];
+    assert_eq!(
+        verdicts(&mut rollout, &times),
+        [Soaking, Soaking, Soaking, Good]
+    );
+}
+
+#[test]
+fn a_missing_image_is_bad_after_a_minute_not_at_once() {
+    let mut rollout = rollout();
+    let missing =
+        pulling("rpc error: code = NotFound desc = failed to resolve reference: not found");
+    let first = rollout.observe(Some(&missing), at(0));
+    assert_eq!(
+        (first.verdict, first.finding.unwrap().cause),
+        (Progressing, Cause::ImageNotFound)
+    );
+    assert_eq!(rollout.observe(Some(&missing), at(59)).verdict, Progressing);
+    assert_eq!(
+        rollout.observe(Some(&missing), at(60)).verdict,
+        Verdict::Bad
+    );
+    // It stays so, whatever comes later.
+    assert_eq!(
+        rollout.observe(Some(&ready()), at(61)).verdict,
+        Verdict::Bad
+    );
+}
+
+#[test]
+fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
+    let mut rollout = rollout();
+    let away = pulling("failed to do request: dial tcp 192.0.2.1:443: i/o timeout");
+    for second in 0..3600 {
+        assert_eq!(
+            rollout.observe(Some(&away), at(second)).verdict,
+            Verdict::Waiting
+        );
+    }
+    let times = [(3600, Some(ready())), (3660, Some(ready()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Soaking, Good]);
+}
+
+#[test]
+fn a_blind_hour_does_not_count_against_the_deadline() {
+    let mut rollout = rollout();
+    rollout.observe(Some(&starting()), at(0));
+    for second in 1..3600 {
+        assert_eq!(rollout.observe(None, at(second)).verdict, Verdict::Blind);
+    }
+    assert_eq!(
+        rollout.observe(Some(&starting()), at(3600)).verdict,
+        Progressing
+    );
+    assert_eq!(
+        rollout.observe(Some(&starting()), at(4199)).verdict,
+        Progressing
+    );
+    let late = rollout.observe(Some(&starting()), at(4200));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (Verdict::Bad, Cause::Deadline)
+    );
+}
+
+#[test]
+fn three_restarts_are_a_loop_and_two_are_not() {
+    let crashed = |count| {
+        seen(
+            false,
+            count,
+            &json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+        )
+    };
+    let with_last = |count| {
+        let mut seen = crashed(count);
+        let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+        pod["status"]["containerStatuses"][0]["lastState"] =
+            json!({"terminated": {"exitCode": 3, "reason": "Error"}});
+        seen.add(Object::recorded(&pod));
+        seen
+    };
+    let mut rollout = rollout();
+    assert_eq!(
+        rollout.observe(Some(&with_last(2)), at(0)).verdict,
+        Progressing
+    );
+    let bad = rollout.observe(Some(&with_last(3)), at(1));
+    assert_eq!(bad.verdict, Verdict::Bad);
+    assert_eq!(
+        bad.sentence,
+        "container c ends again and again, last with exit code 3 (a failure of the program)"
+    );
+}
+
+#[test]
+fn a_version_whose_controller_has_not_seen_it_waits() {
+    let mut rollout = rollout();
+    let first = rollout.observe(Some(&Observation::default()), at(0));
+    assert_eq!(first.verdict, Verdict::Waiting);
+    assert_eq!(first.sentence, "Deployment shop/web is not there yet");
+}
+
+#[test]
+fn ids_are_unique_and_never_change_their_form() {
+    let mut ids: Vec<_> = Cause::ALL.iter().map(|cause| cause.id()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), Cause::ALL.len());
+    assert!(ids.iter().all(|id| {
+        id.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || b".-".contains(&byte))
+    }));
+    for verdict in Verdict::ALL {
+        assert_eq!(Verdict::of(verdict.as_str()), Some(verdict));
+    }
+}

@@ -1,0 +1,302 @@
+//! Controllers: what each kind must report before it is complete, and which Pods are of its newest version.
+
+use super::{
+    Cause, Finding, Object, Observation,
+    messages::{self, refused},
+    object::text,
+};
+
+/// State of one object of the version.
+#[derive(Debug, Default)]
+pub(super) struct State<'a> {
+    pub(super) is_complete: bool,
+    pub(super) is_seen: bool,
+    pub(super) is_paused: bool,
+    pub(super) ready: u64,
+    pub(super) wanted: u64,
+    pub(super) missing: String,
+    pub(super) findings: Vec<Finding>,
+    /// Pods of the newest version.
+    pub(super) pods: Vec<&'a Object>,
+}
+
+impl State<'_> {
+    fn applied() -> Self {
+        Self {
+            is_complete: true,
+            is_seen: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns whether a kind has a state of its own to wait for.
+pub(super) fn is_watched(kind: &str) -> bool {
+    matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "Job")
+}
+
+/// Judges one object.
+pub(super) fn state<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+    match target.kind() {
+        "Deployment" => deployment(target, generation, seen),
+        "StatefulSet" => stateful_set(target, generation, seen),
+        "DaemonSet" => daemon_set(target, generation, seen),
+        "Job" => job(target, seen),
+        "PersistentVolumeClaim" => claim(target, seen),
+        _ => State::applied(),
+    }
+}
+
+fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+    let wanted = target.number("/spec/replicas").unwrap_or(1);
+    let updated = target.count("/status/updatedReplicas");
+    let available = target.count("/status/availableReplicas");
+    let total = target.count("/status/replicas");
+    let is_seen = has_seen(target, generation);
+    let newest = newest_replica_set(target, seen);
+    let pods: Vec<_> = newest
+        .map(|set| owned(set, seen).collect())
+        .unwrap_or_default();
+    let mut findings = Vec::new();
+    if let Some(set) = newest {
+        findings.extend(failure_of(target, set, seen));
+    }
+    let ready = newest.map_or(0, |set| set.count("/status/availableReplicas"));
+    let missing = if !is_seen {
+        waits(target)
+    } else if updated < wanted {
+        format!(
+            "{} has made {updated} of {wanted} Pods of the new version",
+            target.in_words()
+        )
+    } else if total > updated {
+        format!(
+            "{} still has {} Pods of the old version",
+            target.in_words(),
+            total - updated
+        )
+    } else {
+        format!(
+            "{} has {available} of {wanted} Pods available",
+            target.in_words()
+        )
+    };
+    State {
+        is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
+        is_seen,
+        is_paused: target.is("/spec/paused") && updated < wanted,
+        ready,
+        wanted,
+        missing,
+        findings,
+        pods,
+    }
+}
+
+/// The set of the newest version: the one with the Deployment's own revision.
+fn newest_replica_set<'a>(target: &Object, seen: &'a Observation) -> Option<&'a Object> {
+    const REVISION: &str = "/metadata/annotations/deployment.kubernetes.io~1revision";
+    let revision = target.text(REVISION);
+    let mut sets = seen
+        .of_kind("ReplicaSet")
+        .filter(|set| set.is_owned_by(target.uid()));
+    sets.find(|set| !revision.is_empty() && set.text(REVISION) == revision)
+}
+
+fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+    let wanted = target.number("/spec/replicas").unwrap_or(1);
+    let partition = target.count("/spec/updateStrategy/rollingUpdate/partition");
+    let is_seen = has_seen(target, generation);
+    let newest = target.text("/status/updateRevision");
+    let is_rolled = target.text("/spec/updateStrategy/type") == "OnDelete"
+        || target.count("/status/updatedReplicas") >= wanted.saturating_sub(partition);
+    let ready = target
+        .count("/status/readyReplicas")
+        .min(target.count("/status/replicas"));
+    let pods: Vec<_> = owned(target, seen)
+        .filter(|pod| !newest.is_empty() && pod.label("controller-revision-hash") == newest)
+        .collect();
+    let stuck = first_not_ready(target, wanted, seen);
+    let missing = if !is_seen {
+        waits(target)
+    } else if let Some(stuck) = stuck {
+        format!(
+            "{} waits for Pod {stuck}; its Pods start one after the other",
+            target.in_words()
+        )
+    } else {
+        format!("{} has {ready} of {wanted} Pods ready", target.in_words())
+    };
+    State {
+        is_complete: is_seen && is_rolled && ready >= wanted,
+        is_seen,
+        is_paused: false,
+        ready: pods
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .count()
+            .try_into()
+            .unwrap_or(u64::MAX),
+        wanted,
+        missing,
+        findings: refused_creation(target, seen).into_iter().collect(),
+        pods,
+    }
+}
+
+fn first_not_ready(target: &Object, wanted: u64, seen: &Observation) -> Option<String> {
+    let mut names = (0..wanted.min(1000)).map(|number| format!("{}-{number}", target.name()));
+    names.find(|name| {
+        let found = owned(target, seen).find(|pod| pod.name() == name);
+        !found.is_some_and(is_ready)
+    })
+}
+
+fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+    let wanted = target.count("/status/desiredNumberScheduled");
+    let updated = target.count("/status/updatedNumberScheduled");
+    let available = target.count("/status/numberAvailable");
+    let is_seen = has_seen(target, generation);
+    let newest = owned(target, seen)
+        .max_by_key(|pod| pod.text("/metadata/creationTimestamp").to_owned())
+        .map(|pod| pod.label("controller-revision-hash"));
+    let pods: Vec<_> = owned(target, seen)
+        .filter(|pod| Some(pod.label("controller-revision-hash")) == newest)
+        .collect();
+    let missing = if is_seen {
+        format!(
+            "{} has {available} of {wanted} Pods available, {updated} of the new version",
+            target.in_words()
+        )
+    } else {
+        waits(target)
+    };
+    State {
+        is_complete: is_seen && updated >= wanted && available >= wanted,
+        is_seen,
+        is_paused: false,
+        ready: updated.min(available),
+        wanted,
+        missing,
+        findings: refused_creation(target, seen).into_iter().collect(),
+        pods,
+    }
+}
+
+fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
+    let is_true = |kind: &str| {
+        target
+            .condition(kind)
+            .filter(|condition| text(condition, "/status") == "True")
+    };
+    let is_done = is_true("Complete").is_some() || is_true("SuccessCriteriaMet").is_some();
+    let is_suspended = target.is("/spec/suspend");
+    // The first sign comes before its Pods have ended.
+    let failed = is_true("Failed").or_else(|| is_true("FailureTarget"));
+    let mut findings: Vec<_> = refused_creation(target, seen).into_iter().collect();
+    if let Some(failed) = failed {
+        findings.push(job_failed(target, failed));
+    }
+    State {
+        is_complete: is_done || is_suspended,
+        is_seen: true,
+        is_paused: false,
+        ready: u64::from(is_done),
+        wanted: 1,
+        missing: format!("{} has not finished", target.in_words()),
+        findings,
+        pods: if is_done {
+            Vec::new()
+        } else {
+            owned(target, seen).collect()
+        },
+    }
+}
+
+fn job_failed(target: &Object, condition: &serde_json::Value) -> Finding {
+    let is_late = text(condition, "/reason") == "DeadlineExceeded";
+    let evidence = messages::evidence(text(condition, "/reason"), text(condition, "/message"));
+    let object = target.in_words();
+    let (cause, sentence) = if is_late {
+        let limit = target.count("/spec/activeDeadlineSeconds");
+        (
+            Cause::JobDeadline,
+            format!("{object} ran longer than its activeDeadlineSeconds of {limit} s"),
+        )
+    } else {
+        let failed = target.count("/status/failed");
+        (
+            Cause::JobFailed,
+            format!("{object} failed: {failed} Pods ended with an error"),
+        )
+    };
+    Finding {
+        cause,
+        object,
+        sentence,
+        evidence,
+        fix: format!(
+            "kubectl -n {} logs job/{}",
+            target.text("/metadata/namespace"),
+            target.name()
+        ),
+        is_definite: true,
+    }
+}
+
+fn claim<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
+    State {
+        findings: super::pods::claim_findings(target, seen),
+        ..State::applied()
+    }
+}
+
+/// A set that cannot make its Pods says so in a condition.
+fn failure_of(target: &Object, set: &Object, seen: &Observation) -> Option<Finding> {
+    let condition = set
+        .condition("ReplicaFailure")
+        .filter(|condition| text(condition, "/status") == "True");
+    match condition {
+        Some(condition) => Some(refused(target, text(condition, "/message"))),
+        None if set.count("/status/replicas") < set.count("/spec/replicas") => {
+            refused_creation(set, seen).map(|found| Finding {
+                object: target.in_words(),
+                ..found
+            })
+        }
+        None => None,
+    }
+}
+
+/// Other controllers say so in events only; one that is followed by a success says nothing any more.
+fn refused_creation(target: &Object, seen: &Observation) -> Option<Finding> {
+    let about = messages::events_about(target, seen);
+    let last = about
+        .filter(|event| matches!(event.text("/reason"), "FailedCreate" | "SuccessfulCreate"))
+        .max_by_key(|event| (event.moment(), event.text("/reason") == "FailedCreate"))?;
+    (last.text("/reason") == "FailedCreate").then(|| refused(target, last.text("/message")))
+}
+
+fn waits(target: &Object) -> String {
+    format!(
+        "{} was not looked at by its controller yet",
+        target.in_words()
+    )
+}
+
+fn has_seen(target: &Object, generation: u64) -> bool {
+    let wanted = generation.max(target.count("/metadata/generation"));
+    target.number("/status/observedGeneration").unwrap_or(0) >= wanted
+}
+
+pub(super) fn is_ready(pod: &Object) -> bool {
+    let condition = pod.condition("Ready");
+    condition.is_some_and(|condition| text(condition, "/status") == "True")
+}
+
+/// Pods of a controller that are not being deleted.
+fn owned<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &'a Object> {
+    seen.of_kind("Pod").filter(move |pod| {
+        pod.is_owned_by(owner.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
+    })
+}

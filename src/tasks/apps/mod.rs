@@ -1,0 +1,3 @@
+//! Apps: what they run and whether that works.
+
+pub mod observe;

@@ -1,0 +1,145 @@
+//! Recorded rollouts: scenarios in `tests/data/rollouts`, each a manifest with the verdict that it must get, recorded from a real
+//! cluster and judged again here. `make corpus` records them anew and judges them live.
+
+mod live;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use pipeops_agent::{
+    core::rollout::{self, Judgement, Verdict},
+    wire::rollout::read,
+};
+
+/// A scenario: the head of its file, and its manifests.
+struct Scenario {
+    name: String,
+    /// Verdict, and its cause where there is one.
+    expected: (Verdict, Option<String>),
+    /// Seconds that are recorded.
+    run_s: u64,
+    soak_s: u64,
+    deadline_s: u64,
+    /// Label of the namespace.
+    label: Option<String>,
+    /// Object that is there before.
+    before: Option<String>,
+    /// Manifests that are applied one after the other; the last one is recorded.
+    versions: Vec<String>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rollouts")
+}
+
+fn names(ending: &str) -> BTreeSet<String> {
+    let files = std::fs::read_dir(folder()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names
+        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
+        .collect()
+}
+
+impl Scenario {
+    fn read(name: &str) -> Self {
+        let text = std::fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap();
+        let field = |field: &str| {
+            let start = format!("# {field}: ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&start));
+            line.map(|value| value.trim().to_owned())
+        };
+        let number = |name: &str| field(name).unwrap().parse().unwrap();
+        let expected = field("expect").unwrap();
+        let (verdict, cause) = match expected.split_once(' ') {
+            Some((verdict, cause)) => (verdict, Some(cause.to_owned())),
+            None => (expected.as_str(), None),
+        };
+        Self {
+            name: name.to_owned(),
+            expected: (Verdict::of(verdict).unwrap(), cause),
+            run_s: number("run"),
+            soak_s: number("soak"),
+            deadline_s: number("deadline"),
+            label: field("label"),
+            before: field("before"),
+            versions: text.split("#--- next\n").map(str::to_owned).collect(),
+        }
+    }
+
+    /// Why a judgement is not the expected one.
+    fn differs(&self, last: &Judgement) -> Option<String> {
+        let cause = last
+            .finding
+            .as_ref()
+            .map(|found| found.cause.id().to_owned());
+        let is_same = (last.verdict, &cause) == (self.expected.0, &self.expected.1);
+        (!is_same).then(|| format!("{}: {:?} expected, but {last:#?}", self.name, self.expected))
+    }
+}
+
+/// The steps of a recording: what was said when.
+fn judged(text: &str) -> Vec<(u64, Judgement)> {
+    let recording = read(text).unwrap();
+    let steps = rollout::replay(&recording.scope, &recording.frames);
+    let seconds = |(at, step): (pipeops_agent::core::time::Mono, Judgement)| {
+        (at.elapsed_since_boot().as_secs(), step)
+    };
+    steps.into_iter().map(seconds).collect()
+}
+
+#[test]
+fn every_recorded_rollout_gets_its_verdict() {
+    let scenarios = names(".yaml");
+    assert_eq!(
+        scenarios,
+        names(".jsonl"),
+        "make corpus records what is missing"
+    );
+    let mut wrong = Vec::new();
+    for name in &scenarios {
+        let text = std::fs::read_to_string(folder().join(format!("{name}.jsonl"))).unwrap();
+        let steps = judged(&text);
+        let (_, last) = steps.last().expect("an observation");
+        wrong.extend(Scenario::read(name).differs(last));
+        if last.verdict == Verdict::Bad {
+            let found = last.finding.as_ref().expect("a bad verdict has a cause");
+            for (what, text) in [
+                ("sentence", &last.sentence),
+                ("fix", &found.fix),
+                ("object", &found.object),
+            ] {
+                if text.is_empty() {
+                    wrong.push(format!("{name}: no {what}"));
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {} are wrong:\n{}",
+        wrong.len(),
+        scenarios.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn the_command_line_judges_a_recording_as_the_library_does() {
+    for (name, code, word) in [
+        ("healthy", 0, "\"good\""),
+        ("crash-exit-1", 1, "\"container.crash-loop\""),
+        ("image-refused", 2, "\"waiting\""),
+    ] {
+        let output = crate::agent::command(env!("CARGO_BIN_EXE_pipeops-agent"))
+            .env_clear()
+            .args(["apps", "replay", "--json"])
+            .arg(folder().join(format!("{name}.jsonl")))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{name}: {text}");
+        assert!(text.contains(word), "{name}: {text}");
+    }
+}
