@@ -19,6 +19,7 @@ BASE=${PIPEOPS_INSTALL_BASE:-https://releases.pipeops.io/agent}
 # Filled in by the release; a folder or a mirror of one's own has a key of its own.
 PUBLIC_KEY=${PIPEOPS_INSTALL_KEY:-@PUBLIC_KEY@}
 WAIT_S=600
+ATTEMPTS=6
 
 say() { printf '%s\n' "pipeops-agent: $*"; }
 die() {
@@ -110,11 +111,28 @@ get() {
     if [ -n "$folder" ]; then
         [ -e "$folder/$1" ] || die "$folder has no $1"
         cp "$folder/$1" "$work/$1"
-    elif have curl; then
-        curl --fail --silent --show-error --location --proto '=https,http' --retry 5 --retry-delay 2 --connect-timeout 20 \
-            --continue-at - --output "$work/$1" "$url/$1" || die "cannot get $url/$1" 'look at the network and HTTPS_PROXY; or download by hand and use --folder'
+        return
+    fi
+    attempt=1
+    until fetch "$1"; do
+        [ "$attempt" -lt "$ATTEMPTS" ] || die "cannot get $url/$1" 'look at the network and HTTPS_PROXY; or download by hand and use --folder'
+        sleep "$attempt"
+        attempt=$((attempt + 1))
+    done
+}
+
+# One attempt, over TLS only where the address says so: a redirection does not lead out of it.
+fetch() {
+    if have curl; then
+        case $url in https:*) protocols='=https' ;; *) protocols='=http,https' ;; esac
+        answer=0
+        curl --fail --silent --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+            --continue-at - --output "$work/$1" "$url/$1" || answer=$?
+        # The server knows the file and refuses: another attempt has the same answer.
+        [ "$answer" -ne 22 ] || die "$url/$1 is not there" 'look at the address (PIPEOPS_INSTALL_BASE) and --version'
+        return "$answer"
     elif have wget; then
-        wget -q -c -T 20 -O "$work/$1" "$url/$1" || die "cannot get $url/$1" 'look at the network and https_proxy; or download by hand and use --folder'
+        wget -q -c -T 20 -O "$work/$1" "$url/$1"
     else
         die 'neither curl nor wget is here' 'install one of them, or download by hand and use --folder'
     fi
@@ -178,12 +196,17 @@ installed_version() {
     esac
 }
 
+# is_newer VERSION THAN: also where there is nothing to be newer than.
+is_newer() {
+    [ -z "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]
+}
+
 install_package() {
     case $kind in
     deb)
         [ -n "$dry_run" ] || wait_for_lock
-        # apt waits for the lock as well, where fuser is missing.
-        act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y --no-install-recommends install "$work/$file" </dev/null
+        # apt waits for the lock as well, where fuser is missing. Somebody who names an older version wants it.
+        act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y --no-install-recommends --allow-downgrades install "$work/$file" </dev/null
         ;;
     rpm)
         for tool in dnf yum zypper; do
@@ -238,11 +261,15 @@ run_install() {
     esac
     file=$(awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$pattern" | head -n 1)
     [ -n "$file" ] || die "the release has no $kind for $arch"
-    found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent[_-]\([0-9][^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
+    found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent_\([^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
     [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
-    if [ "$(installed_version)" = "$found" ]; then
+    there=$(installed_version)
+    if [ "$there" = "$found" ]; then
         say "version $found is installed already"
     else
+        # Somebody may serve an old release with its good signature.
+        [ -n "$version" ] || is_newer "$found" "$there" ||
+            die "$url has $found, which is older than the $there that is installed" "to go back on purpose: --version $found"
         say "getting $file"
         verified "$file"
         install_package

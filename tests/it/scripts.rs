@@ -64,6 +64,7 @@ const PROGRAMS: &[&str] = &[
     "tests/cluster/cluster",
     "packaging/repo",
     "tests/packages/emulate",
+    "tests/packages/install",
     "tests/packages/openrc",
     "tests/packages/repo",
     "tests/packages/run",
