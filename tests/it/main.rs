@@ -69,6 +69,8 @@ mod proxy;
 #[cfg(test)]
 mod rbac;
 #[cfg(test)]
+mod released;
+#[cfg(test)]
 mod remote_write;
 #[cfg(test)]
 mod rights;
