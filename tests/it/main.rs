@@ -61,6 +61,8 @@ mod network;
 #[cfg(test)]
 mod openapi;
 #[cfg(test)]
+mod operate;
+#[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod power;

@@ -1,0 +1,390 @@
+//! `docs/operate.md`: every condition and every check of the doctor. Its checks come from their table, its conditions from the list here, which
+//! has exactly those of the program. `UPDATE_EXPECT=1` writes it.
+
+use std::fmt::Write as _;
+
+use expect_test::expect_file;
+use pipeops_agent::core::{health::Severity, preflight};
+
+const HEAD: &str = "\
+# Operate
+
+What `pipeops-agent status`, the page, `/readyz`, notifications and the control plane name when something is wrong, and what to do. The agent
+says the same with the names and commands of your machine: `pipeops-agent status` has the worst first, `pipeops-agent why ID` the evidence
+behind one of them. This page is generated from the tables of the program.
+
+| to | type |
+|---|---|
+| see what is wrong | `pipeops-agent status` |
+| see why | `pipeops-agent why`, `pipeops-agent why link` |
+| check the machine | `sudo pipeops-agent doctor` |
+| read the log | `journalctl -u pipeops-agent -n 200`; with OpenRC `tail -n 200 /var/log/pipeops-agent.log` |
+| restart the agent | `sudo systemctl restart pipeops-agent`; with OpenRC `sudo rc-service pipeops-agent restart` |
+| send everything to somebody who helps, without secrets | `sudo pipeops-agent bundle` |
+
+k3s and what runs in it do not depend on the agent: it can be stopped, restarted, upgraded and removed at any time.
+";
+
+/// Names of notes of the store: they have the form of a condition, and nobody is shown them.
+const NOTES: [&str; 6] = [
+    "access.handle",
+    "access.override",
+    "access.shared",
+    "lease.name",
+    "lease.rivals",
+    "notify.told",
+];
+
+/// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
+const BESIDE: [&str; 4] = [
+    "dashboard.certificate",
+    "dashboard.listen",
+    "dashboard.socket",
+    "files.hung",
+];
+
+/// Id, what it means, what to do.
+const CONDITIONS: &[[&str; 3]] = &[
+    [
+        "access.not-kept",
+        "The access level that was set on this machine is not on disk yet, so a restart would lose it.",
+        "Repair the disk; it is saved by itself then.",
+    ],
+    [
+        "access.rbac",
+        "The agent's manifest is not in the cluster, or only in part: calls from the control plane fail.",
+        "`pipeops-agent rbac` prints the manifest; apply it with the command that the status shows.",
+    ],
+    [
+        "access.rbac-differs",
+        "The cluster has another version of the manifest, or somebody changed it.",
+        "Apply `pipeops-agent rbac` again.",
+    ],
+    [
+        "access.second-lock",
+        "The admission policies, which hold even where a role grants too much, are missing, changed or not supported by this Kubernetes.",
+        "Apply `pipeops-agent rbac` again; without support upgrade Kubernetes to 1.30 or later.",
+    ],
+    [
+        "access.token-shared",
+        "The control plane holds a token of the cluster, because `access.share_token` is true.",
+        "Set `access.share_token = false` if it does not need it.",
+    ],
+    [
+        "access.token-withheld",
+        "No token is shared although the configuration says so; the reason is in the status.",
+        "As the status says; usually apply `pipeops-agent rbac`.",
+    ],
+    [
+        "access.tokens-still-good",
+        "Tokens that the control plane received are valid although access is stricter now.",
+        "Let the cluster answer; the agent keeps trying. A token expires within an hour anyway.",
+    ],
+    [
+        "access.unknown",
+        "The access level that was set on this machine cannot be read, so nothing passes.",
+        "`sudo pipeops-agent access LEVEL` with the level that you want.",
+    ],
+    [
+        "agent.safe-mode",
+        "The agent crashed or was killed four times in a row: only the link and the local page run.",
+        "Read the log before each start, mend the cause, restart the agent. By itself it tries everything again after an hour.",
+    ],
+    [
+        "clock.wrong",
+        "The clock is before a time that has certainly passed.",
+        "Synchronize it with a time server; `pipeops-agent doctor` shows which service is installed.",
+    ],
+    [
+        "cluster.events-hidden",
+        "The agent may not read events of the cluster.",
+        "Apply `pipeops-agent rbac`.",
+    ],
+    [
+        "cluster.logs-hidden",
+        "The agent may not read logs, so last lines of failed containers are not stored.",
+        "Apply `pipeops-agent rbac`.",
+    ],
+    [
+        "cluster.node-not-ready",
+        "A node does not take Pods.",
+        "`kubectl describe node NODE`.",
+    ],
+    [
+        "cluster.none",
+        "No cluster is configured: only this machine is reported.",
+        "Install k3s, or set `agent.kubeconfig`.",
+    ],
+    [
+        "cluster.refused",
+        "The API server rejects the agent's requests.",
+        "Give the agent a kubeconfig that is valid: `agent.kubeconfig`.",
+    ],
+    [
+        "cluster.sampled-in-part",
+        "The cluster is too large to measure all of it, or Pods come and go too fast.",
+        "None needed; the status says what is measured as one sum.",
+    ],
+    [
+        "cluster.stats-unread",
+        "No usage data of nodes and Pods.",
+        "Apply `pipeops-agent rbac` with the option that the status shows.",
+    ],
+    [
+        "cluster.unreachable",
+        "The API server does not answer.",
+        "`journalctl -u k3s -n 50`; the agent keeps trying.",
+    ],
+    [
+        "cluster.unwatched",
+        "Nodes and Pods cannot be watched although the API server answers.",
+        "As the status says; usually apply `pipeops-agent rbac`.",
+    ],
+    [
+        "dashboard.certificate",
+        "The certificate of the page for other machines cannot be used, or its key can be read by others.",
+        "As the status says: a path, a mode, or an end of its time.",
+    ],
+    [
+        "dashboard.listen",
+        "The page cannot be served at the address of `dashboard.listen`. The socket works, so `status` does.",
+        "`ss -tlpn` shows who has the port; set another `dashboard.listen`.",
+    ],
+    [
+        "dashboard.socket",
+        "The socket that the command line asks cannot be opened.",
+        "As the status on the page and the log say: usually a folder that is missing or belongs to somebody else.",
+    ],
+    [
+        "delivery.ignored",
+        "The control plane acknowledges records that it was not sent. That is ignored, and what it was sent is sent again.",
+        "Tell whoever runs the control plane; nothing is lost here.",
+    ],
+    [
+        "delivery.unacknowledged",
+        "The control plane takes records and does not say that it has them. They stay here and are sent again.",
+        "Tell whoever runs the control plane; nothing is lost here while the disk budget lasts.",
+    ],
+    [
+        "files.hung",
+        "A file that the agent reads is on a disk that does not answer: a token, a certificate, a kubeconfig.",
+        "`dmesg | tail -n 40`; a card or cable that hangs is about to fail.",
+    ],
+    [
+        "identity.copied",
+        "This disk is a copy of another machine, so this one registers as new.",
+        "None needed for a new machine; after a change of the board remove the old cluster in the control plane.",
+    ],
+    [
+        "identity.go-agent-runs",
+        "The Go agent still runs in the cluster, so this one does not connect.",
+        "`kubectl -n pipeops-system scale deployment pipeops-agent --replicas=0`; this agent then takes over.",
+    ],
+    [
+        "identity.shared",
+        "Two machines have the same agent id in their configuration.",
+        "Remove `pipeops.agent_id` from one of them.",
+    ],
+    [
+        "lease.rbac",
+        "The agent may not use the Lease that decides which agent of the cluster links.",
+        "Apply `pipeops-agent rbac`.",
+    ],
+    [
+        "lease.standby",
+        "Another agent of this cluster holds the link; this one takes over when that one is gone.",
+        "None needed.",
+    ],
+    [
+        "lease.unreachable",
+        "The API server does not answer, and another agent may hold the link.",
+        "`kubectl get --raw /readyz` on this machine; the agent keeps trying.",
+    ],
+    [
+        "link.connecting",
+        "There was no session yet since the start.",
+        "Wait some seconds; then `pipeops-agent link`.",
+    ],
+    [
+        "link.down",
+        "The control plane cannot be reached. Local work goes on.",
+        "`pipeops-agent link` says which side is broken; the agent keeps trying.",
+    ],
+    [
+        "link.held",
+        "Something on this machine keeps the link from being made; the status names it.",
+        "As the status says.",
+    ],
+    [
+        "link.lost",
+        "The session ended; an event, not a state.",
+        "None needed if it is there again: `pipeops-agent link`.",
+    ],
+    [
+        "link.refused",
+        "The control plane refuses the token.",
+        "`sudo pipeops-agent token rotate` with a new token.",
+    ],
+    [
+        "link.settings",
+        "A setting of the link cannot be used, such as a CA file that is not there.",
+        "As the status says; `pipeops-agent config check`.",
+    ],
+    [
+        "link.standby",
+        "Another agent of this cluster holds the link.",
+        "None needed.",
+    ],
+    [
+        "machine.doctor",
+        "The doctor found problems on this machine.",
+        "`sudo pipeops-agent doctor`.",
+    ],
+    [
+        "notify.unreached",
+        "The receiver of notifications does not take them.",
+        "`docs/notify.md`; the status has its answer.",
+    ],
+    [
+        "store.audit-lost",
+        "Entries of the audit were lost, because the disk could not be written for long.",
+        "Mend the disk: `pipeops-agent doctor`.",
+    ],
+    [
+        "store.damaged",
+        "`state.db` was damaged and has been made anew; the damaged file was kept.",
+        "Check the disk: `dmesg | grep -i error`; remove the damaged file when nobody needs it.",
+    ],
+    [
+        "store.full",
+        "The disk of the state directory is full.",
+        "Make room: `df -h`, `du -xh / | sort -h | tail`.",
+    ],
+    [
+        "store.hung",
+        "The disk of the state directory does not answer. Calls that are written down first are refused.",
+        "`dmesg | tail -n 40`; a card or cable that hangs is about to fail.",
+    ],
+    [
+        "store.newer",
+        "A newer version wrote the database, and this one does not touch it: changes and calls that are written down first are refused. The page and the link stay up.",
+        "Install the newer version again, or move the file away to start with a new one.",
+    ],
+    [
+        "store.other-identity",
+        "Another identity is on disk than the one in use.",
+        "Restart the agent to go on with the one on disk.",
+    ],
+    [
+        "store.unwritable",
+        "The database cannot be opened or written; the agent goes on from memory, and no change can begin.",
+        "As the status says: a read-only file system, an owner, a failing disk.",
+    ],
+    [
+        "telemetry.damaged",
+        "`telemetry.db` was damaged and has been made anew.",
+        "Check the disk: `dmesg | grep -i error`.",
+    ],
+    [
+        "telemetry.events-dropped",
+        "Too many different events at once; some were not stored.",
+        "`kubectl get events -A --sort-by=.lastTimestamp`.",
+    ],
+    [
+        "telemetry.lost",
+        "Samples, events and log lines were lost, because the disk could not be written for long.",
+        "Mend the disk: `pipeops-agent doctor`.",
+    ],
+    [
+        "telemetry.newer",
+        "A newer version wrote the samples, and this one does not touch them.",
+        "Install the newer version again, or move the file away to start with a new one.",
+    ],
+    [
+        "telemetry.oversized",
+        "`telemetry.db` is larger than `telemetry.disk_max` and cannot be made smaller now.",
+        "Make room on the disk; the agent tries again.",
+    ],
+    [
+        "telemetry.remote-write",
+        "The receiver of remote write cannot be reached.",
+        "`docs/remote-write.md`; the agent keeps trying, nothing is lost while the disk budget lasts.",
+    ],
+    [
+        "telemetry.remote-write-refused",
+        "The receiver of remote write refuses samples.",
+        "`docs/remote-write.md`; the status has its answer.",
+    ],
+    [
+        "telemetry.stuck",
+        "The kernel does not answer a measurement.",
+        "`dmesg | tail`; a disk or sensor that hangs blocks every program that reads it.",
+    ],
+    [
+        "telemetry.thinned",
+        "The disk budget of the samples is used up, so single values were deleted early.",
+        "Raise `telemetry.disk_max`, or let receivers catch up: `pipeops-agent metrics outbox`.",
+    ],
+    [
+        "telemetry.too-many-series",
+        "Too many series are measured at once, or come and go.",
+        "`kubectl get pods -A --sort-by=.metadata.creationTimestamp` shows what comes and goes.",
+    ],
+    [
+        "telemetry.unread",
+        "Something cannot be measured on this machine.",
+        "None needed; the status says what and why.",
+    ],
+    [
+        "telemetry.unwritable",
+        "The samples cannot be written; the last hour of them waits in memory.",
+        "As the status says: a read-only file system, an owner, a failing disk.",
+    ],
+    [
+        "workloads.not-ready",
+        "Pods that should serve do not.",
+        "`kubectl -n NAMESPACE describe pod POD`; the status names one.",
+    ],
+];
+
+#[test]
+fn the_page_of_conditions_is_what_the_tables_say() {
+    expect_file!["../../docs/operate.md"].assert_eq(&page());
+}
+
+#[test]
+fn every_condition_of_the_program_has_its_fix() {
+    let known = include_str!("../data/contract/conditions.txt");
+    let known = known.lines().filter(|id| !NOTES.contains(id));
+    let mut known: Vec<&str> = known.chain(BESIDE).collect();
+    known.sort_unstable();
+    let told: Vec<&str> = CONDITIONS.iter().map(|[id, ..]| *id).collect();
+    assert_eq!(told, known);
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    page.push_str("\n## Conditions\n\n| condition | means | fix |\n|---|---|---|\n");
+    for [id, means, fix] in CONDITIONS {
+        let fix = fix.replace(" | ", " \\| ");
+        writeln!(page, "| `{id}` | {means} | {fix} |").unwrap();
+    }
+    page.push_str(
+        "\n## Checks of the doctor\n\n`sudo pipeops-agent doctor` shows what each of them saw and the commands for this board, distribution and boot\nloader; `--fix` repairs what can be repaired without harm, and `pipeops-agent undo` takes it back.\n\n| check | looks at | severity | why it matters |\n|---|---|---|---|\n",
+    );
+    for check in preflight::checks() {
+        let severity = match check.severity {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        };
+        let why = check.why.replace('|', "\\|");
+        writeln!(
+            page,
+            "| `{}` | {} | {severity} | {why} |",
+            check.id, check.title
+        )
+        .unwrap();
+    }
+    page
+}
