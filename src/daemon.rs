@@ -1,9 +1,10 @@
 //! Start order, wiring, stop order: the one place where everything meets.
 //!
-//! Start: store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition.
+//! Start: settings → store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition. While a
+//! disk holds up the start, [`starting`] answers in place of the agent.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
-use std::{rc::Rc, time::Duration};
+use std::{path::Path, rc::Rc, time::Duration};
 
 use smol::{
     LocalExecutor, Task, Timer,
@@ -13,20 +14,31 @@ use smol::{
 };
 
 use crate::{
-    config::{Credentials, LogFormat, Settings, Surroundings, url::ApiUrl},
-    core::{health::Severity, link::Command, safe_mode::Mode, series::Tick},
+    config::{
+        self, Credentials, LogFormat, Provisional, Settings, Sources, Surroundings, url::ApiUrl,
+    },
+    core::{
+        health::Severity,
+        link::Command,
+        safe_mode::Mode,
+        series::Tick,
+        stall::{Job, Stage},
+    },
     dashboard::Topic,
-    error::{Exit, Result},
+    error::{Error, Exit, Result},
     files::Jobs,
     host::{
-        clock,
+        self, clock,
         notify::Notifier,
         signals::{Signals, Wish},
     },
     kube::Client,
     log,
     outside::{self, post::HttpClient},
-    store::{self, Store, telemetry},
+    store::{
+        self, Store,
+        telemetry::{self, Telemetry},
+    },
     tasks::{
         audit::AuditWriter,
         dashboard::{handlers::Local, login::Logins, status},
@@ -34,7 +46,6 @@ use crate::{
             deliver::{self, Delivery},
             registration::Registrar,
         },
-        machine::stall,
         proxy::{
             Proxy,
             level::{self, Access},
@@ -49,8 +60,9 @@ use crate::{
     },
 };
 
-use parts::Network;
+use parts::{FoundCluster, Network};
 use safe_mode::Start;
+use starting::{Starting, Ways};
 
 pub mod doctor;
 pub mod keeper;
@@ -59,6 +71,7 @@ mod network;
 mod notify;
 mod parts;
 mod safe_mode;
+mod starting;
 pub mod trial;
 mod viewers;
 
@@ -77,13 +90,19 @@ const COMMANDS_MAX: usize = 8;
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the agent until it is told to stop.
-pub fn run(settings: Settings) -> Result<Exit> {
-    let lines = start_log(&settings)?;
+/// Runs the agent until it is told to stop. Fails with every problem that stands in its way.
+///
+/// The main thread reads no file, here neither: a disk may hang when the agent starts. (Standard error, where the log goes, is a pipe or the
+/// journal under every service manager; whoever lets it be a file on a disk that hangs has a log that hangs.)
+pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
+    let known = config::provisional(&sources);
+    let lines = log::install(form(known.log, &known.surroundings), || clock::now().wall);
+    let lines = lines.map_err(|error| vec![error])?;
     let executor = Rc::new(LocalExecutor::new());
     let for_tasks = Rc::clone(&executor);
-    let start = Start::begin(&settings.surroundings);
-    let ended = smol::block_on(executor.run(live(settings, lines, for_tasks, &start)));
+    // The record is in the runtime directory, which is in memory.
+    let start = Start::begin(&known.surroundings);
+    let ended = smol::block_on(executor.run(begin(sources, known, lines, (for_tasks, &start))));
     if ended.is_err() {
         // It says why by itself, and is no crash.
         start.forget();
@@ -91,10 +110,11 @@ pub fn run(settings: Settings) -> Result<Exit> {
     ended
 }
 
-fn start_log(settings: &Settings) -> Result<log::Recent> {
-    let journal_stream = settings.surroundings.journal_stream.as_deref();
-    let format = log_format(settings.log.format, journal_stream);
-    log::install(format, settings.log.level, || clock::now().wall)
+fn form(settings: config::Log, around: &Surroundings) -> log::Form {
+    log::Form {
+        format: log_format(settings.format, around.journal_stream.as_deref()),
+        level: settings.level,
+    }
 }
 
 fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
@@ -106,32 +126,113 @@ fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
     }
 }
 
+/// Reads the settings, while the page is there already, and goes on to [`live`].
+async fn begin(
+    sources: Sources,
+    known: Provisional,
+    lines: log::Recent,
+    (executor, start): (Rc<LocalExecutor<'static>>, &Start),
+) -> std::result::Result<Exit, Vec<Error>> {
+    let mut signals = Signals::new().map_err(|error| vec![error])?;
+    let shared_state = Rc::new(SharedState::new(clock::now));
+    let jobs = Jobs::default();
+    let _alive = executor.spawn(keep_alive(known.surroundings.clone()));
+    let starting = Starting::new(executor, shared_state, jobs.clone());
+    let watched = starting.watch(None);
+    let read = jobs.run_to_end(Job::Settings, move || config::load(&sources).settings());
+    let notifier = Notifier::new(known.surroundings.notify_socket.as_deref());
+    let ways = (&Ways::provisional(&known), &notifier);
+    let Some(settings) = starting.until(read, ways, &mut signals).await else {
+        start.forget();
+        return Ok(Exit::Fine);
+    };
+    let settings = settings?;
+    drop(watched);
+    log::reform(form(settings.log, &settings.surroundings));
+    let live = Box::pin(live(settings, lines, (starting, start), signals));
+    live.await.map_err(|error| vec![error])
+}
+
+/// The machine as its files say at the start.
+struct Machine {
+    host: host::facts::Facts,
+    cluster: Option<FoundCluster>,
+}
+
+/// What the agent cannot begin without.
+struct Opened {
+    store: Store,
+    telemetry: Telemetry,
+    loaded: store::Loaded,
+    machine: Machine,
+}
+
+/// Opens what is on disk. A kubeconfig that cannot be read now holds up nothing: it is read again later.
+async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Opened> {
+    let (jobs, shared_state) = (&starting.jobs, &starting.shared_state);
+    let directory = settings.agent.state_dir.clone();
+    let (store, opening) = Store::begin(directory, shared_state.now().wall, jobs.clone())?;
+    let host = jobs.run_to_end(Job::Machine, || host::facts::Facts::read(Path::new("/")));
+    let named = settings.agent.kubeconfig.clone();
+    let around = settings.surroundings.clone();
+    let find = move || FoundCluster::read(named.as_deref(), &around);
+    let find = jobs.run(Job::Kubeconfig, find);
+    let ((loaded, host), found) = future::zip(future::zip(opening.loaded(), host), find).await;
+    let loaded = loaded?;
+    shared_state.show_all(&store::CONDITIONS, loaded.conditions.clone());
+    let unread = |_: Error| {
+        let named = settings.agent.kubeconfig.as_deref();
+        Some(FoundCluster::unread(named, &settings.surroundings))
+    };
+    let cluster = found.unwrap_or_else(unread);
+    Ok(Opened {
+        store,
+        // Not before the store: it has the lock of the directory.
+        telemetry: parts::telemetry(settings, shared_state, (jobs.clone(), mode)).await?,
+        loaded,
+        machine: Machine { host, cluster },
+    })
+}
+
 async fn live(
     settings: Settings,
     lines: log::Recent,
-    executor: Rc<LocalExecutor<'static>>,
-    start: &Start,
+    (starting, start): (Starting, &Start),
+    mut signals: Signals,
 ) -> Result<Exit> {
     ::log::info!("pipeops-agent {VERSION} starts");
     for warning in &settings.warnings {
         ::log::warn!("{}", warning.sentence());
     }
-    let mut signals = Signals::new()?;
-    let shared_state = Rc::new(SharedState::new(clock::now));
-    let jobs = Jobs::default();
-    let directory = settings.agent.state_dir.clone();
-    let watched = stall::watch(jobs.clone(), directory.clone(), Rc::clone(&shared_state));
-    let _watched = executor.spawn(watched);
-    let _alive = executor.spawn(keep_alive(settings.surroundings.clone()));
-    let (store, loaded) =
-        Store::open_listed(directory, shared_state.now().wall, jobs.clone()).await?;
-    shared_state.show_all(&store::CONDITIONS, loaded.conditions.clone());
-    start.tell(&shared_state);
+    let _watched = starting.watch(Some(settings.agent.state_dir.clone()));
+    let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
+    start.tell(&starting.shared_state);
     let mode = start.mode();
-    let telemetry = parts::telemetry(&settings, &shared_state, (jobs.clone(), mode)).await?;
+    let (opened, ways) = (open(&settings, mode, &starting), Ways::of(&settings));
+    let opened = starting
+        .until(opened, (&ways, &notifier), &mut signals)
+        .await;
+    let Some(opened) = opened else {
+        start.forget();
+        return Ok(Exit::Fine);
+    };
+    let Opened {
+        store,
+        telemetry,
+        loaded,
+        machine,
+    } = opened?;
+    let Starting {
+        executor,
+        shared_state,
+        jobs,
+        ..
+    } = starting;
     let databases = (store.handle(), telemetry.handle());
+    shared_state.stage.set(Stage::Running);
+    let found = (&loaded, machine);
     let settings = (settings, jobs, mode);
-    let agent = Agent::new(settings, executor, shared_state, databases, &loaded);
+    let agent = Agent::new(settings, executor, shared_state, databases, found);
     let agent = Rc::new(Agent { lines, ..agent });
     let (commands, received) = bounded(COMMANDS_MAX);
     let mut tasks = vec![
@@ -162,20 +263,25 @@ async fn live(
     let stopped = async {
         say_good_bye(link, &commands).await;
         drop(tasks);
-        agent.proxy.session_lost();
-        // A disk that hangs may keep the last sums; it may not keep the program.
-        agent.proxy.flush_audit().or(wait(FLUSH_WITHIN)).await;
-        if mode.is_normal() {
-            agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
-        }
-        let closed = store.close().await.and(telemetry.close().await);
-        if let Err(failure) = closed {
-            ::log::warn!("the store was not closed cleanly: {failure}");
-        }
+        stop(&agent, store, telemetry).await;
     };
     stopped.or(again).await;
     ::log::info!("stopped");
     Ok(Exit::Fine)
+}
+
+/// Writes what waits, once nothing new can come.
+async fn stop(agent: &Agent, store: Store, telemetry: Telemetry) {
+    agent.proxy.session_lost();
+    // A disk that hangs may keep the last sums; it may not keep the program.
+    agent.proxy.flush_audit().or(wait(FLUSH_WITHIN)).await;
+    if agent.mode.is_normal() {
+        agent.flush_samples().or(wait(FLUSH_WITHIN)).await;
+    }
+    let closed = store.close().await.and(telemetry.close().await);
+    if let Err(failure) = closed {
+        ::log::warn!("the store was not closed cleanly: {failure}");
+    }
 }
 
 async fn wait(time: Duration) {
@@ -244,11 +350,12 @@ impl Agent {
         executor: Rc<LocalExecutor<'static>>,
         shared_state: Rc<SharedState>,
         (store, telemetry): (store::Handle, telemetry::Handle),
-        loaded: &store::Loaded,
+        (loaded, machine): (&store::Loaded, Machine),
     ) -> Self {
         let notes = &loaded.notes;
         let network = Network::new(&settings, loaded.clock.unwrap_or_default());
-        let cluster = parts::cluster(&settings, &network, &shared_state, (&executor, &jobs));
+        let found = machine.cluster;
+        let cluster = parts::cluster(found, &network, &shared_state, (&executor, &jobs));
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
         let pulse = parts::pulse(watched, &shared_state);
@@ -258,7 +365,8 @@ impl Agent {
             let state = Rc::clone(&shared_state);
             Rc::new(Revocation::new(delegate, kept, state, shares))
         });
-        let registrar = parts::registrar(&settings, &shared_state, delegate.as_deref());
+        let registrar =
+            parts::registrar(&settings, machine.host, &shared_state, delegate.as_deref());
         let stream = Rc::new(Stream::new(shared_state.started().wall));
         let audit_writer = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
         let configured = parts::configured(&settings, mode);
@@ -284,20 +392,18 @@ impl Agent {
             shared_state: Rc::clone(&shared_state),
         };
         let access = Rc::new(Access::new(access, notes));
-        let state = Rc::clone(&shared_state);
-        let login = Rc::new(Logins::new(audit_writer.clone(), state, notes));
+        let login = Logins::new(audit_writer.clone(), Rc::clone(&shared_state), notes);
         let sampler = Rc::new(network.sampler(&settings, &shared_state));
         let events = Events::new(Rc::clone(&shared_state));
         let publisher = Publisher::new(events, telemetry.clone(), Rc::clone(&stream));
-        let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
         Self {
+            notifier: Notifier::new(settings.surroundings.notify_socket.as_deref()),
             settings,
             jobs,
             mode,
             lines: log::Recent::default(),
             executor,
             shared_state,
-            notifier,
             store,
             telemetry,
             network,
@@ -311,7 +417,7 @@ impl Agent {
             proxy,
             delivery: Rc::new(delivery),
             access,
-            login,
+            login: Rc::new(login),
             stream,
             sampler,
             publisher: Rc::new(publisher),

@@ -34,6 +34,15 @@ pub enum Format {
     Json,
 }
 
+/// Form of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// How lines are written.
+    pub format: Format,
+    /// The least important lines that are written.
+    pub level: LevelFilter,
+}
+
 /// A remembered line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Line {
@@ -121,8 +130,7 @@ struct Stream {
 }
 
 struct Logger {
-    format: Format,
-    level: LevelFilter,
+    form: Lock<Form>,
     clock: fn() -> Wall,
     stream: Lock<Stream>,
     recent: Recent,
@@ -131,19 +139,21 @@ struct Logger {
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
 /// Starts the logger of this process; a second call is an error. `clock` stamps the lines.
-pub fn install(format: Format, level: LevelFilter, clock: fn() -> Wall) -> Result<Recent> {
+pub fn install(form: Form, clock: fn() -> Wall) -> Result<Recent> {
     let recent = Recent::default();
-    let logger = Logger::new(
-        format,
-        level,
-        clock,
-        Box::new(StandardError),
-        recent.clone(),
-    );
+    let logger = Logger::new(form, clock, Box::new(StandardError), recent.clone());
     log::set_logger(LOGGER.get_or_init(|| logger))
         .map_err(|taken| Error::new("cannot start the log").why(taken.to_string()))?;
-    log::set_max_level(level);
+    log::set_max_level(form.level);
     Ok(recent)
+}
+
+/// Gives the logger of this process another form: the settings were read.
+pub fn reform(form: Form) {
+    if let Some(logger) = LOGGER.get() {
+        logger.take_form(form);
+        log::set_max_level(form.level);
+    }
 }
 
 /// Returns whether standard error is the journal: systemd names the device and inode of the stream
@@ -157,16 +167,9 @@ pub fn is_journal(journal_stream: Option<&str>) -> bool {
 }
 
 impl Logger {
-    fn new(
-        format: Format,
-        level: LevelFilter,
-        clock: fn() -> Wall,
-        sink: Box<dyn Sink>,
-        recent: Recent,
-    ) -> Self {
+    fn new(form: Form, clock: fn() -> Wall, sink: Box<dyn Sink>, recent: Recent) -> Self {
         Self {
-            format,
-            level,
+            form: Lock::new(form),
             clock,
             stream: Lock::new(Stream {
                 sink,
@@ -176,8 +179,13 @@ impl Logger {
         }
     }
 
+    fn take_form(&self, form: Form) {
+        *lock_unpoisoned(&self.form) = form;
+    }
+
     fn line(&self, at: Wall, level: Level, target: &str, message: &str) -> String {
-        let mut line = match self.format {
+        let format = lock_unpoisoned(&self.form).format;
+        let mut line = match format {
             Format::Plain => format!("{} {:5} {message}", at.rfc3339(), as_str(level)),
             Format::Journal => format!("<{}>{message}", priority(level)),
             Format::Json => serde_json::json!({
@@ -196,7 +204,8 @@ impl Logger {
 impl log::Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let is_ours = metadata.target().starts_with("pipeops_agent");
-        metadata.level() <= self.level && (is_ours || metadata.level() <= Level::Warn)
+        metadata.level() <= lock_unpoisoned(&self.form).level
+            && (is_ours || metadata.level() <= Level::Warn)
     }
 
     fn log(&self, record: &Record<'_>) {

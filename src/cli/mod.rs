@@ -54,7 +54,7 @@ use self::{
 use crate::{
     config::{self as settings, Loaded, Sources, keys},
     daemon,
-    error::{Error, Exit, Result},
+    error::{Error, Exit},
     net::tls::build_date,
 };
 
@@ -107,7 +107,7 @@ static RUN: Command = Command {
         "pipeops-agent run --config agent.toml --set log.level=debug",
     ],
     more: Some(("Settings", keys::help)),
-    run: Some(run),
+    run: Some(|given, output| Ok(run(given, output))),
     ..Command::BARE
 };
 
@@ -167,19 +167,20 @@ fn tell(error: &Error, args: &Args, output: &mut Output) {
 
 /// The settings that hold for this command line; the command has `--config`, and often `--set`.
 fn load(args: &Args) -> Loaded {
-    settings::load(&Sources::of_process(args.path("config"), args.all("set")))
+    settings::load(&sources(args))
 }
 
-fn run(args: &Args, output: &mut Output) -> Result<Exit> {
-    match load(args).settings() {
-        Ok(settings) => daemon::run(settings),
-        Err(problems) => {
-            for problem in &problems {
-                output.error(problem);
-            }
-            Ok(Exit::CouldNotRun)
+fn sources(args: &Args) -> Sources {
+    Sources::of_process(args.path("config"), args.all("set"))
+}
+
+fn run(args: &Args, output: &mut Output) -> Exit {
+    daemon::run(sources(args)).unwrap_or_else(|problems| {
+        for problem in &problems {
+            output.error(problem);
         }
-    }
+        Exit::CouldNotRun
+    })
 }
 
 fn version(args: &Args, output: &mut Output) -> Exit {

@@ -36,7 +36,7 @@ fn words(line: &str) -> Vec<OsString> {
         .collect()
 }
 
-fn read(line: &str) -> Result<Asked> {
+fn read(line: &str) -> Result<Asked, Error> {
     parse(
         &PROGRAM,
         words(&format!("pipeops-agent {line}")).into_iter(),

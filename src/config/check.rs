@@ -1,6 +1,7 @@
 //! From merged values to [`Settings`]: what must fit together is checked here, and everything that does not is told at once.
 
 use std::{
+    net::SocketAddr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -398,11 +399,7 @@ impl Merged {
         }
         let certificate = self.certificate(&keys::DASHBOARD_CERT_FILE, &keys::DASHBOARD_KEY_FILE);
         let names = self.dashboard_names();
-        let Some(Value::Address(listen)) = self.entry(&keys::LISTEN).map(|entry| &entry.value)
-        else {
-            return None;
-        };
-        let listen = *listen;
+        let listen = self.listen();
         if certificate.is_some() && listen.is_none_or(|listen| listen.ip().is_loopback()) {
             self.warnings.push(
                 Error::new("dashboard.cert_file is not used")
@@ -415,9 +412,21 @@ impl Merged {
             listen,
             names,
             certificate,
-            // Another word cannot pass the table; if it could, the stricter one holds.
-            shows_itself: self.text(&keys::ANONYMOUS).as_deref() == Some("view"),
+            shows_itself: self.shows_itself(),
         })
+    }
+
+    /// The address where browsers ask.
+    pub(super) fn listen(&self) -> Option<SocketAddr> {
+        match self.entry(&keys::LISTEN).map(|entry| &entry.value) {
+            Some(Value::Address(listen)) => *listen,
+            _ => None,
+        }
+    }
+
+    /// Whether the page is for everybody on this machine. Another word cannot pass the table; if it could, the stricter one holds.
+    pub(super) fn shows_itself(&self) -> bool {
+        self.text(&keys::ANONYMOUS).as_deref() == Some("view")
     }
 
     fn dashboard_names(&mut self) -> Vec<String> {
@@ -507,7 +516,8 @@ impl Merged {
         )
     }
 
-    fn log(&self) -> Log {
+    /// Log lines.
+    pub(super) fn log(&self) -> Log {
         Log {
             level: match self.text(&keys::LOG_LEVEL).as_deref() {
                 Some("error") => log::LevelFilter::Error,

@@ -14,6 +14,7 @@ use toml::{
 };
 
 use super::{
+    Sources,
     keys::{self, KEYS, Key, SECTIONS, Secrecy},
     value::{Refusal, Value},
 };
@@ -243,6 +244,13 @@ impl Merged {
                 Err(refusal) => self.refused(key, &origin, refusal),
             }
         }
+    }
+
+    /// Reads what was given to the process, which stands above all files.
+    pub(super) fn add_what_is_given(&mut self, sources: &Sources) {
+        self.add_environment(&sources.environment, &sources.folder);
+        self.add_assignments(&sources.assignments, &sources.folder);
+        self.add_options(&sources.options, &sources.folder);
     }
 
     /// Reads the variables of the environment. Unknown ones warn: Kubernetes puts some there that look like ours.

@@ -15,6 +15,7 @@ pub mod value;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -110,6 +111,35 @@ pub struct Shown {
     pub origin: Origin,
 }
 
+/// Settings that hold until the files can be read: the defaults, the environment and the command line say what they are.
+#[derive(Clone, Debug)]
+pub struct Provisional {
+    /// The Unix socket of the command line.
+    pub socket: PathBuf,
+    /// The address where browsers ask; `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+    /// True if somebody who has not logged in sees there how the machine is.
+    pub shows_itself: bool,
+    /// Log lines.
+    pub log: Log,
+    /// Surroundings of the process.
+    pub surroundings: Surroundings,
+}
+
+/// What can be known without reading a file, and so without waiting for a disk.
+pub fn provisional(sources: &Sources) -> Provisional {
+    let mut merged = Merged::default();
+    merged.add_defaults();
+    merged.add_what_is_given(sources);
+    Provisional {
+        socket: merged.socket(&sources.place()),
+        listen: merged.listen(),
+        shows_itself: merged.shows_itself(),
+        log: merged.log(),
+        surroundings: Surroundings::of(&sources.environment),
+    }
+}
+
 /// Reads and checks everything. Never fails as a whole: [`Loaded::settings`] tells.
 pub fn load(sources: &Sources) -> Loaded {
     let mut merged = Merged::default();
@@ -121,9 +151,7 @@ pub fn load(sources: &Sources) -> Loaded {
         merged.add_file(main);
     }
     merged.add_drop_ins(main);
-    merged.add_environment(&sources.environment, &sources.folder);
-    merged.add_assignments(&sources.assignments, &sources.folder);
-    merged.add_options(&sources.options, &sources.folder);
+    merged.add_what_is_given(sources);
     let place = sources.place();
     let settings = merged.settings(&place).map(|settings| Settings {
         surroundings: Surroundings::of(&sources.environment),

@@ -35,6 +35,22 @@ pub enum Job {
     Secret,
     /// A kubeconfig.
     Kubeconfig,
+    /// The settings.
+    Settings,
+    /// What the machine is: its name, its distribution, its id.
+    Machine,
+    /// The socket of the command line.
+    Socket,
+}
+
+/// What the agent waits with.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Stage {
+    /// It is not whole yet: it says how it is, and nothing else.
+    #[default]
+    Starting,
+    /// Everything runs.
+    Running,
 }
 
 impl Job {
@@ -42,7 +58,12 @@ impl Job {
     /// month are packed for many seconds on a small board, without any trouble of the disk.
     pub const fn patience(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Touch | Self::Secret | Self::Kubeconfig => 4,
+            Self::Touch
+            | Self::Secret
+            | Self::Kubeconfig
+            | Self::Settings
+            | Self::Machine
+            | Self::Socket => 4,
             Self::State | Self::Spool => 8,
             Self::Telemetry => 60,
         })
@@ -52,7 +73,9 @@ impl Job {
     const fn is_of_store(self) -> bool {
         match self {
             Self::Touch | Self::State | Self::Telemetry | Self::Spool => true,
-            Self::Secret | Self::Kubeconfig => false,
+            Self::Secret | Self::Kubeconfig | Self::Settings | Self::Machine | Self::Socket => {
+                false
+            }
         }
     }
 
@@ -65,6 +88,9 @@ impl Job {
             Self::Spool => "a large answer",
             Self::Secret => "the file of a token or password",
             Self::Kubeconfig => "the kubeconfig",
+            Self::Settings => "the settings",
+            Self::Machine => "the facts of this machine",
+            Self::Socket => "the folder of the socket",
         }
     }
 }
@@ -119,14 +145,14 @@ impl Stalls {
 
 impl Found {
     /// Conditions that hold, as id and sentence; `directory` is the state directory.
-    pub fn conditions(&self, directory: &str) -> Vec<(&'static str, String)> {
+    pub fn conditions(&self, directory: &str, stage: Stage) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         if self.is_store_hung {
-            all.push((STORE, sentences::store_hung(directory)));
+            all.push((STORE, sentences::store_hung(directory, stage)));
         }
         if !self.files.is_empty() {
             let named: Vec<_> = self.files.iter().map(|job| job.as_str()).collect();
-            all.push((FILES, sentences::files_hung(&named.join(" and "))));
+            all.push((FILES, sentences::files_hung(&named.join(" and "), stage)));
         }
         all
     }
@@ -182,7 +208,7 @@ mod tests {
         }
         let found = stalls.look(&running, at(5));
         assert!(!found.is_store_hung);
-        let [(id, sentence)] = &*found.conditions("/var/lib/x") else {
+        let [(id, sentence)] = &*found.conditions("/var/lib/x", Stage::Running) else {
             panic!("{found:?}");
         };
         assert_eq!(*id, FILES);

@@ -51,7 +51,13 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
         }
     }
     let format = log_format(config::LogFormat::Auto, start.journal_stream);
-    log::install(format, ::log::LevelFilter::Info, || clock::now().wall)?;
+    log::install(
+        log::Form {
+            format,
+            level: ::log::LevelFilter::Info,
+        },
+        || clock::now().wall,
+    )?;
     smol::block_on(live(start))
 }
 

@@ -29,7 +29,7 @@ use crate::{
     },
     error::{Error, Result},
     files::{Jobs, Spool},
-    host::{clock, random},
+    host::{self, clock, random},
     kube::{
         self, Client,
         kubeconfig::{self, Source},
@@ -97,7 +97,7 @@ pub(super) async fn telemetry(
     let directory = &settings.agent.state_dir;
     let options = (options, shared_state.now());
     if !mode.is_normal() {
-        return Telemetry::put_aside(directory, options, jobs).await;
+        return Telemetry::put_aside(directory, options, jobs);
     }
     let (opened, conditions) = Telemetry::open_listed(directory, options, jobs).await?;
     shared_state.show_all(&telemetry::CONDITIONS, conditions);
@@ -265,28 +265,56 @@ fn bracketed(host: &str) -> String {
     }
 }
 
-/// Source of the access to the cluster; `None` if none is configured and none is found.
-pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Source> {
-    let source = Source::choose(
+/// The cluster as far as its files can be read.
+#[derive(Debug)]
+pub(super) struct FoundCluster {
+    source: Source,
+    server: Option<String>,
+}
+
+impl FoundCluster {
+    /// Looks for it. Blocking.
+    pub(super) fn read(named: Option<&Path>, around: &Surroundings) -> Option<Self> {
+        let source = source(named, around)?;
+        // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
+        let server = kubeconfig::load(&source).ok().map(|cluster| cluster.server);
+        Some(Self { source, server })
+    }
+
+    /// Where its files cannot be read now: there is one, and the watch reads them again.
+    pub(super) fn unread(named: Option<&Path>, around: &Surroundings) -> Self {
+        Self {
+            source: chosen(named, around),
+            server: None,
+        }
+    }
+}
+
+fn chosen(named: Option<&Path>, around: &Surroundings) -> Source {
+    Source::choose(
         named.and_then(Path::to_str),
         around.kubernetes_host.as_deref(),
         around.kubernetes_port.as_deref(),
-    );
+    )
+}
+
+/// Source of the access to the cluster; `None` if none is configured and none is found. Blocking.
+pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Source> {
+    let source = chosen(named, around);
     match (&source, named) {
         (Source::Files(paths), None) if !paths.iter().any(|path| path.exists()) => None,
         (Source::Files(_) | Source::InCluster { .. }, _) => Some(source),
     }
 }
 
-/// The client of the cluster's API, where a cluster is configured or to be found.
+/// The client of the cluster's API, where a cluster was found.
 pub(super) fn cluster(
-    settings: &Settings,
+    found: Option<FoundCluster>,
     network: &Network,
     shared_state: &SharedState,
     (executor, jobs): (&Rc<LocalExecutor<'static>>, &Jobs),
 ) -> Option<Client> {
-    let named = settings.agent.kubeconfig.as_deref();
-    let Some(source) = source(named, &settings.surroundings) else {
+    let Some(FoundCluster { source, server }) = found else {
         let fix = "install k3s, or set a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration";
         let sentence = "no cluster is configured: only the host is reported";
         shared_state.report(
@@ -297,9 +325,7 @@ pub(super) fn cluster(
         );
         return None;
     };
-    // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
-    let server = kubeconfig::load(&source)
-        .map_or_else(|_| "not known yet".to_owned(), |cluster| cluster.server);
+    let server = server.unwrap_or_else(|| "not known yet".to_owned());
     shared_state.cluster.borrow_mut().server = Some(server);
     let settings = kube::Settings {
         source,
@@ -330,12 +356,13 @@ pub(super) fn external_labels(
 /// Makes registrations with the profile of this machine.
 pub(super) fn registrar(
     settings: &Settings,
+    host: host::facts::Facts,
     shared_state: &Rc<SharedState>,
     delegate: Option<&Delegate>,
 ) -> Rc<Registrar> {
     let registrar = Registrar::new(
         profile(settings),
-        PathBuf::from("/"),
+        (host, PathBuf::from("/")),
         Rc::clone(shared_state),
     );
     Rc::new(registrar.giving(delegate.map(Delegate::credential)))

@@ -4,7 +4,7 @@ use std::{rc::Rc, time::Duration};
 
 use smol::LocalExecutor;
 
-use super::parts::{self, Network};
+use super::parts::{self, FoundCluster, Network};
 use crate::{
     config::Settings,
     core::{link::DialFailure, secret::Secret, time::Wall},
@@ -62,8 +62,9 @@ pub fn with_cluster<T>(
     let shared_state = SharedState::new(clock::now);
     let network = Network::new(settings, Wall::default());
     let executor = Rc::new(LocalExecutor::new());
+    let named = settings.agent.kubeconfig.as_deref();
     let Some(client) = parts::cluster(
-        settings,
+        FoundCluster::read(named, &settings.surroundings),
         &network,
         &shared_state,
         (&executor, &Jobs::default()),

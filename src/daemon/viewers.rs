@@ -59,7 +59,9 @@ impl Agent {
     async fn serve_socket(&self, site: Rc<Site>) {
         let path = &self.settings.dashboard.socket;
         let server = self
-            .open("dashboard.socket", async || Server::on_socket(path))
+            .open("dashboard.socket", async || {
+                Server::on_socket(path, &self.jobs).await
+            })
             .await;
         server.serve(Rc::clone(&self.executor), site).await;
     }

@@ -9,8 +9,9 @@ use super::{
     site::Site, socket::Socket,
 };
 use crate::{
+    core::stall::Job,
     error::{Error, Result},
-    files,
+    files::{self, Jobs},
 };
 
 /// A way to the dashboard that is open. Dropping it closes it, and a socket's path goes with it.
@@ -31,9 +32,11 @@ enum Listener {
 
 impl Server {
     /// Listens at the path of a Unix socket. Its directory is made where it is missing. A socket that a dead agent left is replaced;
-    /// one on which somebody answers is not.
-    pub fn on_socket(path: &Path) -> Result<Self> {
-        let listener = Listener::Socket(Socket::bind(path)?);
+    /// one on which somebody answers is not. In the blocking pool: the path may be in the state directory, whose disk may hang.
+    pub async fn on_socket(path: &Path, jobs: &Jobs) -> Result<Self> {
+        let path = path.to_owned();
+        let bound = jobs.run(Job::Socket, move || Socket::bind(&path)).await;
+        let listener = Listener::Socket(bound.flatten()?);
         Ok(Self { listener })
     }
 

@@ -113,6 +113,13 @@ impl Jobs {
         GivenUp::Hung
     }
 
+    /// Waits until the state directory is known to hang.
+    pub async fn until_hung(&self) {
+        while !self.is_store_hung() {
+            Timer::after(LOOK_EVERY).await;
+        }
+    }
+
     /// Waits while the state directory does not answer.
     pub async fn until_answering(&self) {
         while self.is_store_hung() {
@@ -140,6 +147,21 @@ impl Jobs {
             None
         };
         done.or(late).await.ok_or_else(|| unanswered(job))
+    }
+
+    /// Does blocking work on files in the blocking pool, for as long as it takes: for what nothing can begin without. A condition says what is
+    /// waited for, and who waits goes on to serve and to listen for the end.
+    pub async fn run_to_end<T: Send + 'static>(
+        &self,
+        job: Job,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let begun = self.begin(job);
+        smol::unblock(move || {
+            let _begun = begun;
+            work()
+        })
+        .await
     }
 
     fn lock(&self) -> MutexGuard<'_, Running> {

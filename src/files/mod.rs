@@ -37,8 +37,12 @@ const NO_FILE: &str = ".touched";
 /// Comes back once the disk below `directory` answers, and writes nothing: a frozen file system holds up the removal even of a file that is
 /// not there, and a hung device the read of a block past the cache.
 pub fn touch(directory: &Path, small_file: &str) {
+    // A directory that is not there yet will be made in one that is.
+    let there = directory.ancestors().find(|place| place.is_dir());
     // Not there, or a read-only file system: it answered.
-    drop(std::fs::remove_file(directory.join(NO_FILE)));
+    drop(std::fs::remove_file(
+        there.unwrap_or(directory).join(NO_FILE),
+    ));
     drop(read_block(&directory.join(small_file)));
 }
 

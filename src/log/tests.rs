@@ -38,13 +38,8 @@ impl Written {
 
 fn logger(format: Format, level: LevelFilter) -> (Logger, Written) {
     let written = Written::default();
-    let logger = Logger::new(
-        format,
-        level,
-        clock,
-        Box::new(written.clone()),
-        Recent::default(),
-    );
+    let form = Form { format, level };
+    let logger = Logger::new(form, clock, Box::new(written.clone()), Recent::default());
     (logger, written)
 }
 
@@ -176,4 +171,16 @@ fn only_the_stream_that_systemd_named_is_the_journal() {
         "{}:{}",
         facts.st_dev, facts.st_ino
     ))));
+}
+
+#[test]
+fn a_logger_takes_the_form_of_the_settings_once_they_are_read() {
+    let (logger, written) = logger(Format::Plain, LevelFilter::Info);
+    say(&logger, Level::Debug, "pipeops_agent::link", "not heard");
+    logger.take_form(Form {
+        format: Format::Journal,
+        level: LevelFilter::Debug,
+    });
+    say(&logger, Level::Debug, "pipeops_agent::link", "heard");
+    assert_eq!(written.take(), "<7>heard\n");
 }

@@ -81,11 +81,27 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens what is there.
-    pub(super) fn open(directory: PathBuf, lock: Option<Flock<File>>, now: Wall) -> (Self, Loaded) {
+    /// Opens what is there. `report` gets what the small files say before anything is written, where an identity is among them.
+    pub(super) fn open(
+        directory: PathBuf,
+        lock: Option<Flock<File>>,
+        now: Wall,
+        report: impl FnOnce(Loaded),
+    ) -> (Self, Loaded) {
+        let clock = clock::read(&directory);
+        let notes = notes::read(&directory);
+        if let Ok(Some(identity)) = identity::read_file(&directory) {
+            report(Loaded {
+                // Not read yet, which is not the same as not there: the copy stands for both.
+                database: Some(identity.clone()),
+                file: Some(identity),
+                notes: notes.clone(),
+                clock,
+                conditions: Vec::new(),
+            });
+        }
         // What cannot be removed is tried again by the next start; it takes room and does no harm.
         drop(files::remove_unfinished(&directory));
-        let notes = notes::read(&directory);
         let reserve = Reserve::new(directory.clone());
         let mut disk = Self {
             database: Database::new(directory, &FORM, Some(reserve), now),
@@ -110,7 +126,7 @@ impl Disk {
             database,
             file,
             notes: disk.notes.clone(),
-            clock: clock::read(disk.directory()),
+            clock,
             conditions,
         };
         (disk, loaded)

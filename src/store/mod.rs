@@ -7,6 +7,10 @@
 use std::{fmt, path::PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use smol::{
+    channel::{Receiver, Sender},
+    future::FutureExt as _,
+};
 
 use crate::{
     core::{
@@ -109,6 +113,66 @@ pub struct Loaded {
     pub conditions: Vec<Condition>,
 }
 
+/// What was found on disk so far.
+#[derive(Debug)]
+enum Found {
+    /// What the small files say; the database is not open yet.
+    Files(Loaded),
+    /// Everything; the store is open.
+    Everything(Loaded),
+}
+
+/// A store that is being opened.
+#[derive(Debug)]
+pub struct Opening {
+    found: Receiver<Result<Found>>,
+    jobs: Jobs,
+}
+
+impl Opening {
+    /// Waits for what is on disk: for everything, or, where the disk hangs, for what the small files say about this agent. While they cannot be
+    /// read, and where there is no identity among them, it waits on: nobody knows then who this agent is.
+    pub async fn loaded(self) -> Result<Loaded> {
+        let files = match self.next().await? {
+            Found::Everything(loaded) => {
+                self.answered();
+                return Ok(loaded);
+            }
+            Found::Files(loaded) => loaded,
+        };
+        let hung = async {
+            self.jobs.until_hung().await;
+            Ok(Found::Files(files))
+        };
+        match self.next().or(hung).await? {
+            Found::Everything(loaded) => {
+                self.answered();
+                Ok(loaded)
+            }
+            Found::Files(loaded) => Ok(loaded),
+        }
+    }
+
+    /// The store is open, so its disk answers: nobody waits for the next look at it.
+    fn answered(&self) {
+        self.jobs.store_hangs(false);
+    }
+
+    /// Waits for everything.
+    async fn everything(self) -> Result<Loaded> {
+        loop {
+            if let Found::Everything(loaded) = self.next().await? {
+                return Ok(loaded);
+            }
+        }
+    }
+
+    async fn next(&self) -> Result<Found> {
+        let found = self.found.recv().await;
+        found.map_err(|_closed| Failure::Closed)?
+    }
+}
+
 /// The store's owner: closing it writes what is queued and ends the thread.
 #[derive(Debug)]
 pub struct Store {
@@ -126,23 +190,41 @@ impl Store {
     ///
     /// Fails only where another agent uses that directory, or no thread can be had. Everything else is a condition.
     pub async fn open(directory: impl Into<PathBuf>, now: Wall) -> Result<(Self, Loaded)> {
-        Self::open_listed(directory, now, Jobs::default()).await
+        let (store, opening) = Self::begin(directory, now, Jobs::default())?;
+        let late = async {
+            smol::Timer::after(ANSWER_DEADLINE).await;
+            Err(Failure::Slow.into())
+        };
+        let loaded = opening.everything().or(late).await?;
+        Ok((store, loaded))
     }
 
-    /// As [`Store::open`]; what the thread does stands in the list of `jobs`.
-    pub async fn open_listed(
-        directory: impl Into<PathBuf>,
-        now: Wall,
-        jobs: Jobs,
-    ) -> Result<(Self, Loaded)> {
+    /// Begins to open what is in `directory`, and waits for nothing: what is asked before it is open waits in the queue. What the thread does
+    /// stands in the list of `jobs`.
+    pub fn begin(directory: impl Into<PathBuf>, now: Wall, jobs: Jobs) -> Result<(Self, Opening)> {
         let directory = directory.into();
-        // Its failure shows again, and stays to be seen, when the files in it are opened.
-        drop(files::create_directory(&directory));
-        let lock = lock(&directory)?;
-        let open = move || Disk::open(directory, lock, now);
-        let job = Job::State;
-        let (thread, loaded) = Thread::start("store", Listed { jobs, job }, open).await?;
-        Ok((Self { thread }, loaded))
+        let open = move |found: &Sender<Result<Found>>| {
+            // There is room for both parts.
+            let report = |part| drop(found.try_send(part));
+            match locked(&directory) {
+                Ok(lock) => {
+                    let files = |loaded| report(Ok(Found::Files(loaded)));
+                    let (disk, loaded) = Disk::open(directory, lock, now, files);
+                    report(Ok(Found::Everything(loaded)));
+                    Some(disk)
+                }
+                Err(error) => {
+                    report(Err(error));
+                    None
+                }
+            }
+        };
+        let listed = Listed {
+            jobs: jobs.clone(),
+            job: Job::State,
+        };
+        let (thread, found) = Thread::start("store", listed, open)?;
+        Ok((Self { thread }, Opening { found, jobs }))
     }
 
     /// The way to the thread.
@@ -204,6 +286,16 @@ pub fn is_own_file(name: &str) -> bool {
     is_beside(DATABASE)
         || is_beside(telemetry::DATABASE)
         || [IDENTITY, CLOCK, disk::NOTES, reserve::FILE].contains(&name)
+}
+
+/// Makes the directory where it is missing, and locks it.
+fn locked(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
+    // Even the attempt to make what is there waits for a frozen disk.
+    if !directory.is_dir() {
+        // Its failure shows again, and stays to be seen, when the files in it are opened.
+        drop(files::create_directory(directory));
+    }
+    lock(directory)
 }
 
 /// Two agents on one directory would each undo what the other writes. The lock goes with the process, however that ends.

@@ -16,6 +16,8 @@ use crate::{
 
 /// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card, so the last of 64 waits 3 s.
 const QUEUE: usize = 64;
+/// Parts in which a thread reports what it finds while it opens.
+const FINDINGS: usize = 2;
 /// Deadline of a call. A disk that hangs (a dying card, a network file system) holds the thread,
 /// not the caller.
 pub(super) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -78,39 +80,31 @@ impl<T> fmt::Debug for Thread<T> {
 }
 
 impl<T: Owned + 'static> Thread<T> {
-    /// Starts a thread that opens what it owns, and waits until that is done.
-    pub(super) async fn start<L: Send + 'static>(
+    /// Starts a thread that opens what it owns, and reports what it finds meanwhile, in [`FINDINGS`] parts at most. What is asked before it is
+    /// open waits in the queue. The thread ends where nothing can be opened.
+    pub(super) fn start<L: Send + 'static>(
         name: &str,
         listed: Listed,
-        open: impl FnOnce() -> (T, L) + Send + 'static,
-    ) -> Result<(Self, L)> {
+        open: impl FnOnce(&Sender<L>) -> Option<T> + Send + 'static,
+    ) -> Result<(Self, Receiver<L>)> {
         let (orders, queue) = bounded(QUEUE);
-        let (loaded, first) = bounded(1);
+        let (report, found) = bounded(FINDINGS);
         let jobs = listed.jobs.clone();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 let begun = listed.jobs.begin(listed.job);
-                let (mut owned, found) = open();
-                drop(begun);
-                // Nobody waits any more where the opener gave up: then the queue is closed too.
-                drop(loaded.send_blocking(found));
-                run(&mut owned, &queue, &listed);
+                let opened = open(&report);
+                drop((begun, report));
+                if let Some(mut owned) = opened {
+                    run(&mut owned, &queue, &listed);
+                }
             })
             .map_err(|error| {
                 Error::new(format!("cannot start the {name} thread")).because(&error)
             })?;
-        let thread = Self {
-            post: Post { orders, jobs },
-            thread,
-        };
-        let loaded = async { first.recv().await.ok() }
-            .or(expired(ANSWER_DEADLINE))
-            .await;
-        let Some(loaded) = loaded else {
-            return Err(Failure::Slow.into());
-        };
-        Ok((thread, loaded))
+        let post = Post { orders, jobs };
+        Ok((Self { post, thread }, found))
     }
 
     /// The way to the thread.
@@ -211,9 +205,4 @@ fn run<T: Owned>(owned: &mut T, queue: &Receiver<Order<T>>, listed: &Listed) {
         }
     }
     owned.close();
-}
-
-async fn expired<T>(deadline: Duration) -> Option<T> {
-    smol::Timer::after(deadline).await;
-    None
 }

@@ -11,6 +11,7 @@ use crate::core::{
     event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     link::Standing,
+    stall::Stage,
     time::{Mono, Now, Wall},
 };
 use crate::host::random;
@@ -143,6 +144,8 @@ pub struct SharedState {
     pub host: Cell<HostView>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
+    /// Whether everything runs already; written by the daemon.
+    pub stage: Cell<Stage>,
     /// Time when the doctor looked at this machine; written by whoever asks it.
     pub examined: Cell<Option<Mono>>,
 }
@@ -162,6 +165,7 @@ impl SharedState {
             host: Cell::default(),
             accepts: RefCell::default(),
             accept_errors: Cell::default(),
+            stage: Cell::default(),
             examined: Cell::default(),
         }
     }

@@ -12,6 +12,7 @@ use pipeops_agent::{
     dashboard::{
         Answering, Answers, Asked, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
     },
+    files::Jobs,
     host::clock,
     wire::{
         api::{AccessChange, AccessReport, AccessWish, Refusal, SessionReport, Status},
@@ -117,12 +118,16 @@ fn site() -> Rc<Site> {
     Rc::new(Site::new(answers, Role::Anonymous, Rc::new(Hub::new(0))))
 }
 
+fn on_socket(path: &Path) -> pipeops_agent::error::Result<Server> {
+    block_on(Server::on_socket(path, &Jobs::default()))
+}
+
 /// Runs `conversation` against a server at `agent.sock` in a directory of its own.
 fn with_server<F: Future<Output = ()>>(conversation: impl FnOnce(Rc<Path>, Rc<Serving>) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let path: Rc<Path> = directory.path().join("run/agent.sock").into();
     let executor = Rc::new(LocalExecutor::new());
-    let server = Server::on_socket(&path).unwrap();
+    let server = on_socket(&path).unwrap();
     let serving = server.serve(Rc::clone(&executor), site());
     let task = executor.spawn(async move { match serving.await {} });
     let serving = Rc::new(Cell::new(Some(task)));
@@ -468,15 +473,15 @@ fn the_socket_of_a_dead_agent_is_replaced_and_that_of_a_living_one_is_not() {
     let path = directory.path().join("agent.sock");
     // The listener is gone and its path is left, as after kill -9.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let living = Server::on_socket(&path).unwrap();
-    let error = Server::on_socket(&path).unwrap_err();
+    let living = on_socket(&path).unwrap();
+    let error = on_socket(&path).unwrap_err();
     assert!(
         error.sentence().contains("another agent answers"),
         "{error}"
     );
     assert!(error.fix.is_some());
     drop(living);
-    drop(Server::on_socket(&path).unwrap());
+    drop(on_socket(&path).unwrap());
     assert!(!path.exists());
 }
 
@@ -485,13 +490,13 @@ fn what_is_not_a_socket_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     pipeops_agent::files::replace(&path, b"mine", 0o600).unwrap();
-    let error = Server::on_socket(&path).unwrap_err();
+    let error = on_socket(&path).unwrap_err();
     assert!(error.sentence().contains("something else"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     let missing = directory.path().join("no/such/agent.sock");
-    assert!(Server::on_socket(&missing).is_err());
+    assert!(on_socket(&missing).is_err());
     let long = directory.path().join("x".repeat(120));
-    let error = Server::on_socket(&long).unwrap_err();
+    let error = on_socket(&long).unwrap_err();
     assert!(error.fix.is_some_and(|fix| fix.contains("100 characters")));
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::roughly;
+use crate::core::stall::Stage;
 
 /// Nothing is wrong.
 pub const OK: &str = "everything works";
@@ -80,17 +81,23 @@ pub fn rights_missing(named: &str) -> String {
 }
 
 /// The disk of the state directory does not answer.
-pub fn store_hung(directory: &str) -> String {
-    format!(
-        "the disk of {directory} does not answer: calls that are written into the audit first are refused; the link and plain reads go on"
-    )
+pub fn store_hung(directory: &str, stage: Stage) -> String {
+    let effect = match stage {
+        Stage::Starting => "the agent waits for it before it links",
+        Stage::Running => {
+            "calls that are written into the audit first are refused; the link and plain reads go on"
+        }
+    };
+    format!("the disk of {directory} does not answer: {effect}")
 }
 
 /// The disk of other files does not answer.
-pub fn files_hung(named: &str) -> String {
-    format!(
-        "the disk does not answer: {named} cannot be read; the agent goes on with what it has read before"
-    )
+pub fn files_hung(named: &str, stage: Stage) -> String {
+    let effect = match stage {
+        Stage::Starting => "the agent waits for it before it links",
+        Stage::Running => "the agent goes on with what it has read before",
+    };
+    format!("the disk does not answer: {named} cannot be read; {effect}")
 }
 
 /// More than one thing is wrong.

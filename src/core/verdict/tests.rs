@@ -140,6 +140,7 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
 /// Every sentence of the verdict: `UPDATE_EXPECT=1 cargo test --lib core::verdict` writes the file.
 #[test]
 fn every_sentence_is_in_the_snapshot() {
+    use crate::core::stall::Stage::{Running, Starting};
     use sentences::{
         CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, STATS_UNREAD, and_more, cluster_refused,
         cluster_silent, cluster_unreachable, cluster_unwatched, files_hung, link_down, link_held,
@@ -177,8 +178,10 @@ fn every_sentence_is_in_the_snapshot() {
             machine_problems(2, "Space on the disk", "94 % used"),
         ),
         ("access.rbac", rights_missing("ServiceAccount pipeops-cp")),
-        ("store.hung", store_hung("/var/lib/pipeops-agent")),
-        ("files.hung", files_hung("the kubeconfig")),
+        ("store.hung", store_hung("/var/lib/pipeops-agent", Starting)),
+        ("store.hung", store_hung("/var/lib/pipeops-agent", Running)),
+        ("files.hung", files_hung("the settings", Starting)),
+        ("files.hung", files_hung("the kubeconfig", Running)),
         ("several", and_more(&silent, 1)),
         ("several", and_more(&silent, 2)),
     ];

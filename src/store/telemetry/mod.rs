@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use smol::{channel::Sender, future::FutureExt as _};
+
 use crate::{
     core::{
         event::{Event, LogLine},
@@ -19,7 +21,7 @@ use crate::{
     files::Jobs,
     store::{
         Failure,
-        thread::{Listed, Post, Thread},
+        thread::{ANSWER_DEADLINE, Listed, Post, Thread},
     },
 };
 
@@ -87,29 +89,42 @@ impl Telemetry {
         Self::open_listed(directory, (options, now), Jobs::default()).await
     }
 
-    /// As [`Telemetry::open`]; what the thread does stands in the list of `jobs`.
+    /// As [`Telemetry::open`]; what the thread does stands in the list of `jobs`. Nobody waits for a disk that hangs: then what is asked waits in
+    /// the queue, and the conditions come with the first [`Handle::tend`].
     pub async fn open_listed(
         directory: impl Into<PathBuf>,
         (options, now): (Options, Now),
         jobs: Jobs,
     ) -> Result<(Self, Vec<Condition>)> {
         let directory = directory.into();
-        let open = move || Archive::open(directory, options, now);
-        let job = Job::Telemetry;
-        let (thread, conditions) = Thread::start("telemetry", Listed { jobs, job }, open).await?;
-        Ok((Self { thread }, conditions))
+        let open = move |found: &Sender<Vec<Condition>>| {
+            let (archive, conditions) = Archive::open(directory, options, now);
+            drop(found.try_send(conditions));
+            Some(archive)
+        };
+        let listed = Listed {
+            jobs: jobs.clone(),
+            job: Job::Telemetry,
+        };
+        let (thread, found) = Thread::start("telemetry", listed, open)?;
+        let found = async { found.recv().await.unwrap_or_default() };
+        let hung = async {
+            jobs.give_up(ANSWER_DEADLINE).await;
+            Vec::new()
+        };
+        Ok((Self { thread }, found.or(hung).await))
     }
 
     /// Opens nothing: each query is told that, and what is on disk stays as it is.
-    pub async fn put_aside(
+    pub fn put_aside(
         directory: impl Into<PathBuf>,
         (options, now): (Options, Now),
         jobs: Jobs,
     ) -> Result<Self> {
         let directory = directory.into();
-        let open = move || (Archive::put_aside(directory, options, now), ());
+        let open = move |_: &Sender<()>| Some(Archive::put_aside(directory, options, now));
         let job = Job::Telemetry;
-        let (thread, ()) = Thread::start("telemetry", Listed { jobs, job }, open).await?;
+        let (thread, _) = Thread::start("telemetry", Listed { jobs, job }, open)?;
         Ok(Self { thread })
     }
 

@@ -62,6 +62,24 @@ pub fn status(
     }
 }
 
+/// What is known while the agent starts: how it is, and nothing about this machine.
+pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
+    let verdict = verdict(shared_state);
+    let link = shared_state.link.borrow();
+    let uptime = shared_state.now().mono.since(shared_state.started().mono);
+    Status {
+        summary: verdict.sentence.clone(),
+        version: version.to_owned(),
+        started: api::stamp(shared_state.started().wall),
+        uptime_s: uptime.as_secs(),
+        conditions: shared_state.with_conditions(api::conditions),
+        readiness: shared_state.with_conditions(|list| readiness(list, &verdict, &link)),
+        link: shape_of_link(&link),
+        verdict: verdict.into(),
+        ..Status::default()
+    }
+}
+
 /// The state of everything: the one verdict that everything shows.
 pub fn verdict(shared_state: &SharedState) -> Verdict {
     let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());

@@ -68,9 +68,12 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Reads what does not change; `root` is `/`, or a captured tree.
-    pub fn new(profile: Profile, root: PathBuf, shared_state: Rc<SharedState>) -> Self {
-        let host = host::Facts::read(&root);
+    /// Facts of this machine: `host` is what does not change, `root` where the rest is read: `/`, or a captured tree.
+    pub fn new(
+        profile: Profile,
+        (host, root): (host::Facts, PathBuf),
+        shared_state: Rc<SharedState>,
+    ) -> Self {
         Self {
             profile,
             host,

@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, rc::Rc, time::Duration};
 
-use smol::{Timer, future::FutureExt as _};
+use smol::{
+    Timer,
+    future::{self, FutureExt as _},
+};
 
 use crate::{
     core::{
@@ -19,28 +22,32 @@ const TOUCH_EVERY: Duration = Duration::from_secs(3);
 /// Interval between looks while a job is under way.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches until it is dropped. `directory` is the state directory.
+/// Watches until it is dropped. `directory` is the state directory, as soon as it is known.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>) {
+pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<SharedState>) {
     let mut stalls = Stalls::default();
     let mut touch = None;
-    let name = directory.display().to_string();
+    let shown = directory.as_ref().map(|directory| directory.display());
+    let name = shown.map(|name| name.to_string()).unwrap_or_default();
     let look = |stalls: &mut Stalls| {
         let found = stalls.look(&jobs.running(), shared_state.now().mono);
         tell(&found, &jobs, &name, &shared_state);
         found
     };
     loop {
-        let mut touched = touch.take().unwrap_or_else(|| {
-            let (begun, directory) = (jobs.begin(Job::Touch), directory.clone());
-            smol::unblock(move || {
+        let mut touched = touch.take().or_else(|| {
+            let (begun, directory) = (jobs.begin(Job::Touch), directory.clone()?);
+            Some(smol::unblock(move || {
                 let _begun = begun;
                 files::touch(&directory, IDENTITY);
-            })
+            }))
         });
         look(&mut stalls);
         let is_touched = async {
-            (&mut touched).await;
+            match &mut touched {
+                Some(touched) => touched.await,
+                None => future::pending().await,
+            }
             true
         };
         let later = async {
@@ -48,7 +55,7 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>
             false
         };
         if !is_touched.or(later).await {
-            touch = Some(touched);
+            touch = touched;
             continue;
         }
         // What was held up is told to go on at once.
@@ -64,7 +71,7 @@ pub async fn watch(jobs: Jobs, directory: PathBuf, shared_state: Rc<SharedState>
 
 fn tell(found: &Found, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
     jobs.store_hangs(found.is_store_hung);
-    let holding = found.conditions(directory);
+    let holding = found.conditions(directory, shared_state.stage.get());
     for id in CONDITIONS {
         match holding.iter().find(|(held, _)| *held == id) {
             Some((_, sentence)) => {

@@ -123,8 +123,10 @@ fn in_own_mounts(test: &str) -> Option<String> {
     }
     let directory = tempfile::tempdir().unwrap();
     let told = said(again(test, directory.path(), &MOUNTS));
-    for figure in told.lines().filter(|line| line.starts_with("figure: ")) {
-        println!("{figure}");
+    // The first one stands behind the name of the test.
+    let figures = told.lines().filter_map(|line| line.split_once("figure: "));
+    for (_, figure) in figures {
+        println!("figure: {figure}");
     }
     assert!(told.contains("1 passed"), "{told}");
     Some(told)
@@ -295,6 +297,138 @@ fn hang_at_ten_moments(directory: &Path) {
         "figure: {} writes acknowledged around 10 hangs, none lost",
         acknowledged.len()
     );
+}
+
+#[test]
+fn a_start_on_a_disk_that_hangs_shows_the_page_and_links_as_who_it_was() {
+    const TEST: &str = "hang::a_start_on_a_disk_that_hangs_shows_the_page_and_links_as_who_it_was";
+    match std::env::var_os(CHILD) {
+        Some(directory) => start_on_a_hung_disk(Path::new(&directory)),
+        None => drop(in_own_mounts(TEST)),
+    }
+}
+
+fn start_on_a_hung_disk(directory: &Path) {
+    let disk = Disk::new(directory);
+    let mut bench = Bench::new(&disk.path().join("state"));
+
+    // Nobody knows who this agent is: it shows the page and waits.
+    let frozen = disk.freeze();
+    let page = started(&mut bench);
+    println!("figure: from the start on a disk that hangs to the page: {page:.1?}");
+    assert!(page < AT_ONCE, "{page:?}");
+    bench.agent.until_condition(HUNG, LONG);
+    let told = frozen.lasts();
+    println!("figure: from the start on a disk that hangs to the condition: {told:.1?}");
+    assert!(told < TOLD_WITHIN, "{told:?}");
+    tells_what_it_waits_for(&bench);
+    let (_, printed) = bench.agent.cli(&["status"]);
+    assert!(printed.contains("dmesg"), "{printed}");
+    assert_eq!(bench.plane.sessions().len(), 0);
+    assert!(bench.is_hung(), "the disk hangs for {:?}", frozen.lasts());
+    drop(frozen);
+    let (me, took) = timed(|| bench.agent.until("it links", LONG, linked_as));
+    println!("figure: from the thaw to the link of a new agent: {took:.1?}");
+    assert_eq!(bench.write("before").0, 404);
+    bench.agent.kill();
+
+    // The small file with its identity can be read, and nothing can be written.
+    let frozen = disk.freeze();
+    started(&mut bench);
+    let again = bench.agent.until("it links", LONG, linked_as);
+    let took = frozen.lasts();
+    println!("figure: from the start on a disk that hangs to the link: {took:.1?}");
+    assert_eq!(again, me);
+    assert_eq!(bench.ask("GET", "/version").0, 200);
+    let (code, text) = bench.write("while");
+    assert_eq!(code, 503, "{text}");
+    assert!(text.contains("the disk does not answer"), "{text}");
+    assert!(bench.is_hung(), "the disk hangs for {:?}", frozen.lasts());
+    drop(frozen);
+    until("a write works", LONG, || {
+        (bench.write("after").0 == 404).then_some(())
+    });
+    let rows = until("the audit answers", LONG, || {
+        let (code, body) = bench.agent.get("/api/v1/changes")?;
+        (code == 200).then_some(body)
+    });
+    for name in ["before", "after"] {
+        assert!(rows.contains(&format!("configmaps/{name}")), "{rows}");
+    }
+    bench.agent.until("no condition is left", LONG, |status| {
+        let left = status["conditions"].as_array()?;
+        let is_ours = |it: &serde_json::Value| it["id"].as_str().unwrap().starts_with("store.");
+        (!left.iter().any(is_ours)).then_some(())
+    });
+    assert_eq!(bench.agent.status()["agent_id"], me);
+    assert_eq!(bench.plane.violations(), Vec::<String>::new());
+    assert!(bench.agent.stop().success());
+}
+
+/// Starts it; returns the time until there is a page.
+fn started(bench: &mut Bench) -> Duration {
+    let begun = clock();
+    bench.agent.start();
+    until("the page", LONG, || {
+        bench.agent.get("/").filter(|(code, _)| *code == 200)
+    });
+    clock() - begun
+}
+
+fn linked_as(status: &serde_json::Value) -> Option<serde_json::Value> {
+    (status["link"]["state"] == "ready").then(|| status["agent_id"].clone())
+}
+
+/// A start that is held up says so everywhere, and the service manager hears that it is alive.
+fn tells_what_it_waits_for(bench: &Bench) {
+    const SENTENCE: &str = "the agent waits for it before it links";
+    let (code, ready) = bench.agent.get("/readyz").unwrap();
+    assert_eq!(code, 503, "{ready}");
+    assert!(ready.contains(SENTENCE), "{ready}");
+    let (_, page) = bench.agent.get("/").unwrap();
+    assert!(page.contains(SENTENCE) && page.contains("dmesg"), "{page}");
+    let (code, refusal) = bench.agent.get("/api/v1/changes").unwrap();
+    assert_eq!(code, 503, "{refusal}");
+    let mut told = String::new();
+    until("READY=1, STATUS= and signs of life", LONG, || {
+        told += &bench.told().join("\n");
+        let is_told = |word| told.contains(word);
+        ["READY=1", SENTENCE, "WATCHDOG=1"]
+            .into_iter()
+            .all(is_told)
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_start_waits_for_settings_that_cannot_be_read_and_ends_when_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&folder.path().join("state"));
+    // Whoever reads it waits until somebody writes.
+    let settings = bench.agent.folder().join("config.toml");
+    let hang = || {
+        std::fs::remove_file(&settings).unwrap();
+        nix::unistd::mkfifo(&settings, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    };
+    hang();
+    started(&mut bench);
+    let condition = bench.agent.until_condition("files.hung", LONG);
+    let sentence = condition["sentence"].as_str().unwrap();
+    assert!(sentence.contains("the settings"), "{sentence}");
+    tells_what_it_waits_for(&bench);
+    assert_eq!(bench.plane.sessions().len(), 0);
+    put(
+        &settings,
+        "[agent]\nheartbeat_interval_connected = \"6s\"\n",
+    );
+    let ((), took) = timed(|| drop(bench.agent.until("it links", LONG, linked_as)));
+    println!("figure: from settings that can be read to the link: {took:.1?}");
+    assert!(bench.agent.stop().success());
+
+    hang();
+    started(&mut bench);
+    assert!(bench.agent.stop().success());
+    assert!(!bench.agent.log().contains("panicked"));
 }
 
 #[test]
