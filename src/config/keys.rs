@@ -75,29 +75,29 @@ const PLAIN: Key = Key {
 pub const SECTIONS: &[(&str, &str)] = &[
     (
         "pipeops",
-        "The control plane and how this cluster introduces itself to it.",
+        "The control plane, and this cluster's name and labels there.",
     ),
     ("agent", "The agent itself."),
     (
         "access",
         "What the control plane may do with the cluster. It cannot change this section.",
     ),
-    ("telemetry", "What is measured and how long it is kept."),
+    ("telemetry", "Measurements and their retention."),
     (
         "telemetry.remote_write",
-        "A receiver of samples beside the control plane, by Prometheus' remote write: Prometheus, VictoriaMetrics, Mimir, Thanos or a service.",
+        "A receiver of samples in addition to the control plane, by Prometheus' remote write: Prometheus, VictoriaMetrics, Mimir, Thanos or a hosted service.",
     ),
     (
         "dashboard",
-        "The socket that the command line speaks to, and the port for browsers and a Prometheus.",
+        "The socket of the command line, and the port for browsers and Prometheus.",
     ),
     (
         "notify",
-        "Somebody who is told when something begins to be wrong, and when it is over.",
+        "Notifications when a condition begins and ends.",
     ),
     (
         "keeper",
-        "The helper that works as root. It reads this section itself, from files that nobody else can change.",
+        "The root helper. It reads this section itself, and only from files that no other user can change.",
     ),
     (
         "k3s",
@@ -113,7 +113,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "tls",
-        "How the control plane proves who it is, and how the agent does.",
+        "Trusted CA certificates and the client certificate.",
     ),
     ("log", "Log lines."),
 ];
@@ -135,46 +135,46 @@ keys! {
     TOKEN = {
         path: "pipeops.token",
         secrecy: Secrecy::Hidden,
-        doc: "The token that the control plane gave for this cluster. Better in a file of its own: see token_file.",
+        doc: "Token from the control plane for this cluster. Prefer a separate file: see token_file.",
     }
     TOKEN_FILE = {
         path: "pipeops.token_file",
         kind: Kind::Path,
-        doc: "File that holds the token. It is read again when it changes, so a new token needs no restart.",
+        doc: "File with the token. It is reloaded when it changes, so a new token needs no restart.",
     }
     CLUSTER_NAME = {
         path: "pipeops.cluster_name",
-        doc: "Name of this cluster at the control plane. Without it: the name of the host.",
+        doc: "Name of this cluster at the control plane. Default: the host name.",
     }
     AGENT_ID = {
         path: "pipeops.agent_id",
-        doc: "Id of this agent. Without it: a random one is made at the first start and kept.",
+        doc: "Id of this agent. Default: a random one, generated at the first start and stored.",
     }
     ALLOW_PLAINTEXT = {
         path: "pipeops.allow_plaintext",
         kind: Kind::Flag,
         default: Some("false"),
-        doc: "Accept an unencrypted control plane on another machine. Whoever can read the network then reads the token.",
+        doc: "Accept an unencrypted control plane on another machine. Anyone who can read the network traffic can then read the token.",
     }
     GATEWAYS = {
         path: "pipeops.gateways",
-        doc: "Gateways in private networks that the control plane may name: wss://gateway.lan:8443, with commas between them. Without it a gateway is encrypted and has a public address, or is like api_url in both.",
+        doc: "Gateways in private networks that the control plane may name: wss://gateway.lan:8443, with commas between them. Any other gateway must be encrypted and have a public address, or be like api_url in both.",
     }
     PROXY = {
         path: "pipeops.proxy",
         secrecy: Secrecy::Password,
         older_names: &["HTTPS_PROXY", "https_proxy"],
-        doc: "HTTP proxy (CONNECT) on the way to the control plane and to a receiver of samples: http://[user:password@]host:port. Without it: a direct connection.",
+        doc: "HTTP proxy (CONNECT) for connections to the control plane and to a receiver of samples: http://[user:password@]host:port. Default: a direct connection.",
     }
     NO_PROXY = {
         path: "pipeops.no_proxy",
         older_names: &["NO_PROXY", "no_proxy"],
-        doc: "Hosts that are reached without the proxy: names, .domains, addresses and networks with commas between them; * is all.",
+        doc: "Hosts to connect to without the proxy: names, .domains, addresses and networks with commas between them; * means all.",
     }
     SERVER_IP = {
         path: "pipeops.server_ip",
         kind: Kind::Ip,
-        doc: "Address that is reported as this server's. Without it: the local address of the link. No third party is asked.",
+        doc: "Address of this server that is reported to the control plane. Default: the local address of the link. No third party is asked.",
     }
     REGION = {
         path: "pipeops.region",
@@ -191,13 +191,13 @@ keys! {
         kind: Kind::Path,
         default: Some("/var/lib/pipeops-agent"),
         older_names: &["PIPEOPS_STATE_DIR"],
-        doc: "Where the agent keeps its identity, its journal and large answers on their way.",
+        doc: "Directory for the identity, the databases and the temporary files of large responses.",
     }
     KUBECONFIG = {
         path: "agent.kubeconfig",
         kind: Kind::Path,
         older_names: &["KUBECONFIG"],
-        doc: "How the cluster is reached. Without it: /etc/rancher/k3s/k3s.yaml, then the service account of the pod; where neither exists the agent runs without a cluster until one comes.",
+        doc: "Kubeconfig of the cluster. Default: /etc/rancher/k3s/k3s.yaml, then the service account of the Pod; if neither exists, the agent runs without a cluster until one appears.",
     }
     LABELS = {
         path: "agent.labels",
@@ -208,157 +208,157 @@ keys! {
         path: "agent.heartbeat_interval_connected",
         kind: Kind::Time { min_s: 5, max_s: 600 },
         default: Some("30s"),
-        doc: "Time between heartbeats while the link is ready.",
+        doc: "Interval between heartbeats while the link is up.",
     }
     HEARTBEAT_RECONNECTING = {
         path: "agent.heartbeat_interval_reconnecting",
         kind: Kind::Time { min_s: 5, max_s: 600 },
         default: Some("60s"),
-        doc: "Has no effect: heartbeats are sent on a ready link only. Accepted so that older files load.",
+        doc: "Has no effect: heartbeats are only sent while the link is up. Accepted so that older files load.",
     }
     HEARTBEAT_DISCONNECTED = {
         path: "agent.heartbeat_interval_disconnected",
         kind: Kind::Time { min_s: 5, max_s: 600 },
         default: Some("15s"),
-        doc: "Has no effect: heartbeats are sent on a ready link only. Accepted so that older files load.",
+        doc: "Has no effect: heartbeats are only sent while the link is up. Accepted so that older files load.",
     }
     NAMESPACE = {
         path: "agent.namespace",
         default: Some("pipeops-system"),
-        doc: "Namespace of what the agent has in the cluster: its accounts and its Lease. `pipeops-agent rbac` makes it.",
+        doc: "Namespace of the agent's objects in the cluster: its service accounts and its Lease. `pipeops-agent rbac` creates it.",
     }
     GO_STATE_NAMESPACE = {
         path: "agent.go_state_namespace",
         default: Some("pipeops-system"),
         older_names: &["PIPEOPS_STATE_NAMESPACE", "PIPEOPS_POD_NAMESPACE"],
-        doc: "Namespace in which the Go agent keeps its ConfigMap pipeops-agent-state, from which an existing installation is taken over.",
+        doc: "Namespace of the Go agent's ConfigMap pipeops-agent-state, from which an existing installation is taken over.",
     }
     LEVEL = {
         path: "access.level",
         kind: Kind::Choice(&["full", "managed", "read-only", "off"]),
         default: Some("managed"),
-        doc: "What the control plane may reach in the cluster. managed: reads without the Secrets of others, and changes in namespaces labelled pipeops.io/managed=true; read-only: reads without Secrets; full: whatever the cluster permits; off: nothing. `pipeops-agent access` can make it stricter at any time.",
+        doc: "What the control plane may do in the cluster. managed: read everything except Secrets, and change namespaces with the label pipeops.io/managed=true; read-only: read everything except Secrets; full: whatever the cluster permits; off: nothing. `pipeops-agent access` can make it stricter at any time.",
     }
     POD_SECURITY = {
         path: "access.pod_security",
         kind: Kind::Choice(&["privileged", "baseline", "restricted"]),
         default: Some("baseline"),
-        doc: "The Pod Security Standard that a managed namespace must enforce at least. privileged: none is asked for.",
+        doc: "Minimum Pod Security Standard that a managed namespace must enforce. privileged: none.",
     }
     EXPOSE = {
         path: "access.expose",
         kind: Kind::Words(Expose::TYPES),
-        doc: "Types of Services that the control plane may make in managed namespaces although they open ports of the nodes. Without it none of them. Apply what `pipeops-agent rbac --expose` prints as well.",
+        doc: "Types of Services that the control plane may create in managed namespaces although they open ports of the nodes. Default: none. Also apply the output of `pipeops-agent rbac --expose`.",
     }
     SHARE_TOKEN = {
         path: "access.share_token",
         kind: Kind::Flag,
         default: Some("false"),
-        doc: "Give a control plane that insists on it a short-lived token of a narrow account.",
+        doc: "Give the control plane a short-lived token of an account with few rights, for control planes that require one.",
     }
     FOREIGN_TOKENS = {
         path: "access.foreign_tokens",
         kind: Kind::Flag,
         default: Some("false"),
-        doc: "Accept requests that bring an Authorization of their own.",
+        doc: "Accept requests with an Authorization header of their own.",
     }
     TELEMETRY_INTERVAL = {
         path: "telemetry.interval",
         kind: Kind::Time { min_s: 5, max_s: 300 },
         default: Some("15s"),
-        doc: "Time between two samples of the host.",
+        doc: "Interval between samples of the host.",
     }
     TELEMETRY_DISK_MAX = {
         path: "telemetry.disk_max",
         kind: Kind::Bytes { min: 8_000_000 },
         default: Some("256MB"),
-        doc: "Disk space that samples may take; the oldest and finest are thinned out first.",
+        doc: "Disk space for samples; the oldest of the finest resolution are deleted first.",
     }
     REMOTE_WRITE_URL = {
         path: "telemetry.remote_write.url",
-        doc: "Where all samples are sent, the past after an outage too: https://host[:port]/path, with the path that the receiver documents. http is accepted for this machine only, unless allow_plaintext is true. Without it: samples stay here and at the control plane.",
+        doc: "URL to which all samples are sent, including those of an outage: https://host[:port]/path, with the path that the receiver documents. http is accepted for this machine only, unless allow_plaintext is true. Default: samples stay on this machine and at the control plane.",
     }
     REMOTE_WRITE_BEARER_TOKEN_FILE = {
         path: "telemetry.remote_write.bearer_token_file",
         kind: Kind::Path,
-        doc: "File with the token that the receiver wants. It is read again when it changes.",
+        doc: "File with the token for the receiver. It is reloaded when it changes.",
     }
     REMOTE_WRITE_USERNAME = {
         path: "telemetry.remote_write.username",
-        doc: "User name for a receiver that wants one; needs password_file.",
+        doc: "User name for the receiver; needs password_file.",
     }
     REMOTE_WRITE_PASSWORD_FILE = {
         path: "telemetry.remote_write.password_file",
         kind: Kind::Path,
-        doc: "File with the password of username. It is read again when it changes.",
+        doc: "File with the password of username. It is reloaded when it changes.",
     }
     REMOTE_WRITE_LABELS = {
         path: "telemetry.remote_write.labels",
         kind: Kind::Labels,
-        doc: "Labels of every series there, beside instance (the name of the host) and agent_id, which they may replace; an empty text takes one away. In the environment: site=berlin,rack=4.",
+        doc: "Labels of every series at the receiver, in addition to instance (the host name) and agent_id, which they may replace; an empty value removes one. In the environment: site=berlin,rack=4.",
     }
     REMOTE_WRITE_ALLOW_PLAINTEXT = {
         path: "telemetry.remote_write.allow_plaintext",
         kind: Kind::Flag,
         default: Some("false"),
-        doc: "Accept an unencrypted receiver on another machine. Whoever can read the network then reads the samples and what the receiver is shown for a password.",
+        doc: "Accept an unencrypted receiver on another machine. Anyone who can read the network traffic can then read the samples and the password or token.",
     }
     SOCKET = {
         path: "dashboard.socket",
         kind: Kind::Path,
-        doc: "Unix socket that the command line asks. Without it: /run/pipeops-agent/agent.sock as root, in the runtime folder of the user otherwise, in agent.state_dir where that is set.",
+        doc: "Unix socket of the agent, which the command line connects to. Default: /run/pipeops-agent/agent.sock as root, otherwise in the user's runtime directory, or in agent.state_dir if that is set.",
     }
     LISTEN = {
         path: "dashboard.listen",
         kind: Kind::Address,
         default: Some("127.0.0.1:7480"),
-        doc: "Address where a browser finds the dashboard and a Prometheus /metrics; off: nowhere but on the socket. At an address that other machines reach (0.0.0.0:7480 is all) it is encrypted, and shows nothing without a login: pipeops-agent dashboard expose.",
+        doc: "Address of the dashboard and of /metrics for Prometheus; off: on the socket only. On an address that other machines can reach (0.0.0.0:7480 means all addresses) it uses TLS and requires a login: see pipeops-agent dashboard expose.",
     }
     DASHBOARD_NAMES = {
         path: "dashboard.names",
-        doc: "Names under which other machines ask for the dashboard, with commas between them: box.example. Its host name, that with .local, and the names of dashboard.cert_file are known.",
+        doc: "Additional names of the dashboard for other machines, with commas between them: box.example. The host name, with and without .local, and the names in dashboard.cert_file are always accepted.",
     }
     DASHBOARD_CERT_FILE = {
         path: "dashboard.cert_file",
         kind: Kind::Path,
-        doc: "PEM file of the certificate, with its chain, that the dashboard shows where other machines reach it; needs key_file, and is read again when it changes. Without it: one that it makes for itself, with the fingerprint in pipeops-agent status.",
+        doc: "PEM file with the certificate of the dashboard for other machines, including its chain; needs key_file, and is reloaded when it changes. Default: a self-signed certificate, whose fingerprint pipeops-agent status shows.",
     }
     DASHBOARD_KEY_FILE = {
         path: "dashboard.key_file",
         kind: Kind::Path,
-        doc: "PEM file of the private key that belongs to dashboard.cert_file.",
+        doc: "PEM file with the private key of dashboard.cert_file.",
     }
     ANONYMOUS = {
         path: "dashboard.anonymous",
         kind: Kind::Choice(&["view", "none"]),
         default: Some("view"),
-        doc: "What somebody sees at dashboard.listen who has not logged in. view: how the machine is, no logs, and nothing of what runs on it; none: nothing but /metrics and whether the agent works.",
+        doc: "What is shown at dashboard.listen without a login. view: the state of the machine, without logs and workloads; none: only /metrics and whether the agent works.",
     }
     NOTIFY_URL = {
         path: "notify.url",
         secrecy: Secrecy::Hidden,
-        doc: "Where conditions are told as they begin and end: a webhook, a topic of ntfy, an incoming webhook of Slack or Mattermost. Whoever knows it may post there, so it is never shown. Without it: nobody is told.",
+        doc: "URL to notify when a condition begins or ends: a webhook, an ntfy topic, or an incoming webhook of Slack or Mattermost. Anyone who knows it can post there, so it is never shown. Default: no notifications.",
     }
     NOTIFY_KIND = {
         path: "notify.kind",
         kind: Kind::Choice(&["webhook", "ntfy", "slack"]),
         default: Some("webhook"),
-        doc: "What notify.url is: webhook gets JSON, ntfy text with a title and a priority, slack JSON with a text, as Mattermost and others take it too.",
+        doc: "Kind of receiver at notify.url: webhook gets JSON, ntfy text with a title and a priority, slack JSON with a text, which Mattermost and others accept, too.",
     }
     NOTIFY_TOKEN_FILE = {
         path: "notify.token_file",
         kind: Kind::Path,
-        doc: "File with the token that notify.url wants (Authorization: Bearer). It is read again when it changes.",
+        doc: "File with the token for notify.url (Authorization: Bearer). It is reloaded when it changes.",
     }
     NOTIFY_MINIMUM = {
         path: "notify.minimum",
         kind: Kind::Choice(&["note", "warning", "critical"]),
         default: Some("warning"),
-        doc: "What matters less than this is not told.",
+        doc: "Minimum severity of conditions that are reported.",
     }
     NOTIFY_QUIET = {
         path: "notify.quiet",
-        doc: "Part of the day, by the machine's local time, in which only what is critical is told: 22:00-07:00. The rest is told when it is over, if it still holds then.",
+        doc: "Quiet hours in local time, such as 22:00-07:00: only critical conditions are reported immediately, others at the end of the quiet hours if they still hold.",
     }
     NOTIFY_ALLOW_PLAINTEXT = {
         path: "notify.allow_plaintext",
@@ -376,51 +376,51 @@ keys! {
         path: "keeper.state_dir",
         kind: Kind::Path,
         default: Some("/var/lib/pipeops-keeper"),
-        doc: "Where the root helper keeps its journal and what was there before a fix; for root alone.",
+        doc: "Directory for the root helper's journal and the previous content of changed files; only accessible to root.",
     }
     KEEPER_USER = {
         path: "keeper.user",
         default: Some("pipeops-agent"),
-        doc: "The user that the agent runs as: the root helper serves this one and root, and its group gets the socket.",
+        doc: "User that the agent runs as: the root helper serves this user and root, and the user's group owns the socket.",
     }
     ROOTS = {
         path: "tls.roots",
         kind: Kind::Choice(&["built-in", "system"]),
         default: Some("built-in"),
-        doc: "Which authorities may vouch for the control plane: the list of Mozilla inside this program, or the list of the system (380 KB more memory).",
+        doc: "Trusted CA certificates: Mozilla's list, which is part of this program, or the list of the system (380 KB more memory).",
     }
     CA_FILE = {
         path: "tls.ca_file",
         kind: Kind::Path,
-        doc: "PEM file of more authorities that may vouch for the control plane.",
+        doc: "PEM file with additional trusted CA certificates.",
     }
     CERT_FILE = {
         path: "tls.cert_file",
         kind: Kind::Path,
-        doc: "PEM file of the certificate that the agent shows; needs key_file.",
+        doc: "PEM file with a client certificate for the control plane; needs key_file.",
     }
     KEY_FILE = {
         path: "tls.key_file",
         kind: Kind::Path,
-        doc: "PEM file of the private key that belongs to cert_file.",
+        doc: "PEM file with the private key of cert_file.",
     }
     INSECURE_SKIP_VERIFY = {
         path: "tls.insecure_skip_verify",
         kind: Kind::Flag,
         default: Some("false"),
-        doc: "Known from the Go agent. Only false is accepted: name the authority of the control plane in ca_file instead.",
+        doc: "Known from the Go agent. Only false is accepted: set ca_file to the CA certificate of the control plane instead.",
     }
     LOG_LEVEL = {
         path: "log.level",
         kind: Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
         default: Some("info"),
-        doc: "The least important lines that are written.",
+        doc: "Minimum level of log lines.",
     }
     LOG_FORMAT = {
         path: "log.format",
         kind: Kind::Choice(&["auto", "plain", "journal", "json"]),
         default: Some("auto"),
-        doc: "plain has a time before each line, journal a priority for systemd, json is one object a line; auto is journal under systemd and plain elsewhere.",
+        doc: "plain has a timestamp on each line, journal a priority for systemd, json one object per line; auto is journal under systemd and plain elsewhere.",
     }
 }
 

@@ -272,7 +272,7 @@ pub struct CertificateFiles {
 /// `[log]`: log lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Log {
-    /// The least important lines that are written.
+    /// Minimum level of log lines.
     pub level: log::LevelFilter,
     /// Format of log lines.
     pub format: LogFormat,
