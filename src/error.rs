@@ -1,6 +1,7 @@
-//! The one error that reaches people: what failed, why, what to do, and whether trying again can help.
+//! Error for people: what failed, why, how to fix it, and whether a retry can help.
 //!
-//! Rooms may have closed enums of their own where a caller decides by kind; they turn into this type where a person reads them.
+//! Modules may have closed error enums of their own where a caller decides by kind; they are
+//! converted to this type before a person reads them.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! `access`: how strict this box is and why, what was asked and refused; a switch; and the reasons of a decision.
+//! `access`: shows and changes the access level, and explains decisions.
 
 mod decision;
 mod report;

@@ -1,4 +1,5 @@
-//! Questions to the person at the terminal. In a pipe nothing is asked: what is missing is an error that names the option for it.
+//! Prompts on the terminal. In a pipe nothing is asked: a missing value is an error that names its
+//! option.
 
 use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
 

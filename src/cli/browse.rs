@@ -1,4 +1,5 @@
-//! A login for a browser: handed over by a file that only its user can read, and never on a command line, which every user can read.
+//! Opens a browser with a login, which is passed in a file that only its user can read: every user
+//! can read a command line.
 
 use std::{
     ffi::OsString,

@@ -1,4 +1,4 @@
-//! `bundle`: what somebody who helps needs to see, in one small archive without secrets, told before it is written.
+//! `bundle`: writes a support bundle, a small archive without secrets, and lists its content first.
 
 mod archive;
 

@@ -1,6 +1,7 @@
-//! `changes` and `undo`: what was changed on this machine, by whom, and taken back.
+//! `changes` and `undo`: lists the changes on this machine and reverts them.
 //!
-//! Root's hands are this very process; everybody else asks the root helper. Both do the same, under one lock.
+//! Root reverts a change in this process, everyone else through the root helper. Both use the same
+//! code under one lock.
 
 use std::path::{Path, PathBuf};
 

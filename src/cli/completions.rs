@@ -1,6 +1,7 @@
-//! `completions`: what a shell may put at the cursor, said by the program itself from its own table.
+//! `completions`: shell completion, computed by the program itself from the table of commands.
 //!
-//! The scripts only carry words to `completions next` and its answer back, so that they never have to be installed anew.
+//! The scripts only pass words to `completions next` and its output back, so an update of the
+//! program does not require new scripts.
 
 use serde_json::json;
 

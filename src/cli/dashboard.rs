@@ -1,4 +1,5 @@
-//! `dashboard`: how one gets at the page, from this machine, through SSH, or from the network.
+//! `dashboard`: opens the dashboard from this machine, through SSH or from the network, and manages
+//! its logins.
 
 use std::{ffi::OsString, path::Path};
 

@@ -1,4 +1,5 @@
-//! `doctor`: what is wrong with this machine and what to do, as the running agent finds it or, without one, this command.
+//! `doctor`: problems of this machine and their fixes, from the running agent or checked by this
+//! command.
 
 use nix::unistd::geteuid;
 

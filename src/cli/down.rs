@@ -1,4 +1,4 @@
-//! `down`: the agent of this machine stopped and, where that is wanted, removed with all that it made.
+//! `down`: stops the agent of this machine and, with `--purge`, removes everything that it made.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `events`: the time line of the machine and its cluster, the newest at the end, where a terminal shows it.
+//! `events`: the timeline of the machine and its cluster, newest last.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! `dashboard expose`: the page for other machines, and back.
+//! `dashboard expose`: opens the dashboard to other machines, and closes it again.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Commands that go on: they hear what the running agent tells as it happens, wait for an agent that is gone, and go on where they were.
+//! Commands that follow: they print events of the running agent as they happen, wait for an agent
+//! that is gone, and continue where they were.
 
 use std::time::Duration;
 

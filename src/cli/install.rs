@@ -1,4 +1,5 @@
-//! What `up`, `token rotate` and `replace-go-agent` share: the settings that are to hold, the token, the service.
+//! Shared steps of `up`, `token rotate` and `replace-go-agent`: the configuration, the token, the
+//! service.
 
 use std::{
     ffi::OsStr,

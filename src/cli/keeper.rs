@@ -1,4 +1,4 @@
-//! `keeper`: the root helper, as its service starts it.
+//! `keeper`: runs the root helper, for its service.
 
 use std::path::Path;
 

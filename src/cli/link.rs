@@ -1,4 +1,5 @@
-//! `link`: how it stands with the control plane, which side is broken where something is, what was before, and what waits.
+//! `link`: state of the connection to the control plane, the side that is broken, earlier sessions,
+//! and undelivered data.
 
 use serde_json::{Value, json};
 

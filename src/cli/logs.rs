@@ -1,4 +1,4 @@
-//! `logs`: the newest lines of the agent itself, or of a container of the cluster.
+//! `logs`: the newest lines of the agent itself or of a container.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! `metrics`: what was measured, as a chart, as a table for other programs, and how much of it waits for whom.
+//! `metrics`: samples as a chart or a table, and undelivered data by destination.
 //!
-//! It reads the files themselves, so that it answers for an agent that is stopped or broken, too.
+//! It reads the files themselves, so it also works while the agent is stopped or broken.
 
 mod chart;
 mod missing;

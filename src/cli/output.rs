@@ -1,6 +1,6 @@
-//! What a command prints: plain text, colours on a terminal only, JSON on request.
+//! Output of commands: plain text, colours on a terminal only, JSON on request.
 //!
-//! A reader that went away (`| head`) is no error: nobody is left who could read about it.
+//! A closed pipe (`| head`) is not an error, because nobody is left to read one.
 
 use std::{
     io::{IsTerminal, Write},

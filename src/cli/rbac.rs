@@ -1,5 +1,5 @@
-//! `rbac`: what the agent needs in the cluster. It asks nobody and reads no settings: the fix of a condition is a line that works as it
-//! stands.
+//! `rbac`: prints the manifest of the agent's rights. It connects to nothing and reads no settings,
+//! so that the fix of a condition works when it is pasted.
 
 use serde_json::json;
 

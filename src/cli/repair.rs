@@ -1,4 +1,4 @@
-//! `doctor --fix`: what can be repaired by the program itself, shown before it is done.
+//! `doctor --fix`: shows the repairs and applies them after confirmation.
 
 use std::io::{BufRead, IsTerminal};
 

@@ -1,7 +1,7 @@
-//! `replace-go-agent`: this agent in the place of the one that runs as a Deployment in the cluster.
+//! `replace-go-agent`: takes over from the Go agent that runs as a Deployment in the cluster.
 //!
-//! It is found by the label that all its manifests and charts give it, gives its token, and is scaled down. What it knew (its id, the
-//! cluster's) is in a ConfigMap that this agent reads at its first start by itself.
+//! It finds that agent by the label of all its manifests and charts, takes its token, and scales it
+//! down. Its ids are in a ConfigMap that this agent reads at its first start.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The service that the agent runs as, by the service manager of this machine.
+//! Service of the agent in the service manager of this machine.
 
 use std::{path::Path, time::Duration};
 

@@ -1,7 +1,8 @@
-//! One request on the Unix socket of the running agent, or one stream of what happens there.
+//! Client of the running agent: one request, or one event stream, on its Unix socket.
 //!
-//! The server at the other end is our own, so this is the part of HTTP/1.1 that it speaks: one request a connection, answers with a length,
-//! in chunks or until the end. It blocks, for a command has nothing else to do, and costs a start no executor.
+//! The server is our own, so this is the part of HTTP/1.1 that it uses: one request per connection,
+//! responses with a length, in chunks or until the end. It blocks, because a command has nothing
+//! else to do, and needs no executor.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},

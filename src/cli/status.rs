@@ -1,5 +1,4 @@
-//! `status`: asks the agent on its socket and tells it in the order in which a tired person needs it: the sentence of truth,
-//! then what is wrong with its fix, then the parts. `--watch` goes on asking.
+//! `status`: the verdict, then problems with their fixes, then the parts. `--watch` repeats it.
 
 use std::time::Duration;
 

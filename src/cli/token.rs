@@ -1,4 +1,4 @@
-//! `token rotate`: another token for the same agent.
+//! `token rotate`: replaces the token and keeps the identity.
 
 use serde_json::json;
 

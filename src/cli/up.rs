@@ -1,4 +1,4 @@
-//! `up`: the agent of this machine from nothing to running.
+//! `up`: sets up the agent on this machine, from nothing to running.
 
 use std::{path::Path, time::Duration};
 

@@ -1,7 +1,8 @@
-//! What an agent said, read by names: what it does not say is absent and never invented.
+//! Responses of the agent, read by names. A missing field is absent, never invented.
 //!
-//! Not by the types of `wire::api`: an agent of another version may say more or less, and reading ten shapes by derived code is 60 KB of
-//! program. The tests make what is read here of those types.
+//! The types of `wire::api` are not used: an agent of another version may have more or fewer
+//! fields, and derived readers for ten types are 60 KB of program. Tests compare these names with
+//! those types.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `why`: what stands behind a sentence: since when, what was seen, what happened around it, and what to do.
+//! `why`: explains a status message: since when, the evidence, related events, and what to do.
 
 use serde_json::{Value, json};
 

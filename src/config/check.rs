@@ -1,4 +1,5 @@
-//! From merged values to [`Settings`]: what must fit together is checked here, and everything that does not is told at once.
+//! Converts merged values to [`Settings`]. It checks that they fit together and collects all
+//! problems.
 
 use std::{
     net::SocketAddr,

@@ -91,10 +91,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "dashboard",
         "The socket of the command line, and the port for browsers and Prometheus.",
     ),
-    (
-        "notify",
-        "Notifications when a condition begins and ends.",
-    ),
+    ("notify", "Notifications when a condition begins and ends."),
     (
         "keeper",
         "The root helper. It reads this section itself, and only from files that no other user can change.",
@@ -111,10 +108,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "tunnels",
         "TCP and UDP tunnels. No settings in this version.",
     ),
-    (
-        "tls",
-        "Trusted CA certificates and the client certificate.",
-    ),
+    ("tls", "Trusted CA certificates and the client certificate."),
     ("log", "Log lines."),
 ];
 

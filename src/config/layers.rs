@@ -1,4 +1,5 @@
-//! Raw values with their origin, layer over layer, and the merged result. Problems are collected, so that all are told at once.
+//! Raw values with their origin, layer by layer, and the merged result. Problems are collected, so
+//! that all are reported at once.
 
 use std::{
     collections::BTreeMap,

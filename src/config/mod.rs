@@ -1,8 +1,9 @@
-//! File, drop-ins, environment and flags become settings; every message has file:line and the fix.
+//! Settings from files, environment and flags; every message has file:line and the fix.
 //!
-//! Three stages: values with their origin, layer over layer; merged, where the later layer wins key by key; [`Settings`], typed and
-//! checked. The layers are the defaults, `config.toml`, `config.d/*.toml` beside it by name, the environment, the command line.
-//! One table, [`keys`], describes every key. Nothing here logs or prints.
+//! Three stages: values with their origin, layer by layer; merged, where the later layer wins for
+//! each key; [`Settings`], typed and checked. The layers are the defaults, `config.toml`,
+//! `config.d/*.toml` by name, the environment, the command line. One table, [`keys`], describes
+//! every key. Nothing here logs or prints.
 
 mod check;
 pub mod keys;

@@ -1,4 +1,5 @@
-//! The settings that the program runs with: typed, checked against each other, ready to be taken apart by the daemon.
+//! Typed and checked settings of the program. The daemon passes each value to the module that needs
+//! it.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Reading of tokens and passwords: from a file each time again, so that a replaced one is found.
+//! Reads tokens and passwords from their files each time, so that a replaced one is used.
 
 use std::{
     io::Read,

@@ -1,6 +1,7 @@
-//! The addresses of the control plane, of a receiver of samples and of the proxy, taken apart once.
+//! URLs of the control plane, of receivers and of the proxy, parsed once.
 //!
-//! Only what this agent dials is accepted: no passwords in the address of a server, no fragments.
+//! Only what the agent can connect to is accepted: no passwords in the URL of a server, no
+//! fragments.
 
 use std::{fmt, net::IpAddr};
 

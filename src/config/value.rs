@@ -1,4 +1,4 @@
-//! Kinds of values: how each is written in a file, in the environment, and shown to people.
+//! Kinds of values: their form in a file, in the environment, and in output.
 
 use std::{
     collections::BTreeMap,

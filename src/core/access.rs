@@ -1,7 +1,7 @@
-//! The owner's side of the policy: how strict this box is, who made it so, and who may change that.
+//! Access level: the level in force, its origin, and who may change it.
 //!
-//! Two words decide, and the stricter one holds: `access.level` of the configuration, and what was switched here by hand. It judges no
-//! calls; that is [`policy`](crate::core::policy).
+//! The stricter of two levels applies: `access.level` of the configuration, and the level set by
+//! hand on this machine. Calls are judged elsewhere, in [`policy`](crate::core::policy).
 
 mod explain;
 mod shared;

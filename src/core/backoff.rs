@@ -1,4 +1,4 @@
-//! The one back-off: doubling waits with jitter. It does not know what is tried.
+//! Back-off: doubling waits with jitter.
 
 use std::time::Duration;
 

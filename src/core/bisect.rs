@@ -1,9 +1,10 @@
 //! Bisection of a rejected batch: finds the samples that a receiver refuses by sending smaller and
 //! smaller parts.
 //!
-//! A receiver of remote write takes a request whole or refuses it whole, and says in words for people which sample was wrong. So what is
-//! refused is asked for again in parts until every sample was either taken or refused. A sample never goes out after a newer one of
-//! its series that could still be taken: receivers without an out-of-order window would refuse it then.
+//! A receiver of remote write accepts or refuses a request as a whole, and names the wrong sample
+//! only in a text for people. A refused request is sent again in parts until every sample was
+//! accepted or refused. A sample is never sent after a newer one of its series that could still be
+//! accepted: receivers without an out-of-order window would refuse it then.
 
 use std::ops::Range;
 

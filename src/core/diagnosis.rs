@@ -1,4 +1,4 @@
-//! "Link or node?": which side is broken, from what each step of the way showed.
+//! "Link or node?": the side that is broken, from the result of each step to the control plane.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Admission of gateways: which addresses that a control plane names may be dialled.
+//! Admission of gateways: the addresses of a gateway to which the agent may connect.
 //!
-//! A registration may name any address. Without a check it would make the agent send requests with its token to services that only
-//! this machine reaches: on loopback, in its network, or the metadata service of its cloud.
+//! A registration may name any address. Without a check the agent would send requests with its
+//! token to services that only this machine can reach: on loopback, in its network, or the metadata
+//! service of its cloud.
 
 use std::{
     fmt,

@@ -1,6 +1,7 @@
-//! Log lines of others, made fit for people: whole lines of bounded length, valid text, nothing that a terminal or a page would obey.
+//! Sanitizer of foreign log lines: whole lines of bounded length, valid UTF-8, no control sequences
+//! for a terminal or a page.
 //!
-//! What comes in may break off anywhere: in the middle of a line, of a letter or of an escape sequence.
+//! Input may break off anywhere: in a line, in a character or in an escape sequence.
 
 use super::words::is_command;
 

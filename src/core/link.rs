@@ -1,11 +1,12 @@
-//! The control-plane session as a machine: when to dial whom, what to say, when to give a peer up.
+//! State machine of the session with the control plane: when to connect where, what to send, when
+//! to give a connection up.
 //!
-//! It knows neither WebSockets nor TLS nor the clock, and it keeps no identity: what it must remember across restarts it asks its
-//! owner to persist. It follows docs/protocol.md (Registration, Heartbeats, Reconnecting) and differs
-//! from the Go agent where that loses a machine: a refused token never erases the cluster id, a lost
-//! gateway leads back to the controller, every controller connection registers, a server that accepts
-//! and drops connections is met with a growing back-off, and a refusal of the registration ends the
-//! wait for it at once.
+//! It knows neither WebSockets nor TLS nor the clock, and stores no identity: its owner persists
+//! what must survive a restart. It follows docs/protocol.md (Registration, Heartbeats,
+//! Reconnecting) and differs from the Go agent where that loses a machine: a rejected token never
+//! erases the cluster id, a lost gateway leads back to the controller, every controller connection
+//! registers, a server that accepts and drops connections is met with a growing back-off, and a
+//! refusal of the registration ends the wait for it at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Notifications: a condition began, got worse, or ended.
 //!
-//! It keeps no queue. It compares what holds with what was told, so whatever an outage of the receiver lets pile up is one message, and says
-//! what is true when it arrives. A condition that comes and goes is told less and less often, and there is a budget for an hour.
-//! It sends nothing and knows no receiver.
+//! There is no queue: the notifier compares the current conditions with those that it reported, so
+//! an outage of the receiver leaves one message, which is true when it arrives. A condition that
+//! comes and goes is reported less and less often, and there is a budget per hour. It sends nothing
+//! and knows no receiver.
 
 use std::time::Duration;
 

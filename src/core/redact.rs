@@ -1,6 +1,7 @@
 //! Redaction of secrets in text that leaves this machine: tokens, passwords, keys.
 //!
-//! It hides too much rather than too little. What a secret looks like is guessed; those that are known are hidden wherever they stand.
+//! It hides too much rather than too little: known secrets wherever they occur, and everything that
+//! looks like one.
 
 use super::secret::Secret;
 

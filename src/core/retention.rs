@@ -1,6 +1,7 @@
 //! Retention: resolutions of samples and their lifetimes.
 //!
-//! Age is counted in minutes that were measured, never by a clock: one that jumps ten years must not throw away what it jumped over.
+//! Age is counted in measured minutes, not by a clock: one that jumps ten years must not delete
+//! anything.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Safe mode: what a start may do after several in a row that ended early.
+//! Safe mode: the functions of a start after several crashes in a row.
 //!
-//! A service manager starts an agent that crashed again and again. After [`EARLY_ENDS_MAX`] early ends the next start runs the link and the
-//! local page only, so that people see what is wrong; from time to time it tries the rest again.
+//! A service manager restarts a crashed agent again and again. After [`EARLY_ENDS_MAX`] early ends
+//! the next start only runs the link and the local page, so that people see the problem; from time
+//! to time it tries everything again.
 
 use std::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A text that must not be seen: it shows itself as `(hidden)` wherever it is printed by accident.
+//! Secret text, which prints as `(hidden)`.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Both clocks in one value. `mono` is for every deadline and interval, `wall` only a stamp: boards without a battery clock start in 1970.
+//! Monotonic and wall clock in one value. `mono` is for deadlines and intervals, `wall` only for
+//! timestamps: boards without a battery-backed clock start in 1970.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Quantities as people say them.
+//! Quantities in words for people.
 
 /// Bytes in powers of 1000: `4.1 GB`.
 pub fn size(bytes: u64) -> String {

@@ -1,4 +1,4 @@
-//! The files of the page: inside the program, compressed when it was built.
+//! Files of the page, compressed into the program at build time.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! Somebody who was accepted, from the first byte to where HTTP begins.
+//! One accepted connection, from its first byte to the start of HTTP.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Connections of viewers, from wherever they come: bounded in number, in time and in bytes.
+//! Connection slots of viewers: bounded in number, time and bytes, over all listeners.
 
 use std::{
     cell::Cell,

@@ -1,7 +1,8 @@
-//! Live news for viewers: a ring of messages that each of them reads at its own pace.
+//! Event hub for viewers: a ring of messages that each viewer reads at its own pace.
 //!
-//! Nothing is kept for a viewer but where it is in the ring, so one that does not read costs nothing; what it missed it is told that it
-//! missed. While nobody watches, nothing is published and nobody is woken; but who was away for a moment only finds all of it.
+//! Per viewer only its position in the ring is stored, so a slow one costs nothing and is told how
+//! much it missed. Without viewers nothing is published and no task is woken; a viewer that was
+//! away for a moment misses nothing.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,6 +1,8 @@
-//! The party local viewer: HTTP on the Unix socket that the command line speaks to, and on a port for browsers and a Prometheus.
+//! Adapter for local viewers: HTTP on the Unix socket of the command line, and on a port for
+//! browsers and Prometheus.
 //!
-//! It shows what it is given and decides nothing: who may ask for what is decided in [`core::authorization`](crate::core::authorization).
+//! It serves what it is given and decides nothing: authorization is in
+//! [`core::authorization`](crate::core::authorization).
 
 mod answers;
 mod assets;

@@ -1,4 +1,4 @@
-//! The page as it is without JavaScript: everything that matters about the box, in plain HTML.
+//! Page without JavaScript: everything that matters about the machine, in plain HTML.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! An answer: whole, or a body that comes bit by bit while its viewer reads.
+//! HTTP replies: whole, or with a body that is produced while its viewer reads.
 
 use std::{
     io,

@@ -1,4 +1,5 @@
-//! The server: one for the socket and for the port. Who asks on the socket is known by the word of the kernel, on the port by a cookie.
+//! HTTP server on the socket and the port. The kernel identifies users of the socket, a cookie
+//! those of the port.
 
 use std::{convert::Infallible, net::SocketAddr, path::Path, rc::Rc};
 

@@ -1,4 +1,4 @@
-//! From a request to its answer: what is wrong with it is said here, and everything else is asked of the agent.
+//! From a request to its reply: rejects bad requests and passes the others to the agent.
 
 use std::{
     cell::{Cell, RefCell},

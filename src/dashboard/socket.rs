@@ -1,4 +1,5 @@
-//! The Unix socket of the command line: made so that it is never there with a wrong mode, and taken from nobody who lives.
+//! Unix socket of the command line: created with its final mode, and never taken from a running
+//! agent.
 
 use std::{
     io,

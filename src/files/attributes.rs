@@ -1,4 +1,5 @@
-//! Attributes of a file beside its content: mode, group, extended attributes (access lists, labels, what a person noted).
+//! Attributes of a file besides its content: mode, group, extended attributes (access lists,
+//! labels, user attributes).
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,7 @@
-//! Jobs: work that may wait for a disk. Whoever does it tells here when it begins and when it ends.
+//! Registry of disk jobs: each job reports its begin and end here.
 //!
-//! It does not know what time it is nor what a stall is (`core::stall`); it keeps the verdict, so that nobody else waits for a disk that hangs.
+//! It knows neither the time nor what a stall is (`core::stall`). It stores the result, so that
+//! nothing else waits for a disk that hangs.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,7 @@
-//! Below the parties: small files that survive a power cut, and large answers that wait on disk under a quota.
+//! Small files that survive a power cut, and large responses that wait on disk under a quota.
 //!
-//! It knows no format and no path of its own. The host and the store both stand on it; the host offers it as `host::files`.
+//! It knows no format and no path of its own. Host and store build on it; the host offers it as
+//! `host::files`.
 
 use std::{
     ffi::OsString,

@@ -1,6 +1,7 @@
-//! Large answers that wait on disk: files without a name, under one quota, gone with their owner or with the process.
+//! Spool of large responses: unlinked files under one quota, gone with their owner or the process.
 //!
-//! Reading and writing happen in the blocking pool: a slow card makes one answer wait, not the executor.
+//! Reads and writes run in the blocking pool, so a slow card delays one response and not the
+//! executor.
 
 use std::{
     cell::Cell,

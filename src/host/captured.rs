@@ -1,4 +1,4 @@
-//! Trees of files for tests: what `/proc` and `/sys` of another machine look like.
+//! Captured trees of files for tests: `/proc` and `/sys` of other machines.
 
 use super::files;
 

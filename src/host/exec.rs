@@ -1,5 +1,5 @@
-//! Other programs: by their arguments and never by a shell, with a deadline, a cap on what they say, and an environment that tells
-//! them nothing about who called.
+//! Runs other programs: by argument list and never through a shell, with a deadline, a cap on
+//! output, and an environment that reveals nothing about the caller.
 
 use std::{
     io::{ErrorKind, Read},

@@ -1,4 +1,5 @@
-//! The party Linux: clock, randomness, /proc and /sys, files, processes, signals, the service manager.
+//! Adapter for Linux: clock, randomness, `/proc` and `/sys`, files, processes, signals, the service
+//! manager.
 
 pub use crate::files;
 

@@ -1,6 +1,7 @@
-//! Tells the service manager how it goes: the datagrams of `sd_notify`.
+//! Notifies the service manager: the datagrams of `sd_notify`.
 //!
-//! It never blocks and never fails: a service manager that does not listen is none of the agent's problems.
+//! It never blocks and never fails: a service manager that does not listen is not the agent's
+//! problem.
 
 use std::{
     ffi::OsStr,

@@ -1,5 +1,6 @@
-//! The access to the cluster as it is on disk now. k3s writes its kubeconfig anew at each start and a Pod's token is renewed every
-//! hour, so the files are looked at again and again; what depends on the old ones is then replaced as a whole.
+//! Access to the cluster as it is on disk now. k3s rewrites its kubeconfig at each start and the
+//! token of a Pod is renewed every hour, so the files are checked repeatedly, and everything that
+//! depends on the old ones is replaced as a whole.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-//! The client: requests under one of three identities, streamed both ways, with a deadline for the head of the answer and none for
-//! its body.
+//! HTTP client of the API server: requests under one of three identities, streamed both ways, with
+//! a deadline for the head of the response and none for its body.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The numbers of the heartbeat, kept from watches: nodes, how many of them are ready, Pods.
+//! Counts for heartbeats, from watches: nodes, ready nodes, Pods.
 
 use litemap::LiteMap;
 

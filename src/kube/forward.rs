@@ -1,7 +1,8 @@
-//! One port of a Pod by way of the API server: for hosts that do not reach the network of the Pods themselves.
+//! Port-forward to a Pod through the API server, for hosts outside the Pod network.
 //!
-//! The kubelet speaks `v4.channel.k8s.io` for this: a WebSocket whose messages begin with the number of a channel, 0 for the bytes of
-//! the port and 1 for an error in words. The first message of each repeats the port.
+//! The kubelet speaks `v4.channel.k8s.io` for this: a WebSocket whose messages begin with the
+//! number of a channel, 0 for the bytes of the port and 1 for an error in words. The first message
+//! of each repeats the port.
 
 use std::{
     fmt, io,

@@ -1,7 +1,9 @@
-//! The party Kubernetes API: client, watches, streams, services. The only room that holds a Kubernetes credential.
+//! Adapter for the Kubernetes API: client, watches, streams, services. The only module that holds
+//! Kubernetes credentials.
 //!
-//! Everything goes out through [`Client`]: the agent's own typed calls and, with [`Client::send`] and [`Client::upgrade`], calls
-//! of others, which never touch the certificate of the kubeconfig. It decides nothing about what may be asked.
+//! Everything goes out through [`Client`]: the agent's own typed calls and, with [`Client::send`]
+//! and [`Client::upgrade`], proxied calls, which never use the certificate of the kubeconfig. It
+//! does not decide what is permitted.
 
 mod access;
 mod calls;

@@ -1,7 +1,8 @@
-//! Connections to one server under one identity class: those in use own their task, those that are idle wait here for a while.
+//! Connection pool for one server and one identity class: a connection in use owns its task, an
+//! idle one waits here for a while.
 //!
-//! Dropping a [`Lease`] whose answer was not read to its end closes the connection. That is how cancelling works: there is no other
-//! way to make the server stop.
+//! Dropping a [`Lease`] whose response was not read to its end closes the connection. That is how
+//! cancelling works: there is no other way to make the server stop.
 
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -1,8 +1,9 @@
 //! From the name of a service to a connection with one of its Pods.
 //!
-//! The agent stands beside the cluster's network, not in it: there is no cluster DNS and often no way to a service's virtual
-//! address. So it asks the API which Pods are ready and talks to them. Only addresses of Pods in the service's own namespace
-//! count: whoever may write endpoints must not be able to lead us to another host.
+//! The agent is outside the cluster's network: there is no cluster DNS and often no route to a
+//! service's virtual address. So it asks the API for the ready Pods and connects to them. Only
+//! addresses of Pods in the service's own namespace count, so that nobody who may write endpoints
+//! can redirect the agent to another host.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

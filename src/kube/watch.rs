@@ -1,6 +1,8 @@
-//! A list that is kept up to date: list, watch from there, resume, and list again where the past is gone.
+//! Watch of a list: list, watch from there, resume, and list again when the resource version is too
+//! old.
 //!
-//! Nothing is stored here: each change goes to the caller, so that memory stays flat whatever the size of the cluster.
+//! Nothing is stored: each change goes to the caller, so memory stays flat whatever the size of the
+//! cluster.
 
 use std::fmt;
 use std::marker::PhantomData;

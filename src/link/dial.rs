@@ -1,4 +1,4 @@
-//! From an endpoint to an open WebSocket: name, TCP, proxy, TLS and upgrade under one deadline.
+//! Opens a WebSocket to an endpoint: name, TCP, proxy, TLS and upgrade under one deadline.
 
 use std::time::Duration;
 

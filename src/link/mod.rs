@@ -1,4 +1,5 @@
-//! The party control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session, outlet.
+//! Adapter for the control plane: dial (DNS, TCP, TLS, upgrade under one deadline), session,
+//! outlet.
 
 pub mod dial;
 mod gateway;

@@ -1,7 +1,9 @@
-//! The way out: any task puts frames into lanes, the pump takes the next one. All on one thread.
+//! Outlet of a session: any task puts frames into lanes, the pump takes the next one. All on one
+//! thread.
 //!
-//! An outlet belongs to one session. When the session ends it is *lost*: everything queued is dropped and every sender is told, so
-//! that no answer ever goes out on another session than its request came in on.
+//! An outlet belongs to one session. When the session ends it is *lost*: everything queued is
+//! dropped and every sender is notified, so that no response goes out on another session than its
+//! request came in on.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,5 @@
-//! The way to the control plane step by step, for people who ask which side is broken. It opens connections of its own, and no session.
+//! Connectivity probe of the control plane, step by step, to find the side that is broken. It opens
+//! connections of its own and no session.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! One open WebSocket: what comes in is handed over message by message, what goes out is taken from the outlet.
+//! One open WebSocket: passes incoming messages on and sends the frames of the outlet.
 //!
-//! It decides nothing: what a message means is decided by `core::link` and the proxy, which frame goes out next by `core::lanes`.
+//! It decides nothing: `core::link` and the proxy interpret messages, `core::lanes` orders frames.
 
 use std::{
     future::poll_fn,

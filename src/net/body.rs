@@ -1,4 +1,5 @@
-//! The one body type of requests and answers: bytes that come when they are polled for, and an I/O error where they end early.
+//! Body of requests and responses: bytes that are produced when polled, and an I/O error if they
+//! end early.
 
 use std::error::Error as StdError;
 use std::fmt;

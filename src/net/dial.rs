@@ -1,4 +1,4 @@
-//! From a name and a port to a [`Stream`]: look-up, TCP, proxy and TLS under one deadline.
+//! Opens a [`Stream`] to a name and port: name resolution, TCP, proxy and TLS under one deadline.
 
 use std::cell::Cell;
 use std::io;

@@ -1,8 +1,9 @@
-//! Below the parties: TCP with deadlines, TLS, proxies, addresses. Knows no protocol above TLS; of HTTP it has the one type of bodies,
-//! which parties and tasks hand on to each other.
+//! Network below the adapters: TCP with deadlines, TLS, proxies, addresses. It knows no protocol
+//! above TLS; of HTTP it has the one body type that adapters and tasks exchange.
 //!
-//! A connection is asked for with a [`dial::Route`] and comes as a [`Stream`], whatever lies between: a proxy, TLS to the proxy,
-//! TLS to the target. What went wrong is an [`Error`] that names the phase, so that a reader knows which side is broken.
+//! A connection is requested with a [`dial::Route`] and returned as a [`Stream`], whatever is in
+//! between: a proxy, TLS to the proxy, TLS to the target. An [`Error`] names the phase that failed,
+//! so that a reader knows which side is broken.
 
 mod body;
 pub mod dial;

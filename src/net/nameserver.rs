@@ -1,4 +1,5 @@
-//! One question to one name server (RFC 1035), to find out whether it answers at all. Names are looked up elsewhere, by libc.
+//! One query to one name server (RFC 1035), to test whether it answers. Other names are resolved by
+//! libc.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! HTTP proxies: which one lies between us and a target, and the CONNECT through it.
+//! HTTP proxies: which one to use for a target, and CONNECT through it.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! TLS as a server: what this machine shows to those who come.
+//! TLS as a server: certificate and key of the dashboard.
 
 use std::{fmt, io, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! TLS as a client: whom we believe, who we are, and what time it is.
+//! TLS as a client: trusted CAs, the client certificate, and the time to check certificates
+//! against.
 
 use std::fmt;
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! The party of all the rest: servers that a setting names and that know nothing of this agent. One call after the other, each with a
-//! deadline and a cap on what is read of its answer; a redirect is never followed.
+//! Adapter for all other servers: those that a setting names and that know nothing of this agent.
+//! One call after the other, each with a deadline and a cap on its response; redirects are never
+//! followed.
 //!
-//! It decides neither when a call is made nor what is in it.
+//! It decides neither when a call is made nor what it contains.
 
 pub mod notify;
 pub mod post;

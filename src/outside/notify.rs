@@ -1,4 +1,5 @@
-//! Somebody elsewhere who is told of conditions: a webhook, a topic of ntfy, a channel of Slack. One call, one connection.
+//! Client of a notification receiver: a webhook, an ntfy topic, a Slack channel. One connection per
+//! call.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One POST after the other to a server that a setting names, over one connection.
+//! POST requests, one after the other, to a server that a setting names, over one connection.
 
 use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 

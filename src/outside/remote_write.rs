@@ -1,6 +1,7 @@
-//! A receiver of samples that speaks Prometheus' remote write: Prometheus, VictoriaMetrics, Mimir, Thanos.
+//! Client of a receiver of Prometheus' remote write: Prometheus, VictoriaMetrics, Mimir, Thanos.
 //!
-//! A request is sent and its answer sorted into four kinds; what follows from them is decided elsewhere.
+//! It sends a request and sorts the response into four kinds; their consequences are decided
+//! elsewhere.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! One database file and what may be wrong with it: opened, found damaged and moved aside, full, gone, and back again.
+//! One database file and its failures: open, damaged and moved aside, full, gone, back again.
 //!
-//! It knows no table but by the transactions that it is given.
+//! It knows no table except through the transactions that it is given.
 
 use std::{
     fs::{OpenOptions, Permissions},

@@ -1,4 +1,5 @@
-//! Everything that the state's thread has: `state.db`, what waits to be written into it, and the small files beside it.
+//! State of the store thread: `state.db`, the writes that wait for it, and the small files next to
+//! it.
 
 use std::{
     fs::File,

@@ -1,8 +1,9 @@
-//! The party disk: `state.db`, one thread, typed calls. No SQL outside this room.
+//! Adapter for the disk: `state.db`, one thread, typed calls. No SQL outside this module.
 //!
-//! The disk may be full, read-only, broken or gone: that is a condition, never an exit. Then the identity lives in memory and is
-//! written when the disk comes back, audit rows wait in a bounded queue, and changes are refused, because an intent must be on
-//! disk before its first effect. It does not decide who the agent is (`core::identity`) nor what is written down (`core::audit`).
+//! The disk may be full, read-only, broken or gone: that is a condition, never an exit. Then the
+//! identity lives in memory and is written when the disk is back, audit rows wait in a bounded
+//! queue, and changes are refused, because an intent must be on disk before its first effect.
+//! Decisions are elsewhere: the identity in `core::identity`, the audit in `core::audit`.
 
 use std::{fmt, path::PathBuf};
 

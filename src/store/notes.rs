@@ -1,6 +1,8 @@
-//! A few words that must outlive a restart and a damaged database: what was switched here by hand, and what others know us by.
+//! Notes: small values that must survive a restart and a damaged database, such as the access level
+//! set by hand and hashes of credentials.
 //!
-//! They are one small file beside the database. A file that cannot be read is not the same as none: who asks is told.
+//! They are one small file next to the database. An unreadable file differs from a missing one, and
+//! the caller is told.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,6 +1,7 @@
-//! Damaged databases: moved aside, so that they can be looked at and a new one can begin.
+//! Quarantine of damaged databases: moves them aside for inspection, so that a new one can be
+//! created.
 //!
-//! Their names count up, because a board without a battery may have any time at all when it meets one.
+//! Their names count up, because a board without a battery-backed clock may have any time.
 
 use std::path::{Path, PathBuf};
 

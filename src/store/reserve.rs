@@ -1,4 +1,5 @@
-//! Room that is given up when the disk is full, so that the state can still be written: 200 changes of identity or 100 audit rows.
+//! Reserved disk space, released when the disk is full so that the state can still be written: 200
+//! changes of identity or 100 audit rows.
 
 use std::{
     fs::OpenOptions,

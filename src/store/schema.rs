@@ -1,5 +1,5 @@
-//! The numbered steps from an empty file to the schema of this program. Each is frozen once released, and runs in one transaction
-//! together with its number.
+//! Schema migrations: numbered steps from an empty file to the schema of this program. Each is
+//! frozen once released, and runs in one transaction together with its number.
 
 use rusqlite::{Connection, TransactionBehavior};
 

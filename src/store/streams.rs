@@ -1,6 +1,7 @@
-//! The audit and the outcomes of changes as streams of records, for delivery.
+//! Audit rows and outcomes of changes as streams of records, for delivery.
 //!
-//! What is not there any more was thinned, so gaps are read off the sequences. What each destination has of them is kept elsewhere.
+//! Gaps are derived from missing sequences: those records were pruned. Progress of each destination
+//! is stored elsewhere.
 
 use rusqlite::{Connection, Row as Line, params};
 

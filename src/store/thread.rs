@@ -1,6 +1,7 @@
-//! A thread that owns what one database needs, and the queue in front of it: one job after the other.
+//! Thread that owns one database, and the queue in front of it: one job after the other.
 //!
-//! It knows nothing of databases. Each has a thread of its own, so that thinning samples never makes an audit row wait.
+//! It knows nothing of databases. Each has its own thread, so that pruning samples never delays an
+//! audit row.
 
 use std::{fmt, thread::JoinHandle, time::Duration};
 

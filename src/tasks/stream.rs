@@ -1,6 +1,7 @@
-//! Event stream: publishes samples, events and changes to the viewers of the page and of `--follow`.
+//! Event stream: publishes samples, events and changes to the viewers of the page and of
+//! `--follow`.
 //!
-//! Nothing is serialised while nobody watches.
+//! Nothing is serialized without viewers.
 
 use std::rc::Rc;
 

@@ -1,8 +1,9 @@
-//! The shapes of the local API: what the agent answers on its socket and what the command line reads back.
+//! Types of the local API: responses of the agent, as the command line reads them.
 //!
-//! Names are `snake_case` with the unit last and stay as they are: a field may be added, none changes its meaning. A value that
-//! is not known is `null`, never an invented number. Readers accept absent fields, so that a command line of another version can
-//! ask a running agent. Words for states and severities are text, not closed enums, for the same reason.
+//! Names are `snake_case` with the unit last and are stable: a field may be added, none changes its
+//! meaning. An unknown value is `null`, never an invented number. Readers accept absent fields, so
+//! that a command line of another version can query a running agent. States and severities are
+//! text, not closed enums, for the same reason.
 
 mod access;
 mod cluster;

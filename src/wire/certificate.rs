@@ -1,7 +1,8 @@
-//! The little of X.509 that is needed here: the certificate that the dashboard makes for itself is written, and of any other one it is
-//! read for how long it holds (RFC 5280, section 4.1).
+//! X.509, as far as it is needed (RFC 5280, section 4.1): writes the dashboard's self-signed
+//! certificate, and reads the validity of others.
 //!
-//! It is written by hand because a crate for it costs the program more than the hundred lines that it takes. It is not signed here.
+//! It is written by hand because a crate for it costs the program more than these hundred lines.
+//! Signing is elsewhere.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,8 @@
-//! Records as they travel to a control plane: what `data` of an `edge_batch` is before it is base64. `docs/protocol.md` has the form.
+//! Records on their way to a control plane: `data` of an `edge_batch` before base64, in the format
+//! of `docs/protocol.md`.
 //!
-//! Everything that is needed to read them is in them: names of series, digits, times. Reading them back is for receivers; how they
-//! are cut into messages is `wire::control`'s.
+//! They are self-contained: names of series, digits, times. Reading them back is for receivers;
+//! `wire::control` cuts them into messages.
 
 pub mod bodies;
 

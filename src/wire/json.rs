@@ -1,10 +1,11 @@
-//! Text that is JSON, read into shapes.
+//! Reader of JSON into structs.
 //!
-//! A shape is a struct whose fields may be absent or `null`, which is the same: it keeps its default then. It names its fields with
-//! [`fields!`](fields), and says by that where each value has its [`Place`]; what has none is read over. One reader fills all
-//! shapes, without building a tree. (Derived readers are a program for each shape: they were 6 % of the agent.)
+//! Fields may be absent or `null`, which is the same: they keep their default. A struct names its
+//! fields with [`fields!`](fields), which gives each value its [`Place`]; unknown ones are skipped.
+//! One reader fills all structs, without building a tree. (Derived readers are code for each
+//! struct: they were 6 % of the agent.)
 //!
-//! Shapes whose fields must be there are derived, and read by the same reader of bytes.
+//! Structs with required fields are derived, and read by the same byte reader.
 
 use std::{collections::BTreeMap, fmt};
 

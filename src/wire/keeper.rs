@@ -1,6 +1,6 @@
-//! The shapes of the keeper: what is asked on its socket, a JSON line each way, and what it keeps of a change on disk.
+//! Messages on the keeper's socket, one line of JSON each way, and its records of a change on disk.
 //!
-//! Readers accept absent fields and unknown ones; a verb that is not known is refused.
+//! Readers accept absent and unknown fields; an unknown verb is refused.
 
 use std::collections::BTreeMap;
 

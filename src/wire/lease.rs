@@ -1,7 +1,8 @@
-//! The Lease of the link as it stands in the API: `coordination.k8s.io/v1`.
+//! Lease of the link in the API: `coordination.k8s.io/v1`.
 //!
-//! Its own fields are filled as other tools expect them, but its times are only written, never read: they come from wall clocks.
-//! What its fields have no place for stands in two annotations, as JSON. Foreign text is cut and freed of control characters here.
+//! Its fields are filled as other tools expect them, but its times are only written, never read:
+//! they come from wall clocks. Everything that has no field is in two annotations, as JSON. Foreign
+//! text is shortened and freed of control characters here.
 
 use std::{collections::BTreeMap, time::Duration};
 

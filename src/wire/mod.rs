@@ -1,4 +1,5 @@
-//! Shapes that cross a border. Conversions live here, so that the types of `core` are never serialisable.
+//! Serialized types: data that crosses a border. Conversions are here, so that the types of `core`
+//! are never serializable.
 
 pub mod api;
 pub mod certificate;

@@ -1,4 +1,4 @@
-//! Records that are not of samples: the JSON that is on disk, in a batch and in an export alike.
+//! Records other than samples: the JSON that is on disk, in a batch and in an export alike.
 
 use serde::Serialize;
 

@@ -1,7 +1,9 @@
-//! A write request of Prometheus' remote write, version 1: series with their samples in protobuf, compressed by snappy.
+//! Write request of Prometheus' remote write, version 1: series with their samples in protobuf,
+//! compressed with snappy.
 //!
-//! Four small messages that are only ever written, and once: the bytes go straight into the request, without a tree of messages
-//! between. Their numbers are those of Prometheus' `remote.proto` and `types.proto`.
+//! Four small messages that are only written, and once: the bytes go straight into the request,
+//! without a tree of messages. Field numbers are those of Prometheus' `remote.proto` and
+//! `types.proto`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The identity as it stands in its small file: JSON that a person can read, with a checksum that a torn or edited file fails.
+//! Identity in its small file: JSON that a person can read, with a checksum that a torn or edited
+//! file fails.
 
 use std::fmt::Write;
 

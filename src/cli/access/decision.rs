@@ -1,4 +1,4 @@
-//! What would become of a request, asked of the running agent, or judged by the settings where there is none.
+//! Decision about a request: the running agent's, or, without one, that of the settings alone.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! How strict this box is, in lines for a tired person: the level and its meaning first, then why, then what was asked and refused.
+//! Text of `access`: the level and its meaning first, then its origin, then requests and refusals.
 
 use super::{counted, joined, table};
 use crate::{

@@ -1,7 +1,8 @@
-//! Removal of what the agent made: files that are its own by their names, and folders that are empty then.
+//! Removal of the agent's files: those that are its own by their names, and folders that are empty
+//! then.
 //!
-//! Nothing is removed behind a symbolic link, and nothing that the agent does not write. What is missing already is no error, so an
-//! attempt that stopped half-way is finished by the next.
+//! It follows no symbolic link and removes nothing that the agent does not write. A file that is
+//! already missing is no error, so a second run completes an interrupted one.
 
 use std::{
     ffi::OsStr,

@@ -1,5 +1,5 @@
-//! Settings that hold in the environment of `up` and would be gone with it: they are written, and files that the agent could not read
-//! later are copied.
+//! Settings from the environment of `up`: they are saved to the configuration, and files that the
+//! agent could not read later are copied.
 
 use std::{
     os::unix::fs::MetadataExt,

@@ -1,4 +1,4 @@
-//! Series that are not there, and those that were probably meant.
+//! Errors for unknown series, with similar names.
 
 use std::collections::BTreeSet;
 

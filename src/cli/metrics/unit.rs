@@ -1,4 +1,4 @@
-//! Values as people say them, by the unit that the name of their metric ends with.
+//! Values with units for people, by the unit at the end of a metric's name.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tokens of the cluster that were given away: which level permits to give them, and when they must stop working.
+//! Shared tokens: the levels that permit sharing one, and when shared tokens must be invalidated.
 
 use crate::core::policy::Level;
 

@@ -1,4 +1,4 @@
-//! Requests as the audit has them: what a call does, and what a line of the audit asks for in words.
+//! Kinds of requests in the audit, and their description in words.
 
 use super::{Kind, OTHERS};
 use crate::core::{

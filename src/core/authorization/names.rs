@@ -1,4 +1,4 @@
-//! Names that a request brings: of the machine that it wants, of the page that sent it, and of the session that it belongs to.
+//! Names in a request: the host that it addresses, its origin, its session.
 
 /// Returns whether a `Host` names this machine: with any port, or none.
 pub fn is_here(host: &str, also_here: &[String]) -> bool {

@@ -1,4 +1,5 @@
-//! The routes of the local API, one a line: what is routed, allowed, refused and described is read from here.
+//! Routes of the local API, one per line: routing, authorization and the description use this
+//! table.
 
 use super::{Role, Transport};
 

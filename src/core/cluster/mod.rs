@@ -1,7 +1,9 @@
 //! Usage of a cluster as series: nodes, Pods, and their numbers.
 //!
-//! Bounded whatever the size of the cluster: so many nodes, so many Pods (the largest, and those that were kept before; the others as one
-//! sum), so many namespaces. Counters become rates by the kubelet's own times, because it answers with readings of some seconds ago.
+//! The number of series is bounded whatever the size of the cluster: nodes, Pods (the largest and
+//! those that had series before; the others as one sum) and namespaces each have a limit. Counters
+//! become rates by the kubelet's own times, because it answers with readings that are some seconds
+//! old.
 
 mod phases;
 pub mod pods;

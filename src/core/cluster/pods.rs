@@ -1,6 +1,8 @@
-//! Pods that should serve and do not, each with its trouble and the time that it may take to start.
+//! Pods that should be ready and are not, each with its problem and the time that it may take to
+//! start.
 //!
-//! A Pod that has ended, or is being deleted, is no problem. Only those that are not ready are kept, and not more than [`KEPT_MAX`].
+//! Completed Pods and Pods that are being deleted are no problem. At most [`KEPT_MAX`] Pods are
+//! kept.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Words in braces in the advice of a check, and what a person types in their place on this machine.
+//! Placeholders in fixes, and the commands that replace them on this machine.
 
 use super::{Environment, Init, Loader, Packages};
 

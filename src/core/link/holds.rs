@@ -1,4 +1,5 @@
-//! A link that is not to be made for now, because somebody else has it or may have it; and what the others of its cluster tell it.
+//! Reasons to hold the link back because another agent has it or may have it, and what that agent
+//! reports.
 
 use crate::core::time::Now;
 

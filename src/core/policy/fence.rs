@@ -1,6 +1,7 @@
-//! NetworkPolicies that their owner protected: the fence around what the control plane may run.
+//! Protected NetworkPolicies, which the control plane may not change.
 //!
-//! NetworkPolicies add up, so another one could open what a protected one closes. An owner who wants to rule that out protects the namespace.
+//! NetworkPolicies are additive, so a new one could allow what a protected one blocks. To prevent
+//! that, an owner protects the whole namespace.
 
 use super::{Attributes, Namespace, Verb};
 use crate::core::proxy::{Call, Refusal, Target};

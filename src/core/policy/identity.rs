@@ -1,4 +1,4 @@
-//! Under whose identity a call runs.
+//! Identity under which a call runs.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 

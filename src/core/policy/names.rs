@@ -1,4 +1,5 @@
-//! Names of new namespaces: those that would inherit rights which somebody left for them.
+//! Names that a new namespace may not have, because it would inherit rights that exist for this
+//! name.
 
 use super::CONFIG;
 use crate::core::proxy::Refusal;

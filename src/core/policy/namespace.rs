@@ -1,4 +1,4 @@
-//! Managed namespaces: which they are, and how one is made.
+//! Managed namespaces: which ones are managed, and how the control plane creates one.
 
 use serde_json::Value;
 

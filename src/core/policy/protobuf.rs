@@ -1,8 +1,8 @@
-//! Kubernetes' own binary form of an object, read along a shape.
+//! Reader of Kubernetes' protobuf form of an object, along a schema.
 //!
-//! Four bytes, then a message `Unknown` (apimachinery, `runtime/generated.proto`) that says what
-//! the object is and holds its bytes. A decoder takes the last of two values, or merges them: what
-//! is there twice is an error here, so that nothing is read in two ways.
+//! The input is four bytes, then a message `Unknown` (apimachinery, `runtime/generated.proto`) with
+//! the object's type and its bytes. A decoder takes the last of two values, or merges them;
+//! duplicates are an error here, so that nothing can be read in two ways.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};

@@ -1,8 +1,8 @@
-//! Shapes: the fields of an object that a judgement reads, for JSON and Kubernetes' protobuf alike.
+//! Schemas: the fields of an object that a judgement reads, for JSON and Kubernetes' protobuf
+//! alike.
 //!
-//! One reader for each form walks a body along its shape and keeps these fields as a small tree.
-//! Everything else is read over, so that a body of megabytes takes no memory; what could be read in
-//! two ways is an error.
+//! One reader per format walks a body along its schema and keeps these fields as a small tree.
+//! Everything else is skipped, so a body of megabytes takes no memory. Ambiguous input is an error.
 
 use std::{cell::Cell, fmt};
 

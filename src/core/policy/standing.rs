@@ -1,7 +1,9 @@
-//! Standing permissions: what a running call relies on, and when it must end because that no longer holds.
+//! Standing permissions: the conditions that a running call relies on, and when it must end because
+//! they no longer hold.
 //!
-//! [`decide`] and [`settle`] judge a call before it starts. A [`Standing`] keeps the terms of that decision, takes in what
-//! becomes known later, and turns into a refusal once the call would not be admitted any more. [`Rounds`] says what to look at and when.
+//! [`decide`] and [`settle`] judge a call before it starts. A [`Standing`] keeps the terms of that
+//! decision, takes in later observations, and turns into a refusal once the call would no longer be
+//! admitted. [`Rounds`] says what to check and when.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The agent: its settings, its folder, its service, its control plane.
+//! Checks of the agent: settings, state directory, service, control plane.
 
 use super::{Advice, Check, Fact, Facts, Judgement, Problem, k3s::answered, ok};
 use crate::core::{

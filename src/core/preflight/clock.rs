@@ -1,4 +1,4 @@
-//! The clock, and what tells this machine from others.
+//! Checks of the clock and of the machine's unique ids.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,4 @@
-//! Disks: what is mounted, how full, how worn and how healthy it is, and what is written to it without need.
+//! Checks of disks: mounts, free space, wear, health, and unnecessary writes.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,5 @@
-//! Whoever else changes the network of Pods: firewalls, their rules, programs that manage interfaces.
+//! Checks of other programs that change the network of Pods: firewalls and their rules, network
+//! managers.
 
 #![expect(
     clippy::items_after_statements,

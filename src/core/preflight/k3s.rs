@@ -1,4 +1,4 @@
-//! k3s: its program, service, files, certificates and API.
+//! Checks of k3s: its program, service, files, certificates and API.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,4 @@
-//! The kernel: how it was started, its control groups, modules and limits.
+//! Checks of the kernel: command line, control groups, modules and limits.
 
 #![expect(
     clippy::items_after_statements,

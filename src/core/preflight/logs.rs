@@ -1,4 +1,4 @@
-//! Logs: what the kernel's tells of disks, and how large the others become.
+//! Checks of logs: disk errors in the kernel's log, and the size of the others.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,4 @@
-//! The machine: what it is, what it runs in, its memory and its supply.
+//! Checks of the machine: board, virtualization, memory and power supply.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,7 +1,8 @@
-//! The doctor's table: what can be wrong with a machine, how it shows, why it matters and what to do about it here.
+//! Checks of the doctor: each with its problem, the reason why it matters, and the fix on this
+//! machine.
 //!
-//! A check reads nothing: it judges [`Facts`] for an [`Environment`]. It runs after those that it depends on, and where one of them has a
-//! problem it is skipped, so that one cause is one finding.
+//! A check reads nothing: it judges [`Facts`] for an [`Environment`]. It runs after the checks that
+//! it depends on, and is skipped if one of them has a problem, so that one cause is one finding.
 
 mod agent;
 mod clock;

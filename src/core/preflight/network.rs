@@ -1,4 +1,4 @@
-//! The network of this machine: links, addresses, routes, ports.
+//! Checks of the network: links, addresses, routes, ports.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,4 @@
-//! Names: who is asked for them here, and what Pods get to ask.
+//! Checks of DNS: the name servers of this machine and those of Pods.
 
 #![expect(
     clippy::items_after_statements,

@@ -1,4 +1,4 @@
-//! Headers on their way through: which belong to one connection, which are ours to set, which must not arrive.
+//! Headers of proxied requests: which are hop-by-hop, which the agent sets, which are removed.
 
 use super::{Form, HeaderList, Refusal, Target, refuse};
 

@@ -1,8 +1,9 @@
-//! One proxied request: what was asked, whether it makes sense, and where it goes. It knows neither frames nor connections.
+//! Routing of a proxied request: its validity, target and time limits. It knows neither frames nor
+//! connections.
 //!
-//! [`route`] turns what was asked into a [`Call`]: a path that was canonicalised once and is judged and sent in that form, headers without
-//! those that belong to one connection, a target, and a time limit. Whether the call is permitted is not decided here but in
-//! [`policy`](crate::core::policy).
+//! [`route`] turns a request into a [`Call`]: a path that was canonicalised once and is judged and
+//! sent in that form, end-to-end headers, a target, and a time limit. Whether the call is permitted
+//! is decided in [`policy`](crate::core::policy).
 
 mod headers;
 mod path;

@@ -1,6 +1,7 @@
-//! Counters become values. The first reading, a counter that went back and a pause give no value, never a spike.
+//! Rates from counters. The first reading, a counter that went back and a pause give no value,
+//! never a spike.
 //!
-//! [`points()`] makes the series of the host out of two readings; the shares here are what a heartbeat tells.
+//! [`points()`] makes the series of the host from two readings; the ratios here go into heartbeats.
 
 mod points;
 mod reading;

@@ -1,4 +1,5 @@
-//! Two readings become points. Where the readings do not belong together, or a counter went back, there is no value.
+//! Points of the host's series, from two readings. There is no value where the readings do not
+//! belong together or a counter went back.
 
 use std::time::Duration;
 

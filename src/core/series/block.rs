@@ -1,7 +1,8 @@
-//! Ticks as bytes: what a minute of samples is on disk, and an hour of one series.
+//! Encoding of samples on disk: a minute of all series, and an hour of one series.
 //!
-//! Values are written column by column as differences, because a series that does not change is then a run of zeros, which deflate
-//! makes next to nothing. It knows no database and no key: a series is a number here.
+//! Values are written column by column as differences: a series that does not change is then a run
+//! of zeros, which deflate compresses to almost nothing. It knows no database and no names: a
+//! series is a number here.
 
 use std::{error, fmt, io::Read};
 

@@ -1,4 +1,4 @@
-//! Blocks put together and taken apart, minute by minute.
+//! Joins and splits blocks, minute by minute.
 
 use std::collections::BTreeMap;
 

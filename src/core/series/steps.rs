@@ -1,4 +1,4 @@
-//! Values over steps of time: what is kept of samples when they are old.
+//! Downsampling: minimum, mean, maximum and count per step of time.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Sentences of the verdict and of the conditions that decide it. Their wording is held by `sentences.txt` alone.
+//! Sentences of the verdict and of the conditions that decide it. `sentences.txt` is the snapshot
+//! of their wording.
 
 use std::time::Duration;
 

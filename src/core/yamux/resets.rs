@@ -1,4 +1,4 @@
-//! Streams whose RST waits to go out, and those that had theirs: so many and no more, whatever the peer sends.
+//! Streams whose RST waits to be sent, and those that got one: bounded, whatever the peer sends.
 
 use std::collections::{BTreeSet, VecDeque};
 

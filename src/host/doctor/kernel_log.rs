@@ -1,4 +1,4 @@
-//! The kernel's log, as far as checks are interested in it.
+//! Kernel log: the lines that checks look for.
 
 use std::{
     fs::OpenOptions,

@@ -1,4 +1,5 @@
-//! The version of a package, as the databases of dpkg and apk have it. That of rpm takes its own library.
+//! Version of a package in the databases of dpkg and apk. The database of rpm would need its
+//! library.
 
 use std::{
     fs::File,

@@ -1,4 +1,5 @@
-//! `/proc/self/mountinfo` (proc_pid_mountinfo(5)): which file systems are worth a look, and can be asked without waiting for anybody.
+//! Mounts from `/proc/self/mountinfo` (proc_pid_mountinfo(5)): file systems that are worth
+//! measuring and can be queried without blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
 

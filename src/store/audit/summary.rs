@@ -1,4 +1,4 @@
-//! The audit counted by SQLite, so that a day of it never comes into memory.
+//! Summary of the audit, counted by SQLite, so that a day of it is never loaded into memory.
 
 use rusqlite::{Connection, params};
 

@@ -1,4 +1,4 @@
-//! Everything that the archive's thread has, and what it does with it.
+//! State of the telemetry thread, and its jobs.
 
 use std::{collections::BTreeMap, path::PathBuf};
 

@@ -1,4 +1,5 @@
-//! Boots, and what the wall clock was in each: a board without a battery learns it when its network is up.
+//! Boots, and the wall clock of each: a board without a battery-backed clock learns it from the
+//! network.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Finished pieces of samples: one row for what they have in common and one for each series, so that a question unpacks only what it is
-//! about.
+//! Chunks of finished samples: one row of shared data and one per series, so that a query unpacks
+//! only its series.
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 

@@ -1,5 +1,6 @@
-//! The ladder: minutes of the journal become an hour, hours become steps of a minute, those of a day steps of a quarter of an hour, those of
-//! thirty days steps of six hours. Each rung is one transaction.
+//! Compaction: minutes of the journal become an hour, hours become steps of a minute, those of a
+//! day steps of a quarter of an hour, those of thirty days steps of six hours. One transaction
+//! each.
 
 use rusqlite::{Connection, Transaction};
 

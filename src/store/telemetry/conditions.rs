@@ -1,4 +1,4 @@
-//! Conditions of the archive: what is wrong with it now, for people.
+//! Conditions of the archive, for people.
 
 use super::{archive::Archive, series::LIVE_MAX};
 use crate::{

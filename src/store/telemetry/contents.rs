@@ -1,4 +1,4 @@
-//! Cached knowledge about the file, so that it need not be queried each time.
+//! Cached facts about the file, so that it need not be queried each time.
 
 use rusqlite::Connection;
 

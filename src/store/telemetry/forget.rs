@@ -1,4 +1,5 @@
-//! Forgetting: series and boots whose last sample is gone, and the least useful ended series where too many are known.
+//! Deletes series and boots whose last sample is gone, and the least useful ended series when there
+//! are too many.
 
 use std::collections::BTreeSet;
 

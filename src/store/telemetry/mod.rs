@@ -1,8 +1,10 @@
-//! `telemetry.db`: samples, events and log lines, kept for years in little space, delivered from, and written once a minute.
+//! `telemetry.db`: samples, events and log lines, stored compactly for years, delivered from, and
+//! written once a minute.
 //!
-//! It is large and can be done without, so it has a file and a thread of its own: whatever happens to it, `state.db` goes on. At most what
-//! was measured since the last flush is at risk. It decides neither what is measured (`core::rates`), nor what goes out next
-//! (`core::outbox`), nor how long things are kept (`core::retention`).
+//! It is large and expendable, so it has a file and a thread of its own: whatever happens to it,
+//! `state.db` goes on. At most the samples since the last flush are at risk. Decisions are
+//! elsewhere: what is measured in `core::rates`, what is sent next in `core::outbox`, how long it
+//! is kept in `core::retention`.
 
 use std::path::PathBuf;
 

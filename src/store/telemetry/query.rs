@@ -1,4 +1,5 @@
-//! Questions of people: a series over any time at any step, out of whatever level still has it, each moment once.
+//! Queries of people: a series over any period at any step, from the levels that still have it,
+//! each moment once.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Records for delivery, wherever they lie by now: minutes of the journal and of finished hours, events, log lines.
+//! Records for delivery, wherever they are by now: minutes of the journal and of finished hours,
+//! events, log lines.
 
 use std::collections::BTreeMap;
 

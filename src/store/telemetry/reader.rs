@@ -1,4 +1,4 @@
-//! The files of an agent that need not run: the same questions, for the command line. Nothing is written.
+//! Read-only access to the files of an agent that need not run, for the command line.
 
 use std::{
     fs::File,

@@ -1,7 +1,8 @@
 //! Series and their numbers: all on disk, those of this hour in memory.
 //!
-//! A number is 16 bits of the key of every part of a chunk. It is free again when no sample has it, and is given to another series after all
-//! numbers that were never used or are free for longer.
+//! A number has 16 bits and is part of the key of every part of a chunk. It is free when no sample
+//! uses it, and is assigned again after all numbers that were never used or have been free for
+//! longer.
 
 use std::{
     cell::Cell,

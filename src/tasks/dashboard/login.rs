@@ -1,4 +1,5 @@
-//! Lets people in: introduces what opens the dashboard to the disk that keeps it, to the audit, and to the arithmetic of passwords.
+//! Logins to the dashboard: joins the credentials in `core::authorization` to the disk, the audit
+//! and the computation of password hashes.
 
 use std::{cell::RefCell, num::NonZeroU32, rc::Rc, time::Duration};
 

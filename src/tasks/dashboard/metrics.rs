@@ -1,4 +1,4 @@
-//! The shared state as a Prometheus reads it.
+//! Shared state in the format of Prometheus.
 
 use std::collections::BTreeMap;
 

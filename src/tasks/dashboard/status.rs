@@ -1,4 +1,4 @@
-//! The shared state as the local API shows it.
+//! Shared state in the form of the local API.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Introduces the election of `core::lease` to the cluster's API, to the permit of the uplink and to the disk.
+//! Leader election over the Lease: joins `core::lease` to the cluster's API, the lease gate and the
+//! disk.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
-//! Permission to link: written by the task that asks the cluster, read by the uplink before it does
-//! anything.
+//! Lease gate: permission to link, written by the task that talks to the cluster and read by the
+//! uplink before it does anything.
 //!
-//! A permit that is given ends by itself: nobody has to run, or to be told, for it to be over.
+//! A permission expires by itself: no task has to run for it to end.
 
 use std::cell::RefCell;
 

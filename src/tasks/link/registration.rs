@@ -1,6 +1,6 @@
-//! Facts of a registration and numbers of a heartbeat.
+//! Data of a registration and numbers of a heartbeat.
 //!
-//! Nothing here asks third parties: an address or a place is a setting, or what this machine sees itself.
+//! No third party is asked: an address or a region is a setting, or what this machine sees itself.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,4 +1,5 @@
-//! Introduces the identity to the cluster: what an earlier installation left there, and whether the Go agent still runs.
+//! Takeover from the Go agent: reads what an earlier installation left in the cluster, and whether
+//! that agent still runs.
 //!
 //! It only reads: nothing of the earlier installation is changed or removed.
 

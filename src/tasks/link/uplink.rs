@@ -1,4 +1,5 @@
-//! Introduces the link machine to the network, the store and the proxy: one loop that holds the control-plane session.
+//! Uplink: the loop that carries out the decisions of `core::link` on the network, the store and
+//! the proxy.
 
 use std::{
     cell::RefCell,

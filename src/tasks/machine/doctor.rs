@@ -1,4 +1,5 @@
-//! The doctor's look: facts of the host and answers of the network meet the table of checks, within two seconds in all.
+//! Doctor: collects facts from the host and the network and runs the checks, within two seconds in
+//! all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! Asks the root helper on its socket: one line, one answer, and an honest word where there is none.
+//! Client of the root helper on its socket: one request, one response, and an error if it is not
+//! running.
 
 use std::{io, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Watch over the disk: touches the state directory every few seconds and reports what does not answer.
+//! Disk watch: touches the state directory every few seconds and reports disks that do not respond.
 
 use std::{path::PathBuf, rc::Rc, time::Duration};
 

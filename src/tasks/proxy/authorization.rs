@@ -1,4 +1,5 @@
-//! From what was asked to what may run: routed, decided, written down, and given an identity. The one way in for every form of request.
+//! Authorization of a call: route, decision, audit row, identity. The only way in for every form of
+//! request.
 
 use std::{cell::OnceCell, rc::Rc, time::Duration};
 

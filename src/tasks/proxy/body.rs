@@ -1,5 +1,5 @@
-//! Request bodies while they arrive: pieces go in from the link without waiting, and come out as fast as the backend takes them. What lies
-//! between is counted against one budget for all requests.
+//! Request bodies while they arrive: the link adds pieces without waiting, the backend takes them
+//! as fast as it can. Buffered bytes count against one budget for all requests.
 
 use std::{
     cell::{Cell, RefCell},

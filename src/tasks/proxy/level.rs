@@ -1,6 +1,6 @@
-//! Access level: the level set on this machine is kept on disk, enforced by the proxy, and shown.
+//! Access level: stored on disk, enforced by the proxy, and shown.
 //!
-//! Whether a wish is granted is decided in `core::access`. Nothing that comes from the link leads here.
+//! `core::access` decides whether a change is granted. Nothing that comes from the link leads here.
 
 use std::{
     cell::{Cell, RefCell},

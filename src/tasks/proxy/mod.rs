@@ -1,8 +1,8 @@
-//! Proxied exchanges: what the control plane asks for, run against the cluster, answered through lanes.
+//! Proxied calls: requests of the control plane, run against the cluster, answered through lanes.
 //!
-//! Every exchange is one task; dropping it closes its connection to the cluster, so cancel, lost session and stop are the same act.
-//! [`Proxy::deliver`] never waits: bodies and frames go into bounded queues. What may be asked is decided in `core::policy`, where it goes
-//! in `core::proxy`.
+//! Every call is one task; dropping it closes its connection to the cluster, so cancel, lost
+//! session and stop are the same act. [`Proxy::deliver`] never waits: bodies and frames go into
+//! bounded queues. `core::policy` decides what is permitted, `core::proxy` where it goes.
 
 mod admission;
 mod audit;

@@ -1,7 +1,8 @@
-//! Looks at what running calls rely on in the cluster, and ends those whose permission was withdrawn.
+//! Revalidation: watches what running calls rely on in the cluster, and ends those whose permission
+//! was withdrawn.
 //!
-//! Nothing is asked while no running call relies on a managed namespace or on a right beyond plain reading. When to look, and what an
-//! answer means, is decided in `core::policy::standing`.
+//! Nothing is queried while no running call relies on a managed namespace or on a right beyond
+//! plain reading. `core::policy::standing` decides when to look and what an answer means.
 
 use std::{rc::Rc, time::Duration};
 

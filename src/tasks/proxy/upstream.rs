@@ -1,4 +1,4 @@
-//! The way of a call into the cluster, and of its answer's head back.
+//! Upstream requests: sends a call into the cluster and returns the head of its response.
 
 use std::time::Duration;
 

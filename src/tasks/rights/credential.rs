@@ -2,8 +2,9 @@
 //! owner wants it (`access.share_token`), a token of the narrow account that expires within the
 //! hour.
 //!
-//! Only a registration can carry it. So a handle is written to disk when the control plane has taken it, and what is not there leads
-//! to a registration before anything else; a token is made anew and registered before the last one ends.
+//! Only a registration can carry it. A handle is written to disk once the control plane has
+//! accepted it; if there is none, the agent registers first. A token is renewed and registered
+//! before the last one expires.
 
 use std::{
     cell::{Cell, RefCell},

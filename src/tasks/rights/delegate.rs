@@ -1,4 +1,5 @@
-//! The control plane's account in the cluster: calls from the link run under it, and its tokens never leave the box.
+//! Account of the control plane in the cluster: calls from the link run under it, and its tokens
+//! never leave this machine.
 
 mod bindings;
 mod looks;

@@ -1,6 +1,7 @@
-//! Looks now and then whether the cluster still has what the agent's manifest says, and takes rights back that nobody needs any more.
+//! Compares the cluster with the agent's manifest periodically, and removes bindings that are no
+//! longer needed.
 //!
-//! It changes nothing but bindings of our own: what is missing or different is said with its fix.
+//! It changes nothing but our own bindings: differences are reported with their fix.
 
 use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 

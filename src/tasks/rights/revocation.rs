@@ -1,7 +1,8 @@
-//! Makes tokens worthless that the control plane was given and that permit more than the owner of the box does now.
+//! Invalidates shared tokens that permit more than the current access level.
 //!
-//! A token ends with its account: bindings are removed first, then the account is deleted and made again. A note on disk, written before the
-//! first token, makes this go on after a restart until it is done.
+//! A token ends with its account: bindings are removed first, then the account is deleted and
+//! recreated. A note on disk, written before the first token, makes this continue after a restart
+//! until it is done.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 

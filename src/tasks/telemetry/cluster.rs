@@ -1,7 +1,7 @@
-//! Introduces the cluster's figures to whoever keeps them: once a minute, from the watches and from the kubelets.
+//! Samples the cluster once a minute, from the watches and the kubelets.
 //!
-//! Kubelets are asked one after the other through the API server, each with a deadline, all of them with one. An agent that leaves the
-//! cluster to another one asks nobody.
+//! Kubelets are queried one after the other through the API server, each with a deadline, all of
+//! them within one. An agent that stands by queries none.
 
 use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 

@@ -1,6 +1,7 @@
-//! Introduces the Events of the cluster to whoever keeps them: the same thing again within a minute is one of them, with a count.
+//! Records Events of the cluster: repetitions within a minute become one event with a count.
 //!
-//! An agent that leaves the cluster to another one watches, to know what is old should it take over, and counts nothing.
+//! An agent that stands by watches, so that it knows old events when it takes over, and records
+//! nothing.
 
 use std::{cell::RefCell, fmt, rc::Rc};
 

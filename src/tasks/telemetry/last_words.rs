@@ -1,5 +1,5 @@
-//! Last lines of failed containers: read once from the cluster and kept, for the time when the
-//! container is gone or nobody looked.
+//! Last lines of failed containers: read once from the cluster and stored, because the container
+//! may be gone later.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 

@@ -1,8 +1,9 @@
-//! Finds out whether the cluster still answers: asks it a small question when it has been silent, when a call got no answer, and when
-//! somebody wants to know.
+//! Liveness of the cluster: sends a small request after silence, after a call without an answer,
+//! and on demand.
 //!
-//! A quiet cluster sends bookmarks about once a minute, and the election of the linking agent asks it now and then. So the question is
-//! rare: it is asked after [`SILENT_FOR`] without a byte from the API server.
+//! A quiet cluster sends bookmarks about once a minute, and the election of the linking agent
+//! queries it now and then. So the request is rare: it is sent after [`SILENT_FOR`] without a byte
+//! from the API server.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Introduces the conditions to somebody elsewhere who wants to be told of them.
+//! Sends notifications about conditions to the receiver in the settings.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Introduces the cluster to the shared state: nodes and pods are watched, so that every heartbeat has real numbers without asking again.
+//! Watches nodes and Pods, so that every heartbeat has current numbers without a query.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 

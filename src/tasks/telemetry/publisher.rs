@@ -1,6 +1,7 @@
-//! Introduces what happens to whoever keeps it and to whoever watches: it has one number for both from its first moment on.
+//! Publishes new events to the archive and to live viewers, under one number from the start.
 //!
-//! On disk it is with the flush of the minute. While somebody watches, what is new is told within a second; else it waits for the minute.
+//! An event is on disk with the flush of its minute. With viewers it is published within a second,
+//! otherwise with that flush.
 
 use std::{rc::Rc, time::Duration};
 

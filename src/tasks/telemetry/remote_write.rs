@@ -1,7 +1,8 @@
-//! Introduces the samples to a receiver that a setting names: oldest first, a batch at a time, until it has them all.
+//! Sends samples to the receiver in the settings: oldest first, one batch at a time, until it has
+//! all.
 //!
-//! It wakes up when something new is on disk, and not before. What is refused is found by [`crate::core::bisect`], counted, and settled
-//! with the rest: no sample holds up those after it.
+//! It wakes up when there is new data on disk, and not before. Refused samples are found by
+//! [`crate::core::bisect`], counted and settled with the rest: no sample delays those after it.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,7 +1,7 @@
-//! Introduces the machine's counters to whoever keeps them: read at every interval, and when somebody asks.
+//! Samples the machine at every interval, and on demand.
 //!
-//! One reading at a time, in the blocking pool. A kernel that does not answer (a sensor that hangs, a dying disk) holds that one reading
-//! and nothing else.
+//! One reading at a time, in the blocking pool. A kernel that does not answer (a sensor that hangs,
+//! a dying disk) blocks that one reading and nothing else.
 
 use std::{collections::BTreeMap, fmt, rc::Rc, time::Duration};
 

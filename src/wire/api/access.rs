@@ -1,4 +1,4 @@
-//! Access levels and decisions: the shapes of `/api/v1/access`.
+//! Access levels and decisions: the types of `/api/v1/access`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! The cluster as the page shows it. Names come from the cluster: they are data wherever they are shown.
+//! Cluster as the page shows it. Names come from the cluster: they are data wherever they are
+//! shown.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Logging in and out.
+//! Login and logout.
 
 use serde::{Deserialize, Serialize};
 

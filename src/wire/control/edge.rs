@@ -1,4 +1,4 @@
-//! The extension: what a control plane offers, records on their way up, and what it says that it has.
+//! Messages of the extension: offers of a control plane, records, acknowledgements.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

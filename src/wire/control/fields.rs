@@ -1,4 +1,4 @@
-//! Lenient reading of one message: the fields that are known, as raw JSON, without a tree.
+//! Lenient reader of one message: its known fields as raw JSON, without a tree.
 
 use std::{borrow::Cow, fmt, time::Duration};
 

@@ -1,8 +1,8 @@
-//! The control messages, both ways: one JSON object in one WebSocket message, and the two binary layouts beside it.
+//! Control messages, both ways: one JSON object in one WebSocket message, and two binary layouts.
 //!
-//! Reading is lenient where the protocol is (a value of the wrong type is an absent value) and strict where memory is at stake: no
-//! tree is built, unknown fields are skipped, every list and string that is kept has a cap. What to do about a message is not
-//! decided here.
+//! Reading is lenient where the protocol is (a value of the wrong type counts as absent) and strict
+//! where memory is at stake: no tree is built, unknown fields are skipped, every stored list and
+//! string has a cap. Messages are acted on elsewhere.
 
 mod answers;
 mod edge;

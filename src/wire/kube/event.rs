@@ -1,4 +1,5 @@
-//! Event objects as `core/v1` shows them. What was written by way of `events.k8s.io/v1` is there too, under these names.
+//! Event objects of `core/v1`. Those written through `events.k8s.io/v1` appear there, too, under
+//! these names.
 
 use super::{Metadata, Object, TargetRef};
 use crate::core::{

@@ -1,4 +1,4 @@
-//! A Pod, as far as it is counted and judged.
+//! Pods: the fields that are counted and judged.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Objects as people are shown them: a few more fields than what is watched, read when somebody looks and kept by nobody.
+//! Objects for people: more fields than the watches read, queried on demand and stored nowhere.
 
 use super::{Allocatable, quantity};
 use crate::{

@@ -1,4 +1,4 @@
-//! The list: what a body may not ask for.
+//! Fields and values that a body may not contain.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The log of a container: the API's answer, or what happened to the Pod that has none.
+//! Log of a container: the API's response, or an explanation if the Pod has none.
 
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};

@@ -1,4 +1,4 @@
-//! The views: what is wrong with a question, whom to ask, and the answer as a reply.
+//! Handlers of the views: check the parameters, ask the view, make a reply.
 
 use std::{io, rc::Rc};
 

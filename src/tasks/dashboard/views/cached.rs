@@ -1,4 +1,4 @@
-//! An answer that is costly and changes slowly: given again for a while, and made once for all who ask at the same time.
+//! Cache of a costly response that changes slowly: computed once for all who ask at the same time.
 
 use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The cluster: nodes and namespaces, Pods and workloads page by page. Asked when somebody looks.
+//! View of the cluster: nodes and namespaces, Pods and workloads page by page, queried on demand.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! "Link or node?", asked when somebody looks, and at most once in a while unless something has changed.
+//! "Link or node?": the probe, run on demand, and cached for a while unless something has changed.
 
 use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The cards of the overview: one answer each, with its age and where it was read.
+//! Cards of the overview: one value each, with its age and source.
 
 use std::time::Duration;
 

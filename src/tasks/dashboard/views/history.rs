@@ -1,4 +1,4 @@
-//! Lists of what happened: the time line, the agent's own lines, the history of the link, what was done here.
+//! Lists of the past: the timeline, the agent's log lines, the history of the link, changes.
 
 use super::{Answer, silent};
 use crate::{

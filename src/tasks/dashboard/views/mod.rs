@@ -1,4 +1,4 @@
-//! Views: each asks its sources, makes one shape of the local API and keeps nothing.
+//! Views: each queries its sources, makes one type of the local API and stores nothing.
 
 pub mod cached;
 pub mod cluster;

@@ -1,7 +1,8 @@
-//! Introduces the outboxes to the link: records on their way to the control plane, a batch of each stream at a time.
+//! Delivery of records to the control plane, one batch per stream at a time.
 //!
-//! What goes out next, and what an acknowledgement settles, is decided in [`crate::core::outbox`]. A delivery begins with the session that
-//! agrees on it and ends with that: the next one goes on behind what was settled. Nothing here ends a session, whatever a receiver says.
+//! [`crate::core::outbox`] decides what goes out next and what an acknowledgement settles. A
+//! delivery begins with the session that agrees on it and ends with that session; the next one
+//! continues behind what was settled. Nothing here ends a session, whatever a receiver answers.
 
 mod databases;
 mod session;

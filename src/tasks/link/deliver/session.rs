@@ -1,4 +1,4 @@
-//! One session's delivery: the most urgent stream that has something and nothing under way goes next.
+//! Delivery of one session: the most urgent stream with data and nothing in flight goes next.
 
 use std::{rc::Rc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The answer of one exchange: piece by piece as it comes, or collected and sent as one message.
+//! Response of one exchange: streamed in chunks, or buffered and sent as one message.
 
 use std::{io::Write as _, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One plain request from its turn to the end of its answer.
+//! One HTTP exchange, from its turn to the end of its response.
 
 use std::{cell::OnceCell, rc::Rc};
 

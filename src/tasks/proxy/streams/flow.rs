@@ -1,4 +1,5 @@
-//! Bodies on their way through: counted, ended by silence or by stricter rules, and held back by whoever does not read.
+//! Bodies in transit: counted, ended by silence or by a stricter level, and slowed down by their
+//! reader.
 
 use std::{
     cell::OnceCell,

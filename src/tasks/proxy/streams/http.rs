@@ -1,4 +1,5 @@
-//! HTTP/1.1 on one stream: every request passes the same gate as those in JSON, and goes on over a connection of the agent's own.
+//! HTTP/1.1 on one stream: every request passes the same authorization as in JSON, and continues on
+//! a connection of the agent's own.
 
 use std::{
     cell::{OnceCell, RefCell},

@@ -1,4 +1,5 @@
-//! Streams that the control plane opens over yamux, each for one connection: HTTP as it is, with its own back-pressure and cancel.
+//! Streams that the control plane opens over yamux, one per connection: HTTP unchanged, with its
+//! own back-pressure and cancel.
 
 mod flow;
 mod http;

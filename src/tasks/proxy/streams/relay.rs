@@ -1,4 +1,4 @@
-//! Raw bytes both ways after a 101: exec, attach, port-forward, and whatever an application speaks.
+//! Relay of raw bytes after a 101: exec, attach, port-forward, and protocols of applications.
 
 use std::{cell::OnceCell, io, rc::Rc};
 

@@ -1,7 +1,7 @@
-//! Lets the control plane's account into managed namespaces, and takes that back.
+//! Bindings of the control plane's account in managed namespaces: created and removed.
 //!
-//! A binding is made when it is first needed. It is ours when it carries our label and gives our role to our account; nothing else is
-//! ever changed or removed.
+//! A binding is created when it is first needed. It is ours if it has our label and binds our role
+//! to our account; no other binding is ever changed or removed.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 

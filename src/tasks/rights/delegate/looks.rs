@@ -1,5 +1,4 @@
-//! Looks at the cluster that a decision about a call needs, and remembers them for a moment: the
-//! lock, Pods, bindings.
+//! Cluster queries for decisions about a call, cached for a moment: the lock, Pods, bindings.
 
 use std::{cell::RefCell, time::Duration};
 
