@@ -10,8 +10,8 @@ use crate::core::stall::Stage;
 pub const OK: &str = "everything works";
 /// No session yet, and nothing is known to be wrong.
 pub const CONNECTING: &str = "connecting to the control plane";
-/// A gateway that cannot be used. It is delivered, so it has nothing of what was found at the address.
-pub const GATEWAY_FAILED: &str = "the gateway that the control plane named cannot be used (see pipeops-agent link); local work goes on and the agent keeps trying";
+/// A gateway that cannot be reached. It is delivered, so it has nothing of what was found at the address.
+pub const GATEWAY_FAILED: &str = "the gateway that the control plane named cannot be reached; local work goes on and the agent keeps trying";
 /// The agent may not ask kubelets.
 pub const STATS_UNREAD: &str =
     "no usage data from nodes and Pods: the agent may not query kubelets through the API server";

@@ -492,10 +492,10 @@ export function ladder(diagnosis, again) {
   ];
 }
 
-// A condition; what the headline says already is not said again.
-export function condition(wrong, headline = '') {
+// A condition. `isHeadline`: the headline has its sentence already.
+export function condition(wrong, isHeadline = false) {
   return h('li', { class: `finding ${grade(wrong.severity)}`, 'data-key': wrong.id },
-    h('p', {}, mark(grade(wrong.severity)), !headline.startsWith(wrong.sentence) && [sentence(wrong.sentence), ' '], h('span', { class: 'faint' }, age(wrong.since, 'for'))),
+    h('p', {}, mark(grade(wrong.severity)), !isHeadline && [sentence(wrong.sentence), ' '], h('span', { class: 'faint' }, age(wrong.since, 'for'))),
     wrong.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), wrong.fix));
 }
 

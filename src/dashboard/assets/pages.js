@@ -50,12 +50,15 @@ function truth(status) {
   // Nobody knows how it is while the agent does not answer.
   const isOld = isSilent();
   const state = isOld ? 'unknown' : worst && worst !== 'note' ? grade(worst) : 'ok';
-  const causes = (status.conditions ?? []).filter(({ because }) => !because);
+  const isHeadline = (it) => status.summary.startsWith(it.sentence);
+  const headline = status.conditions?.find(isHeadline);
+  // The headline's condition has a line of its own for its fix only.
+  const causes = (status.conditions ?? []).filter((it) => !it.because && (it.fix || !isHeadline(it)));
   const { verdict } = status;
   return h('div', { class: `truth ${state}` },
     h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `The agent does not answer${stream.lastWordAt ? ` since ${hour(stream.lastWordAt)}` : ''}. Last known state: `, isOld ? status.summary : sentence(status.summary)),
-    causes.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(causes.length, 'condition') }, causes.map((it) => condition(it, status.summary))),
-    h('p', { class: 'foot' }, `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
+    causes.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(causes.length, 'condition') }, causes.map((it) => condition(it, isHeadline(it)))),
+    h('p', { class: 'foot' }, headline && !headline.fix && ['It has been like this ', age(headline.since, 'for'), '. '], `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
       status.started && [isOld ? 'The agent was up ' : 'Agent up ', age(status.started, 'for'), '. '],
       verdict?.age_s != null && status.at && ['Checked ', age(status.at - verdict.age_s), '.']));
 }

@@ -45,6 +45,8 @@ const DIAL_LIMIT: Duration = Duration::from_secs(30);
 const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
 const QUIET_FAILURES: u32 = 1;
+/// Fix of a gateway that cannot be reached.
+const GATEWAY_FIX: &str = "pipeops-agent link shows the step that fails";
 
 /// The version of the extension that this program speaks.
 const EDGE_VERSION: u32 = 1;
@@ -652,12 +654,9 @@ impl Uplink {
             // address. Status and log have it, and so has a fix, which is not part of an event.
             if standing.failures > QUIET_FAILURES {
                 let fix = fix.filter(|_| self.is_gateway_refused);
-                shared_state.report(
-                    "link.down",
-                    Severity::Warning,
-                    sentences::GATEWAY_FAILED,
-                    fix,
-                );
+                let fix = fix.unwrap_or_else(|| GATEWAY_FIX.to_owned());
+                let sentence = sentences::GATEWAY_FAILED;
+                shared_state.report("link.down", Severity::Warning, sentence, Some(fix));
             }
         } else if standing.failures > QUIET_FAILURES {
             let sentence = sentences::link_down(&standing.why);

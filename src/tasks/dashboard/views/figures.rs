@@ -77,7 +77,7 @@ impl View<'_> {
                 "warning"
             }
             .to_owned(),
-            ..card("link", "session", "the session")
+            ..card("link", "Control plane", "the session")
         }
     }
 
