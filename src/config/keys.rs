@@ -26,7 +26,8 @@ pub struct Key {
 pub enum Secrecy {
     /// Everybody.
     Open,
-    /// Nobody: it is never printed and not accepted on the command line, where every user of the machine could read it.
+    /// Never printed, and not accepted on the command line, where every user of the machine could
+    /// read it.
     Hidden,
     /// An address in which a password may stand before the `@`.
     Password,

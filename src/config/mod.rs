@@ -119,7 +119,7 @@ pub struct Provisional {
     pub socket: PathBuf,
     /// The address where browsers ask; `None`: nowhere.
     pub listen: Option<SocketAddr>,
-    /// True if somebody who has not logged in sees there how the machine is.
+    /// True if the state of the machine is shown there without a login.
     pub shows_itself: bool,
     /// Log lines.
     pub log: Log,

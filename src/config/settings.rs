@@ -39,7 +39,7 @@ pub struct Settings {
     pub dashboard: Dashboard,
     /// The root helper.
     pub keeper: Keeper,
-    /// Somebody who is told of conditions.
+    /// Receiver of notifications.
     pub notify: Option<Notify>,
     /// Certificates.
     pub tls: Tls,
@@ -173,7 +173,7 @@ pub struct Telemetry {
     pub interval: Duration,
     /// Disk space that samples may take.
     pub disk_bytes_max: u64,
-    /// A receiver of samples beside the control plane.
+    /// Receiver of samples in addition to the control plane.
     pub remote_write: Option<RemoteWrite>,
 }
 
@@ -184,7 +184,7 @@ pub struct RemoteWrite {
     pub url: ApiUrl,
     /// Credentials for the receiver.
     pub credentials: Option<Credentials>,
-    /// Labels of every series, beside those that the agent adds by itself.
+    /// Labels of every series, in addition to those that the agent adds.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -209,15 +209,15 @@ pub struct Dashboard {
     pub socket: PathBuf,
     /// The address where browsers and a Prometheus ask; `None`: nowhere. One that is not of the loopback interface is served by TLS alone.
     pub listen: Option<SocketAddr>,
-    /// Names under which other machines ask, beside those that are known.
+    /// Additional names of this machine for clients on other machines.
     pub names: Vec<String>,
     /// The certificate that is shown there; `None`: one that is made for it.
     pub certificate: Option<CertificateFiles>,
-    /// True if somebody who has not logged in sees there how the machine is.
+    /// True if the state of the machine is shown there without a login.
     pub shows_itself: bool,
 }
 
-/// `[notify]`: somebody who is told of conditions.
+/// `[notify]`: receiver of notifications.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Notify {
     /// Their address. With most of them it is the password too.

@@ -22,7 +22,7 @@ pub enum Override {
     None,
     /// This.
     Known(Tightened),
-    /// Something may have been, and nobody knows what: the strictest holds until somebody says otherwise.
+    /// An override may exist but cannot be read: the strictest level applies until one is set.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ pub struct Tightened {
     pub by: Option<String>,
 }
 
-/// The word that stands for an override that nobody knows.
+/// Word of an override that cannot be read.
 const UNKNOWN: &str = "unknown";
 
 impl Override {
@@ -110,7 +110,7 @@ pub enum Change {
 /// Reasons why a wish is not granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
-    /// The configuration does not permit so much, whoever asks.
+    /// The configuration does not permit this level.
     BeyondConfiguration,
     /// Only root makes it less strict.
     OwnerOnly,

@@ -54,7 +54,7 @@ pub enum Outcome {
     Failed(Side),
     /// It was not tried, because one before it failed or it does not apply.
     Skipped,
-    /// It cannot be told.
+    /// Unknown.
     Unknown,
 }
 
@@ -81,7 +81,7 @@ pub enum Side {
     Network,
     /// The control plane.
     ControlPlane,
-    /// That cannot be told.
+    /// Unknown.
     Unknown,
 }
 

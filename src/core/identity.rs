@@ -70,7 +70,7 @@ pub struct LeftBehind {
 pub struct Registration {
     /// The cluster's id.
     pub cluster_id: String,
-    /// The cluster's id at the gateway, where it was told.
+    /// The cluster's id at the gateway, if the registration named it.
     pub cluster_uuid: Option<String>,
     /// Assigned gateway, if any.
     pub gateway_ws_url: Option<String>,
@@ -108,7 +108,7 @@ pub struct ClusterState {
 /// Knowledge about an earlier installation in the cluster.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Installed {
-    /// There is no cluster, or nobody is waiting for it any more.
+    /// There is no cluster, or the wait for it is over.
     #[default]
     NoCluster,
     /// There is a cluster that has not answered yet.
@@ -126,7 +126,7 @@ pub enum Installed {
 pub struct Evidence {
     /// The identity in the database.
     pub database: Option<Identity>,
-    /// The identity in the small file beside it.
+    /// The identity in the small file next to the database.
     pub file: Option<Identity>,
     /// The agent id in the settings.
     pub configured_id: Option<String>,
@@ -154,7 +154,7 @@ pub enum Linking {
 pub enum Remark {
     /// A new id was made.
     Created,
-    /// One of the two copies on disk is missing, damaged or older, and is written anew.
+    /// One of the two copies on disk is missing, damaged or older, and is rewritten.
     CopyRepaired,
     /// The settings give another id than the one on disk.
     Renamed {

@@ -45,9 +45,9 @@ pub enum Refused<F> {
 /// Purpose of a lane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Purpose {
-    /// Somebody waits for it.
+    /// A response that its caller waits for.
     Answer,
-    /// Nobody does: it takes what the others leave.
+    /// Background data: sent when all other lanes are empty.
     Background,
 }
 

@@ -44,9 +44,9 @@ mod tests;
 
 pub use record::{LONG, Party, Record, SHORT, Standby};
 
-/// A holder with rivals has no link when its last write began so long ago.
+/// Age of the start of its last write at which a holder with rivals gives up the link.
 pub const FENCE_SHORT: Duration = Duration::from_secs(9);
-/// A holder without rivals has no link when its last call began so long ago.
+/// Age of the start of its last call at which a holder without rivals gives up the link.
 pub const FENCE_LONG: Duration = Duration::from_secs(25);
 /// The longest that a call may take. A slow card gets all the time that there is between a write and the fence of the one before it.
 pub const CALL_WITHIN: Duration = Duration::from_secs(5);

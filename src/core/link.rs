@@ -40,7 +40,7 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(30);
 const REGISTER_WAIT: Duration = Duration::from_secs(30);
 /// Longest wait after `register_in_progress` (docs/protocol.md, Registration).
 const REGISTER_WAIT_LONGEST: Duration = Duration::from_secs(120);
-/// A session that lasted so long was a good one: the next loss starts with a short wait again.
+/// Duration after which a session counts as stable: the next loss starts with a short wait again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// So many dials of a gateway in a row may fail before the controller is asked for a new one.
 const GATEWAY_FAILURES_MAX: u32 = 3;
@@ -80,7 +80,8 @@ pub struct Settings {
     pub heartbeat_every: Duration,
     /// Between two WebSocket pings of a ready link.
     pub ping_every: Duration,
-    /// A peer that was not heard for so long is dead. With 50 s and a ping each 10 s, five of them stayed unanswered.
+    /// Silence after which a peer counts as dead. With 50 s and a ping every 10 s, five pings were
+    /// not answered.
     pub dead_after: Duration,
     /// True if the controller is to hear a registration even where a gateway is known: the control
     /// plane lacks what it says.
@@ -174,7 +175,7 @@ pub enum Input {
         /// To be echoed.
         request_id: Option<String>,
     },
-    /// A message of a type that nobody here knows.
+    /// A message of an unknown type.
     Unknown {
         /// As received.
         message_type: String,
@@ -269,7 +270,7 @@ enum State {
     },
     /// All is well.
     Ready(Ready),
-    /// Somebody else has the link, or may have it.
+    /// Another agent has the link, or may have it.
     Held,
     /// Stopped.
     Closed,

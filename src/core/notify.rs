@@ -30,7 +30,7 @@ const MISSED_MAX: usize = 16;
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 const RETRY_LONGEST: Duration = Duration::from_secs(900);
 
-/// Minutes of a day in which only what is critical is told.
+/// Quiet hours: minutes of a day in which only critical conditions are reported.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quiet {
     /// The first minute, of 1440.
@@ -76,7 +76,7 @@ const DAY: u16 = 1440;
 pub struct Wanted {
     /// Minimum severity.
     pub minimum: Severity,
-    /// Time when only what is critical is told.
+    /// Quiet hours, if any.
     pub quiet: Option<Quiet>,
     /// Time that a change must last before it is reported: [`SETTLE`].
     pub settle: Duration,
@@ -126,9 +126,9 @@ pub struct Notice {
 pub struct Message {
     /// Changes, worst first.
     pub notices: Vec<Notice>,
-    /// Conditions that came and went while nothing could be told, and how often.
+    /// Conditions that came and went while nothing could be sent, with their counts.
     pub missed: LiteMap<String, u32>,
-    /// For how long nothing could be told.
+    /// Time during which nothing could be sent.
     pub late: Option<Duration>,
 }
 
@@ -163,7 +163,7 @@ struct Pending {
     is_over: bool,
 }
 
-/// Decides what is told when.
+/// Decides which changes to report, and when.
 #[derive(Debug)]
 pub struct Notifier {
     wanted: Wanted,
@@ -180,7 +180,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// One that has told `told` before it was started.
+    /// Notifier that had reported `told` before its start.
     pub fn new(wanted: Wanted, told: LiteMap<String, Notified>, now: Mono) -> Self {
         Self {
             wanted,
@@ -275,7 +275,7 @@ impl Notifier {
         })
     }
 
-    /// The message arrived. What was told until now is to be kept on disk.
+    /// Records that the message arrived. Returns all reported conditions, to be stored on disk.
     pub fn sent(&mut self, message: &Message, now: Mono) -> &LiteMap<String, Notified> {
         self.sent.push(now);
         self.backoff.reset();
@@ -314,7 +314,8 @@ impl Notifier {
         self.backoff.failures()
     }
 
-    /// The differences between what holds and what was told, each with the moment from which it may be told.
+    /// Differences between current and reported conditions, each with the time from which it may be
+    /// reported.
     fn open(&self) -> Vec<(Notice, Mono)> {
         let mut open = Vec::new();
         for (id, held) in self.seen.iter().filter(|(_, held)| !held.is_over) {

@@ -251,7 +251,8 @@ impl Yamux {
         }
     }
 
-    /// Nobody uses this stream any more. It gives its slot back; the peer is told by RST where it could not know.
+    /// Releases a stream that is no longer used, with its slot. The peer gets an RST if it cannot
+    /// know.
     /// To be called once for each stream that was opened, also after its reset.
     pub fn release(&mut self, key: StreamKey) {
         debug_assert!(self.slots > 0, "a stream is released once");

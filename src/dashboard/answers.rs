@@ -28,7 +28,7 @@ pub trait Answers: 'static {
     /// Session report for the requester.
     fn report(&self, asked: &Asked) -> SessionReport;
 
-    /// Somebody was turned away before there was a request.
+    /// A connection was rejected before its request.
     fn turned_away(&self, why: Away);
 
     /// The kernel refused to hand a connection over. Returns the time until the next try.
@@ -41,10 +41,10 @@ pub trait Answers: 'static {
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
 }
 
-/// Reasons why somebody was turned away before there was a request.
+/// Reasons to reject a connection before its request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Away {
-    /// All places were taken, or this one was by somebody who said nothing and had to give it up.
+    /// All slots were taken, or this one was held by an idle connection that had to give it up.
     Full,
     /// A head, or what comes before it on an encrypted connection, was begun and did not end in time.
     Slow,
@@ -52,7 +52,7 @@ pub enum Away {
     Unreadable,
 }
 
-/// Somebody who has logged in.
+/// Session of a logged-in user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
     /// Role.

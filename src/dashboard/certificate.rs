@@ -27,11 +27,12 @@ use crate::{
 
 /// Lifetime of a self-signed certificate: some systems reject those of more than 825 days.
 const LIFE: Duration = Duration::from_secs(820 * 24 * 3600);
-/// It is made anew so long before its end.
+/// Time before its end at which it is renewed.
 const MARGIN: Duration = Duration::from_secs(60 * 24 * 3600);
-/// It holds since so long: a clock elsewhere that is a day behind still believes it.
+/// Backdated by one day to tolerate clock skew.
 const BEFORE: Duration = Duration::from_secs(24 * 3600);
-/// The user's own is to be renewed so long before its end. Authorities that renew by themselves do so earlier.
+/// Time before the end of the user's own certificate at which a warning begins. Automatic renewals
+/// happen earlier.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A chain of some certificates is ten thousand bytes.
 const FILE_BYTES_MAX: usize = 256 * 1024;
@@ -46,7 +47,7 @@ impl Shown {
         Self(Rc::new(RefCell::new(served)))
     }
 
-    /// The one for whoever comes now.
+    /// The current one, for new connections.
     pub fn now(&self) -> Served {
         self.0.borrow().clone()
     }

@@ -37,7 +37,7 @@ impl Source {
     }
 }
 
-/// Somebody who was accepted.
+/// Accepted connection.
 pub(super) enum Accepted {
     /// Speaks HTTP at once. `None` where the kernel does not say who it is.
     Plain(Stream, Option<From>),

@@ -81,7 +81,7 @@ pub enum NoTopics {
 }
 
 impl Topics {
-    /// The topics of `status,ticks,…` for somebody of that role.
+    /// Topics of a list such as `status,ticks` that a role may see.
     pub fn of(list: &str, role: Role) -> Result<Self, NoTopics> {
         let mut bits = 0;
         for word in list.split(',') {
@@ -164,7 +164,7 @@ impl Hub {
         self.is_kept.get()
     }
 
-    /// Waits until somebody watches.
+    /// Waits until there is a viewer.
     pub async fn watched(&self) {
         smol::future::poll_fn(|context| {
             if self.is_heard() {

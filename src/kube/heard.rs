@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use super::error::Error;
 use crate::core::time::{Mono, Now};
 
-/// Last byte of an API server. Every connection to it writes here; whoever asks how the cluster is reads it.
+/// Time of the last byte of an API server, written by every connection to it.
 pub struct Heard {
     now: fn() -> Now,
     last: Cell<Option<Mono>>,

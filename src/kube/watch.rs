@@ -52,7 +52,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub enum Event<T> {
     /// Everything known is void: the list begins.
     Restarted,
-    /// The object exists, and was not told before.
+    /// The object exists and was not reported before.
     Added(T),
     /// The object has changed.
     Modified(T),

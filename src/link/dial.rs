@@ -31,7 +31,8 @@ use crate::{
 /// Maximum bytes that wait unsent in the kernel, where our priorities no longer apply: as little as
 /// one bulk frame.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
-/// Sent bytes that nobody acknowledges for so long: the link is cut. Below the 60 s in which a dead peer must be noticed.
+/// Time after which a link with unacknowledged bytes is cut. Below the 60 s within which a dead
+/// peer must be noticed.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(45);
 
 /// Opens sessions with the control plane.

@@ -45,7 +45,8 @@ const CONTROL_LANE_BYTES: usize = 32 * 1024;
 pub enum Over {
     /// The session that carried it is lost, or another mux took its place.
     SessionLost,
-    /// The peer sent bytes that are no frame. It was told, and everything it sends from here on is skipped.
+    /// The peer sent bytes that are no frame. It was notified, and everything that it sends from
+    /// now on is skipped.
     FramingLost(Unreadable),
 }
 

@@ -143,7 +143,7 @@ impl Outlet {
         self.open_for(Purpose::Answer)
     }
 
-    /// Opens a lane for what nobody waits for: it takes what all others leave, and holds one frame.
+    /// Opens a lane with the lowest priority, for one frame: it sends when all others are empty.
     pub fn open_background(&self) -> Lane {
         self.open_for(Purpose::Background)
     }

@@ -19,7 +19,7 @@ use super::{Elapsed, Error, Kind, Phase, Stream, deadline};
 /// and attempt), so without a bound a network without DNS would take the whole pool.
 const LOOKUPS_MAX: usize = 2;
 
-/// The head start that an address has before the next one is tried beside it (RFC 8305 recommends 250 ms).
+/// Head start of an address before the next one is tried in parallel (RFC 8305 recommends 250 ms).
 const STAGGER: Duration = Duration::from_millis(250);
 
 /// Addresses tried of one name. More only help an attacker who answers our look-ups.

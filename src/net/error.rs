@@ -76,7 +76,7 @@ pub enum Kind {
         /// The certificate's last moment.
         not_after: Wall,
     },
-    /// The certificate is signed by nobody that we trust.
+    /// The certificate is not signed by a trusted CA.
     UnknownIssuer,
     /// The certificate is for other names.
     WrongName(String),

@@ -89,10 +89,10 @@ impl Served {
             .is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
     }
 
-    /// The handshake with somebody who connected. The caller holds the deadline.
+    /// TLS handshake with a client. The caller holds the deadline.
     ///
     /// # Errors
-    /// Whoever it is does not speak TLS as it should.
+    /// The client violates the protocol.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,

@@ -104,7 +104,7 @@ pub enum Verification {
     /// Chain, name and time are checked.
     #[default]
     Full,
-    /// Nothing is, because there is nothing to check with: services inside a cluster have certificates of nobody for any name.
+    /// No verification: no CA that we know certifies services inside a cluster.
     Opportunistic,
 }
 

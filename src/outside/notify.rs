@@ -26,7 +26,7 @@ pub enum Answer {
     Taken,
     /// Not now, with how long to wait where they said so.
     Busy(Error, Option<Duration>),
-    /// Not like this: somebody must change a setting.
+    /// The receiver accepts nothing until a setting is changed.
     Wrong(Error),
 }
 

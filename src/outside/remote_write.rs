@@ -32,7 +32,7 @@ pub enum Answer {
     Refused(String),
     /// It cannot take anything now; with how long to wait, where it said so.
     Busy(Error, Option<Duration>),
-    /// It does not take anything from us as it is: somebody must change a setting.
+    /// The receiver accepts nothing until a setting is changed.
     Wrong(Error),
 }
 

@@ -86,7 +86,7 @@ pub(super) struct Database {
     directory: PathBuf,
     form: &'static Form,
     home: Home,
-    /// The latest wall clock that anybody told.
+    /// Latest known wall clock.
     wall: Wall,
     /// Reason why the last write failed, where it did.
     trouble: Option<Error>,

@@ -169,7 +169,7 @@ impl Disk {
         self.conditions()
     }
 
-    /// The latest time that anybody told.
+    /// Records the latest known wall clock.
     pub(super) const fn saw(&mut self, wall: Wall) {
         self.database.saw(wall);
     }

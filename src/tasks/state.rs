@@ -85,7 +85,7 @@ impl ClusterView {
     }
 }
 
-/// The dashboard as whoever serves it sees it.
+/// State of the dashboard, as its server reports it.
 #[derive(Clone, Debug, Default)]
 pub struct DashboardView {
     /// Addresses for browsers, best first: `https://192.0.2.7:7480`. Empty: only the socket.
@@ -101,7 +101,7 @@ pub struct CertificateView {
     pub fingerprint: String,
     /// Until when it holds, where it says so.
     pub until: Option<Wall>,
-    /// True if it was made here, so that nobody else vouches for it.
+    /// True if it is self-signed.
     pub is_self_made: bool,
 }
 
@@ -136,17 +136,17 @@ pub struct SharedState {
     pub link: RefCell<LinkView>,
     /// Written by the observer.
     pub cluster: RefCell<ClusterView>,
-    /// Written by whoever serves it.
+    /// Written by the server of the dashboard.
     pub dashboard: RefCell<DashboardView>,
-    /// Counted by whoever serves it.
+    /// Rejected connections, counted by the server of the dashboard.
     pub turned_away: Cell<TurnedAway>,
-    /// Written by whoever reads the host.
+    /// Written by the sampler.
     pub host: Cell<HostView>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
     /// Whether everything runs already; written by the daemon.
     pub stage: Cell<Stage>,
-    /// Time when the doctor looked at this machine; written by whoever asks it.
+    /// Time when the doctor last checked this machine; written by its caller.
     pub examined: Cell<Option<Mono>>,
 }
 

@@ -5,7 +5,7 @@ use crate::core::{
     proxy::{Asked, Call, Cluster, Refusal, Target, route},
 };
 
-/// A request that nobody makes.
+/// Hypothetical request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Inquiry {
     /// The method.
@@ -21,7 +21,7 @@ pub enum Finding {
     Permitted,
     /// It does not.
     Refused,
-    /// That depends on a namespace that nobody has looked at.
+    /// It depends on a namespace that was not read.
     Open,
 }
 
@@ -39,7 +39,7 @@ impl Finding {
 /// Result of looking up a namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Look {
-    /// Nobody looked, or nobody answered: why.
+    /// It was not read, with the reason.
     Unknown(String),
     /// There is none of that name.
     Missing,
@@ -116,7 +116,7 @@ impl Explanation {
         }
     }
 
-    /// The namespace that somebody should look at.
+    /// Name of the namespace that has to be read first.
     pub fn awaits(&self) -> Option<&str> {
         let (name, look) = self.namespace.as_ref()?;
         matches!(look, Look::Unknown(_)).then_some(name)

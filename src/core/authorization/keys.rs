@@ -29,7 +29,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(900);
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The name under which all addresses are counted together.
 const ALL: &str = "";
-/// This machine as the address of somebody who guesses. It is counted by itself: whoever guesses elsewhere locks nobody out here.
+/// Source address of this machine. Its failed logins are counted separately, so that those of other
+/// machines lock nobody out here.
 pub const LOOPBACK: &str = "loopback";
 
 /// SHA-256 of a secret.
@@ -74,7 +75,7 @@ pub struct Token {
     pub until: Mono,
 }
 
-/// Somebody who has logged in.
+/// Session of a logged-in user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
     /// Of the cookie's value.
@@ -145,7 +146,7 @@ impl Credentials {
         }
     }
 
-    /// Returns whether somebody at that address may guess now; else how long it has to wait.
+    /// Checks whether an address may log in now; otherwise returns its delay.
     pub fn may_guess(&self, source: &str, now: Mono) -> Result<(), Duration> {
         let wait = |guesses: &Guesses| guesses.wait().saturating_sub(now.since(guesses.last));
         let of_both = self

@@ -13,7 +13,7 @@ pub use routes::{Method, Own, ROUTES, Route, View, What, Whence};
 /// Role of a requester, from nothing to everything.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Role {
-    /// Has not said who it is, on a box that shows itself to nobody like that.
+    /// Not logged in, on a machine that shows nothing without a login.
     #[default]
     Nobody,
     /// Has not said who it is: sees how the machine is, and nothing of what runs on it.
@@ -35,7 +35,7 @@ impl Role {
         }
     }
 
-    /// The role of somebody who logged in, of this word.
+    /// Role of a login, from its word.
     pub fn of_login(word: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator]
             .into_iter()
@@ -61,7 +61,7 @@ pub struct Request<'a> {
     pub transport: Transport,
     /// True if it came by TLS.
     pub is_encrypted: bool,
-    /// The names of this machine that are known beside `localhost` and the addresses of the loopback interface.
+    /// Names of this machine besides `localhost` and the addresses of the loopback interface.
     pub also_here: &'a [String],
     /// The method, as it was sent.
     pub method: &'a str,
@@ -92,7 +92,7 @@ pub enum Fault {
     Method(String),
     /// It brings a body where none belongs.
     Body,
-    /// A page of somebody else sends it.
+    /// A page of another origin sends it.
     Foreign,
     /// The asker has to log in.
     Unknown,

@@ -12,7 +12,7 @@ use crate::core::rates::Points;
 pub const PHASES: [&str; 5] = ["Pending", "Running", "Failed", "Succeeded", "Unknown"];
 /// Phases that have a value also where it is zero: what went away must be seen to be gone.
 const ALWAYS: usize = 3;
-/// Pods that are told apart: some 25 bytes each. What is beyond is not counted here.
+/// Maximum number of distinct Pods: about 25 bytes each. Further ones are not counted here.
 const PODS_MAX: usize = 20_000;
 /// Namespaces with series of their own: those with the most Pods. The others are one sum.
 const NAMESPACES_MAX: usize = 50;
@@ -61,7 +61,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Everything is told again.
+    /// Starts a new list: every Pod will be reported again.
     pub fn begin_anew(&mut self) {
         let known = std::mem::take(&mut self.pods);
         if self.is_complete {
@@ -73,7 +73,7 @@ impl Phases {
         }
     }
 
-    /// All that there is was told.
+    /// Ends the list: every Pod was reported.
     pub fn complete(&mut self) {
         self.earlier.clear();
         self.is_complete = true;
@@ -127,7 +127,8 @@ impl Phases {
         std::mem::replace(&mut pod.readiness, ready) != ready
     }
 
-    /// Pods that are ready or should be, and how many are not, however long; `None` until all was told.
+    /// Pods that are ready or should be, and how many of them are not, however long; `None` until
+    /// the list is complete.
     pub fn expected(&self) -> Option<(usize, usize)> {
         let count = |ready| {
             self.pods

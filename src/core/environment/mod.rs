@@ -139,7 +139,7 @@ pub enum Packages {
     Pacman,
     /// SUSE.
     Zypper,
-    /// Nobody: the image is written whole, or the maker does it.
+    /// None: the image is written as a whole, or the manufacturer updates it.
     #[default]
     None,
 }
@@ -207,7 +207,7 @@ impl Virtualisation {
         }
     }
 
-    /// Returns whether the kernel is somebody else's.
+    /// Returns whether the kernel belongs to a host.
     pub const fn is_container(self) -> bool {
         match self {
             Self::Lxc | Self::Docker | Self::Pod | Self::Container => true,

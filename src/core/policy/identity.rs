@@ -10,7 +10,7 @@ use crate::core::proxy::{Call, Form, Refusal, Target, values};
 pub enum Identity<'a> {
     /// The narrow account of the control plane, whose token never leaves the box. An `Authorization` of the caller's stays behind.
     ControlPlane,
-    /// Whoever this value of `Authorization` belongs to.
+    /// The owner of this value of `Authorization`.
     Foreign(&'a str),
     /// None of ours: the other end decides by what the caller sent. An application by `Authorization`, cookies or whatever it likes;
     /// the API server by the token in a WebSocket's subprotocols, and there is no `Authorization` then.

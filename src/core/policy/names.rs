@@ -63,7 +63,7 @@ const SYSTEM: &[&str] = &[
 /// Beginnings of the names of whole families.
 const FAMILIES: &[&str] = &["capi-", "cattle-", "fleet-", "openshift-", "rancher-"];
 
-/// Somebody to whom a binding gives a role.
+/// Subject of a binding.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound<'a> {
     /// `ServiceAccount`, `User` or `Group`.

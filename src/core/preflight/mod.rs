@@ -60,7 +60,7 @@ pub enum Judgement {
     Ok(String),
     /// It is not.
     Problem(Problem),
-    /// Nobody can tell, and why.
+    /// Unknown, with the reason.
     Unknown(String),
     /// There is nothing of the kind here, and why.
     NotHere(&'static str),
@@ -119,7 +119,7 @@ impl From<Problem> for Judgement {
 pub enum Outcome {
     /// Something is wrong.
     Problem,
-    /// Nobody can tell.
+    /// Unknown.
     Unknown,
     /// It was not looked at: something else is the cause, or there is nothing of the kind here.
     Skipped,

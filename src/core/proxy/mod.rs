@@ -38,7 +38,7 @@ pub enum Limit {
     Default,
     /// Until then; may be over already.
     Deadline(Wall),
-    /// So long from now.
+    /// After this duration.
     Timeout(Duration),
 }
 

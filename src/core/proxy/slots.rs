@@ -28,7 +28,7 @@ pub enum Class {
 pub enum Admission {
     /// It runs.
     Run,
-    /// It waits until it is told to run, at most until then.
+    /// It waits until it may run, at most until then.
     Wait(Mono),
     /// It is refused: too many.
     Busy,

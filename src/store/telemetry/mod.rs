@@ -75,7 +75,7 @@ pub struct Telemetry {
     thread: Thread<Archive>,
 }
 
-/// The way to the archive's thread, for whoever needs it.
+/// Handle of the archive's thread, to be cloned.
 #[derive(Clone, Debug)]
 pub struct Handle {
     post: Post<Archive>,
@@ -137,7 +137,7 @@ impl Telemetry {
         }
     }
 
-    /// Writes what waits and ends the thread. Later calls are told `Closed`.
+    /// Writes pending data and ends the thread. Later calls get `Closed`.
     pub async fn close(self) -> std::result::Result<(), Failure> {
         self.thread.close().await
     }

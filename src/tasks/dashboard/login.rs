@@ -105,7 +105,7 @@ impl Logins {
         }
     }
 
-    /// Logs somebody in who shows a token or the password.
+    /// Logs in with a token or the password.
     pub async fn log_in(&self, asked: &Asked) -> Reply {
         let login: Login = match parsed(asked, r#"{"token":"…"} or {"password":"…"}"#) {
             Ok(login) => login,
@@ -295,7 +295,7 @@ impl Logins {
         })
     }
 
-    /// Sets the password, or takes it away. Whoever had logged in has to do it anew.
+    /// Sets or removes the password. All sessions end.
     pub async fn set_password(&self, asked: &Asked) -> Reply {
         let wish: PasswordWish = match parsed(asked, r#"{"password":"…","role":"operator"}"#) {
             Ok(wish) => wish,

@@ -10,7 +10,7 @@ use crate::core::time::Mono;
 /// Current permission.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Permission {
-    /// There is nobody to share the link with.
+    /// No other agent shares the link.
     Always,
     /// A link until then, unless it is given again.
     Until(Mono),

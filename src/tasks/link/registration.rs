@@ -42,7 +42,7 @@ pub struct Profile {
     pub version: &'static str,
     /// The cluster's name; the host's name where none is set.
     pub cluster_name: Option<String>,
-    /// The address that the control plane is told; else the link's local one.
+    /// Address of this server for the control plane; default: the link's local one.
     pub server_ip: Option<IpAddr>,
     /// Free text.
     pub region: String,
@@ -277,7 +277,7 @@ fn in_seconds(now: Wall) -> String {
         .replace(".000Z", "Z")
 }
 
-/// Returns whether nobody outside can reach an address by itself.
+/// Returns whether an address is not reachable from the Internet.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -94,7 +94,7 @@ pub(super) struct Pipe {
 pub(super) enum Pushed {
     /// It is on its way.
     Taken,
-    /// Nobody reads this body any more, or it was complete already: the piece is dropped.
+    /// The body has no reader any more or was complete: the piece is dropped.
     Stray,
     /// There is no room; the request has failed.
     NoRoom,

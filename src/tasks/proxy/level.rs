@@ -222,7 +222,7 @@ impl Access {
         }
     }
 
-    /// Sets a level on behalf of somebody who may operate this box: written down, then in force, then kept.
+    /// Sets a level for an operator: audit row first, then in force, then stored.
     pub async fn set(&self, level: Level, caller: &Caller) -> Result<AccessChange, Refused> {
         let _one_at_a_time = self.changing.lock().await;
         let by = caller.in_words();

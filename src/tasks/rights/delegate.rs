@@ -74,7 +74,7 @@ pub struct Delegate {
     /// True if the cluster had no such account when a token was asked for last.
     lacks_account: Cell<bool>,
     changed: (Sender<()>, Receiver<()>),
-    /// Signals that the level has changed, to whoever makes shared tokens worthless.
+    /// Signals a change of the level to the revocation of shared tokens.
     levels: (Sender<()>, Receiver<()>),
     held: Cell<Option<Level>>,
     /// True if the binding that makes the account cluster-admin was seen to be gone.

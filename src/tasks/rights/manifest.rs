@@ -143,7 +143,7 @@ impl Rights {
         }
     }
 
-    /// Looks, unless somebody has just looked.
+    /// Compares, unless that was just done.
     async fn look(&self) {
         let mut looked = self.looking.lock().await;
         if looked.is_some_and(|looked| self.shared_state.now().mono.since(looked) < APART) {

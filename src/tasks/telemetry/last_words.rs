@@ -43,7 +43,7 @@ pub struct Failed {
 #[derive(Clone, Debug)]
 pub struct Tell(Sender<Failed>);
 
-/// The way from whoever sees failures to whoever asks for the lines.
+/// Channel from the observer of failures to the reader of logs.
 pub fn channel() -> (Tell, Receiver<Failed>) {
     let (sender, receiver) = bounded(WAITING_MAX);
     (Tell(sender), receiver)

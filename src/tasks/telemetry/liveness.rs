@@ -23,7 +23,7 @@ use crate::{
 
 /// Silence after which the API server is asked.
 const SILENT_FOR: Duration = Duration::from_secs(20);
-/// The same when somebody wants to know how the cluster is.
+/// The same when a person asks for the state of the cluster.
 const SILENT_FOR_PEOPLE: Duration = Duration::from_secs(10);
 /// Time that the API server has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -35,7 +35,7 @@ const AGAIN_LONG: Duration = Duration::from_secs(15);
 const LONG: Duration = Duration::from_secs(600);
 /// Least time between two questions: a flood of failing calls is not one of questions.
 const APART: Duration = Duration::from_secs(1);
-/// The question. Whoever may call the API at all may ask it.
+/// Path of the request, which every authenticated user may send.
 const QUESTION: &str = "/readyz";
 
 /// Help for an API server that does not answer, where the failed question says nothing better.

@@ -10,7 +10,7 @@ use smol::{Timer, lock::Mutex};
 use super::events::Events;
 use crate::{core::event::Event, store::telemetry::Handle, tasks::stream::Stream};
 
-/// Interval between checks for news while somebody watches.
+/// Interval between checks for new events while there are viewers.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Publishes new events to the archive and to live viewers.
@@ -39,7 +39,7 @@ impl Publisher {
         &self.events
     }
 
-    /// Notes what is new: from now on whoever asks the archive finds it, and whoever watches is told.
+    /// Publishes new events: from now on the archive has them and viewers receive them.
     pub async fn look(&self) {
         let _one = self.one_at_a_time.lock().await;
         let changed = self.events.take_changed();
@@ -57,7 +57,7 @@ impl Publisher {
         }
     }
 
-    /// Looks for as long as somebody watches.
+    /// Publishes new events as long as there are viewers.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     pub async fn run(&self) {
         let hub = self.stream.hub();

@@ -40,7 +40,7 @@ const SAMPLES_MAX: usize = 2_000;
 /// Waits while the receiver, or the way to it, does not work.
 const RETRY_FIRST: Duration = Duration::from_secs(5);
 const RETRY_LONGEST: Duration = Duration::from_secs(300);
-/// Waits while somebody must change something.
+/// Back-off while a setting, here or at the receiver, has to be changed.
 const WRONG_FIRST: Duration = Duration::from_secs(30);
 const WRONG_LONGEST: Duration = Duration::from_secs(600);
 /// Failures in a row that are worth a condition: a receiver may restart.
@@ -93,7 +93,7 @@ pub async fn run(parts: Parts<'_>) {
 enum Stop {
     /// The receiver cannot be reached, or cannot take anything now.
     Failed(Error, Option<Duration>),
-    /// Somebody must change something.
+    /// A setting, here or at the receiver, has to be changed.
     Wrong(Error),
     /// The disk does not answer.
     Disk(Failure),

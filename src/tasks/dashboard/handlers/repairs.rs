@@ -46,7 +46,7 @@ const EXAMINED_APART: Duration = Duration::from_secs(60);
 /// Checks of what the running agent watches itself.
 const OWN_ROOMS: [&str; 2] = ["agent", "dashboard"];
 const OWN_CHECKS: [&str; 2] = ["clock.wrong", "k3s.api"];
-/// Changes that are told.
+/// Maximum number of changes in the list.
 const CHANGES_MAX: usize = 200;
 
 /// Looks at the machine.

@@ -33,7 +33,7 @@ const KINDS: [(&str, &str); 3] = [
     ("DaemonSet", "daemonsets"),
 ];
 
-/// Whoever knows something of the cluster.
+/// Sources of the view.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The way to the API; `None`: there is no cluster.

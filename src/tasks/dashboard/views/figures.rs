@@ -19,7 +19,7 @@ const FRESH_MS: i64 = 180_000;
 /// Shares of the disk in use from which it is a warning, and worse.
 const DISK_PERCENT: (f64, f64) = (85.0, 95.0);
 
-/// Whoever knows something.
+/// Sources of the view.
 #[derive(Debug)]
 pub struct View<'a> {
     /// Status.
