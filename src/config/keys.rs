@@ -243,7 +243,7 @@ keys! {
     EXPOSE = {
         path: "access.expose",
         kind: Kind::Words(Expose::TYPES),
-        doc: "Types of Services that the control plane may create in managed namespaces although they open ports of the nodes. Default: none. Also apply the output of `pipeops-agent rbac --expose`.",
+        doc: "Types of Services that the control plane may create in managed namespaces although they open ports of the nodes. Default: none. Also apply the output of `pipeops-agent rbac --expose TYPES`.",
     }
     SHARE_TOKEN = {
         path: "access.share_token",

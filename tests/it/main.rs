@@ -31,6 +31,8 @@ mod delivery;
 #[cfg(test)]
 mod descriptors;
 #[cfg(test)]
+mod docs;
+#[cfg(test)]
 mod doctor;
 #[cfg(test)]
 mod doors;

@@ -83,7 +83,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     [
         "access.unknown",
         "The access level that was set on this machine cannot be read, so nothing passes.",
-        "`sudo pipeops-agent access LEVEL` with the level that you want.",
+        "`sudo pipeops-agent access managed`, or the level that you want.",
     ],
     [
         "agent.safe-mode",
