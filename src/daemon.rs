@@ -14,11 +14,8 @@ use smol::{
 };
 
 use crate::{
-    config::{
-        self, Credentials, LogFormat, Provisional, Settings, Sources, Surroundings, url::ApiUrl,
-    },
+    config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
     core::{
-        health::Severity,
         link::Command,
         safe_mode::Mode,
         series::Tick,
@@ -33,8 +30,7 @@ use crate::{
         signals::{Signals, Wish},
     },
     kube::Client,
-    log,
-    outside::{self, post::HttpClient},
+    log, outside,
     store::{
         self, Store,
         telemetry::{self, Telemetry},
@@ -70,6 +66,7 @@ mod link;
 mod network;
 mod notify;
 mod parts;
+mod reread;
 mod safe_mode;
 mod starting;
 pub mod trial;
@@ -541,22 +538,6 @@ impl Agent {
         }
     }
 
-    /// The way to a server that a setting names; what keeps it from being had is told under this condition.
-    async fn client(&self, url: &ApiUrl, unreached: &'static str) -> HttpClient {
-        loop {
-            match self.network.client(&self.settings, url, &self.executor) {
-                Ok(client) => return client,
-                Err(error) => self.shared_state.report(
-                    unreached,
-                    Severity::Warning,
-                    error.sentence(),
-                    error.fix,
-                ),
-            }
-            Timer::after(TEND_EVERY).await;
-        }
-    }
-
     /// Delivers samples to the receiver of the settings, where there is one.
     async fn write_remotely(self: Rc<Self>, flushed: Receiver<()>) {
         let Some(settings) = &self.settings.telemetry.remote_write else {
@@ -567,10 +548,7 @@ impl Agent {
             }
             return;
         };
-        let authorization = || {
-            let credentials = settings.credentials.as_ref();
-            credentials.map(Credentials::authorization).transpose()
-        };
+        let authorization = self.authorization(settings.credentials.as_ref());
         let parts = remote_write::Parts {
             samples: self.telemetry.clone(),
             receiver: outside::remote_write::Receiver(

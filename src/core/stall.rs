@@ -37,6 +37,8 @@ pub enum Job {
     Kubeconfig,
     /// The settings.
     Settings,
+    /// Certificates and keys.
+    Certificate,
     /// What the machine is: its name, its distribution, its id.
     Machine,
     /// The socket of the command line.
@@ -62,6 +64,7 @@ impl Job {
             | Self::Secret
             | Self::Kubeconfig
             | Self::Settings
+            | Self::Certificate
             | Self::Machine
             | Self::Socket => 4,
             Self::State | Self::Spool => 8,
@@ -73,9 +76,12 @@ impl Job {
     const fn is_of_store(self) -> bool {
         match self {
             Self::Touch | Self::State | Self::Telemetry | Self::Spool => true,
-            Self::Secret | Self::Kubeconfig | Self::Settings | Self::Machine | Self::Socket => {
-                false
-            }
+            Self::Secret
+            | Self::Kubeconfig
+            | Self::Settings
+            | Self::Certificate
+            | Self::Machine
+            | Self::Socket => false,
         }
     }
 
@@ -89,6 +95,7 @@ impl Job {
             Self::Secret => "the file of a token or password",
             Self::Kubeconfig => "the kubeconfig",
             Self::Settings => "the settings",
+            Self::Certificate => "a certificate",
             Self::Machine => "the facts of this machine",
             Self::Socket => "the folder of the socket",
         }

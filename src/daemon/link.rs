@@ -229,7 +229,7 @@ impl Agent {
     /// Opens sessions; waits while its settings cannot be used (a CA file that is not there yet).
     async fn caller(&self) -> Caller {
         loop {
-            match self.network.caller(&self.settings) {
+            match self.new_caller().await {
                 Ok(caller) => {
                     self.shared_state.clear("link.settings");
                     return caller;

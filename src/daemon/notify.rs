@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use super::Agent;
 use crate::{
-    config::Credentials,
     outside::notify::Receiver,
     tasks::telemetry::notify::{self, LOOK_EVERY, Parts},
     wire::notify::Reader,
@@ -24,10 +23,7 @@ impl Agent {
                 _ => Reader::Webhook,
             },
             wanted: settings.wanted,
-            authorization: &|| {
-                let credentials = settings.credentials.as_ref();
-                credentials.map(Credentials::authorization).transpose()
-            },
+            authorization: &self.authorization(settings.credentials.as_ref()),
             told,
             store: self.store.clone(),
             host: self.registrar.host().hostname.clone().unwrap_or_default(),

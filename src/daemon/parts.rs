@@ -72,6 +72,7 @@ const KEEP_AGAIN: Duration = Duration::from_secs(2);
 const CLOCK: &str = "clock.wrong";
 
 /// Components below all network connections.
+#[derive(Clone, Debug)]
 pub(super) struct Network {
     dialer: Dialer,
     clock: tls::Clock,
@@ -161,7 +162,7 @@ impl Network {
         ))
     }
 
-    /// Opens sessions with the control plane.
+    /// Opens sessions with the control plane. Reads certificates: blocking.
     pub(super) fn caller(&self, settings: &Settings) -> Result<Caller> {
         let client = match &settings.tls.client {
             None => None,
@@ -187,16 +188,25 @@ impl Network {
         })
     }
 
-    /// The way to a server that a setting names. It is not shown the certificate that the control plane knows the agent by.
+    /// TLS with a server that a setting names, where it is encrypted. It is not shown the certificate that the control plane knows the agent by.
+    /// Reads certificates: blocking.
+    pub(super) fn client_tls(&self, settings: &Settings, url: &ApiUrl) -> Result<Option<Tls>> {
+        match url.security {
+            Security::Tls => self.tls(settings, None).map(Some),
+            Security::Plain => Ok(None),
+        }
+    }
+
+    /// Speaks to a server that a setting names.
     pub(super) fn client(
         &self,
-        settings: &Settings,
         url: &ApiUrl,
+        tls: Option<Tls>,
         executor: &Rc<LocalExecutor<'static>>,
-    ) -> Result<HttpClient> {
-        let (tls, usual_port) = match url.security {
-            Security::Tls => (Some(self.tls(settings, None)?), 443),
-            Security::Plain => (None, 80),
+    ) -> HttpClient {
+        let usual_port = match url.security {
+            Security::Tls => 443,
+            Security::Plain => 80,
         };
         let target = Target::new(&url.host, url.port);
         let host = if url.port == usual_port {
@@ -206,7 +216,7 @@ impl Network {
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let query = url.query.as_ref().map(|query| format!("?{query}"));
-        Ok(HttpClient {
+        HttpClient {
             address: Address {
                 target,
                 path: format!("{path}{}", query.unwrap_or_default()),
@@ -219,7 +229,7 @@ impl Network {
             answer_within: ANSWER_WITHIN,
             executor: Rc::clone(executor),
             line: RefCell::default(),
-        })
+        }
     }
 
     fn tls(&self, settings: &Settings, client: Option<ClientIdentity>) -> Result<Tls> {

@@ -14,12 +14,11 @@ use crate::{
     log,
     tasks::{
         dashboard::{
-            handlers::{Local, Look, Repairs, Sources},
+            handlers::{Local, Repairs, Sources},
             stream::Watcher,
             views::diagnosis::{self, Doubt},
         },
         link::deliver::Databases,
-        machine::doctor,
         state::DashboardView,
     },
     wire::{
@@ -92,19 +91,7 @@ impl Agent {
 
     /// Whom the views ask.
     pub(super) fn sources(self: &Rc<Self>) -> Sources {
-        let (for_clock, for_caller) = (Rc::clone(self), Rc::clone(self));
-        let caller = move || {
-            let caller = for_caller.network.caller(&for_caller.settings);
-            caller.map_err(|error| error.sentence())
-        };
-        let for_token = Rc::clone(self);
-        let token = move || {
-            let pipeops = &for_token.settings.pipeops;
-            let target = Target::controller(&pipeops.api_url.to_string()).ok()?;
-            for_token.registrar.allows(&target).ok()?;
-            let token = pipeops.token.read().ok()?;
-            Some(token.reveal().to_owned())
-        };
+        let for_clock = Rc::clone(self);
         let lines = self.lines.clone();
         Sources {
             client: self.cluster.clone(),
@@ -115,8 +102,7 @@ impl Agent {
             },
             doubt: Doubt::new(diagnosis::Parts {
                 target: Target::controller(&self.settings.pipeops.api_url.to_string()),
-                caller: Box::new(caller),
-                token: Box::new(token),
+                read: Box::new(self.for_diagnosis()),
                 shared_state: Rc::clone(&self.shared_state),
                 clock: clock::now,
             }),
@@ -125,15 +111,6 @@ impl Agent {
             clock_is_set: Box::new(move || for_clock.network.clock_is_set()),
             repairs: Repairs::new(self.look(), self.settings.keeper.socket.clone(), clock::now),
         }
-    }
-
-    /// Looks at the machine, with the eyes of the root helper where there is one.
-    fn look(&self) -> Look {
-        let settings = self.settings.clone();
-        Box::new(move || {
-            let subject = super::doctor::subject(Ok(&settings), &settings.keeper.socket);
-            Box::pin(async move { doctor::look(&subject).await })
-        })
     }
 
     /// Opens a way. One that cannot be had is a condition, and is tried again.

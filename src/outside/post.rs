@@ -1,6 +1,6 @@
 //! POST requests, one after the other, to a server that a setting names, over one connection.
 
-use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+use std::{cell::RefCell, fmt, pin::Pin, rc::Rc, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::{
@@ -35,6 +35,9 @@ const WORDS_SHOWN: usize = 200;
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Read-ahead of a connection, and the longest head of an answer.
 const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Credentials that are being read; `None` where the server wants none.
+pub type Authorization = Pin<Box<dyn Future<Output = Result<Option<Secret>>>>>;
 
 /// Address of a server.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use crate::core::{
     event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     link::Standing,
+    rates::DiskSpace,
     stall::Stage,
     time::{Mono, Now, Wall},
 };
@@ -142,6 +143,8 @@ pub struct SharedState {
     pub turned_away: Cell<TurnedAway>,
     /// Written by the sampler.
     pub host: Cell<HostView>,
+    /// Space at the root; written by the sampler.
+    pub root: Cell<Option<DiskSpace>>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
     /// Whether everything runs already; written by the daemon.
@@ -163,6 +166,7 @@ impl SharedState {
             dashboard: RefCell::default(),
             turned_away: Cell::default(),
             host: Cell::default(),
+            root: Cell::default(),
             accepts: RefCell::default(),
             accept_errors: Cell::default(),
             stage: Cell::default(),

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use super::DiskSpace;
 use crate::core::time::Now;
 
 /// Everything of one moment.
@@ -40,6 +41,8 @@ pub struct Reading {
     pub oom_kills: Option<u64>,
     /// Open files: in use, and at most.
     pub files: Option<(u64, u64)>,
+    /// The file system at the root.
+    pub root: Option<DiskSpace>,
     /// File systems on disks of this machine, by the path where they are mounted.
     pub file_systems: BTreeMap<String, FileSystem>,
     /// Compressed memory by device.

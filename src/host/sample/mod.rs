@@ -29,7 +29,10 @@ const TIME_CLIENT: &str = "run/systemd/timesync";
 
 /// Reads everything of this machine. It takes some hundred system calls: call it in the blocking pool.
 pub fn read() -> Reading {
-    read_below(Path::new("/"), &space)
+    Reading {
+        root: super::facts::disk_space(Path::new("/")),
+        ..read_below(Path::new("/"), &space)
+    }
 }
 
 /// Like [`read`] below a root path, which is `/` or a captured tree. `space` tells how full the file system is that is mounted at a path; it

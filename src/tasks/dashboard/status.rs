@@ -1,7 +1,5 @@
 //! Shared state in the form of the local API.
 
-use std::path::Path;
-
 use crate::{
     core::{
         health::{Conditions, Severity},
@@ -11,7 +9,6 @@ use crate::{
         verdict::{Known, Link as Session, Verdict},
     },
     error::Error as Notified,
-    host::facts as host,
     tasks::{
         link::registration::Registrar,
         state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
@@ -42,7 +39,7 @@ pub fn status(
         cluster: shape_of_cluster(&cluster, now),
         host: shape_of_host(
             registrar,
-            now,
+            shared_state,
             link.local_ip.map(|address| address.to_string()),
         ),
         access,
@@ -232,7 +229,11 @@ fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
     }
 }
 
-fn shape_of_host(registrar: &Registrar, now: Now, address: Option<String>) -> Host {
+fn shape_of_host(
+    registrar: &Registrar,
+    shared_state: &SharedState,
+    address: Option<String>,
+) -> Host {
     let HostView {
         cpu_share,
         memory_share,
@@ -248,10 +249,12 @@ fn shape_of_host(registrar: &Registrar, now: Now, address: Option<String>) -> Ho
         memory_percent: memory_share.and_then(api::percent),
         cpu_percent: cpu_share.and_then(api::percent),
         disk_bytes: host.disk_bytes,
-        disk_percent: host::disk_space(Path::new("/"))
+        disk_percent: shared_state
+            .root
+            .get()
             .and_then(DiskSpace::used_share)
             .and_then(api::percent),
-        uptime_s: Some(now.mono.elapsed_since_boot().as_secs()),
+        uptime_s: Some(shared_state.now().mono.elapsed_since_boot().as_secs()),
         address,
     }
 }

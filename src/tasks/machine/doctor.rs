@@ -86,6 +86,23 @@ pub struct Subject {
     pub keeper: PathBuf,
 }
 
+impl Subject {
+    /// This machine, where the files of the settings cannot be read now.
+    pub fn unread(why: Error, state_dir: PathBuf, keeper: PathBuf) -> Self {
+        Self {
+            place: Place {
+                root: PathBuf::from("/"),
+                state_dir,
+            },
+            settings: Err(why),
+            certificate: None,
+            secrets: Vec::new(),
+            network: None,
+            keeper,
+        }
+    }
+}
+
 /// Servers to ask over the network.
 #[derive(Clone, Debug)]
 pub struct Network {

@@ -8,15 +8,15 @@ use crate::{
     core::{
         health::Severity,
         notify::{Next, Notifier, Wanted},
-        secret::Secret,
         time::{Mono, Now},
     },
-    error::{Error, Result},
+    error::Error,
     host::{
         exec::{self, Limits},
         random,
     },
     outside::notify::{Answer, Receiver},
+    outside::post::Authorization,
     store,
     tasks::state::SharedState,
     wire::notify::{Reader, kept, read_kept, request},
@@ -44,7 +44,7 @@ pub struct Parts<'a> {
     /// Selection and quiet hours.
     pub wanted: Wanted,
     /// Credentials; read again for each message.
-    pub authorization: &'a dyn Fn() -> Result<Option<Secret>>,
+    pub authorization: &'a dyn Fn() -> Authorization,
     /// Conditions reported before this start, as in [`NOTE`].
     pub told: Option<String>,
     /// Store of that note.
@@ -83,7 +83,7 @@ pub async fn run(parts: Parts<'_>) {
         };
         if let Next::Send(message) = notifier.next(now.mono, minute) {
             let request = request(parts.reader, &message, &parts.host, now.wall);
-            let sent = match (parts.authorization)() {
+            let sent = match (parts.authorization)().await {
                 Ok(authorization) => parts.receiver.send(&request, authorization.as_ref()).await,
                 Err(error) => Ok(Answer::Wrong(error)),
             };

@@ -16,8 +16,9 @@ use crate::{
         outbox::{Acknowledgement, Batch, Body, Next, Order, Outbox, Range, Samples, Stream},
         secret::Secret,
     },
-    error::{Error, Result, Retry},
+    error::{Error, Retry},
     host::random,
+    outside::post::Authorization,
     outside::remote_write::{Answer, Receiver},
     store::{Failure, telemetry},
     tasks::state::SharedState,
@@ -53,7 +54,7 @@ pub struct Parts<'a> {
     /// Receiver of samples.
     pub receiver: Receiver,
     /// Credentials; read again for each delivery.
-    pub authorization: &'a dyn Fn() -> Result<Option<Secret>>,
+    pub authorization: &'a dyn Fn() -> Authorization,
     /// Labels of every series; `None` while it is not known yet who this agent is.
     pub labels: &'a dyn Fn() -> Option<BTreeMap<String, String>>,
     /// Something new may be on disk.
@@ -156,9 +157,9 @@ impl<'a> Delivery<'a> {
     }
 
     /// Sends everything that waits.
-    async fn drain(&mut self) -> std::result::Result<(), Stop> {
+    async fn drain(&mut self) -> Result<(), Stop> {
         let labels = (self.parts.labels)().ok_or(Stop::Nameless)?;
-        let authorization = (self.parts.authorization)()?;
+        let authorization = (self.parts.authorization)().await?;
         loop {
             let holdings = self.parts.samples.stock(Stream::Metrics).await?;
             let now = self.parts.shared_state.now().mono;
@@ -188,7 +189,7 @@ impl<'a> Delivery<'a> {
     }
 
     /// The outbox of this epoch, with what was settled before.
-    async fn outbox(&mut self, epoch: u64) -> std::result::Result<&mut Outbox, Stop> {
+    async fn outbox(&mut self, epoch: u64) -> Result<&mut Outbox, Stop> {
         let known = self.outbox.take().filter(|outbox| outbox.epoch() == epoch);
         let outbox = if let Some(outbox) = known {
             outbox
@@ -201,7 +202,7 @@ impl<'a> Delivery<'a> {
         Ok(self.outbox.insert(outbox))
     }
 
-    async fn settle(&mut self, range: Range, last: u64) -> std::result::Result<(), Stop> {
+    async fn settle(&mut self, range: Range, last: u64) -> Result<(), Stop> {
         let Some(outbox) = &mut self.outbox else {
             return Ok(());
         };
@@ -227,7 +228,7 @@ impl<'a> Delivery<'a> {
         samples: &Samples,
         labels: &BTreeMap<String, String>,
         authorization: Option<&Secret>,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<(), Stop> {
         let requests = Requests::new(samples, labels);
         let mut bisection = Bisection::new(Grid::of(samples), SAMPLES_MAX, self.is_past);
         while let Some(piece) = bisection.question() {
@@ -245,7 +246,7 @@ impl<'a> Delivery<'a> {
         &mut self,
         body: Vec<u8>,
         authorization: Option<&Secret>,
-    ) -> std::result::Result<Verdict, Stop> {
+    ) -> Result<Verdict, Stop> {
         match self.parts.receiver.send(body, authorization).await? {
             Answer::Taken => {
                 self.works();
@@ -265,10 +266,7 @@ impl<'a> Delivery<'a> {
 
     /// Returns whether it is a receiver at all: a server of another kind refuses everything, and
     /// would be sent everything in vain.
-    async fn ask_nothing(
-        &mut self,
-        authorization: Option<&Secret>,
-    ) -> std::result::Result<(), Stop> {
+    async fn ask_nothing(&mut self, authorization: Option<&Secret>) -> Result<(), Stop> {
         match self
             .parts
             .receiver

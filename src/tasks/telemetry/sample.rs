@@ -155,6 +155,7 @@ impl Sampler {
         };
         let reading = smol::unblock(self.parts.read).or(stuck).await;
         shared_state.clear(STUCK);
+        shared_state.root.set(reading.root);
         reading
     }
 

@@ -1,12 +1,13 @@
 //! "Link or node?": the probe, run on demand, and cached for a while unless something has changed.
 
-use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
+use std::{cell::RefCell, path::Path, pin::Pin, rc::Rc, time::Duration};
 
 use super::cached::Cached;
 use crate::{
     core::{
         diagnosis::{Outcome, Probe, Side, Step, verdict},
         link::Holder,
+        secret::Secret,
         time::{Now, in_words},
         verdict::{UNREACHABLE, sentences},
     },
@@ -22,14 +23,24 @@ use crate::{
 /// Time for which an answer is reused: anybody on this machine may ask.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
+/// What is shown to the control plane.
+#[derive(Debug)]
+pub struct Read {
+    /// Opens connections.
+    pub caller: Caller,
+    /// The token, where it may be shown at that address.
+    pub token: Option<Secret>,
+}
+
+/// Files that are being read; fails with why they cannot be used.
+pub type Reading = Pin<Box<dyn Future<Output = Result<Read, String>>>>;
+
 /// Parts of a [`Doubt`].
 pub struct Parts {
     /// The control plane, or why its address cannot be used.
     pub target: Result<Target, String>,
-    /// Makes what opens connections; files are read then.
-    pub caller: Box<dyn Fn() -> Result<Caller, String>>,
-    /// The token, where it may be shown at that address.
-    pub token: Box<dyn Fn() -> Option<String>>,
+    /// Reads the files that are shown to the control plane.
+    pub read: Box<dyn Fn() -> Reading>,
     /// The state of link and cluster.
     pub shared_state: Rc<SharedState>,
     /// Both clocks.
@@ -92,15 +103,14 @@ impl Doubt {
             .to_vec();
         let Parts {
             target,
-            caller,
-            token,
+            read,
             clock,
             ..
         } = &self.parts;
-        let unusable = match (target, caller()) {
-            (Ok(target), Ok(caller)) => {
-                let token = token();
-                probes.extend(probe::climb(&caller, target, token.as_deref(), *clock).await);
+        let unusable = match (target, read().await) {
+            (Ok(target), Ok(Read { caller, token })) => {
+                let token = token.as_ref().map(Secret::reveal);
+                probes.extend(probe::climb(&caller, target, token, *clock).await);
                 None
             }
             (Err(why), _) => Some(why.clone()),

@@ -17,7 +17,7 @@ use smol::{LocalExecutor, block_on, future::or};
 
 use super::*;
 use crate::{
-    core::time::Wall,
+    core::{secret::Secret, time::Wall},
     host::clock,
     net::{
         dial::{Dialer, Target},
@@ -41,7 +41,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Arrived) {
     let arrived = Arrived::default();
     let shared = Arc::clone(&arrived);
     std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(std::result::Result::ok) {
+        for stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(stream);
             let (mut head, mut length) = (String::new(), 0);
             loop {
@@ -98,7 +98,10 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
                 quiet: None,
                 settle: Duration::from_millis(50),
             },
-            authorization: &|| Ok(Some(Secret::new("Bearer of-a-file".to_owned()))),
+            authorization: &|| {
+                let secret = Secret::new("Bearer of-a-file".to_owned());
+                Box::pin(std::future::ready(Ok(Some(secret))))
+            },
             told: None,
             store: store.handle(),
             host: "edge".to_owned(),

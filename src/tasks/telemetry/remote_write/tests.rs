@@ -91,7 +91,7 @@ impl Server {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (shared, judge): (_, Arc<Judge>) = (Arc::clone(&seen), Arc::new(judge));
         std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(std::result::Result::ok) {
+            for stream in listener.incoming().map_while(Result::ok) {
                 shared.lock().unwrap().connections += 1;
                 let (shared, judge) = (Arc::clone(&shared), Arc::clone(&judge));
                 std::thread::spawn(move || serve(stream, &shared, &judge));
@@ -219,7 +219,7 @@ struct Agent {
     minutes: u64,
     /// Everything that was measured.
     measured: Vec<Arrived>,
-    authorization: RefCell<Result<Option<Secret>>>,
+    authorization: RefCell<Result<Option<Secret>, Error>>,
 }
 
 impl Agent {
@@ -295,8 +295,10 @@ impl Agent {
     }
 
     /// One delivery; the error as a person reads it, and how long until the next.
-    fn deliver(&self, receiver: Receiver) -> std::result::Result<(), (String, Duration)> {
-        let authorization = || self.authorization.borrow().clone();
+    fn deliver(&self, receiver: Receiver) -> Result<(), (String, Duration)> {
+        let authorization = || -> Authorization {
+            Box::pin(std::future::ready(self.authorization.borrow().clone()))
+        };
         let labels = || Some(BTreeMap::from([("site".to_owned(), "berlin".to_owned())]));
         let (_flushed, flushed) = channel::bounded(1);
         let mut delivery = Delivery::new(Parts {
@@ -319,7 +321,7 @@ impl Agent {
         })
     }
 
-    fn deliver_to(&self, server: &Server) -> std::result::Result<(), (String, Duration)> {
+    fn deliver_to(&self, server: &Server) -> Result<(), (String, Duration)> {
         self.deliver(self.receiver(server.port))
     }
 
@@ -574,7 +576,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = gone.local_addr().unwrap().port();
     drop(gone);
-    let authorization = || Ok(None);
+    let authorization = || -> Authorization { Box::pin(std::future::ready(Ok(None))) };
     let labels = || Some(BTreeMap::new());
     let (_flushed, flushed) = channel::bounded(1);
     let mut delivery = Delivery::new(Parts {

@@ -1,0 +1,103 @@
+//! Files that the running agent reads again and again: certificates, tokens, passwords. In the blocking pool, because their disk may hang.
+
+use std::rc::Rc;
+
+use smol::Timer;
+
+use super::{Agent, TEND_EVERY};
+use crate::{
+    config::{Credentials, url::ApiUrl},
+    core::{health::Severity, stall::Job},
+    error::Result,
+    link::dial::Caller,
+    outside::post::{Authorization, HttpClient},
+    tasks::{
+        dashboard::{handlers::Look, views::diagnosis},
+        machine::doctor,
+    },
+    wire::handshake::Target,
+};
+
+impl Agent {
+    /// Opens sessions with the control plane, with the certificates as they are now.
+    pub(super) async fn new_caller(&self) -> Result<Caller> {
+        let (network, settings) = (self.network.clone(), self.settings.clone());
+        let read = move || network.caller(&settings);
+        self.jobs.run(Job::Certificate, read).await.flatten()
+    }
+
+    /// Credentials at a receiver, as they are now each time.
+    pub(super) fn authorization(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> impl Fn() -> Authorization + use<> {
+        let (jobs, credentials) = (self.jobs.clone(), credentials.cloned());
+        move || {
+            let (jobs, credentials) = (jobs.clone(), credentials.clone());
+            Box::pin(async move {
+                let Some(credentials) = credentials else {
+                    return Ok(None);
+                };
+                let read = jobs.run(Job::Secret, move || credentials.authorization());
+                read.await.flatten().map(Some)
+            })
+        }
+    }
+
+    /// Speaks to a server that a setting names; what keeps it from being had is told under this condition.
+    pub(super) async fn client(&self, url: &ApiUrl, unreached: &'static str) -> HttpClient {
+        loop {
+            let (network, settings) = (self.network.clone(), self.settings.clone());
+            let of = url.clone();
+            let read = move || network.client_tls(&settings, &of);
+            match self.jobs.run(Job::Certificate, read).await.flatten() {
+                Ok(tls) => return self.network.client(url, tls, &self.executor),
+                Err(error) => self.shared_state.report(
+                    unreached,
+                    Severity::Warning,
+                    error.sentence(),
+                    error.fix,
+                ),
+            }
+            Timer::after(TEND_EVERY).await;
+        }
+    }
+
+    /// What the diagnosis of the way shows to the control plane; the token where it may be shown there.
+    pub(super) fn for_diagnosis(self: &Rc<Self>) -> impl Fn() -> diagnosis::Reading + use<> {
+        let agent = Rc::clone(self);
+        move || {
+            let agent = Rc::clone(&agent);
+            Box::pin(async move {
+                let caller = agent.new_caller().await;
+                let caller = caller.map_err(|error| error.sentence())?;
+                let pipeops = &agent.settings.pipeops;
+                let target = Target::controller(&pipeops.api_url.to_string());
+                let is_allowed = target.is_ok_and(|target| agent.registrar.allows(&target).is_ok());
+                let source = pipeops.token.clone();
+                let read = agent.jobs.run(Job::Secret, move || source.read()).await;
+                let token = read.flatten().ok().filter(|_| is_allowed);
+                Ok(diagnosis::Read { caller, token })
+            })
+        }
+    }
+
+    /// Looks at the machine, with the eyes of the root helper where there is one.
+    pub(super) fn look(&self) -> Look {
+        let (settings, jobs) = (self.settings.clone(), self.jobs.clone());
+        Box::new(move || {
+            let (settings, jobs) = (settings.clone(), jobs.clone());
+            let (state_dir, keeper) = (
+                settings.agent.state_dir.clone(),
+                settings.keeper.socket.clone(),
+            );
+            Box::pin(async move {
+                let read = move || super::doctor::subject(Ok(&settings), &settings.keeper.socket);
+                let subject = jobs.run(Job::Certificate, read).await;
+                let subject = subject
+                    .unwrap_or_else(|error| doctor::Subject::unread(error, state_dir, keeper));
+                doctor::look(&subject).await
+            })
+        })
+    }
+}
