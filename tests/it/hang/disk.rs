@@ -23,7 +23,7 @@ fn try_to(words: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 

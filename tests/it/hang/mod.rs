@@ -1,6 +1,7 @@
 //! A disk that hangs, with the real program: it is told in time, and holds up nothing but what has to be on it first.
 
 mod disk;
+mod passthrough;
 mod supervised;
 
 use std::{
@@ -11,7 +12,7 @@ use std::{
 
 use plane::{Failed, Options, Plane, ProxyRequest};
 
-use self::disk::{Disk, what_is_missing};
+use self::{disk::Disk, passthrough::Passthrough};
 use crate::{
     access::api::Api,
     agent::{Agent, SOON, clock, put, until},
@@ -116,8 +117,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Runs a test in mounts of its own; returns what it said, or nothing where it cannot run here.
-fn in_own_mounts(test: &str) -> Option<String> {
-    if let Some(why) = what_is_missing() {
+fn in_own_mounts(test: &str, missing: Option<&str>) -> Option<String> {
+    if let Some(why) = missing {
         println!("{why}");
         return None;
     }
@@ -137,7 +138,7 @@ fn a_disk_that_hangs_is_told_in_time_and_holds_up_nothing_else() {
     const TEST: &str = "hang::a_disk_that_hangs_is_told_in_time_and_holds_up_nothing_else";
     match std::env::var_os(CHILD) {
         Some(directory) => hang_in_mid_run(Path::new(&directory)),
-        None => drop(in_own_mounts(TEST)),
+        None => drop(in_own_mounts(TEST, disk::what_is_missing())),
     }
 }
 
@@ -242,7 +243,7 @@ fn what_was_acknowledged_outlives_a_hang_at_any_moment() {
     const TEST: &str = "hang::what_was_acknowledged_outlives_a_hang_at_any_moment";
     match std::env::var_os(CHILD) {
         Some(directory) => hang_at_ten_moments(Path::new(&directory)),
-        None => drop(in_own_mounts(TEST)),
+        None => drop(in_own_mounts(TEST, disk::what_is_missing())),
     }
 }
 
@@ -304,7 +305,7 @@ fn a_start_on_a_disk_that_hangs_shows_the_page_and_links_as_who_it_was() {
     const TEST: &str = "hang::a_start_on_a_disk_that_hangs_shows_the_page_and_links_as_who_it_was";
     match std::env::var_os(CHILD) {
         Some(directory) => start_on_a_hung_disk(Path::new(&directory)),
-        None => drop(in_own_mounts(TEST)),
+        None => drop(in_own_mounts(TEST, disk::what_is_missing())),
     }
 }
 
@@ -362,6 +363,59 @@ fn start_on_a_hung_disk(directory: &Path) {
     });
     assert_eq!(bench.agent.status()["agent_id"], me);
     assert_eq!(bench.plane.violations(), Vec::<String>::new());
+    assert!(bench.agent.stop().success());
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_holds_up_nothing_that_does_not_read_it() {
+    const TEST: &str = "hang::a_disk_that_cannot_be_read_holds_up_nothing_that_does_not_read_it";
+    match std::env::var_os(CHILD) {
+        Some(directory) => hang_of_reads(Path::new(&directory)),
+        None => drop(in_own_mounts(TEST, passthrough::what_is_missing())),
+    }
+}
+
+fn hang_of_reads(directory: &Path) {
+    let disk = Passthrough::new(directory);
+    let mut bench = Bench::new(&disk.path().join("state"));
+    bench.agent.start();
+    let me = bench.agent.until("it links", LONG, linked_as);
+    assert_eq!(bench.write("before").0, 404);
+
+    // In mid-run.
+    let stopped = disk.stop();
+    let (code, text) = bench.write("early");
+    let refused = stopped.lasts();
+    assert_eq!(code, 503, "{text}");
+    println!("figure: from reads that hang to the condition and the first refusal: {refused:.1?}");
+    assert!(bench.is_hung() && refused < TOLD_WITHIN, "{refused:?}");
+    assert_eq!(bench.ask("GET", "/version").0, 200);
+    assert_eq!(bench.agent.get("/").unwrap().0, 200);
+    drop(stopped);
+    until("a write works", LONG, || {
+        (bench.write("between").0 == 404).then_some(())
+    });
+    bench.agent.kill();
+
+    // Before the start: nothing is known of this agent.
+    let stopped = disk.stop();
+    let page = started(&mut bench);
+    println!("figure: from the start with reads that hang to the page: {page:.1?}");
+    assert!(page < AT_ONCE, "{page:?}");
+    bench.agent.until_condition(HUNG, LONG);
+    tells_what_it_waits_for(&bench);
+    let lasted = stopped.lasts();
+    drop(stopped);
+    let (again, took) = timed(|| bench.agent.until("it links", LONG, linked_as));
+    println!("figure: from the end of a hang of {lasted:.1?} to the link: {took:.1?}");
+    assert_eq!(again, me);
+    let rows = until("the audit answers", LONG, || {
+        let (code, body) = bench.agent.get("/api/v1/changes")?;
+        (code == 200).then_some(body)
+    });
+    for name in ["before", "between"] {
+        assert!(rows.contains(&format!("configmaps/{name}")), "{rows}");
+    }
     assert!(bench.agent.stop().success());
 }
 
