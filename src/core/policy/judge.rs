@@ -469,4 +469,25 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_resource_on_no_list_is_refused_for_what_it_is() {
+        for (request, why) in [
+            (
+                "GET /api/v1/namespaces/shop/oddities",
+                "it is not on the list of readable resources",
+            ),
+            (
+                "DELETE /apis/apps/v1/oddities/a",
+                "it belongs to the whole cluster",
+            ),
+            (
+                "DELETE /apis/apps/v1/namespaces/shop/oddities/a",
+                "it is not on the list of what may be changed in a managed namespace",
+            ),
+        ] {
+            let text = decided(Level::Managed, request);
+            assert!(text.contains(why), "{request}: {text}");
+        }
+    }
 }

@@ -299,4 +299,24 @@ mod tests {
         }
         assert!(new_namespace(&Rules::default(), named("shop").as_bytes(), "").is_ok());
     }
+
+    #[test]
+    fn a_body_may_have_the_whole_length_and_a_name_beside_a_generated_one() {
+        let long = |bytes: usize| {
+            let (head, tail) = (r#"{"metadata":{"name":"a"},"x":""#, r#""}"#);
+            let filling = "x".repeat(bytes - head.len() - tail.len());
+            format!("{head}{filling}{tail}")
+        };
+        let made =
+            |body: &str| new_namespace(&Rules::default(), body.as_bytes(), "application/json");
+        assert!(made(&long(65_536)).is_ok());
+        let Refusal(text) = made(&long(65_537)).unwrap_err();
+        assert!(text.contains("larger than 65536 bytes"), "{text}");
+        let both = r#"{"metadata":{"name":"shop","generateName":"shop-"}}"#;
+        assert_eq!(made(both).unwrap().name, "shop");
+        let Refusal(text) = made(r#"{"metadata":{"generateName":"shop-"}}"#).unwrap_err();
+        assert!(text.contains("generateName is not supported"), "{text}");
+        let Refusal(text) = made(r#"{"metadata":{}}"#).unwrap_err();
+        assert!(text.contains("it has no name"), "{text}");
+    }
 }

@@ -475,4 +475,35 @@ mod tests {
             ("exec", "web")
         );
     }
+
+    #[test]
+    fn a_call_whose_namespace_changes_relies_on_the_new_one() {
+        let mut standing = in_shop();
+        let terms = Terms::InManaged("other".to_owned());
+        assert_eq!(standing.revise(terms, at(101)), Ok(()));
+        let due = (Subject::Namespace("other".to_owned()), Mono::default());
+        assert_eq!(standing.next_look(), Some(due));
+    }
+
+    #[test]
+    fn a_look_of_the_same_moment_counts() {
+        let mut standing = in_shop();
+        let look = standing.observe(&Rules::default(), "shop", None, at(100));
+        assert!(look.is_err(), "{look:?}");
+    }
+
+    #[test]
+    fn a_right_is_looked_at_first_after_its_interval() {
+        assert_eq!(first_look_at_grant(at(100)), at(100).after(GRANT_EVERY));
+    }
+
+    #[test]
+    fn a_look_under_way_is_not_begun_again_by_a_call_that_comes_back() {
+        let mut rounds = Rounds::default();
+        let (subject, due) = in_shop().next_look().unwrap();
+        let relied_on = BTreeMap::from([(subject.clone(), due)]);
+        assert_eq!(rounds.begin(&relied_on, at(105)), [subject]);
+        assert_eq!(rounds.begin(&BTreeMap::new(), at(106)), Vec::new());
+        assert_eq!(rounds.begin(&relied_on, at(120)), Vec::new());
+    }
 }

@@ -380,3 +380,30 @@ fn exposed_types_are_known_words() {
         assert!(!all.allows(kind), "{kind}");
     }
 }
+
+#[test]
+fn only_annotations_that_ask_an_issuer_of_the_whole_cluster_are_refused() {
+    let path = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses";
+    for (annotation, is_fine) in [
+        (r#""example.org/note":"true""#, true),
+        (r#""cert-manager.io/":"true""#, true),
+        (r#""kubernetes.io/tls-acme":"false""#, true),
+        (r#""kubernetes.io/tls-acme":"true""#, false),
+    ] {
+        let body = format!(
+            r#"{{"apiVersion":"networking.k8s.io/v1","kind":"Ingress","metadata":{{"name":"a","annotations":{{{annotation}}}}}}}"#
+        );
+        let call = call("POST", path, JSON);
+        let found = judged(&call, Expose::default(), body.as_bytes()).unwrap();
+        assert_eq!(found.faults.is_empty(), is_fine, "{annotation}: {found:?}");
+    }
+}
+
+#[test]
+fn a_type_that_no_setting_allows_is_not_offered_as_one() {
+    let body = br#"{"spec":{"type":"Odd"}}"#;
+    let call = call("POST", "/api/v1/namespaces/shop/services", JSON);
+    let judged = judged(&call, Expose::default(), body).unwrap();
+    let Refusal(text) = settle_body(&call, &judged.faults, &[]).unwrap_err();
+    assert!(text.ends_with("fix: use type ClusterIP"), "{text}");
+}
