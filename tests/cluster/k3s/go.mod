@@ -1,0 +1,3 @@
+module pipeops.invalid/tests/cluster/k3s
+
+go 1.24.0
