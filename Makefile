@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-.PHONY: help run test test-packages test-arm64 pages torture soak corpus fuzz mutants check bench dist repo reproduce clean
+.PHONY: help run test test-packages test-arm64 test-k3s pages torture soak corpus fuzz mutants check bench dist repo reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,12 @@ test-packages:
 ## make test-arm64  the release for arm64, emulated: installed, set up, rebooted, upgraded, removed and purged (as root)
 test-arm64:
 	@tests/packages/arm64
+
+## make test-k3s  k3s installed, rebooted and removed under systemd (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
+test-k3s:
+	@cargo build --quiet
+	@tests/k3s/run
+	@tests/k3s/run --data-dir /mnt/disk/k3s
 
 ## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots
 pages:

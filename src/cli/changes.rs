@@ -123,7 +123,7 @@ impl Hands {
 }
 
 /// Root, and who became root by sudo, as far as sudo says.
-fn who() -> String {
+pub(super) fn who() -> String {
     let by = std::env::var_os("SUDO_USER").and_then(|user| user.into_string().ok());
     match by {
         Some(user) => format!("root (sudo, {})", user.chars().take(32).collect::<String>()),

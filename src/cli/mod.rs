@@ -24,6 +24,7 @@ mod expose;
 mod follow;
 mod help;
 mod install;
+mod k3s;
 mod keeper;
 mod link;
 mod logs;
@@ -80,6 +81,7 @@ static PROGRAM: Command = Command {
         &logs::COMMAND,
         &dashboard::COMMAND,
         &doctor::COMMAND,
+        &k3s::COMMAND,
         &access::COMMAND,
         &metrics::COMMAND,
         &changes::CHANGES,

@@ -192,6 +192,11 @@ impl Output {
         write(&mut self.err, &text);
     }
 
+    /// A line about what is being done, on standard error: standard output is for what came of it.
+    pub(super) fn note(&mut self, text: &str) {
+        write(&mut self.err, &format!("{text}\n"));
+    }
+
     /// How a command is written, where one was written that cannot run.
     pub(super) fn usage(&mut self, text: &str) {
         write(&mut self.err, &format!("{text}\n"));

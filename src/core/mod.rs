@@ -14,6 +14,7 @@ pub mod gateway;
 pub mod health;
 pub mod identity;
 pub mod journal;
+pub mod k3s;
 pub mod lanes;
 pub mod last_words;
 pub mod lease;

@@ -66,7 +66,7 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     let mut signals = Signals::new()?;
     let notifier = Notifier::new(start.notify_socket);
     ::log::info!("pipeops-agent {VERSION}: keeper started");
-    let keeper = Keeper::new(start.root, &settings.state_dir);
+    let keeper = Keeper::new(start.root, &settings.state_dir).in_sandbox();
     // What a power cut interrupted comes before anybody can ask for more.
     for done in keeper.resume()? {
         ::log::info!("{}: {}", done.outcome, done.sentence);

@@ -20,10 +20,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::error::{Error, Result, Retry};
 
 mod attributes;
+mod copy;
 mod jobs;
 mod spool;
 
 pub use attributes::Attributes;
+pub use copy::{Sum, copy, sum};
 pub use jobs::{GivenUp, Jobs};
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
 

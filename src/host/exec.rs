@@ -28,6 +28,8 @@ use crate::{
 const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 /// Interval between checks on a silent program.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same once it has closed both streams: it is about to end.
+const LOOK_AT_END: Duration = Duration::from_millis(5);
 /// Number of tries of a program whose file is being written, and the milliseconds between two of
 /// them.
 const BUSY_TRIES: u32 = 50;
@@ -68,12 +70,17 @@ impl Ended {
     }
 }
 
-/// The program of that name below `root`, which is `/` or a tree that stands for it.
+/// The program of that name below `root`, which is `/` or a tree that stands for it. An absolute path is one program of this machine; a
+/// tree has a program of its own in the place of it, so that what is written for a machine never runs on another.
 pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         let found = std::fs::metadata(path);
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
+    if name.starts_with('/') && root == Path::new("/") {
+        return Some(PathBuf::from(name)).filter(is_program);
+    }
+    let name = name.rsplit('/').next().unwrap_or(name);
     let mut candidates = FOLDERS.iter().map(|folder| root.join(folder).join(name));
     candidates.find(is_program)
 }
@@ -160,7 +167,9 @@ fn follow(
         if left.is_zero() {
             return Ok(None);
         }
-        listen(streams, left.min(LOOK_EVERY))?;
+        let is_silent = streams.iter().all(|stream| stream.pipe.is_none());
+        let pause = if is_silent { LOOK_AT_END } else { LOOK_EVERY };
+        listen(streams, left.min(pause))?;
         if let Some(status) = child.try_wait()? {
             // What it said before its end is still in the pipes; what its children say later is of no interest.
             while listen(streams, Duration::ZERO)? {}

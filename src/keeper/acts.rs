@@ -5,6 +5,7 @@ use std::{
     io::{ErrorKind, Write},
     os::unix::fs::DirBuilderExt,
     path::Path,
+    time::Duration,
 };
 
 use super::place::{Found, Place, attributes, sha256};
@@ -27,10 +28,14 @@ impl Place {
     /// Refuses an act at a place that root must not touch.
     pub(super) fn check(&self, act: &Act) -> Result<()> {
         match act {
-            Act::Directory { path } | Act::File { path, .. } | Act::Value { path, .. } => {
-                self.guard(path)
-            }
-            Act::Run { .. } => Ok(()),
+            Act::Directory { path }
+            | Act::File { path, .. }
+            | Act::Value { path, .. }
+            | Act::Copy { path, .. }
+            | Act::Link { path, .. }
+            | Act::Made { path }
+            | Act::Gone { path, .. } => self.guard(path),
+            Act::Run { .. } | Act::Ready { .. } => Ok(()),
         }
     }
 
@@ -66,6 +71,22 @@ impl Place {
             Act::Value { path, after, .. } => self.set(path, after),
             Act::Run { forth, .. } if forth.is_empty() => Ok(()),
             Act::Run { forth, .. } => self.run(forth).map(drop),
+            Act::Copy {
+                from,
+                path,
+                sha256,
+                mode,
+                before,
+            } => self.copy((from, path), sha256, *mode, before.as_ref()),
+            Act::Link { path, target } => self.link(path, target),
+            Act::Made { .. } | Act::Ready { is_back: true, .. } => Ok(()),
+            Act::Ready {
+                node,
+                version,
+                within_s,
+                is_back: false,
+            } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
+            Act::Gone { path, only_empty } => self.remove(path, *only_empty),
         }
     }
 
@@ -84,6 +105,10 @@ impl Place {
                 let holds = seen.as_ref().map_or(Ok(true), |seen| self.sees(seen))?;
                 (holds, format!("{:?}", forth.join(" ")))
             }
+            Act::Copy { path, sha256, .. } => (self.is_copied(path, sha256)?, path.clone()),
+            Act::Link { path, target } => (self.is_link(path, target), path.clone()),
+            // What stays of a tree is another disk's, which was told.
+            Act::Made { .. } | Act::Ready { .. } | Act::Gone { .. } => return Ok(()),
         };
         if holds {
             return Ok(());
@@ -184,6 +209,21 @@ impl Place {
             }
             Act::Run { back, .. } if back.is_empty() => Ok(()),
             Act::Run { back, .. } => self.run(back).map(drop),
+            Act::Copy {
+                path,
+                sha256,
+                before,
+                ..
+            } => self.uncopy(path, sha256, before.as_ref(), certainty),
+            Act::Link { path, target } => self.unlink(path, target),
+            Act::Made { path } => self.remove(path, false),
+            Act::Ready {
+                node,
+                version,
+                within_s,
+                is_back: true,
+            } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
+            Act::Ready { is_back: false, .. } | Act::Gone { .. } => Ok(()),
         }
     }
 

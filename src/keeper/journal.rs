@@ -172,7 +172,12 @@ impl LockedJournal {
             .join(format!("{}.json", Journal::name(record)));
         let content = serde_json::to_vec_pretty(record)
             .map_err(|error| Error::new("cannot write a change down").because(&error))?;
-        files::replace(&path, &content, PRIVATE)
+        #[cfg(test)]
+        cut::before(record)?;
+        files::replace(&path, &content, PRIVATE)?;
+        #[cfg(test)]
+        cut::after()?;
+        Ok(())
     }
 
     /// Forgets the oldest changes that were taken back. What is in force is never forgotten, nor is the newest: it has the last number.
@@ -193,7 +198,12 @@ impl LockedJournal {
                 Act::File { before: None, .. }
                 | Act::Directory { .. }
                 | Act::Value { .. }
-                | Act::Run { .. } => None,
+                | Act::Run { .. }
+                | Act::Copy { .. }
+                | Act::Link { .. }
+                | Act::Made { .. }
+                | Act::Ready { .. }
+                | Act::Gone { .. } => None,
             });
             for file in copies.chain([format!("{name}.json")]) {
                 // A copy that stays takes room and does no harm.
@@ -201,5 +211,60 @@ impl LockedJournal {
             }
         }
         Ok(())
+    }
+}
+
+/// A power cut of a test, at one of the journal's writes.
+#[cfg(test)]
+pub(super) mod cut {
+    use std::cell::Cell;
+
+    use crate::{
+        core::journal::StepState,
+        error::{Error, Result},
+        wire::keeper::Record,
+    };
+
+    thread_local! {
+        /// Borders of writes that are left: after each write, and before those that tell of an act.
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// The power fails at that border of a write; `None`: never.
+    pub(in super::super) fn at(border: Option<u32>) {
+        LEFT.set(border);
+    }
+
+    /// Borders that are left.
+    pub(in super::super) fn left() -> Option<u32> {
+        LEFT.get()
+    }
+
+    /// Before a write that tells of what was just done. Before any other the disk is what it was after the last one.
+    pub(super) fn before(record: &Record) -> Result<()> {
+        let words = [StepState::Acted.as_str(), StepState::Undone.as_str()];
+        if record
+            .steps
+            .iter()
+            .any(|step| words.contains(&step.as_str()))
+        {
+            pass()
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn after() -> Result<()> {
+        pass()
+    }
+
+    fn pass() -> Result<()> {
+        match LEFT.get() {
+            Some(0) => Err(Error::new("power cut")),
+            left => {
+                LEFT.set(left.map(|left| left - 1));
+                Ok(())
+            }
+        }
     }
 }

@@ -7,12 +7,14 @@
 mod acts;
 mod inspect;
 mod journal;
+pub mod k3s;
 mod place;
 mod repairs;
 mod server;
 
 use std::path::{Path, PathBuf};
 
+pub use place::Watch;
 pub use server::{Allowed, Server};
 
 use self::{
@@ -40,6 +42,16 @@ use crate::{
 pub struct Keeper {
     place: Place,
     directory: PathBuf,
+    reach: Reach,
+}
+
+/// How much of the machine this process can change.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reach {
+    /// All of it.
+    Host,
+    /// What the sandbox of its service leaves: no mounts, no other processes.
+    Sandbox,
 }
 
 impl Keeper {
@@ -48,7 +60,22 @@ impl Keeper {
         Self {
             place: Place::new(root),
             directory: directory.to_owned(),
+            reach: Reach::Host,
         }
+    }
+
+    /// The same in a sandbox: an interrupted change of k3s is left to a process that has none.
+    #[must_use]
+    pub fn in_sandbox(mut self) -> Self {
+        self.reach = Reach::Sandbox;
+        self
+    }
+
+    /// The same, with somebody who hears what a change is doing.
+    #[must_use]
+    pub fn watched(mut self, watch: Watch) -> Self {
+        self.place.watch = watch;
+        self
     }
 
     /// Goes on with what a power cut interrupted. Says what came of it.
@@ -114,6 +141,8 @@ impl Keeper {
             undone_by: None,
             why: None,
             outcome: None,
+            is_one_way: false,
+            opposite: None,
         };
         journal.keep_copies(&mut record, &self.place)?;
         journal.write(&record)?;
@@ -135,6 +164,9 @@ impl Keeper {
         };
         if record.outcome.as_deref() == Some(Outcome::Undone.as_str()) {
             return Ok(told(&record));
+        }
+        if let Some(why) = no_undo(&record) {
+            return Err(Error::new(format!("cannot undo {id}")).why(why));
         }
         self.begin_undo(&journal, &mut record, who)?;
         self.go_on(&journal, record)
@@ -173,7 +205,9 @@ impl Keeper {
     fn settle(&self, journal: &LockedJournal) -> Result<Vec<Done>> {
         let open = journal.records()?.into_iter();
         let open = open.filter(|record| record.outcome.is_none());
+        let open = open.filter(|record| self.reach == Reach::Host || !k3s::is_k3s(record));
         open.map(|record| {
+            (self.place.watch)(&format!("going on with {}", record.id()));
             log::info!("{}: going on with it", record.id());
             self.go_on(journal, record)
         })
@@ -216,7 +250,16 @@ impl Keeper {
                 journal.write(record)?;
                 return Ok(Step::Taken);
             }
-            Some(StepState::Intended) => self.place.act(&act).map(|()| StepState::Acted),
+            Some(StepState::Intended) => {
+                if let Some(told) = k3s::told_act(&act).filter(|_| k3s::is_k3s(record)) {
+                    let all = record.acts.len();
+                    (self.place.watch)(&format!(
+                        "step {} of {all}: {told}",
+                        place.saturating_add(1)
+                    ));
+                }
+                self.place.act(&act).map(|()| StepState::Acted)
+            }
             Some(StepState::Acted) => self.place.see(&act).map(|()| StepState::Verified),
             Some(StepState::Verified) => Ok(StepState::Done),
             Some(StepState::Done | StepState::Failed | StepState::Undone) => {
@@ -228,6 +271,12 @@ impl Keeper {
             StepState::Failed
         });
         set(record, place, next);
+        if next == StepState::Failed && record.is_one_way {
+            end(record, Outcome::Failed);
+        } else if next == StepState::Failed {
+            let why = record.why.as_deref().unwrap_or_default();
+            (self.place.watch)(&format!("failed, taking it back: {why}"));
+        }
         journal.write(record)?;
         Ok(Step::Taken)
     }
@@ -330,6 +379,13 @@ fn next(record: &Record) -> Next {
     Next::Forward(at(open.unwrap_or(states.len())))
 }
 
+/// Why a change that is done cannot be undone as others are.
+fn no_undo(record: &Record) -> Option<String> {
+    let opposite = record.opposite.as_ref();
+    let other = opposite.map(|command| format!("it is taken back by: {command}"));
+    other.or_else(|| record.is_one_way.then(|| "there is no way back".to_owned()))
+}
+
 fn is_in_force(record: &Record) -> bool {
     record.outcome.as_deref() == Some(Outcome::Done.as_str())
 }
@@ -354,8 +410,9 @@ fn told(record: &Record) -> Done {
         (true, None) => Outcome::Failed.as_str().to_owned(),
         (true, Some(_)) | (false, _) => outcome,
     };
+    let undo = || record.opposite.clone().unwrap_or_else(|| undo_command(&id));
     Done {
-        undo: is_in_force(record).then(|| undo_command(&id)),
+        undo: (is_in_force(record) && !record.is_one_way).then(undo),
         remains: record.remains.clone().filter(|_| is_in_force(record)),
         change: Some(id),
         outcome: word,
@@ -367,9 +424,9 @@ fn change(record: &Record) -> ChangeReport {
     let outcome = record.outcome.as_deref();
     let is_undone = outcome == Some(Outcome::Undone.as_str());
     let why_not = match outcome {
-        None => Some("it is in progress"),
-        Some(_) if is_undone => Some("it is undone already"),
-        Some(_) => None,
+        None => Some("it is in progress".to_owned()),
+        Some(_) if is_undone => Some("it is undone already".to_owned()),
+        Some(_) => no_undo(record),
     };
     let id = record.id();
     let by = record.undone_by.as_ref();
@@ -384,7 +441,7 @@ fn change(record: &Record) -> ChangeReport {
         undo: Undo {
             possible: why_not.is_none(),
             command: why_not.is_none().then(|| undo_command(&id)),
-            why_not: why_not.map(str::to_owned),
+            why_not,
         },
         id,
     }

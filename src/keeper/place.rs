@@ -26,10 +26,14 @@ const RUN: Limits = Limits {
     output_bytes_max: 64 * 1024,
 };
 
+/// Hears what a change is doing.
+pub type Watch = fn(&str);
+
 /// The root that everything is below.
 #[derive(Debug)]
 pub(super) struct Place {
     root: PathBuf,
+    pub(super) watch: Watch,
 }
 
 /// A file that is there.
@@ -85,6 +89,7 @@ impl Place {
     pub(super) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            watch: |_| {},
         }
     }
 

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
 
 use super::*;
 
+mod k3s_life;
+
 /// A machine of a test.
 struct Tree(tempfile::TempDir);
 
@@ -11,7 +13,16 @@ type Snapshot = BTreeMap<String, (u32, Option<Vec<u8>>)>;
 
 impl Tree {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::below(tempfile::tempdir().unwrap())
+    }
+
+    /// In memory where that is possible: for tests that write very often.
+    fn in_memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::below(folder.unwrap())
+    }
+
+    fn below(folder: tempfile::TempDir) -> Self {
         for name in ["etc", "usr", "proc", "run", "boot", "var"] {
             make(&folder.path().join(name));
         }
@@ -580,6 +591,8 @@ fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acte
         undone_by: None,
         why: None,
         outcome: None,
+        is_one_way: false,
+        opposite: None,
     };
     journal.keep_copies(&mut record, &keeper.place).unwrap();
     for act in &record.acts[..place] {

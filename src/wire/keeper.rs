@@ -122,6 +122,12 @@ pub struct Record {
     /// Outcome: the words of [`crate::core::journal::Outcome`]. `None` while it is being done or
     /// undone.
     pub outcome: Option<String>,
+    /// True if it cannot be undone: a step that fails ends it, and the whole change is repeated.
+    #[serde(default)]
+    pub is_one_way: bool,
+    /// Command that takes it back in place of `undo`, where that is another one.
+    #[serde(default)]
+    pub opposite: Option<String>,
 }
 
 /// One thing that is done. All paths are absolute, and below the keeper's root.
@@ -162,6 +168,60 @@ pub enum Act {
         /// Proof that `forth` worked.
         seen: Option<Seen>,
     },
+    /// A file that was checked is copied to its place.
+    Copy {
+        /// The checked copy, in a directory of root's.
+        from: String,
+        /// Path.
+        path: String,
+        /// SHA-256 of it, in hexadecimal.
+        sha256: String,
+        /// Its permissions.
+        mode: u32,
+        /// Previous file; `None`: there was none.
+        before: Option<Earlier>,
+    },
+    /// A symbolic link is made.
+    Link {
+        /// Path.
+        path: String,
+        /// Target.
+        target: String,
+    },
+    /// A program that is started makes this, and the undo removes it with all that is in it.
+    Made {
+        /// Path.
+        path: String,
+    },
+    /// The node of k3s is waited for.
+    Ready {
+        /// Its name.
+        node: String,
+        /// Version that it must have; `None`: whichever.
+        version: Option<String>,
+        /// Seconds that it may take.
+        within_s: u64,
+        /// True if it is waited for while the change is undone, and not while it is done.
+        is_back: bool,
+    },
+    /// Something is removed, without what other disks hold below it. There is no way back.
+    Gone {
+        /// Path.
+        path: String,
+        /// True if a directory stays that is not empty.
+        only_empty: bool,
+    },
+}
+
+/// A long file that was there before, and is kept elsewhere.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Earlier {
+    /// Path of its copy.
+    pub copy: String,
+    /// SHA-256 of it, in hexadecimal.
+    pub sha256: String,
+    /// Its permissions.
+    pub mode: u32,
 }
 
 /// A file that was there before.
@@ -200,4 +260,83 @@ impl Record {
     pub fn id(&self) -> String {
         format!("{}-{}", self.check.replace('.', "-"), self.number)
     }
+}
+
+/// What a change of k3s would do on this machine, now.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct K3sPlan {
+    /// Description of the change.
+    pub does: String,
+    /// Findings that hold it up.
+    pub refused: Vec<Finding>,
+    /// Findings that do not.
+    pub warned: Vec<Finding>,
+    /// Steps in order.
+    pub steps: Vec<PlannedStep>,
+    /// Bytes that are written.
+    pub bytes: u64,
+    /// Description of the undo.
+    pub undo: String,
+}
+
+/// Something that was found before a change.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Finding {
+    /// Its id, which `--ignore` takes.
+    pub id: String,
+    /// Observation.
+    pub what: String,
+    /// Fix.
+    pub fix: String,
+}
+
+/// A step of a plan, for people.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct PlannedStep {
+    /// What is done.
+    pub does: String,
+    /// What takes it back; empty: nothing needs to.
+    pub undo: String,
+}
+
+/// The note that k3s is managed on this machine.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Managed {
+    /// `installed` or `adopted`.
+    pub how: String,
+    /// Data directory.
+    pub data_dir: String,
+    /// Name of the node.
+    pub node: String,
+    /// Places of k3s that were there before it, and stay.
+    pub kept: Vec<String>,
+}
+
+/// State of k3s on this machine.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct K3sStatus {
+    /// `installed`, `adopted`, `found` (k3s is here, and not managed) or `none`.
+    pub managed: String,
+    /// Another distribution that is here: it is recognised and not managed.
+    pub other: Option<String>,
+    /// Version of the program.
+    pub version: Option<String>,
+    /// State of its service, in the words of the service manager.
+    pub service: Option<String>,
+    /// Name of the node.
+    pub node: Option<String>,
+    /// True if the node is Ready.
+    pub is_ready: bool,
+    /// What keeps it from that.
+    pub why: Option<String>,
+    /// Data directory.
+    pub data_dir: Option<String>,
+    /// Length of the datastore, with its write-ahead log.
+    pub datastore_bytes: Option<u64>,
+    /// The certificate that ends first: its file.
+    pub certificate: Option<String>,
+    /// Its end, in RFC 3339.
+    pub certificate_ends: Option<String>,
+    /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.
+    pub unfinished: Option<String>,
 }

@@ -67,6 +67,7 @@ const PROGRAMS: &[&str] = &[
     "tests/packages/install",
     "tests/packages/openrc",
     "tests/packages/repo",
+    "tests/k3s/run",
     "tests/packages/run",
     "tests/setup",
 ];
@@ -160,6 +161,12 @@ const TARGETS: &[Target] = &[
         name: "test-arm64",
         words: &[],
         runs: "emulate tests/packages/run bookworm arm64",
+        may_fail: &[],
+    },
+    Target {
+        name: "test-k3s",
+        words: &[],
+        runs: "run --data-dir /mnt/disk/k3s",
         may_fail: &[],
     },
     Target {

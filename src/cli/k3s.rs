@@ -1,0 +1,189 @@
+//! `k3s`: Kubernetes on this machine. Root does it in this very process, under the lock of the root helper.
+
+mod install;
+mod report;
+
+use std::path::Path;
+
+use nix::unistd::geteuid;
+use serde_json::json;
+
+use super::{
+    args::Args,
+    ask,
+    changes::{self, Hands},
+    keeper::ROOT,
+    load,
+    output::{Output, Tone, printable, size},
+    table::{CONFIG, Command, JSON, Opt, SET},
+};
+use crate::{
+    error::{Error, Exit, Result},
+    keeper::{Keeper, k3s::Uninstall},
+    wire::keeper::Done,
+};
+
+/// Nothing is changed.
+const DRY_RUN: Opt = Opt::flag(
+    "dry-run",
+    "Show what would be done, and how to undo it, without doing it",
+);
+
+/// `k3s`.
+pub(super) static COMMAND: Command = Command {
+    name: "k3s",
+    about: "Install, inspect and remove k3s on this machine",
+    options: &[CONFIG, SET, ROOT, JSON],
+    below: &[&install::COMMAND, &STATUS, &KUBECONFIG, &UNINSTALL, &RESUME],
+    ..Command::BARE
+};
+
+static STATUS: Command = Command {
+    name: "status",
+    about: "Show version, node, datastore and certificates of k3s",
+    examples: &["sudo pipeops-agent k3s status"],
+    exit: "0 the node is Ready or there is no k3s, 1 it is not Ready, 2 the command could not run.",
+    run: Some(status),
+    ..Command::BARE
+};
+
+static KUBECONFIG: Command = Command {
+    name: "kubeconfig",
+    about: "Print the kubeconfig of the cluster administrator",
+    notes: "It grants everything in the cluster: for root only, and for a file that nobody else can read.",
+    examples: &["sudo pipeops-agent k3s kubeconfig > k3s.yaml"],
+    run: Some(kubeconfig),
+    ..Command::BARE
+};
+
+static UNINSTALL: Command = Command {
+    name: "uninstall",
+    about: "Remove k3s, and what it made",
+    options: &[
+        Opt::flag("keep-data", "Keep the data directory and the settings"),
+        Opt::flag("yes", "Skip the confirmation").short('y'),
+        DRY_RUN,
+    ],
+    notes: "Lists what goes before it asks. What another disk holds stays, and so does what was there before k3s.\n\
+            It may be repeated, also after an attempt that did not come to its end.",
+    examples: &[
+        "sudo pipeops-agent k3s uninstall --dry-run",
+        "sudo pipeops-agent k3s uninstall --keep-data",
+    ],
+    exit: "0 removed, 1 cancelled or something could not be removed, 2 the command could not run.",
+    run: Some(uninstall),
+    ..Command::BARE
+};
+
+static RESUME: Command = Command {
+    name: "resume",
+    about: "Finish or undo an interrupted change of k3s",
+    is_internal: true,
+    run: Some(resume),
+    ..Command::BARE
+};
+
+/// Root's own hands; `command` is for those who are somebody else.
+fn keeper(args: &Args, command: &str) -> Result<Keeper> {
+    if !geteuid().is_root() {
+        return Err(Error::new(format!("k3s {command} needs root"))
+            .fix(format!("sudo pipeops-agent k3s {command}")));
+    }
+    match Hands::of(&load(args), args)? {
+        Hands::Own(keeper) if args.has(JSON.long) => Ok(keeper),
+        Hands::Own(keeper) => Ok(keeper.watched(tell_progress)),
+        Hands::Helper(_) => Err(Error::new(format!("k3s {command} needs root"))),
+    }
+}
+
+/// A line of progress, on standard error: standard output is for the result.
+fn tell_progress(text: &str) {
+    Output::of_process().note(&printable(text));
+}
+
+/// The path of this program, which a service calls after a power cut.
+fn program() -> Result<String> {
+    let path = std::env::current_exe()
+        .map_err(|error| Error::new("cannot find the path of this program").because(&error))?;
+    Ok(path.display().to_string())
+}
+
+/// What came of a change, and the exit code for it.
+fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
+    if args.has(JSON.long) {
+        output.json(&json!(done));
+    } else {
+        changes::tell(done, output);
+    }
+    if done.outcome == "done" {
+        Exit::Fine
+    } else {
+        Exit::Problem
+    }
+}
+
+fn status(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "status")?;
+    let status = keeper.k3s_status()?;
+    let is_wrong = status.managed != "none" && !status.is_ready;
+    if args.has(JSON.long) {
+        output.json(&json!(status));
+    } else {
+        report::status(&status, output);
+    }
+    Ok(if is_wrong { Exit::Problem } else { Exit::Fine })
+}
+
+fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
+    let text = keeper(args, "kubeconfig")?.k3s_kubeconfig()?;
+    if args.has(JSON.long) {
+        output.json(&json!({ "kubeconfig": text }));
+    } else {
+        output.line(text.trim_end());
+    }
+    Ok(Exit::Fine)
+}
+
+fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "uninstall")?;
+    let wanted = Uninstall {
+        keeps_data: args.has("keep-data"),
+        program: program()?,
+    };
+    let plan = keeper.k3s_uninstall_plan(&wanted)?;
+    if args.has(DRY_RUN.long) {
+        report::plan(&plan, args, output);
+        return Ok(Exit::Fine);
+    }
+    if !args.has("yes") {
+        report::plan(&plan, args, output);
+    }
+    let question = format!("{}: {} for good?", plan.does, size(plan.bytes));
+    if !ask::is_permitted(args, &question)? {
+        output.line(&output.toned(Tone::Faint, "Nothing was removed."));
+        return Ok(Exit::Problem);
+    }
+    let done = keeper.k3s_uninstall(&wanted, &changes::who())?;
+    Ok(tell(&done, args, output))
+}
+
+fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
+    let mut exit = Exit::Fine;
+    let all = keeper(args, "resume")?.k3s_resume()?;
+    for done in &all {
+        if tell(done, args, output) == Exit::Problem {
+            exit = Exit::Problem;
+        }
+    }
+    if all.is_empty() {
+        output.line("No change of k3s is unfinished.");
+    }
+    Ok(exit)
+}
+
+/// A file that this command line names, as text of at most 64 KiB.
+fn text_of(path: &Path) -> Result<String> {
+    let content = crate::files::read(path, 64 * 1024)?;
+    String::from_utf8(content)
+        .map_err(|error| Error::new(format!("{} is no text", path.display())).because(&error))
+}

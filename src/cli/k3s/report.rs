@@ -1,0 +1,113 @@
+//! Plans and the state of k3s, for people.
+
+use serde_json::json;
+
+use crate::{
+    cli::{
+        args::Args,
+        output::{Output, Tone, columns, moment, printable, size},
+        table::JSON,
+    },
+    wire::keeper::{Finding, K3sPlan, K3sStatus},
+};
+
+/// What would be done.
+pub(super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
+    if args.has(JSON.long) {
+        output.json(&json!({ "plan": plan }));
+        return;
+    }
+    output.line(&output.toned(Tone::Strong, &printable(&plan.does)));
+    let rows: Vec<_> = plan
+        .steps
+        .iter()
+        .map(|step| {
+            let undo = if step.undo.is_empty() {
+                String::new()
+            } else {
+                format!("undo: {}", printable(&step.undo))
+            };
+            vec![format!("  {}", printable(&step.does)), undo]
+        })
+        .collect();
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+    for (word, tone, findings) in [
+        ("warning", Tone::Doubtful, &plan.warned),
+        ("refused", Tone::Bad, &plan.refused),
+    ] {
+        for finding in findings {
+            told(word, tone, finding, output);
+        }
+    }
+    let rows = [
+        vec!["  size".to_owned(), size(plan.bytes)],
+        vec!["  undo".to_owned(), printable(&plan.undo)],
+    ];
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+}
+
+fn told(word: &str, tone: Tone, finding: &Finding, output: &mut Output) {
+    let word = output.toned(tone, &format!("{word}:"));
+    output.line(&format!(
+        "{word} {} ({})",
+        printable(&finding.what),
+        printable(&finding.id)
+    ));
+    if let Some(fix) = output.fix(Some(finding.fix.as_str()).filter(|fix| !fix.is_empty())) {
+        output.line(&fix);
+    }
+}
+
+/// The state.
+pub(super) fn status(status: &K3sStatus, output: &mut Output) {
+    let (tone, head) = match (status.managed.as_str(), status.is_ready) {
+        ("none", _) => (Tone::Faint, "k3s is not installed on this machine"),
+        (_, true) => (Tone::Good, "k3s runs, and its node is Ready"),
+        (_, false) => (Tone::Bad, "k3s is here, but its node is not Ready"),
+    };
+    output.line(&output.toned(tone, head));
+    let managed = match status.managed.as_str() {
+        "found" => Some("no: it came from somewhere else".to_owned()),
+        "none" => None,
+        word => Some(format!("yes, {word}")),
+    };
+    let ends = status.certificate_ends.as_deref().map(moment);
+    let file = status.certificate.clone().unwrap_or_default();
+    let rows = [
+        ("why", status.why.clone()),
+        ("managed", managed),
+        (
+            "another Kubernetes",
+            status
+                .other
+                .clone()
+                .map(|name| format!("{name}, which is not managed")),
+        ),
+        ("version", status.version.clone()),
+        ("service", status.service.clone()),
+        ("node", status.node.clone()),
+        ("data", status.data_dir.clone()),
+        ("datastore", status.datastore_bytes.map(size)),
+        (
+            "certificates",
+            ends.map(|end| format!("the first ends {end} ({file})")),
+        ),
+        (
+            "unfinished",
+            status
+                .unfinished
+                .clone()
+                .map(|id| format!("{id}; go on with it: sudo pipeops-agent k3s resume")),
+        ),
+    ];
+    let rows = rows
+        .into_iter()
+        .filter_map(|(name, text)| Some(vec![format!("  {name}"), printable(&text?)]));
+    for line in columns(&rows.collect::<Vec<_>>()) {
+        output.line(&line);
+    }
+}

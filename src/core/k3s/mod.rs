@@ -1,0 +1,383 @@
+//! k3s on this machine: where its files are, which version may follow which, and the plans of what the keeper does to it.
+//!
+//! It reads and writes nothing; the keeper does.
+
+pub mod plan;
+pub mod ready;
+pub mod texts;
+
+use std::{cmp::Ordering, fmt, str::FromStr};
+
+use super::{
+    preflight::{Outcome, Verdict},
+    yaml,
+};
+
+/// Where k3s keeps its data unless it is told otherwise.
+pub const DATA_DIR: &str = "/var/lib/rancher/k3s";
+/// The program.
+pub const BINARY: &str = "/usr/local/bin/k3s";
+/// The user's own settings of k3s.
+pub const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
+/// Our settings of k3s, beside the user's.
+pub const DROP_IN: &str = "/etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml";
+/// The administrator's kubeconfig, as k3s writes it.
+pub const KUBECONFIG: &str = "/etc/rancher/k3s/k3s.yaml";
+/// Mirrors and credentials of registries.
+pub const REGISTRIES: &str = "/etc/rancher/k3s/registries.yaml";
+/// The unit of systemd.
+pub const UNIT: &str = "/etc/systemd/system/k3s.service";
+/// The service of OpenRC.
+pub const SERVICE: &str = "/etc/init.d/k3s";
+/// Ends all Pods and removes what they left in memory; works without this program.
+pub const KILLALL: &str = "/usr/local/bin/k3s-killall.sh";
+/// Removes k3s; works without this program.
+pub const UNINSTALL: &str = "/usr/local/bin/k3s-uninstall.sh";
+/// Names under which k3s is other programs.
+pub const LINKS: [&str; 3] = ["kubectl", "crictl", "ctr"];
+
+/// Places that k3s fills by itself, besides its data directory.
+pub const MADE: [&str; 12] = [
+    "/etc/rancher/node",
+    "/run/k3s",
+    "/run/flannel",
+    "/run/containerd",
+    "/run/netns",
+    "/usr/libexec/kubernetes",
+    "/var/lib/kubelet",
+    "/var/lib/cni",
+    "/var/log/pods",
+    "/var/log/containers",
+    "/var/log/k3s.log",
+    "/etc/rancher/k3s/k3s.yaml",
+];
+
+/// Findings of the doctor with which k3s does not work, or harms the machine: an installation is refused.
+const REFUSED: [&str; 17] = [
+    "cgroup.controllers",
+    "cgroup.memory",
+    "kernel.restart",
+    "kernel.vxlan",
+    "system.architecture",
+    "system.wsl",
+    "system.nas",
+    "disk.volatile",
+    "disk.network-root",
+    "disk.read-only",
+    "disk.space",
+    "clock.wrong",
+    "network.route",
+    "network.overlap",
+    "network.other-kubernetes",
+    "network.ports",
+    "network.cloud-setup",
+];
+/// Findings that are told and do not hold anything up.
+const WARNED: [&str; 10] = [
+    "swap.card",
+    "disk.card",
+    "disk.wear",
+    "memory.size",
+    "kernel.modules",
+    "clock.sync",
+    "host.name",
+    "limits.inotify",
+    "network.firewalld",
+    "network.ufw",
+];
+
+/// A version of k3s: `v1.34.4+k3s1`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Version {
+    /// Major version of Kubernetes.
+    pub major: u32,
+    /// Minor version of Kubernetes.
+    pub minor: u32,
+    /// Patch of Kubernetes.
+    pub patch: u32,
+    /// Release of k3s on top of it.
+    pub release: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            major,
+            minor,
+            patch,
+            release,
+        } = self;
+        write!(f, "v{major}.{minor}.{patch}+k3s{release}")
+    }
+}
+
+impl FromStr for Version {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (numbers, release) = text
+            .strip_prefix('v')
+            .and_then(|text| text.split_once("+k3s"))
+            .ok_or(())?;
+        let number = |text: &str| {
+            let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_plain.then(|| text.parse().ok()).flatten().ok_or(())
+        };
+        let mut numbers = numbers.split('.');
+        let mut next = || numbers.next().ok_or(()).and_then(number);
+        let version = Self {
+            major: next()?,
+            minor: next()?,
+            patch: next()?,
+            release: number(release)?,
+        };
+        numbers.next().is_none().then_some(version).ok_or(())
+    }
+}
+
+impl PartialOrd for Version {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Version {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |version: &Self| (version.major, version.minor, version.patch, version.release);
+        key(self).cmp(&key(other))
+    }
+}
+
+/// The version in the answer to `k3s --version`: `k3s version v1.34.4+k3s1 (commit)`.
+pub fn version_in(output: &str) -> Option<Version> {
+    let mut words = output.split_ascii_whitespace();
+    words.find_map(|word| word.parse().ok())
+}
+
+/// Step from one version to another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// It is the same.
+    None,
+    /// Within a minor version: the datastore stays readable by both.
+    Patch,
+    /// To the next minor version.
+    Minor,
+    /// Not allowed, and why.
+    Refused(&'static str),
+}
+
+/// Returns what kind of a change it is.
+pub fn change(from: Version, to: Version) -> Change {
+    match (to.cmp(&from), to.minor.checked_sub(from.minor)) {
+        (Ordering::Equal, _) => Change::None,
+        _ if to.major != from.major => Change::Refused("it is another major version"),
+        (Ordering::Less, _) => {
+            Change::Refused("it is older, and k3s does not read the datastore of a newer version")
+        }
+        (_, Some(0)) => Change::Patch,
+        (_, Some(1)) => Change::Minor,
+        (_, _) => Change::Refused("it skips a minor version, which Kubernetes does not support"),
+    }
+}
+
+/// The suffix of the files of a release for this processor (`uname -m`), and of its list of checksums.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Names {
+    /// The program.
+    pub binary: &'static str,
+    /// The list of checksums.
+    pub checksums: &'static str,
+    /// Archives of images, the best first.
+    pub images: [&'static str; 3],
+}
+
+/// Names of the files of a release; `None` where there is none for this processor.
+pub fn names(machine: &str) -> Option<Names> {
+    Some(match machine {
+        "x86_64" => Names {
+            binary: "k3s",
+            checksums: "sha256sum-amd64.txt",
+            images: [
+                "k3s-airgap-images-amd64.tar.zst",
+                "k3s-airgap-images-amd64.tar.gz",
+                "k3s-airgap-images-amd64.tar",
+            ],
+        },
+        "aarch64" => Names {
+            binary: "k3s-arm64",
+            checksums: "sha256sum-arm64.txt",
+            images: [
+                "k3s-airgap-images-arm64.tar.zst",
+                "k3s-airgap-images-arm64.tar.gz",
+                "k3s-airgap-images-arm64.tar",
+            ],
+        },
+        "armv7l" | "armv8l" => Names {
+            binary: "k3s-armhf",
+            checksums: "sha256sum-arm.txt",
+            images: [
+                "k3s-airgap-images-arm.tar.zst",
+                "k3s-airgap-images-arm.tar.gz",
+                "k3s-airgap-images-arm.tar",
+            ],
+        },
+        _ => return None,
+    })
+}
+
+/// The checksum of a file in a list as `sha256sum` writes it.
+pub fn checksum(list: &str, name: &str) -> Option<String> {
+    list.lines().find_map(|line| {
+        let (sum, file) = line.split_once(char::is_whitespace)?;
+        let file = file.trim_start().trim_start_matches('*');
+        (file == name && is_sha256(sum)).then(|| sum.to_ascii_lowercase())
+    })
+}
+
+/// Returns whether a text is a SHA-256 in hexadecimal.
+pub fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A value of k3s' settings: of the files in the order in which k3s reads them, the last one that has it.
+pub fn setting(files: &[String], key: &str) -> Option<String> {
+    let found = files.iter().rev().find_map(|text| {
+        let value = yaml::parse(text).ok()?;
+        value.get(key)?.as_str().map(str::to_owned)
+    });
+    found.filter(|value| !value.is_empty())
+}
+
+/// A name that Kubernetes takes for a node.
+pub fn is_node_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_fine = |byte: u8| is_letter(byte) || byte == b'-' || byte == b'.';
+    name.len() <= 63
+        && name.bytes().all(is_fine)
+        && name.bytes().next().is_some_and(is_letter)
+        && name.bytes().last().is_some_and(is_letter)
+}
+
+/// What the doctor found, from the point of view of a k3s that is about to come.
+#[derive(Debug, Default)]
+pub struct Findings<'a> {
+    /// These hold it up.
+    pub refused: Vec<&'a Verdict>,
+    /// These are told.
+    pub warned: Vec<&'a Verdict>,
+}
+
+/// Sorts findings of the doctor; those in `ignored` hold nothing up.
+pub fn findings<'a>(verdicts: &'a [Verdict], ignored: &[String]) -> Findings<'a> {
+    let mut findings = Findings::default();
+    let problems = verdicts
+        .iter()
+        .filter(|verdict| verdict.outcome == Outcome::Problem);
+    for verdict in problems {
+        let id = verdict.check.id;
+        if REFUSED.contains(&id) && !ignored.iter().any(|name| name == id) {
+            findings.refused.push(verdict);
+        } else if REFUSED.contains(&id) || WARNED.contains(&id) {
+            findings.warned.push(verdict);
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> Version {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_version_is_read_in_one_form_only() {
+        let text = "v1.34.4+k3s1";
+        assert_eq!(version(text).to_string(), text);
+        for wrong in [
+            "",
+            "1.34.4+k3s1",
+            "v1.34.4",
+            "v1.34+k3s1",
+            "v1.34.4.1+k3s1",
+            "v1.34.4+k3s",
+            "v1.34.4+rke2r1",
+            "v1.34.+4+k3s1",
+            "v1.34.4+k3s1/../..",
+            "v1.34.99999999999+k3s1",
+        ] {
+            assert_eq!(wrong.parse::<Version>(), Err(()), "{wrong}");
+        }
+        let said = "k3s version v1.34.4+k3s1 (c6017918)\ngo version go1.24.12\n";
+        assert_eq!(version_in(said), Some(version(text)));
+        assert_eq!(version_in("k3s: not found"), None);
+    }
+
+    #[test]
+    fn an_upgrade_takes_one_minor_version_at_a_time_and_never_goes_back() {
+        let from = version("v1.34.4+k3s1");
+        for (to, kind) in [
+            ("v1.34.4+k3s1", Change::None),
+            ("v1.34.4+k3s2", Change::Patch),
+            ("v1.34.11+k3s1", Change::Patch),
+            ("v1.35.0+k3s1", Change::Minor),
+        ] {
+            assert_eq!(change(from, version(to)), kind, "{to}");
+        }
+        for to in [
+            "v1.36.0+k3s1",
+            "v2.34.4+k3s1",
+            "v1.34.3+k3s1",
+            "v1.33.9+k3s1",
+            "v1.34.4+k3s0",
+        ] {
+            assert!(
+                matches!(change(from, version(to)), Change::Refused(_)),
+                "{to}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_checksum_belongs_to_the_whole_name() {
+        let sum = "a".repeat(64);
+        let list = format!("{sum}  k3s-arm64\n{}  k3s\nshort  other\n", "B".repeat(64));
+        assert_eq!(checksum(&list, "k3s"), Some("b".repeat(64)));
+        assert_eq!(checksum(&list, "k3s-arm64"), Some(sum));
+        assert_eq!(checksum(&list, "3s"), None);
+        assert_eq!(checksum(&list, "other"), None);
+    }
+
+    #[test]
+    fn the_last_file_with_a_setting_counts() {
+        let files = [
+            "node-name: a\ndata-dir: /x\n".to_owned(),
+            "node-name: \"b\"\n".to_owned(),
+        ];
+        assert_eq!(setting(&files, "node-name").as_deref(), Some("b"));
+        assert_eq!(setting(&files, "data-dir").as_deref(), Some("/x"));
+        assert_eq!(setting(&files, "token"), None);
+    }
+
+    #[test]
+    fn a_node_is_named_as_kubernetes_wants_it() {
+        for name in ["a", "pi-4", "pi.lan", "9"] {
+            assert!(is_node_name(name), "{name}");
+        }
+        for name in [
+            "",
+            "Pi",
+            "a_b",
+            "-a",
+            "a-",
+            "a b",
+            "a\nb: c",
+            &"a".repeat(64),
+        ] {
+            assert!(!is_node_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how it is undone.
+
+use super::{
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, SERVICE, UNINSTALL, UNIT, Version,
+    texts::{self, DropIn, Init},
+};
+
+/// One step. All paths are absolute.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A directory is made, and removed by the undo where it is empty.
+    Directory {
+        /// Path.
+        path: String,
+    },
+    /// A file gets this content.
+    File {
+        /// Path.
+        path: String,
+        /// Whole content.
+        content: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file that was checked is copied to its place.
+    Copy {
+        /// The checked copy.
+        from: String,
+        /// Path.
+        path: String,
+        /// SHA-256, in hexadecimal.
+        sha256: String,
+        /// Length.
+        bytes: u64,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A symbolic link.
+    Link {
+        /// Path.
+        path: String,
+        /// Target.
+        target: String,
+    },
+    /// Place that k3s fills by itself: nothing is done, and the undo removes it.
+    Made {
+        /// Path.
+        path: String,
+    },
+    /// Programs are run.
+    Run {
+        /// Command; empty: none.
+        forth: Vec<String>,
+        /// Command of the undo; empty: none.
+        back: Vec<String>,
+    },
+    /// The node becomes Ready with this version.
+    Ready {
+        /// Its name.
+        node: String,
+        /// Version; `None`: whichever.
+        version: Option<Version>,
+        /// Direction in which this is waited for.
+        when: When,
+    },
+    /// A file or a tree goes, without what other disks hold below it.
+    Gone {
+        /// Path.
+        path: String,
+        /// How much of it.
+        extent: Extent,
+    },
+}
+
+/// How much of a path goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Extent {
+    /// All that is in it.
+    Whole,
+    /// A directory that is empty; any other stays.
+    Empty,
+}
+
+/// Direction of a change.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum When {
+    /// While it is done.
+    Forth,
+    /// While it is undone.
+    Back,
+}
+
+/// A file that was copied into a place of root's and checked there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Staged {
+    /// Path.
+    pub path: String,
+    /// SHA-256, in hexadecimal.
+    pub sha256: String,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// What an installation consists of.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// Who starts services.
+    pub init: Init,
+    /// The program.
+    pub binary: Staged,
+    /// Its version.
+    pub version: Version,
+    /// Archives of images, with the names that they get.
+    pub images: Vec<(String, Staged)>,
+    /// Data directory.
+    pub data_dir: String,
+    /// Name of the node.
+    pub node: String,
+    /// Our settings.
+    pub drop_in: DropIn,
+    /// Content of `registries.yaml`.
+    pub registries: Option<String>,
+    /// Path of this program, which finishes the change after a power cut.
+    pub program: String,
+    /// The note that says that k3s is managed here, and its content.
+    pub note: (String, String),
+}
+
+/// The words of a command.
+pub fn words(text: &str) -> Vec<String> {
+    text.split(' ')
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn run(forth: &str, back: &str) -> Step {
+    Step::Run {
+        forth: words(forth),
+        back: words(back),
+    }
+}
+
+/// The steps of an installation. Undone from the end, the file system is what it was.
+pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    directories(&mut steps, "/etc/rancher/k3s/config.yaml.d", is_there);
+    let (above, _) = wanted.data_dir.rsplit_once('/').unwrap_or_default();
+    directories(&mut steps, above, is_there);
+    // k3s makes these when it starts: they go with it, unless they were there before; the
+    // directories above them after them.
+    for path in MADE {
+        if !is_there(path) {
+            steps.push(Step::Made {
+                path: path.to_owned(),
+            });
+        }
+    }
+    if !is_there(&wanted.data_dir) {
+        steps.push(Step::Made {
+            path: wanted.data_dir.clone(),
+        });
+    }
+    if !wanted.images.is_empty() {
+        directories(
+            &mut steps,
+            &format!("{}/agent/images", wanted.data_dir),
+            is_there,
+        );
+    }
+    for (name, staged) in &wanted.images {
+        steps.push(copy(
+            staged,
+            format!("{}/agent/images/{name}", wanted.data_dir),
+            0o600,
+        ));
+    }
+    directories(&mut steps, "/usr/local/bin", is_there);
+    steps.push(copy(&wanted.binary, BINARY.to_owned(), 0o755));
+    files(&mut steps, wanted);
+    for name in LINKS {
+        let path = format!("/usr/local/bin/{name}");
+        if !is_there(&path) && !is_there(&format!("/usr/bin/{name}")) {
+            steps.push(Step::Link {
+                path,
+                target: "k3s".to_owned(),
+            });
+        }
+    }
+    service(&mut steps, wanted);
+    steps.push(Step::Ready {
+        node: wanted.node.clone(),
+        version: Some(wanted.version),
+        when: When::Forth,
+    });
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
+/// The service, started.
+fn service(steps: &mut Vec<Step>, wanted: &Install) {
+    match wanted.init {
+        Init::Systemd => {
+            steps.push(run("", "systemctl daemon-reload"));
+            // After the unit, so that the undo of the reload above comes after the unit is gone.
+            steps.push(file(
+                UNIT,
+                texts::service(wanted.init, &wanted.data_dir),
+                0o644,
+            ));
+            steps.push(run("systemctl daemon-reload", ""));
+            steps.push(run("systemctl enable k3s", "systemctl disable k3s"));
+            steps.push(run("systemctl start --no-block k3s", KILLALL));
+        }
+        Init::OpenRc => {
+            steps.push(file(
+                SERVICE,
+                texts::service(wanted.init, &wanted.data_dir),
+                0o755,
+            ));
+            steps.push(run(
+                "rc-update add k3s default",
+                "rc-update delete k3s default",
+            ));
+            steps.push(run("rc-service k3s start", KILLALL));
+        }
+    }
+}
+
+fn files(steps: &mut Vec<Step>, wanted: &Install) {
+    steps.push(file(DROP_IN, wanted.drop_in.content.clone(), 0o600));
+    if let Some(content) = &wanted.registries {
+        steps.push(file(REGISTRIES, content.clone(), 0o600));
+    }
+    steps.push(file(KILLALL, texts::killall(&wanted.data_dir), 0o755));
+    steps.push(file(UNINSTALL, texts::uninstall(&wanted.data_dir), 0o755));
+    let (path, content) = &wanted.note;
+    steps.push(file(path, content.clone(), 0o600));
+}
+
+fn file(path: &str, content: String, mode: u32) -> Step {
+    Step::File {
+        path: path.to_owned(),
+        content,
+        mode,
+    }
+}
+
+fn copy(staged: &Staged, path: String, mode: u32) -> Step {
+    Step::Copy {
+        from: staged.path.clone(),
+        path,
+        sha256: staged.sha256.clone(),
+        bytes: staged.bytes,
+        mode,
+    }
+}
+
+/// Directories on the way to `path` and itself, as far as they are missing.
+fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&str) -> bool) {
+    let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
+    for end in ends.chain([path.len()]) {
+        let folder = path.get(..end).unwrap_or_default().to_owned();
+        let is_planned = steps
+            .iter()
+            .any(|step| matches!(step, Step::Directory { path } if *path == folder));
+        if !folder.is_empty() && !is_planned && !is_there(&folder) {
+            steps.push(Step::Directory { path: folder });
+        }
+    }
+}
+
+const RESUME_UNIT: &str = "/etc/systemd/system/pipeops-k3s-resume.service";
+const RESUME_WANTED: &str =
+    "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-resume.service";
+const RESUME_SERVICE: &str = "/etc/init.d/pipeops-k3s-resume";
+const RESUME_LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-resume";
+
+/// The service that goes on after a power cut, for the time of a change.
+pub fn resume(init: Init, program: &str, data_dir: &str) -> Vec<Step> {
+    let text = texts::resume(init, program, data_dir);
+    let link = |path: &str, target: &str| Step::Link {
+        path: path.to_owned(),
+        target: target.to_owned(),
+    };
+    match init {
+        Init::Systemd => vec![
+            file(RESUME_UNIT, text, 0o644),
+            link(RESUME_WANTED, RESUME_UNIT),
+        ],
+        Init::OpenRc => vec![
+            file(RESUME_SERVICE, text, 0o755),
+            link(RESUME_LEVEL, RESUME_SERVICE),
+        ],
+    }
+}
+
+/// The end of [`resume`].
+pub fn no_resume(init: Init) -> Vec<Step> {
+    let paths = match init {
+        Init::Systemd => [RESUME_WANTED, RESUME_UNIT],
+        Init::OpenRc => [RESUME_LEVEL, RESUME_SERVICE],
+    };
+    paths.map(gone).into()
+}
+
+fn gone(path: &str) -> Step {
+    Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Whole,
+    }
+}
+
+/// What a removal of k3s consists of.
+#[derive(Clone, Debug)]
+pub struct Uninstall {
+    /// Who starts services.
+    pub init: Init,
+    /// Data directory.
+    pub data_dir: String,
+    /// Path of this program.
+    pub program: String,
+    /// The note that says that k3s is managed here.
+    pub note: String,
+    /// Places that were there before k3s, and stay.
+    pub kept: Vec<String>,
+    /// Data, settings and the name of the node stay.
+    pub keep: Keep,
+    /// Links of other programs' names to k3s.
+    pub links: Vec<String>,
+}
+
+/// What a removal leaves.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Keep {
+    /// Nothing of k3s.
+    Nothing,
+    /// Data directory, settings, and what names the node.
+    Data,
+}
+
+/// Trees that `--keep-data` leaves, besides the data directory.
+const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
+
+/// The steps of a removal. There is no way back: each may be repeated until all are done.
+pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    // It may be missing after half a removal, or be another's.
+    steps.push(file(KILLALL, texts::killall(&wanted.data_dir), 0o755));
+    steps.push(run(KILLALL, ""));
+    let (unit, disable) = match wanted.init {
+        Init::Systemd => (UNIT, "systemctl disable k3s"),
+        Init::OpenRc => (SERVICE, "rc-update delete k3s default"),
+    };
+    if is_there(unit) {
+        steps.push(run(disable, ""));
+    }
+    steps.extend([unit, "/etc/systemd/system/k3s.service.env"].map(gone));
+    if wanted.init == Init::Systemd {
+        steps.push(run("systemctl daemon-reload", ""));
+    }
+    steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
+    steps.extend(wanted.links.iter().map(|path| gone(path)));
+    steps.extend([BINARY, UNINSTALL, KILLALL].map(gone));
+    steps.push(gone(&wanted.note));
+    // The last of what k3s had there; where somebody has more in it, it stays.
+    steps.extend(["/etc/rancher", "/var/lib/rancher"].map(|path| Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Empty,
+    }));
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
+/// Trees that a removal takes, as far as they are there.
+pub fn trees(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let data = [wanted.data_dir.as_str(), "/etc/rancher/k3s"];
+    let made = MADE
+        .into_iter()
+        .filter(|path| !path.starts_with("/etc/rancher/k3s/"));
+    let is_kept = |path: &&str| {
+        let is_data = *path == wanted.data_dir || DATA.contains(path);
+        (wanted.keep == Keep::Data && is_data) || wanted.kept.iter().any(|kept| kept == path)
+    };
+    let all = data.into_iter().chain(made);
+    all.filter(|path| !is_kept(path))
+        .filter(|path| is_there(path))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::k3s::texts::{Wishes, drop_in};
+
+    fn staged(name: &str) -> Staged {
+        Staged {
+            path: format!("/staged/{name}"),
+            sha256: "a".repeat(64),
+            bytes: 7,
+        }
+    }
+
+    fn wanted() -> Install {
+        Install {
+            init: Init::Systemd,
+            binary: staged("k3s"),
+            version: "v1.34.4+k3s1".parse().unwrap(),
+            images: vec![("images.tar".to_owned(), staged("images"))],
+            data_dir: "/mnt/ssd/k3s".to_owned(),
+            node: "pi".to_owned(),
+            drop_in: drop_in(&Wishes::default(), &[], 1 << 40),
+            registries: None,
+            program: "/usr/bin/pipeops-agent".to_owned(),
+            note: ("/note".to_owned(), String::new()),
+        }
+    }
+
+    fn made(steps: &[Step]) -> Vec<&str> {
+        let made = steps.iter().filter_map(|step| match step {
+            Step::Made { path } => Some(path.as_str()),
+            Step::Directory { .. }
+            | Step::File { .. }
+            | Step::Copy { .. }
+            | Step::Link { .. }
+            | Step::Run { .. }
+            | Step::Ready { .. }
+            | Step::Gone { .. } => None,
+        });
+        made.collect()
+    }
+
+    fn at(steps: &[Step], found: impl Fn(&Step) -> bool) -> usize {
+        steps.iter().position(found).unwrap()
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_removed_by_the_undo() {
+        let there = [
+            "/mnt",
+            "/mnt/ssd",
+            "/var/lib/kubelet",
+            "/usr/local/bin",
+            "/usr/local/bin/kubectl",
+        ];
+        let is_there = |path: &str| there.contains(&path);
+        let steps = install(&wanted(), &is_there);
+        let made = made(&steps);
+        assert!(
+            !made.contains(&"/var/lib/kubelet") && made.contains(&"/run/k3s"),
+            "{made:?}"
+        );
+        assert!(made.contains(&"/mnt/ssd/k3s"), "{made:?}");
+        let touched = |wanted: &str| {
+            steps.iter().any(|step| {
+                matches!(step, Step::Directory { path } | Step::Link { path, .. } if path == wanted)
+            })
+        };
+        assert!(
+            !touched("/mnt/ssd") && !touched("/usr/local/bin/kubectl"),
+            "{steps:?}"
+        );
+        assert!(
+            touched("/etc/rancher/k3s/config.yaml.d") && touched("/usr/local/bin/ctr"),
+            "{steps:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_starts_before_everything_is_in_its_place_and_the_way_back_stands() {
+        let steps = install(&wanted(), &|_| false);
+        let start = at(
+            &steps,
+            |step| matches!(step, Step::Run { forth, .. } if forth.contains(&"start".to_owned())),
+        );
+        let ready = at(&steps, |step| matches!(step, Step::Ready { .. }));
+        for path in [
+            BINARY,
+            DROP_IN,
+            KILLALL,
+            UNINSTALL,
+            UNIT,
+            RESUME_UNIT,
+            "/note",
+        ] {
+            let written = at(
+                &steps,
+                |step| matches!(step, Step::File { path: found, .. } | Step::Copy { path: found, .. } if found == path),
+            );
+            assert!(written < start && start < ready, "{path}");
+        }
+        let last = made(&steps).len();
+        assert_eq!(last, MADE.len() + 1);
+        assert!(
+            steps
+                .iter()
+                .all(|step| !matches!(step, Step::Made { path } if path == "/"))
+        );
+    }
+
+    #[test]
+    fn a_removal_takes_what_k3s_made_and_leaves_what_it_is_asked_to() {
+        let mut wanted = Uninstall {
+            init: Init::Systemd,
+            data_dir: "/mnt/ssd/k3s".to_owned(),
+            program: "/usr/bin/pipeops-agent".to_owned(),
+            note: "/note".to_owned(),
+            kept: vec!["/var/lib/cni".to_owned()],
+            keep: Keep::Nothing,
+            links: Vec::new(),
+        };
+        let all = trees(&wanted, &|_| true);
+        assert!(
+            all.contains(&"/mnt/ssd/k3s".to_owned())
+                && all.contains(&"/etc/rancher/k3s".to_owned())
+        );
+        assert!(!all.contains(&"/var/lib/cni".to_owned()), "{all:?}");
+        wanted.keep = Keep::Data;
+        let some = trees(&wanted, &|_| true);
+        assert!(some.contains(&"/var/lib/kubelet".to_owned()));
+        assert!(
+            !some
+                .iter()
+                .any(|path| path.starts_with("/mnt") || path.starts_with("/etc/rancher")),
+            "{some:?}"
+        );
+        let steps = uninstall(&wanted, &|_| true);
+        let killed = at(
+            &steps,
+            |step| matches!(step, Step::Run { forth, .. } if forth == &[KILLALL]),
+        );
+        let gone = at(
+            &steps,
+            |step| matches!(step, Step::Gone { path, .. } if path == "/var/lib/kubelet"),
+        );
+        assert!(killed < gone);
+    }
+}

@@ -1,0 +1,140 @@
+//! Readiness of k3s, judged from what its own API and the service manager say.
+
+use super::Version;
+use crate::core::time::Wall;
+
+/// The question that [`Node::parse`] understands the answer of, for `kubectl -o jsonpath=`.
+pub const QUESTION: &str = "{.status.nodeInfo.kubeletVersion}|{.status.conditions[?(@.type==\"Ready\")].status}|\
+    {.status.conditions[?(@.type==\"Ready\")].lastHeartbeatTime}|{.spec.unschedulable}";
+
+/// Restarts after which a service that never came up will not come up by itself.
+const RESTARTS_MAX: u32 = 5;
+
+/// A node as the API has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Node {
+    /// Version of its kubelet.
+    pub version: Option<Version>,
+    /// True if it takes Pods.
+    pub is_ready: bool,
+    /// Time of its last report.
+    pub reported: Option<Wall>,
+    /// True if it is cordoned.
+    pub is_cordoned: bool,
+}
+
+impl Node {
+    /// Reads the answer to [`QUESTION`].
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.trim().split('|');
+        let mut next = || parts.next();
+        Some(Self {
+            version: next()?.parse().ok(),
+            is_ready: next()? == "True",
+            reported: Wall::parse_rfc3339(next()?),
+            is_cordoned: next()? == "true",
+        })
+    }
+
+    /// Why it is not what is waited for, if so. A report of a kubelet that is gone does not count: `since` is the time of the start, and
+    /// the API has whole seconds.
+    pub fn lacks(&self, version: Option<Version>, since: Wall) -> Option<String> {
+        if !self.is_ready {
+            return Some("the node is not Ready yet".to_owned());
+        }
+        let is_fresh = |reported: Wall| reported.millis() + 1000 > since.millis();
+        if !self.reported.is_some_and(is_fresh) {
+            return Some("the node has not reported since the start".to_owned());
+        }
+        match (version, self.version) {
+            (Some(wanted), found) if found != Some(wanted) => {
+                let found =
+                    found.map_or_else(|| "another version".to_owned(), |found| found.to_string());
+                Some(format!("the node still runs {found}, not {wanted}"))
+            }
+            (Some(_) | None, _) => None,
+        }
+    }
+}
+
+/// Why a service of systemd will not come up by itself, from `systemctl show -p ActiveState -p NRestarts`.
+pub fn is_hopeless(shown: &str, restarts_before: u32) -> Option<String> {
+    if shown.lines().any(|line| line == "ActiveState=failed") {
+        return Some("the service failed".to_owned());
+    }
+    let restarts = restarts(shown).saturating_sub(restarts_before);
+    (restarts >= RESTARTS_MAX).then(|| format!("it ended and was restarted {restarts} times"))
+}
+
+/// Number of restarts in the answer of `systemctl show -p NRestarts`.
+pub fn restarts(shown: &str) -> u32 {
+    let found = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("NRestarts="));
+    found.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The line of a log that says why k3s ended, shortened: the last fatal one, else the last one.
+pub fn reason(log: &str) -> Option<String> {
+    let lines = || log.lines().rev().filter(|line| !line.trim().is_empty());
+    let line = lines()
+        .find(|line| line.contains("level=fatal"))
+        .or_else(|| lines().next())?;
+    let line = line.split_once("msg=").map_or(line, |(_, message)| message);
+    Some(line.trim().trim_matches('"').chars().take(300).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(text: &str) -> Node {
+        Node::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_report_from_before_the_start_is_no_readiness() {
+        let since = Wall::parse_rfc3339("2026-11-23T00:31:09.7Z").unwrap();
+        let wanted: Option<Version> = "v1.34.4+k3s1".parse().ok();
+        for (text, lacks) in [
+            ("v1.34.4+k3s1|True|2026-11-23T00:31:09Z|", None),
+            ("v1.34.4+k3s1|True|2026-11-23T00:31:08Z|", Some("reported")),
+            ("v1.34.4+k3s1|True||", Some("reported")),
+            ("v1.34.3+k3s1|True|2026-11-23T00:32:09Z|", Some("v1.34.3")),
+            (
+                "v1.34.4+k3s1|Unknown|2026-11-23T00:32:09Z|",
+                Some("not Ready"),
+            ),
+        ] {
+            let found = node(text).lacks(wanted, since);
+            assert_eq!(found.is_some(), lacks.is_some(), "{text} {found:?}");
+            assert!(
+                found
+                    .unwrap_or_default()
+                    .contains(lacks.unwrap_or_default()),
+                "{text}"
+            );
+        }
+        assert!(node("v1|True|2026-11-23T00:31:09Z|true").is_cordoned);
+        assert_eq!(Node::parse("Error from server (NotFound)"), None);
+    }
+
+    #[test]
+    fn a_service_that_ends_again_and_again_is_given_up() {
+        assert_eq!(
+            is_hopeless("ActiveState=activating\nNRestarts=4\n", 0),
+            None
+        );
+        assert!(is_hopeless("ActiveState=activating\nNRestarts=5\n", 0).is_some());
+        assert_eq!(is_hopeless("ActiveState=active\nNRestarts=7\n", 3), None);
+        assert!(is_hopeless("ActiveState=failed\nNRestarts=0\n", 0).is_some());
+    }
+
+    #[test]
+    fn the_reason_is_the_last_fatal_line() {
+        let log = "x\nk3s[1]: level=fatal msg=\"no default routes found\"\nStopped.\n";
+        assert_eq!(reason(log).as_deref(), Some("no default routes found"));
+        assert_eq!(reason("a\nb\n\n").as_deref(), Some("b"));
+        assert_eq!(reason(""), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! The files that an installation writes: services, scripts that work without this program, and k3s' settings.
+
+use super::setting;
+
+/// Who starts services on the machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Init {
+    /// systemd.
+    Systemd,
+    /// OpenRC.
+    OpenRc,
+}
+
+/// Memory below which k3s comes without its optional parts: boards that are sold with 1 GB report 0.9 to 1.0 GB.
+pub const SMALL_BYTES: u64 = 1_200_000_000;
+/// Optional parts of k3s that a small board has no memory for, with what each takes.
+///
+/// metrics-server requests 70 MiB in its manifest. The other two request nothing; what is told of them is what they are seen to take.
+const OPTIONAL: [(&str, &str); 3] = [
+    ("traefik", "about 60 MB"),
+    ("servicelb", "about 5 MB"),
+    ("metrics-server", "70 MB"),
+];
+
+/// The service, with the data directory that it needs.
+pub fn service(init: Init, data_dir: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("texts/k3s.service"),
+        Init::OpenRc => include_str!("texts/k3s.openrc"),
+    };
+    text.replace("@DATA@", data_dir)
+}
+
+/// The service that finishes an interrupted change after a start of the machine.
+pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("texts/resume.service"),
+        Init::OpenRc => include_str!("texts/resume.openrc"),
+    };
+    text.replace("@PROGRAM@", program)
+        .replace("@DATA@", data_dir)
+}
+
+/// `k3s-killall.sh`.
+pub fn killall(data_dir: &str) -> String {
+    include_str!("texts/killall.sh").replace("@DATA@", data_dir)
+}
+
+/// `k3s-uninstall.sh`.
+pub fn uninstall(data_dir: &str) -> String {
+    include_str!("texts/uninstall.sh").replace("@DATA@", data_dir)
+}
+
+/// Settings of an installation that become k3s' own.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Wishes {
+    /// Data directory.
+    pub data_dir: Option<String>,
+    /// Name of the node.
+    pub node_name: Option<String>,
+    /// Address of the node.
+    pub node_ip: Option<String>,
+    /// Labels of the node, `key=value`.
+    pub node_labels: Vec<String>,
+    /// Names under which others reach the API.
+    pub tls_san: Vec<String>,
+    /// Parts of k3s that are left out.
+    pub disable: Vec<String>,
+    /// True if the optional parts come whatever the memory is.
+    pub has_all_parts: bool,
+}
+
+/// Our settings of k3s, beside the user's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DropIn {
+    /// The file.
+    pub content: String,
+    /// Parts that are left out because of the memory, with what each would take: `traefik (about 60 MB)`.
+    pub left_out: Vec<String>,
+}
+
+/// The drop-in for these wishes. What the user's own files say stays, except what this command names explicitly.
+pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
+    let mut lines = vec![
+        "# Written by pipeops-agent k3s install, which overwrites it. Your own settings belong into ../config.yaml.".to_owned(),
+    ];
+    let is_set = |key: &str| {
+        let plus = format!("{key}+");
+        user.iter().any(|text| {
+            let mut keys = text.lines().filter_map(|line| line.split_once(':'));
+            keys.any(|(found, _)| {
+                let found = found.trim_matches(['"', '\'']);
+                found == key || found == plus
+            })
+        })
+    };
+    for (key, value) in [
+        ("write-kubeconfig-mode", "0600"),
+        ("prefer-bundled-bin", "true"),
+    ] {
+        if !is_set(key) {
+            lines.push(format!("{key}: {}", quoted(value)));
+        }
+    }
+    for (key, value) in [
+        ("data-dir", &wishes.data_dir),
+        ("node-name", &wishes.node_name),
+        ("node-ip", &wishes.node_ip),
+    ] {
+        if let Some(value) = value {
+            lines.push(format!("{key}: {}", quoted(value)));
+        }
+    }
+    let mut disable = wishes.disable.clone();
+    let mut left_out = Vec::new();
+    let is_small = memory_bytes < SMALL_BYTES && !wishes.has_all_parts && !is_set("disable");
+    for (name, takes) in OPTIONAL.iter().filter(|_| is_small) {
+        if !disable.iter().any(|known| known == name) {
+            disable.push((*name).to_owned());
+            left_out.push(format!("{name} ({takes})"));
+        }
+    }
+    // Without it the kernel decides who dies when the memory is full, and it may be k3s.
+    let is_evicting = user.iter().any(|text| text.contains("eviction-hard"));
+    let evicting = (!is_evicting).then(|| {
+        "eviction-hard=memory.available<100Mi,nodefs.available<5%,imagefs.available<5%".to_owned()
+    });
+    for (key, values) in [
+        ("disable", disable),
+        ("node-label", wishes.node_labels.clone()),
+        ("tls-san", wishes.tls_san.clone()),
+        ("kubelet-arg", evicting.into_iter().collect()),
+    ] {
+        if values.is_empty() {
+            continue;
+        }
+        // With a plus it adds to what the user's files have.
+        lines.push(format!("{key}+:"));
+        lines.extend(values.iter().map(|value| format!("  - {}", quoted(value))));
+    }
+    lines.push(String::new());
+    DropIn {
+        content: lines.join("\n"),
+        left_out,
+    }
+}
+
+/// A scalar of YAML. Control characters were refused before.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The data directory that will hold: of the wishes, else of the user's files, else the usual one.
+pub fn data_dir(wishes: &Wishes, files: &[String]) -> String {
+    let named = wishes
+        .data_dir
+        .clone()
+        .or_else(|| setting(files, "data-dir"));
+    named.unwrap_or_else(|| super::DATA_DIR.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::yaml;
+
+    const GIGABYTE: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_small_board_goes_without_the_optional_parts_and_is_told_what_that_saves() {
+        let found = drop_in(&Wishes::default(), &[], GIGABYTE);
+        assert_eq!(found.left_out.len(), 3);
+        assert!(found.left_out[2].contains("70 MB"), "{:?}", found.left_out);
+        let value = yaml::parse(&found.content).unwrap();
+        assert_eq!(value["disable+"][0], "traefik");
+        for (wishes, user, memory) in [
+            (Wishes::default(), String::new(), 2 * GIGABYTE),
+            (
+                Wishes {
+                    has_all_parts: true,
+                    ..Wishes::default()
+                },
+                String::new(),
+                GIGABYTE,
+            ),
+            (Wishes::default(), "disable: []\n".to_owned(), GIGABYTE),
+        ] {
+            let found = drop_in(&wishes, &[user], memory);
+            assert!(
+                found.left_out.is_empty() && !found.content.contains("traefik"),
+                "{}",
+                found.content
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_user_has_set_is_not_set_again() {
+        let user =
+            "write-kubeconfig-mode: \"0640\"\nkubelet-arg:\n- eviction-hard=memory.available<1Gi\n"
+                .to_owned();
+        let found = drop_in(&Wishes::default(), &[user], 8 * GIGABYTE).content;
+        assert!(
+            !found.contains("write-kubeconfig-mode") && !found.contains("kubelet-arg"),
+            "{found}"
+        );
+        assert!(found.contains("prefer-bundled-bin"), "{found}");
+    }
+
+    #[test]
+    fn a_wish_is_one_scalar_whatever_is_in_it() {
+        let wishes = Wishes {
+            data_dir: Some("/mnt/a \"b\": c\\".to_owned()),
+            node_labels: vec!["a=b: c # d".to_owned()],
+            ..Wishes::default()
+        };
+        let value = yaml::parse(&drop_in(&wishes, &[], GIGABYTE).content).unwrap();
+        assert_eq!(value["data-dir"], "/mnt/a \"b\": c\\");
+        assert_eq!(value["node-label+"][0], "a=b: c # d");
+        assert_eq!(data_dir(&wishes, &[]), "/mnt/a \"b\": c\\");
+        assert_eq!(
+            data_dir(&Wishes::default(), &["data-dir: /x\n".to_owned()]),
+            "/x"
+        );
+    }
+
+    #[test]
+    fn no_placeholder_is_left_in_a_text() {
+        for init in [Init::Systemd, Init::OpenRc] {
+            for text in [
+                service(init, "/d"),
+                resume(init, "/d/pipeops-agent", "/d"),
+                killall("/d"),
+                uninstall("/d"),
+            ] {
+                assert!(
+                    !text.contains("@DATA@") && !text.contains("@PROGRAM@"),
+                    "{text}"
+                );
+                assert!(text.contains("/d"), "{text}");
+            }
+        }
+    }
+}

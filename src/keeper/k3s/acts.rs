@@ -1,0 +1,256 @@
+//! Acts that changes of k3s need besides those of repairs: long files, links, trees, and the wait for the node.
+
+use std::{
+    collections::BTreeSet,
+    io::ErrorKind,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use super::super::{acts::Certainty, place::Place};
+use crate::{
+    core::words::size,
+    error::{Error, Result},
+    files,
+    wire::keeper::Earlier,
+};
+
+/// A k3s program has 70 MB, an archive of its images 200 to 700.
+const COPY_BYTES_MAX: u64 = 8 << 30;
+/// Bytes after which the progress of a copy is told.
+const TOLD_EVERY: u64 = 64 << 20;
+
+impl Place {
+    fn sum(&self, path: &str) -> Result<Option<String>> {
+        Ok(files::sum(&self.path(path))?.map(|sum| sum.sha256))
+    }
+
+    /// Copies a checked file to its place, where what is there is what was there before.
+    pub(in super::super) fn copy(
+        &self,
+        (from, path): (&str, &str),
+        sha256: &str,
+        mode: u32,
+        before: Option<&Earlier>,
+    ) -> Result<()> {
+        files::remove_unfinished_of(&self.path(path))?;
+        let found = self.sum(path)?;
+        if found.as_deref() == Some(sha256) {
+            return Ok(());
+        }
+        if found.as_deref() != before.map(|before| before.sha256.as_str()) {
+            return Err(changed(path));
+        }
+        self.place_copy((from, path), sha256, mode)
+    }
+
+    fn place_copy(&self, (from, path): (&str, &str), sha256: &str, mode: u32) -> Result<()> {
+        let mut next = TOLD_EVERY;
+        let mut told = |bytes: u64| {
+            if bytes >= next {
+                next = bytes.saturating_add(TOLD_EVERY);
+                (self.watch)(&format!("{} of {path}", size(bytes)));
+            }
+        };
+        let (from, to) = (self.path(from), self.path(path));
+        files::copy(&from, &to, mode, Some(sha256), (COPY_BYTES_MAX, &mut told)).map(drop)
+    }
+
+    pub(in super::super) fn is_copied(&self, path: &str, sha256: &str) -> Result<bool> {
+        Ok(self.sum(path)?.as_deref() == Some(sha256))
+    }
+
+    pub(in super::super) fn uncopy(
+        &self,
+        path: &str,
+        sha256: &str,
+        before: Option<&Earlier>,
+        certainty: Certainty,
+    ) -> Result<()> {
+        files::remove_unfinished_of(&self.path(path))?;
+        let found = self.sum(path)?;
+        if found.as_deref() == before.map(|before| before.sha256.as_str()) {
+            return Ok(());
+        }
+        match (found.as_deref() == Some(sha256), before, certainty) {
+            (true, Some(before), _) => {
+                self.place_copy((&before.copy, path), &before.sha256, before.mode)
+            }
+            (true, None, _) => self.remove_file(path),
+            (false, _, Certainty::Sure) => Err(changed(path)),
+            // It stopped because it found this: nothing of it is ours.
+            (false, _, Certainty::Unsure) => Ok(()),
+        }
+    }
+
+    fn remove_file(&self, path: &str) -> Result<()> {
+        let real = self.path(path);
+        match std::fs::remove_file(&real) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(files::explain(format!("cannot remove {path}"), &error))
+            }
+            Ok(()) | Err(_) => sync_above(&real, path),
+        }
+    }
+
+    pub(in super::super) fn link(&self, path: &str, target: &str) -> Result<()> {
+        let real = self.path(path);
+        match std::os::unix::fs::symlink(target, &real) {
+            Ok(()) => sync_above(&real, path),
+            Err(_) if self.is_link(path, target) => Ok(()),
+            Err(error) => Err(files::explain(
+                format!("cannot make the link {path}"),
+                &error,
+            )),
+        }
+    }
+
+    pub(in super::super) fn is_link(&self, path: &str, target: &str) -> bool {
+        std::fs::read_link(self.path(path)).is_ok_and(|found| found == Path::new(target))
+    }
+
+    pub(in super::super) fn unlink(&self, path: &str, target: &str) -> Result<()> {
+        // What somebody else put there stays.
+        if self.is_link(path, target) {
+            self.remove_file(path)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Removes a file or a tree, but nothing of another file system below it, nor a mount point.
+    pub(in super::super) fn remove(&self, path: &str, only_empty: bool) -> Result<()> {
+        let real = self.path(path);
+        let metadata = match std::fs::symlink_metadata(&real) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(files::explain(format!("cannot look at {path}"), &error)),
+        };
+        if !metadata.is_dir() {
+            return self.remove_file(path);
+        }
+        let mounts = Self::mount_points();
+        if only_empty || mounts.contains(&real) {
+            if !only_empty {
+                self.empty(&real, metadata.dev(), &mounts)?;
+            }
+            return remove_folder(&real, path);
+        }
+        self.empty(&real, metadata.dev(), &mounts)?;
+        remove_folder(&real, path)?;
+        sync_above(&real, path)
+    }
+
+    fn empty(&self, folder: &Path, device: u64, mounts: &BTreeSet<PathBuf>) -> Result<()> {
+        let cannot = |error: &std::io::Error| {
+            files::explain(format!("cannot remove {}", folder.display()), error)
+        };
+        let entries = match std::fs::read_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(|error| cannot(&error))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| cannot(&error))?;
+            let path = entry.path();
+            let metadata = match std::fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(|error| cannot(&error))?,
+            };
+            // Files of an overlay have the number of the layer that they are in: only a directory tells.
+            let is_elsewhere = metadata.is_dir() && metadata.dev() != device;
+            if is_elsewhere || mounts.contains(&path) {
+                (self.watch)(&format!("left, it is on another disk: {}", path.display()));
+                continue;
+            }
+            let removed = if metadata.is_dir() {
+                self.empty(&path, device, mounts)?;
+                std::fs::remove_dir(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
+            match removed {
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
+                    ) =>
+                {
+                    return Err(cannot(&error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where something is mounted, as this process sees it.
+    fn mount_points() -> BTreeSet<PathBuf> {
+        let text = files::read(Path::new("/proc/self/mounts"), 4 << 20).unwrap_or_default();
+        let lines = text.split(|byte| *byte == b'\n');
+        let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
+        points
+            .map(|point| PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(point))))
+            .collect()
+    }
+}
+
+/// A path of `/proc/mounts`: blanks and the like stand there in octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            plain.push(byte);
+            rest = behind.get(3..).unwrap_or_default();
+        } else {
+            plain.push(*first);
+            rest = behind;
+        }
+    }
+    plain
+}
+
+fn remove_folder(real: &Path, path: &str) -> Result<()> {
+    match std::fs::remove_dir(real) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                // Something of another disk is in it, or it is a mount point: it stays.
+                ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+            ) =>
+        {
+            Err(files::explain(format!("cannot remove {path}"), &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn sync_above(real: &Path, path: &str) -> Result<()> {
+    let parent = real.parent().unwrap_or_else(|| Path::new("/"));
+    match files::sync_directory(parent) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(files::explain(format!("cannot change {path}"), &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn changed(path: &str) -> Error {
+    Error::new(format!(
+        "{path} was changed by somebody else in the meantime"
+    ))
+    .fix(format!("look at it: ls -l {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_with_a_blank_is_found_by_its_name() {
+        assert_eq!(unescaped(b"/mnt/a\\040b\\134"), b"/mnt/a b\\");
+        assert_eq!(unescaped(b"/a\\9"), b"/a\\9");
+    }
+}

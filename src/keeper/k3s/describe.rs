@@ -1,0 +1,104 @@
+//! Steps in words, for a plan and for the progress of a change.
+
+use crate::{
+    core::{
+        k3s::plan::{Extent, Step, When},
+        words::size,
+    },
+    wire::keeper::{Act, PlannedStep},
+};
+
+/// The steps that somebody wants to know of.
+pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
+    let shown = steps.iter().map(|step| {
+        let (does, undo) = match step {
+            Step::Directory { path } => (
+                format!("make the directory {path}"),
+                "removed where it is empty".to_owned(),
+            ),
+            Step::File {
+                path,
+                content,
+                mode,
+            } => (
+                format!(
+                    "write {path} ({}, mode {mode:o})",
+                    size(u64::try_from(content.len()).unwrap_or(0))
+                ),
+                "restored, or removed".to_owned(),
+            ),
+            Step::Copy {
+                path, bytes, mode, ..
+            } => (
+                format!("copy {path} ({}, mode {mode:o})", size(*bytes)),
+                "removed".to_owned(),
+            ),
+            Step::Link { path, target } => {
+                (format!("link {path} to {target}"), "removed".to_owned())
+            }
+            Step::Made { path } => (
+                format!("k3s makes {path}"),
+                "removed with all that is in it".to_owned(),
+            ),
+            Step::Run { forth, back } => (ran(forth), ran(back)),
+            Step::Ready {
+                node,
+                when: When::Forth,
+                ..
+            } => (
+                format!("wait until the node {node} is Ready"),
+                String::new(),
+            ),
+            Step::Ready {
+                node,
+                when: When::Back,
+                ..
+            } => (
+                String::new(),
+                format!("wait until the node {node} is Ready"),
+            ),
+            Step::Gone {
+                path,
+                extent: Extent::Whole,
+            } => (format!("remove {path}"), String::new()),
+            Step::Gone {
+                path,
+                extent: Extent::Empty,
+            } => (format!("remove {path} if it is empty"), String::new()),
+        };
+        PlannedStep { does, undo }
+    });
+    shown.filter(|step| !step.does.is_empty()).collect()
+}
+
+fn ran(words: &[String]) -> String {
+    if words.is_empty() {
+        return String::new();
+    }
+    format!("run {}", words.join(" "))
+}
+
+/// An act that takes a while, for whoever waits for it.
+pub(in super::super) fn act(act: &Act) -> Option<String> {
+    Some(match act {
+        Act::Copy { path, .. } => format!("copying {path}"),
+        Act::Run { forth, .. } if !forth.is_empty() => format!("running {}", forth.join(" ")),
+        Act::Ready {
+            node,
+            is_back: false,
+            ..
+        } => format!("waiting until the node {node} is Ready"),
+        Act::Gone {
+            path,
+            only_empty: false,
+        } => format!("removing {path}"),
+        Act::File { path, .. } => format!("writing {path}"),
+        Act::Run { .. }
+        | Act::Ready { .. }
+        | Act::Gone { .. }
+        | Act::Directory { .. }
+        | Act::Value { .. }
+        | Act::Link { .. }
+        | Act::Made { .. } => return None,
+    })
+}

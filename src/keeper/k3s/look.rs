@@ -1,0 +1,236 @@
+//! What is there before k3s comes, and while it runs: the doctor's facts, other distributions, sizes, ends of certificates.
+
+use std::{os::unix::fs::MetadataExt, path::Path};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::super::place::Place;
+use crate::{
+    core::{
+        environment::Environment,
+        k3s::{self, BINARY, Version, texts::DropIn},
+        preflight::{
+            self, Verdict,
+            facts::{Fact, Facts},
+        },
+        time::Wall,
+        words::size,
+    },
+    files,
+    host::{
+        clock,
+        doctor::{self, certificate},
+        exec::{self, Limits},
+        sample,
+    },
+    wire::keeper::Finding,
+};
+
+/// Findings, the worst first.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// These hold an installation up.
+    pub(super) refused: Vec<Finding>,
+    /// These do not.
+    pub(super) warned: Vec<Finding>,
+}
+
+/// Directory entries that are counted at most.
+const ENTRIES_MAX: u32 = 200_000;
+
+impl Place {
+    /// Looks at the machine as the doctor does, as if k3s was there already.
+    pub(super) fn look(&self, data_dir: &str, ignored: &[String], built: Wall) -> Look {
+        let mut facts = Facts {
+            now: clock::now().wall,
+            built,
+            ..Facts::default()
+        };
+        doctor::read(self.root(), doctor::names(), |name, fact| {
+            facts.found.insert(name, fact);
+            true
+        });
+        facts.reading = sample::read_below(self.root(), &sample::space);
+        // Whether two distributions would stand in each other's way is judged where k3s is.
+        facts
+            .found
+            .insert(BINARY.to_owned(), Fact::Text(String::new()));
+        let verdicts = preflight::judge(&facts, &Environment::of(&facts));
+        let found = k3s::findings(&verdicts, ignored);
+        let mut look = Look {
+            refused: found.refused.into_iter().map(finding).collect(),
+            warned: found.warned.into_iter().map(finding).collect(),
+        };
+        if self.is_noexec(data_dir) {
+            look.refused.push(Finding {
+                id: "disk.noexec".to_owned(),
+                what: format!(
+                    "programs cannot run from {data_dir}: its file system is mounted noexec"
+                ),
+                fix: "mount it without noexec, or choose another directory: --data-dir DIR"
+                    .to_owned(),
+            });
+        }
+        look.refused
+            .retain(|finding| !ignored.contains(&finding.id));
+        look
+    }
+
+    /// What speaks against this version.
+    pub(super) fn refuses(
+        &self,
+        version: Version,
+        data_dir: &str,
+        ignored: &[String],
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let is_v2 = self.is_there("/sys/fs/cgroup/cgroup.controllers");
+        if (version.major, version.minor) >= (1, 35) && !is_v2 {
+            found.push(Finding {
+                id: "cgroup.v1".to_owned(),
+                what: format!("k3s {version} does not start with cgroup version 1"),
+                fix: "boot with systemd.unified_cgroup_hierarchy=1, or stay on 1.34".to_owned(),
+            });
+        }
+        let need = 2 * 1024 * 1024 * 1024;
+        let space = crate::host::facts::disk_space(&self.nearest(data_dir));
+        if let Some(space) = space.filter(|space| space.available_bytes < need) {
+            found.push(Finding {
+                id: "disk.room".to_owned(),
+                what: format!(
+                    "{} are free for {data_dir}; k3s with its images needs {}",
+                    size(space.available_bytes),
+                    size(need)
+                ),
+                fix: "make room: du -xh / | sort -h | tail; or choose another disk: --data-dir DIR"
+                    .to_owned(),
+            });
+        }
+        found.retain(|finding| !ignored.contains(&finding.id));
+        found
+    }
+
+    /// The path itself, or what is above it and there.
+    fn nearest(&self, path: &str) -> std::path::PathBuf {
+        let real = self.path(path);
+        let there = real.ancestors().find(|path| path.exists());
+        there.unwrap_or_else(|| Path::new("/")).to_owned()
+    }
+
+    fn is_noexec(&self, path: &str) -> bool {
+        statvfs(&self.nearest(path)).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC))
+    }
+
+    /// Another distribution of Kubernetes, which is not managed.
+    pub(super) fn other_distribution(&self) -> Option<String> {
+        let found = [
+            ("MicroK8s", "/var/snap/microk8s"),
+            ("k0s", "/var/lib/k0s"),
+            ("RKE2", "/var/lib/rancher/rke2"),
+            ("kubeadm", "/etc/kubernetes/manifests"),
+            ("minikube", "/var/lib/minikube"),
+        ];
+        let found = found.into_iter().find(|(_, path)| self.is_there(path));
+        found.map(|(name, _)| name.to_owned())
+    }
+
+    /// All files of k3s' settings, ours too.
+    pub(super) fn k3s_settings(&self) -> Vec<String> {
+        let files = [k3s::CONFIG.to_owned()].into_iter();
+        let files = files.chain(self.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        files.filter_map(|path| self.text(&path)).collect()
+    }
+
+    /// The user's own files of k3s' settings.
+    pub(super) fn user_settings(&self) -> Vec<String> {
+        let files = [k3s::CONFIG.to_owned()].into_iter();
+        let files = files.chain(self.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        files
+            .filter(|path| path != k3s::DROP_IN)
+            .filter_map(|path| self.text(&path))
+            .collect()
+    }
+
+    /// The word of the service manager for the service.
+    pub(super) fn service_state(&self) -> Option<String> {
+        let argv: &[&str] = if self.is_there("/run/systemd/system") {
+            &["systemctl", "is-active", "k3s"]
+        } else {
+            &["rc-service", "k3s", "status"]
+        };
+        let ended = exec::run(self.root(), argv, Limits::SHORT).ok()?;
+        let word = ended
+            .output
+            .trim()
+            .rsplit(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        Some(word).filter(|word| !word.is_empty())
+    }
+
+    pub(super) fn datastore_bytes(&self, data_dir: &str) -> Option<u64> {
+        let length = |name: &str| {
+            let found = std::fs::metadata(self.path(&format!("{data_dir}/server/db/{name}")));
+            found.ok().map(|found| found.len())
+        };
+        let main = length("state.db")?;
+        Some(main.saturating_add(length("state.db-wal").unwrap_or(0)))
+    }
+
+    /// The certificate of this machine that ends first.
+    pub(super) fn first_end(&self, data_dir: &str) -> Option<(String, Wall)> {
+        let folders = ["server/tls", "agent"].map(|folder| format!("{data_dir}/{folder}"));
+        let files = folders.iter().flat_map(|folder| self.list(folder, ".crt"));
+        let ends = files.filter_map(|path| {
+            let content = files::read(&self.path(&path), 256 * 1024).ok()?;
+            let (_, end) = certificate::of_pem(&content)?;
+            Some((path, end))
+        });
+        ends.min_by_key(|(_, end)| end.millis())
+    }
+
+    /// Bytes of a file or a tree on this file system, as far as it is counted.
+    pub(super) fn bytes_of(&self, path: &str) -> u64 {
+        let mut open = vec![self.path(path)];
+        let (mut bytes, mut left) = (0_u64, ENTRIES_MAX);
+        while let (Some(path), Some(fewer)) = (open.pop(), left.checked_sub(1)) {
+            left = fewer;
+            let Ok(metadata) = std::fs::symlink_metadata(&path) else {
+                continue;
+            };
+            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            if metadata.is_dir() {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                open.extend(entries.map(|entry| entry.path()));
+            }
+        }
+        bytes
+    }
+}
+
+fn finding(verdict: &Verdict) -> Finding {
+    let fix = verdict
+        .fix
+        .clone()
+        .into_iter()
+        .chain(verdict.commands.iter().cloned());
+    Finding {
+        id: verdict.check.id.to_owned(),
+        what: format!("{}: {}", verdict.check.title, verdict.seen),
+        fix: fix.collect::<Vec<_>>().join(": "),
+    }
+}
+
+/// What is left out for want of memory.
+pub(super) fn small_memory(memory: u64, drop_in: &DropIn) -> Finding {
+    Finding {
+        id: "memory.parts".to_owned(),
+        what: format!(
+            "with {} of memory k3s comes without {}",
+            size(memory),
+            drop_in.left_out.join(", ")
+        ),
+        fix: "to have them all the same: --all-parts".to_owned(),
+    }
+}

@@ -1,0 +1,606 @@
+//! k3s on this machine: installation, state and removal, as changes of the keeper's journal.
+
+mod acts;
+mod describe;
+mod look;
+mod ready;
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{Keeper, end, journal::LockedJournal, now, place::Place};
+use crate::{
+    core::{
+        journal::Outcome,
+        k3s::{
+            self, BINARY, Version,
+            plan::{self, Keep, Staged, Step, When},
+            texts::{self, Init, Wishes},
+        },
+        time::Wall,
+    },
+    error::{Error, Result},
+    files,
+    host::{
+        exec::{self, Limits},
+        facts,
+    },
+    wire::keeper::{Act, Done, K3sPlan, K3sStatus, Managed, Record},
+};
+
+/// A program and the archive of its images have less than that.
+const FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// A file to install, and what it must hash to.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Path, which anybody may have written: it is copied before it is checked.
+    pub path: PathBuf,
+    /// SHA-256, in hexadecimal.
+    pub sha256: String,
+    /// Name that it gets.
+    pub name: String,
+}
+
+/// A wanted installation.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// The program.
+    pub binary: Source,
+    /// Archives of images.
+    pub images: Vec<Source>,
+    /// Version that the program must have; `None`: whichever it is.
+    pub version: Option<Version>,
+    /// Settings.
+    pub wishes: Wishes,
+    /// Content of `registries.yaml`.
+    pub registries: Option<String>,
+    /// Findings that hold nothing up.
+    pub ignored: Vec<String>,
+    /// True if the cluster in the data directory is to go on.
+    pub reuses_data: bool,
+    /// Time for the node to become Ready.
+    pub within: Duration,
+    /// Path of this program.
+    pub program: String,
+    /// Date of this program: the clock is wrong where it is earlier.
+    pub built: Wall,
+}
+
+/// A wanted removal.
+#[derive(Clone, Debug)]
+pub struct Uninstall {
+    /// True if data and settings stay.
+    pub keeps_data: bool,
+    /// Path of this program.
+    pub program: String,
+}
+
+impl Keeper {
+    /// What an installation would do.
+    pub fn k3s_install_plan(&self, wanted: &Install) -> Result<K3sPlan> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
+        self.unstage();
+        Ok(Self::shown(&prepared))
+    }
+
+    /// Installs k3s, and waits until its node is Ready. What fails is undone.
+    pub fn k3s_install(&self, wanted: &Install, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
+        if let Some(first) = prepared.look.refused.first() {
+            self.unstage();
+            let others = prepared.look.refused.len().saturating_sub(1);
+            let error = Error::new("k3s cannot be installed here").why(first.what.clone());
+            let error = error.fix(format!(
+                "{}; or continue anyway: --ignore {}",
+                first.fix, first.id
+            ));
+            return Err(match others {
+                0 => error,
+                more => error.why(format!("and {more} more: see --dry-run")),
+            });
+        }
+        let record = Record {
+            check: "k3s.install".to_owned(),
+            does: prepared.does.clone(),
+            opposite: Some("sudo pipeops-agent k3s uninstall".to_owned()),
+            ..new_record(who)
+        };
+        let done = self.begin(&journal, record, prepared.steps, wanted.within);
+        self.unstage();
+        done
+    }
+
+    /// What a removal would do.
+    pub fn k3s_uninstall_plan(&self, wanted: &Uninstall) -> Result<K3sPlan> {
+        let removal = self.removal(wanted)?;
+        let is_there = |path: &str| self.place.is_there(path);
+        let mut trees = plan::trees(&removal, &is_there);
+        trees.extend(removal.links.iter().cloned());
+        let bytes = trees.iter().map(|path| self.place.bytes_of(path)).sum();
+        Ok(K3sPlan {
+            does: removal_sentence(wanted),
+            steps: describe::steps(&plan::uninstall(&removal, &is_there)),
+            bytes,
+            undo: if wanted.keeps_data {
+                format!(
+                    "install it again over the data in {}: sudo pipeops-agent k3s install --reuse-data",
+                    removal.data_dir
+                )
+            } else {
+                "there is none: the cluster and its data are gone then".to_owned()
+            },
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Removes k3s. It may be repeated until nothing is left.
+    pub fn k3s_uninstall(&self, wanted: &Uninstall, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let removal = self.removal(wanted)?;
+        let steps = plan::uninstall(&removal, &|path| self.place.is_there(path));
+        let record = Record {
+            check: "k3s.uninstall".to_owned(),
+            does: removal_sentence(wanted),
+            is_one_way: true,
+            ..new_record(who)
+        };
+        let done = self.begin(&journal, record, steps, Duration::ZERO)?;
+        // What an installation did is no longer in force.
+        for mut earlier in journal.records()? {
+            if earlier.check.starts_with("k3s.")
+                && earlier.outcome.as_deref() == Some(Outcome::Done.as_str())
+                && done.outcome == Outcome::Done.as_str()
+                && Some(earlier.id()) != done.change
+            {
+                end(&mut earlier, Outcome::Undone);
+                journal.write(&earlier)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Finishes or undoes what was interrupted, with all that this takes: not for a process in a sandbox.
+    pub fn k3s_resume(&self) -> Result<Vec<Done>> {
+        let journal = self.open()?;
+        let done = self.settle(&journal)?;
+        self.unstage();
+        Ok(done)
+    }
+
+    /// State of k3s.
+    pub fn k3s_status(&self) -> Result<K3sStatus> {
+        let note = self.managed()?;
+        let data_dir = self.data_dir(note.as_ref());
+        let has_k3s = self.place.is_there(BINARY);
+        let open = super::journal::Journal::open(&self.directory)?.records()?;
+        let open = open.iter().find(|record| record.outcome.is_none());
+        let unfinished = open.map(Record::id);
+        let other = self.place.other_distribution();
+        if !has_k3s && note.is_none() {
+            return Ok(K3sStatus {
+                managed: "none".to_owned(),
+                other,
+                unfinished,
+                ..K3sStatus::default()
+            });
+        }
+        let named = note
+            .as_ref()
+            .map_or_else(|| self.node_name(None), |note| Ok(note.node.clone()))?;
+        let (is_ready, why) = match self.place.node(&named) {
+            Ok(found) if found.is_ready && found.is_cordoned => {
+                (true, Some("it is cordoned: kubectl uncordon".to_owned()))
+            }
+            Ok(found) if found.is_ready => (true, None),
+            Ok(_) => (false, Some("the node is not Ready".to_owned())),
+            Err(why) => (false, Some(why)),
+        };
+        let certificate = self.place.first_end(&data_dir);
+        Ok(K3sStatus {
+            managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
+            other,
+            version: self.version().map(|version| version.to_string()),
+            service: self.place.service_state(),
+            node: Some(named),
+            is_ready,
+            why,
+            datastore_bytes: self.place.datastore_bytes(&data_dir),
+            data_dir: Some(data_dir),
+            certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
+            certificate: certificate.map(|(file, _)| file),
+            unfinished,
+        })
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn k3s_kubeconfig(&self) -> Result<String> {
+        self.place.text(k3s::KUBECONFIG).ok_or_else(|| {
+            Error::new(format!("cannot read {}", k3s::KUBECONFIG))
+                .fix("k3s writes it when it starts: sudo pipeops-agent k3s status")
+        })
+    }
+
+    /// The version of the installed program.
+    fn version(&self) -> Option<Version> {
+        let ended = exec::run(self.place.root(), &[BINARY, "--version"], Limits::SHORT).ok()?;
+        k3s::version_in(&ended.output)
+    }
+
+    /// A path in the keeper's own directory, as the machine has it.
+    fn own(&self, name: &str) -> String {
+        let below = self.directory.strip_prefix(self.place.root());
+        let below = below.unwrap_or(&self.directory);
+        format!("/{}/{name}", below.display())
+    }
+
+    fn managed(&self) -> Result<Option<Managed>> {
+        let path = self.directory.join(NOTE);
+        let Some(content) = files::read_if_there(&path, 64 * 1024)? else {
+            return Ok(None);
+        };
+        let note = serde_json::from_slice(&content).map_err(|error| {
+            Error::new(format!("cannot understand {}", path.display()))
+                .because(&error)
+                .fix("it is of a newer version, or broken: move it away, then: sudo pipeops-agent k3s adopt")
+        })?;
+        Ok(Some(note))
+    }
+
+    fn data_dir(&self, note: Option<&Managed>) -> String {
+        let from_files = || texts::data_dir(&Wishes::default(), &self.place.k3s_settings());
+        note.map_or_else(from_files, |note| note.data_dir.clone())
+    }
+
+    fn node_name(&self, wished: Option<&str>) -> Result<String> {
+        let set = || k3s::setting(&self.place.k3s_settings(), "node-name");
+        let host = || facts::hostname(self.place.root()).map(|name| name.to_lowercase());
+        let name = wished.map(str::to_owned).or_else(set).or_else(host);
+        let name = name.unwrap_or_default();
+        if k3s::is_node_name(&name) {
+            return Ok(name);
+        }
+        Err(Error::new(format!("{name:?} cannot be the name of a node"))
+            .why("it must be lower-case letters, digits, dots and dashes, 63 at most")
+            .fix("choose one: --node-name NAME"))
+    }
+
+    /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
+    fn prepare(&self, wanted: &Install) -> Result<Prepared> {
+        let init = self.place.init()?;
+        check_words(&wanted.wishes)?;
+        if self.place.is_there(BINARY)
+            || self.place.is_there(k3s::UNIT)
+            || self.place.is_there(k3s::SERVICE)
+        {
+            return Err(Error::new("k3s is on this machine already")
+                .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
+        }
+        let data_dir = texts::data_dir(&wanted.wishes, &self.place.k3s_settings());
+        if self.place.is_there(&format!("{data_dir}/server/db")) && !wanted.reuses_data {
+            return Err(Error::new(format!("{data_dir} has the data of a cluster"))
+                .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
+        }
+        let node = self.node_name(wanted.wishes.node_name.as_deref())?;
+        let mut look = self.place.look(&data_dir, &wanted.ignored, wanted.built);
+        let binary = self.stage(&wanted.binary, 0o700)?;
+        let said = exec::run(
+            self.place.root(),
+            &[binary.path.as_str(), "--version"],
+            Limits::SHORT,
+        )
+        .map_err(|error| {
+            error.within("this k3s does not run on this machine: is it for another processor?")
+        })?;
+        let version = k3s::version_in(&said.output).ok_or_else(|| {
+            Error::new("this program does not say which k3s it is")
+                .why(said.output.chars().take(80).collect::<String>())
+        })?;
+        if let Some(pinned) = wanted.version.filter(|pinned| *pinned != version) {
+            return Err(Error::new(format!("this is k3s {version}, not {pinned}"))
+                .fix("name the version that it is, or fetch the other one"));
+        }
+        let mut images = Vec::new();
+        for image in &wanted.images {
+            images.push((image.name.clone(), self.stage(image, 0o600)?));
+        }
+        look.refused
+            .extend(self.place.refuses(version, &data_dir, &wanted.ignored));
+        let memory = facts::memory(self.place.root()).map_or(u64::MAX, |memory| memory.total_bytes);
+        let drop_in = texts::drop_in(&wanted.wishes, &self.place.user_settings(), memory);
+        if !drop_in.left_out.is_empty() {
+            look.warned.push(look::small_memory(memory, &drop_in));
+        }
+        let is_there = |path: &str| self.place.is_there(path);
+        let managed = Managed {
+            how: "installed".to_owned(),
+            data_dir: data_dir.clone(),
+            node: node.clone(),
+            kept: self.place.kept(wanted),
+        };
+        let parts = plan::Install {
+            init,
+            binary,
+            version,
+            images,
+            data_dir: data_dir.clone(),
+            node,
+            drop_in,
+            registries: wanted.registries.clone(),
+            program: wanted.program.clone(),
+            note: (self.own(NOTE), note_text(&managed)?),
+        };
+        Ok(Prepared {
+            does: format!("install k3s {version} with its data in {data_dir}"),
+            steps: plan::install(&parts, &is_there),
+            look,
+        })
+    }
+
+    fn shown(prepared: &Prepared) -> K3sPlan {
+        let bytes = prepared.steps.iter().map(|step| match step {
+            Step::Copy { bytes, .. } => *bytes,
+            Step::File { content, .. } => u64::try_from(content.len()).unwrap_or(0),
+            Step::Directory { .. }
+            | Step::Link { .. }
+            | Step::Made { .. }
+            | Step::Run { .. }
+            | Step::Ready { .. }
+            | Step::Gone { .. } => 0,
+        });
+        K3sPlan {
+            does: prepared.does.clone(),
+            refused: prepared.look.refused.clone(),
+            warned: prepared.look.warned.clone(),
+            steps: describe::steps(&prepared.steps),
+            bytes: bytes.sum(),
+            undo: "sudo pipeops-agent k3s uninstall; a failure on the way is undone by itself"
+                .to_owned(),
+        }
+    }
+
+    fn removal(&self, wanted: &Uninstall) -> Result<plan::Uninstall> {
+        let note = self.managed()?;
+        let is_half = self.place.is_there(k3s::UNIT)
+            || self.place.is_there(k3s::SERVICE)
+            || self.place.is_there(k3s::UNINSTALL);
+        if note.is_none() && !is_half && !self.place.is_there(BINARY) {
+            return Err(
+                Error::new("there is no k3s on this machine").fix("nothing needs to be done")
+            );
+        }
+        let links = k3s::LINKS.into_iter().flat_map(|name| {
+            ["/usr/local/bin", "/usr/bin"].map(|folder| format!("{folder}/{name}"))
+        });
+        let links = links
+            .filter(|path| self.place.is_link(path, "k3s") || self.place.is_link(path, BINARY));
+        Ok(plan::Uninstall {
+            init: self.place.init()?,
+            data_dir: self.data_dir(note.as_ref()),
+            program: wanted.program.clone(),
+            note: self.own(NOTE),
+            kept: note.map(|note| note.kept).unwrap_or_default(),
+            keep: if wanted.keeps_data {
+                Keep::Data
+            } else {
+                Keep::Nothing
+            },
+            links: links.collect(),
+        })
+    }
+
+    /// A copy in the keeper's own directory that has that hash.
+    fn stage(&self, source: &Source, mode: u32) -> Result<Staged> {
+        let folder = self.directory.join(STAGED);
+        files::create_directory(&folder)?;
+        files::remove_unfinished(&folder)?;
+        (self.place.watch)(&format!("checking {}", source.path.display()));
+        let sum = files::copy(
+            &source.path,
+            &folder.join(&source.name),
+            mode,
+            Some(&source.sha256),
+            (FILE_BYTES_MAX, &mut |_| {}),
+        )?;
+        Ok(Staged {
+            path: self.own(&format!("{STAGED}/{}", source.name)),
+            sha256: sum.sha256,
+            bytes: sum.bytes,
+        })
+    }
+
+    /// Removes the checked copies; what stays takes room and does no harm.
+    fn unstage(&self) {
+        drop(std::fs::remove_dir_all(self.directory.join(STAGED)));
+    }
+
+    /// Writes the change down and carries it out.
+    fn begin(
+        &self,
+        journal: &LockedJournal,
+        record: Record,
+        steps: Vec<Step>,
+        within: Duration,
+    ) -> Result<Done> {
+        let mut acts = Vec::new();
+        for step in steps {
+            acts.push(self.place.act_of(step, within)?);
+        }
+        for act in &acts {
+            self.place.check(act)?;
+        }
+        let mut record = Record {
+            number: journal.next_number()?,
+            acts,
+            ..record
+        };
+        journal.keep_copies(&mut record, &self.place)?;
+        journal.write(&record)?;
+        log::info!("{}: {}, for {}", record.id(), record.does, record.who);
+        self.go_on(journal, record)
+    }
+}
+
+/// The note that k3s is managed, in the keeper's directory.
+const NOTE: &str = "k3s.managed";
+/// The folder of checked copies there.
+const STAGED: &str = "staged";
+
+struct Prepared {
+    does: String,
+    steps: Vec<Step>,
+    look: look::Look,
+}
+
+fn new_record(who: &str) -> Record {
+    Record {
+        number: 0,
+        check: String::new(),
+        who: who.to_owned(),
+        at_ms: now().millis(),
+        does: String::new(),
+        remains: None,
+        acts: Vec::new(),
+        steps: Vec::new(),
+        undone_by: None,
+        why: None,
+        outcome: None,
+        is_one_way: false,
+        opposite: None,
+    }
+}
+
+fn note_text(note: &Managed) -> Result<String> {
+    serde_json::to_string_pretty(note)
+        .map_err(|error| Error::new("cannot write down that k3s is managed").because(&error))
+}
+
+fn removal_sentence(wanted: &Uninstall) -> String {
+    if wanted.keeps_data {
+        "remove k3s, and keep its data and settings".to_owned()
+    } else {
+        "remove k3s with its data".to_owned()
+    }
+}
+
+/// Refuses what would mean something else in a script, a unit or a file of settings.
+fn check_words(wishes: &Wishes) -> Result<()> {
+    let is_plain = |path: &str| {
+        path.starts_with('/')
+            && path.len() > 1
+            && !path.ends_with('/')
+            && !path.contains("//")
+            && path.split('/').all(|part| part != ".." && part != ".")
+            && path
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte))
+    };
+    if let Some(path) = wishes.data_dir.as_ref().filter(|path| !is_plain(path)) {
+        return Err(Error::new(format!("{path:?} cannot be the data directory"))
+            .why("it must be an absolute path of letters, digits, dots, dashes and underscores")
+            .fix("choose another one, or mount the disk at such a path"));
+    }
+    let words = [&wishes.node_ip, &wishes.node_name].into_iter().flatten();
+    let words = words
+        .chain(&wishes.node_labels)
+        .chain(&wishes.tls_san)
+        .chain(&wishes.disable);
+    let is_word =
+        |word: &&String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
+    match words.into_iter().find(|word| !is_word(word)) {
+        Some(word) => Err(Error::new(format!("{word:?} is no single word"))),
+        None => Ok(()),
+    }
+}
+
+impl Place {
+    /// Places of k3s that are there before it; what an earlier one left with its data is k3s' own.
+    fn kept(&self, wanted: &Install) -> Vec<String> {
+        let is_earlier = |path: &str| wanted.reuses_data && path.starts_with("/etc/rancher/");
+        let there = k3s::MADE
+            .into_iter()
+            .filter(|path| self.is_there(path) && !is_earlier(path));
+        there.map(str::to_owned).collect()
+    }
+
+    /// A step as an act, with what is there before it.
+    fn act_of(&self, step: Step, within: Duration) -> Result<Act> {
+        Ok(match step {
+            Step::Directory { path } => Act::Directory { path },
+            Step::File {
+                path,
+                content,
+                mode,
+            } => {
+                let before = self.found(&path)?;
+                Act::File {
+                    path,
+                    content,
+                    mode,
+                    before: before.as_ref().map(super::place::before),
+                }
+            }
+            Step::Copy {
+                from,
+                path,
+                sha256,
+                mode,
+                bytes: _,
+            } => Act::Copy {
+                from,
+                path,
+                sha256,
+                mode,
+                before: None,
+            },
+            Step::Link { path, target } => Act::Link { path, target },
+            Step::Made { path } => Act::Made { path },
+            Step::Run { forth, back } => Act::Run {
+                forth,
+                back,
+                seen: None,
+            },
+            Step::Ready {
+                node,
+                version,
+                when,
+            } => Act::Ready {
+                node,
+                version: version.map(|version| version.to_string()),
+                within_s: within.as_secs(),
+                is_back: when == When::Back,
+            },
+            Step::Gone { path, extent } => Act::Gone {
+                path,
+                only_empty: extent == plan::Extent::Empty,
+            },
+        })
+    }
+
+    /// Who starts services here.
+    fn init(&self) -> Result<Init> {
+        if self.is_there("/run/systemd/system") {
+            return Ok(Init::Systemd);
+        }
+        if self.is_there("/run/openrc") && self.has("rc-service") {
+            return Ok(Init::OpenRc);
+        }
+        Err(Error::new("k3s cannot be managed here")
+            .why("this machine runs neither systemd nor OpenRC")
+            .fix("start k3s by hand, and let the agent connect to it by its kubeconfig"))
+    }
+}
+
+/// An act in words, for whoever waits for it.
+pub(super) fn told_act(act: &Act) -> Option<String> {
+    describe::act(act)
+}
+
+/// Returns whether a change is one of k3s, which a sandbox cannot carry out.
+pub(super) fn is_k3s(record: &Record) -> bool {
+    record.check.starts_with("k3s.")
+}

@@ -1,0 +1,134 @@
+//! The wait for the node, asked at the API of this machine by k3s' own client.
+
+use std::time::Duration;
+
+use nix::poll::{PollTimeout, poll};
+
+use super::super::place::Place;
+use crate::{
+    core::{
+        k3s::{BINARY, ready},
+        time::in_words,
+    },
+    error::{Error, Result},
+    host::{
+        clock,
+        exec::{self, Limits},
+    },
+};
+
+/// Pause between two looks: each starts a program that a small board needs a second of its time for.
+const PAUSE_MS: u16 = 2000;
+/// Interval at which a wait that goes on is told of.
+const TOLD_EVERY: Duration = Duration::from_secs(15);
+
+impl Place {
+    /// Waits until the node has reported that it is Ready, with this version where one is named.
+    pub(in super::super) fn wait_ready(
+        &self,
+        node: &str,
+        version: Option<&str>,
+        within: Duration,
+    ) -> Result<()> {
+        let started = clock::now();
+        let version = version.and_then(|version| version.parse().ok());
+        let restarts = ready::restarts(&self.unit());
+        let mut told = started.mono;
+        loop {
+            let lacks = match self.node(node) {
+                Ok(found) => match found.lacks(version, started.wall) {
+                    None => return Ok(()),
+                    Some(lacks) => lacks,
+                },
+                Err(why) => why,
+            };
+            let now = clock::now().mono;
+            let waited = now.since(started.mono);
+            let cannot = || Error::new(format!("k3s did not become ready: {lacks}"));
+            if let Some(why) = ready::is_hopeless(&self.unit(), restarts) {
+                return Err(self.explained(cannot().why(why)));
+            }
+            if waited >= within {
+                let why = format!("waited {}", in_words(within));
+                return Err(self.explained(cannot().why(why)));
+            }
+            if now.since(told) >= TOLD_EVERY {
+                told = now;
+                (self.watch)(&format!("waiting for {}: {lacks}", in_words(waited)));
+            }
+            // Nothing is listened to: this is a pause.
+            let _paused = poll(&mut [], PollTimeout::from(PAUSE_MS)).is_ok();
+        }
+    }
+
+    /// The node as the API of this machine has it; what keeps it from answering otherwise.
+    pub(in super::super) fn node(&self, node: &str) -> std::result::Result<ready::Node, String> {
+        let question = format!("jsonpath={}", ready::QUESTION);
+        let argv = [
+            BINARY,
+            "kubectl",
+            // Not in somebody's home: it goes with k3s.
+            "--cache-dir=/run/k3s/kubectl",
+            "--request-timeout=5s",
+            "get",
+            "node",
+            node,
+            "-o",
+            &question,
+        ];
+        let ended =
+            exec::run(self.root(), &argv, Limits::SHORT).map_err(|error| error.sentence())?;
+        let found = ready::Node::parse(&ended.output).filter(|_| ended.is_fine());
+        found.ok_or_else(|| {
+            let said = ended
+                .complaints
+                .lines()
+                .rfind(|line| !line.trim().is_empty());
+            let said: String = said
+                .unwrap_or("no answer")
+                .trim()
+                .chars()
+                .take(160)
+                .collect();
+            format!("its API does not answer yet ({said})")
+        })
+    }
+
+    /// State of the unit; empty where there is no systemd.
+    fn unit(&self) -> String {
+        let argv = [
+            "systemctl",
+            "show",
+            "k3s",
+            "-p",
+            "ActiveState",
+            "-p",
+            "NRestarts",
+        ];
+        let ended = exec::run(self.root(), &argv, Limits::SHORT);
+        ended.map(|ended| ended.output).unwrap_or_default()
+    }
+
+    /// With what k3s itself said last.
+    fn explained(&self, error: Error) -> Error {
+        let argv = [
+            "journalctl",
+            "-u",
+            "k3s",
+            "-n",
+            "60",
+            "-o",
+            "cat",
+            "--no-pager",
+        ];
+        let log = match exec::run(self.root(), &argv, Limits::SHORT) {
+            Ok(ended) if ended.is_fine() => ended.output,
+            Ok(_) | Err(_) => self.text("/var/log/k3s.log").unwrap_or_default(),
+        };
+        let error = match ready::reason(&log) {
+            Some(reason) => error.why(format!("k3s says: {reason}")),
+            None => error,
+        };
+        error.fix("read its log: journalctl -u k3s -n 100 (OpenRC: /var/log/k3s.log); then: sudo pipeops-agent doctor")
+    }
+}

@@ -1,0 +1,336 @@
+//! Installation and removal of k3s, cut off at every write of the journal.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        journal::cut,
+        k3s::{Install, Source, Uninstall},
+    },
+    *,
+};
+use crate::core::k3s::texts::Wishes;
+
+const VERSION: &str = "v1.34.4+k3s1";
+
+/// A machine with systemd. `start` is what happens when k3s is started, and `node` what its API says.
+fn machine(start: &str, state: &str, ready: &str) -> Tree {
+    let systemctl = format!(
+        "case \"$*\" in\n\
+         enable*) mkdir -p etc/systemd/system/multi-user.target.wants; ln -sf ../k3s.service etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
+         disable*) rm -f etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
+         start*) {start};;\n\
+         show*) printf 'ActiveState={state}\\nNRestarts=0\\n';;\n\
+         esac"
+    );
+    // What it says is of tomorrow, so that it is never older than the start.
+    let k3s = format!(
+        "case $1 in --version) echo 'k3s version {VERSION} (x)';; \
+         kubectl) [ -d run/k3s ] && printf '{VERSION}|{ready}|2099-01-01T00:00:00Z|';; esac"
+    );
+    Tree::in_memory()
+        .with("run/systemd/system/x", "")
+        .with(
+            "etc/systemd/system/multi-user.target.wants/other.service",
+            "",
+        )
+        .with("proc/sys/kernel/hostname", "box\n")
+        .with(
+            "proc/meminfo",
+            "MemTotal: 950000 kB\nMemAvailable: 500000 kB\n",
+        )
+        .with("usr/local/bin/other", "")
+        .with("var/lib/other", "")
+        .with("release/k3s", "this is k3s")
+        .with("release/images", "these are images")
+        .program("systemctl", &systemctl)
+        .program("k3s", &k3s)
+        .program("k3s-killall.sh", "rm -rf run/k3s")
+        .program(
+            "journalctl",
+            "echo 'level=fatal msg=\"no default routes found\"'",
+        )
+}
+
+const STARTS: &str = "mkdir -p run/k3s var/lib/kubelet/pods var/lib/rancher/k3s/server/db etc/rancher/node; echo db >var/lib/rancher/k3s/server/db/state.db; echo p >etc/rancher/node/password; echo k >etc/rancher/k3s/k3s.yaml";
+
+fn good() -> Tree {
+    machine(STARTS, "active", "True")
+}
+
+fn source(tree: &Tree, name: &str) -> Source {
+    let path = tree.root().join("release").join(name);
+    let sum = crate::files::sum(&path).unwrap().unwrap();
+    Source {
+        path,
+        sha256: sum.sha256,
+        name: name.to_owned(),
+    }
+}
+
+fn wanted(tree: &Tree) -> Install {
+    Install {
+        binary: source(tree, "k3s"),
+        images: vec![source(tree, "images")],
+        version: VERSION.parse().ok(),
+        wishes: Wishes::default(),
+        registries: None,
+        ignored: crate::core::preflight::checks()
+            .map(|check| check.id.to_owned())
+            .chain(["disk.room".to_owned(), "disk.noexec".to_owned()])
+            .collect(),
+        reuses_data: false,
+        within: Duration::ZERO,
+        program: "/usr/bin/pipeops-agent".to_owned(),
+        built: Wall::default(),
+    }
+}
+
+fn removal(keeps_data: bool) -> Uninstall {
+    Uninstall {
+        keeps_data,
+        program: "/usr/bin/pipeops-agent".to_owned(),
+    }
+}
+
+fn install(tree: &Tree) -> Result<Done> {
+    tree.keeper().k3s_install(&wanted(tree), "root")
+}
+
+/// Two trees are the same; where not, only what differs is told.
+fn assert_same(found: &Snapshot, wanted: &Snapshot, at: &str) {
+    let differ = |one: &Snapshot, other: &Snapshot| {
+        let names = one
+            .iter()
+            .filter(|(name, content)| other.get(*name) != Some(content));
+        names.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    let (more, less) = (differ(found, wanted), differ(wanted, found));
+    assert!(
+        more.is_empty() && less.is_empty(),
+        "{at}: there is {more:?}, and there was {less:?}"
+    );
+}
+
+/// Borders of the journal's writes of that work.
+fn borders(tree: &Tree, work: impl Fn(&Tree) -> Result<Done>) -> u32 {
+    const MANY: u32 = 1_000_000;
+    cut::at(Some(MANY));
+    work(tree).unwrap();
+    MANY - cut::left().unwrap()
+}
+
+#[test]
+fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
+    let tree = good();
+    let before = tree.snapshot();
+    let plan = tree.keeper().k3s_install_plan(&wanted(&tree)).unwrap();
+    assert!(plan.refused.is_empty(), "{plan:?}");
+    assert!(
+        plan.warned
+            .iter()
+            .any(|finding| finding.id == "memory.parts"),
+        "{plan:?}"
+    );
+    assert_same(&tree.snapshot(), &before, "");
+    let done = install(&tree).unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert!(done.undo.unwrap().contains("k3s uninstall"));
+    assert_eq!(
+        tree.read("usr/local/bin/k3s").as_deref(),
+        Some("this is k3s")
+    );
+    assert!(
+        tree.read("etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml")
+            .unwrap()
+            .contains("traefik")
+    );
+    assert!(
+        tree.read("etc/systemd/system/pipeops-k3s-resume.service")
+            .is_none()
+    );
+    let id = done.change.unwrap();
+    assert!(
+        tree.keeper()
+            .undo(&id, "root")
+            .unwrap_err()
+            .sentence()
+            .contains("k3s uninstall")
+    );
+    let status = tree.keeper().k3s_status().unwrap();
+    assert_eq!(
+        (status.managed.as_str(), status.is_ready),
+        ("installed", true),
+        "{status:?}"
+    );
+    assert!(install(&tree).unwrap_err().sentence().contains("already"));
+    let plan = tree.keeper().k3s_uninstall_plan(&removal(false)).unwrap();
+    assert!(
+        plan.steps
+            .iter()
+            .any(|step| step.does == "remove /var/lib/kubelet"),
+        "{plan:?}"
+    );
+    assert_eq!(
+        tree.keeper()
+            .k3s_uninstall(&removal(false), "root")
+            .unwrap()
+            .outcome,
+        "done"
+    );
+    assert_same(&tree.snapshot(), &before, "");
+    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "none");
+    assert!(
+        tree.keeper()
+            .k3s_uninstall(&removal(false), "root")
+            .is_err()
+    );
+}
+
+#[test]
+fn the_data_stays_where_that_is_wanted_and_is_never_taken_for_an_empty_place() {
+    let tree = good();
+    install(&tree).unwrap();
+    tree.keeper().k3s_uninstall(&removal(true), "root").unwrap();
+    assert!(
+        tree.read("var/lib/rancher/k3s/server/db/state.db")
+            .is_some()
+    );
+    assert!(
+        tree.read("usr/local/bin/k3s").is_none()
+            && tree.read("etc/rancher/node/password").is_some()
+    );
+    assert!(
+        install(&tree)
+            .unwrap_err()
+            .fix
+            .unwrap()
+            .contains("--reuse-data")
+    );
+    let again = Install {
+        reuses_data: true,
+        ..wanted(&tree)
+    };
+    assert_eq!(
+        tree.keeper().k3s_install(&again, "root").unwrap().outcome,
+        "done"
+    );
+}
+
+#[test]
+fn an_installation_that_does_not_become_ready_is_undone_with_the_reason() {
+    let tree = machine(STARTS, "failed", "False");
+    let before = tree.snapshot();
+    let done = install(&tree).unwrap();
+    assert_eq!(done.outcome, "failed");
+    assert!(
+        done.sentence.contains("no default routes found"),
+        "{done:?}"
+    );
+    assert_same(&tree.snapshot(), &before, "");
+}
+
+#[test]
+fn a_program_with_another_hash_or_version_is_not_installed() {
+    let tree = good();
+    let before = tree.snapshot();
+    let other = |change: fn(&mut Install)| {
+        let mut wanted = wanted(&tree);
+        change(&mut wanted);
+        tree.keeper()
+            .k3s_install(&wanted, "root")
+            .unwrap_err()
+            .sentence()
+    };
+    assert!(other(|wanted| wanted.binary.sha256 = "0".repeat(64)).contains("SHA-256"));
+    assert!(other(|wanted| wanted.version = "v1.34.5+k3s1".parse().ok()).contains("v1.34.5"));
+    assert!(
+        other(|wanted| wanted.wishes.data_dir = Some("/var/../x".to_owned()))
+            .contains("data directory")
+    );
+    assert!(
+        other(|wanted| wanted.wishes.node_name = Some("No".to_owned())).contains("name of a node")
+    );
+    assert!(
+        other(|wanted| wanted.wishes.node_labels = vec!["a\nb: c".to_owned()])
+            .contains("single word")
+    );
+    assert_same(&tree.snapshot(), &before, "");
+}
+
+/// Cuts that work off at borders of the journal's writes, and goes on as the next start does. Of each kind of border, which follow each
+/// other in steps of five, every `stride`th is tried.
+fn cut_everywhere(
+    stride: usize,
+
+    prepared: impl Fn() -> Tree,
+    work: impl Fn(&Tree) -> Result<Done>,
+    judge: impl Fn(&Tree, &str),
+) {
+    let last = borders(&prepared(), &work);
+    assert!(last > 40, "{last}");
+    for border in (0..last).step_by(stride) {
+        let tree = prepared();
+        cut::at(Some(border));
+        work(&tree).unwrap_err();
+        // At times another one while it is taken up again.
+        if border % 4 == 0 {
+            cut::at(Some(border % 7));
+            drop(tree.keeper().k3s_resume());
+        }
+        cut::at(None);
+        tree.keeper().k3s_resume().unwrap();
+        judge(&tree, &format!("cut at border {border} of {last}"));
+    }
+}
+
+#[test]
+fn an_installation_that_was_cut_off_anywhere_is_whole_or_gone() {
+    let (before, after) = {
+        let tree = good();
+        let before = tree.snapshot();
+        install(&tree).unwrap();
+        (before, tree.snapshot())
+    };
+    cut_everywhere(1, good, install, |tree, at| {
+        let found = tree.snapshot();
+        if found == before {
+            // Nothing had been written down yet.
+            assert_eq!(
+                tree.keeper()
+                    .k3s_install(&wanted(tree), "root")
+                    .unwrap()
+                    .outcome,
+                "done",
+                "{at}"
+            );
+        }
+        assert_same(&tree.snapshot(), &after, at);
+    });
+}
+
+#[test]
+fn an_installation_that_fails_and_was_cut_off_anywhere_leaves_nothing() {
+    let make = || machine(STARTS, "failed", "False");
+    let before = make().snapshot();
+    cut_everywhere(3, make, install, |tree, at| {
+        assert_same(&tree.snapshot(), &before, at)
+    });
+}
+
+#[test]
+fn a_removal_that_was_cut_off_anywhere_comes_to_its_end() {
+    let before = good().snapshot();
+    let installed = || {
+        let tree = good();
+        install(&tree).unwrap();
+        tree
+    };
+    let remove = |tree: &Tree| tree.keeper().k3s_uninstall(&removal(false), "root");
+    cut_everywhere(3, installed, remove, |tree, at| {
+        if tree.snapshot() != before {
+            remove(tree).unwrap();
+        }
+        assert_same(&tree.snapshot(), &before, at);
+    });
+}
