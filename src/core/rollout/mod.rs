@@ -1,6 +1,6 @@
 //! Verdict on a rollout: recorded observations and time in, verdict, cause and fix out.
 //!
-//! [`look`] judges one observation by itself; [`Rollout`] adds time: how long a cause has held, deadlines that stop while the
+//! [`look()`] judges one observation by itself; [`Rollout`] adds time: how long a cause has held, deadlines that stop while the
 //! cluster cannot be seen, the soak. Nothing here asks the cluster or reads a clock, so a recording gives the same verdict bit for bit.
 
 mod cause;
