@@ -36,6 +36,7 @@ use crate::{
         telemetry::{self, Telemetry},
     },
     tasks::{
+        apps::Apps,
         audit::AuditWriter,
         dashboard::{handlers::Local, login::Logins, status},
         link::{
@@ -50,8 +51,8 @@ use crate::{
         state::SharedState,
         stream::Stream,
         telemetry::{
-            cluster, events::Events, last_words, liveness::Pulse, observe, publisher::Publisher,
-            remote_write, sample::Sampler,
+            cluster, last_words, liveness::Pulse, observe, publisher::Publisher, remote_write,
+            sample::Sampler,
         },
     },
 };
@@ -328,6 +329,7 @@ struct Agent {
     known: Rc<cluster::Known>,
     pulse: Option<Rc<Pulse>>,
     rights: Option<Rc<Rights>>,
+    apps: Option<Rc<Apps>>,
     delegate: Option<Rc<Delegate>>,
     revocation: Option<Rc<Revocation>>,
     registrar: Rc<Registrar>,
@@ -351,17 +353,14 @@ impl Agent {
     ) -> Self {
         let notes = &loaded.notes;
         let network = Network::new(&settings, loaded.clock.unwrap_or_default());
-        let found = machine.cluster;
-        let cluster = parts::cluster(found, &network, &shared_state, (&executor, &jobs));
+        let work = (&executor, &jobs);
+        let cluster = parts::cluster(machine.cluster, &network, &shared_state, work);
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
         let pulse = parts::pulse(watched, &shared_state);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
-        let revocation = delegate.clone().map(|delegate| {
-            let (kept, shares) = ((store.clone(), notes), settings.access.shares_token);
-            let state = Rc::clone(&shared_state);
-            Rc::new(Revocation::new(delegate, kept, state, shares))
-        });
+        let shared = (&store, notes, &shared_state);
+        let revocation = parts::revocation(&settings, delegate.as_ref(), shared);
         let registrar =
             parts::registrar(&settings, machine.host, &shared_state, delegate.as_deref());
         let stream = Rc::new(Stream::new(shared_state.started().wall));
@@ -373,14 +372,15 @@ impl Agent {
             &executor,
             (audit_writer.clone(), jobs.clone()),
         ));
-        let examined = delegate.as_ref().filter(|_| mode.is_normal());
-        let rights = parts::rights(examined, &shared_state, &proxy);
+        let rights = delegate.as_ref().filter(|_| mode.is_normal());
+        let rights = parts::rights(rights, &shared_state, &proxy);
+        let apps = parts::apps(&settings, watched, (&store, &audit_writer), &executor);
         let records = deliver::Databases {
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
-        let known = Rc::clone(&registrar);
-        let me = move || known.agent_id();
+        let me = Rc::clone(&registrar);
+        let me = move || me.agent_id();
         let delivery = Delivery::new(records, me, Rc::clone(&shared_state), Rc::clone(&executor));
         let access = level::Parts {
             configured,
@@ -391,8 +391,7 @@ impl Agent {
         let access = Rc::new(Access::new(access, notes));
         let login = Logins::new(audit_writer.clone(), Rc::clone(&shared_state), notes);
         let sampler = Rc::new(network.sampler(&settings, &shared_state));
-        let events = Events::new(Rc::clone(&shared_state));
-        let publisher = Publisher::new(events, telemetry.clone(), Rc::clone(&stream));
+        let publisher = parts::publisher(&shared_state, &telemetry, &stream);
         Self {
             notifier: Notifier::new(settings.surroundings.notify_socket.as_deref()),
             settings,
@@ -408,6 +407,7 @@ impl Agent {
             known: Rc::default(),
             pulse,
             rights,
+            apps,
             delegate,
             revocation,
             registrar,
@@ -417,7 +417,7 @@ impl Agent {
             login: Rc::new(login),
             stream,
             sampler,
-            publisher: Rc::new(publisher),
+            publisher,
             audit_writer,
         }
     }
@@ -427,7 +427,7 @@ impl Agent {
     }
 
     /// Everything beside the link and the local page.
-    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 8] {
+    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 9] {
         // One word is enough for any number of flushes.
         let (flushed, to_write) = bounded(1);
         let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
@@ -438,6 +438,7 @@ impl Agent {
             self.spawn(Rc::clone(self).feel_pulse()),
             self.spawn(Rc::clone(self).look_after_rights()),
             self.spawn(Rc::clone(self).revoke()),
+            self.spawn(Rc::clone(self).resume_apps()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).tell_people(told)),
@@ -459,6 +460,7 @@ impl Agent {
             sources: self.sources(),
             pulse: self.pulse.clone(),
             rights: self.rights.clone(),
+            apps: self.apps.clone(),
         })
     }
 
@@ -524,6 +526,13 @@ impl Agent {
     async fn revoke(self: Rc<Self>) {
         if let Some(revocation) = &self.revocation {
             revocation.run().await;
+        }
+    }
+
+    /// Goes on with changes of apps that a restart interrupted.
+    async fn resume_apps(self: Rc<Self>) {
+        if let Some(apps) = self.apps.clone() {
+            apps.resume().await;
         }
     }
 

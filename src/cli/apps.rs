@@ -1,14 +1,45 @@
-//! `apps`: what was deployed here, whether it works, and why not.
+//! `apps`: deploy apps, find out whether they work and why not, go back to what worked.
 
+mod deploy;
 mod replay;
+mod show;
 
-use super::table::Command;
+use super::table::{Argument, Command, Need, Takes};
 
 /// `apps`.
 pub(super) static COMMAND: Command = Command {
     name: "apps",
-    about: "Find out why an app does not start",
-    below: &[&replay::COMMAND],
-    examples: &["pipeops-agent apps replay rollout.jsonl"],
+    about: "Deploy apps, find out why they do not work, roll them back",
+    below: &[
+        &deploy::APPLY,
+        &show::LIST,
+        &show::SHOW,
+        &show::WHY,
+        &show::HISTORY,
+        &deploy::ROLLBACK,
+        &deploy::REMOVE,
+        &replay::COMMAND,
+    ],
+    examples: &[
+        "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
+        "pipeops-agent apps why web",
+        "sudo pipeops-agent apps rollback web",
+    ],
     ..Command::BARE
 };
+
+/// The name of an app.
+const NAME: Argument = Argument {
+    name: "NAME",
+    takes: Takes::Text,
+    need: Need::One,
+    help: "Name of the app",
+};
+
+/// Where the agent has its apps.
+const PATH: &str = "/api/v1/apps";
+
+/// The path of one app; a name that is none leads nowhere.
+fn path(name: &str, rest: &str) -> String {
+    format!("{PATH}/{}{rest}", super::access::escaped(name))
+}

@@ -133,6 +133,8 @@ pub(super) enum Ask<'a> {
     Flow(&'a str, Option<u64>),
     /// This path with this JSON.
     Post(&'a str, Value),
+    /// The same where the answer takes a look at the cluster.
+    Slow(&'a str, Value),
     /// The same, in the place of what was there.
     Put(&'a str, Value),
     /// What is at this path goes away.
@@ -165,8 +167,8 @@ pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
 /// Asks the first of `sockets` behind which an agent listens.
 pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
     let within = match ask {
-        Ask::Test(_) | Ask::Flow(..) => TEST_DEADLINE,
-        Ask::Get(_) | Ask::Post(..) | Ask::Put(..) | Ask::Delete(_) => DEADLINE,
+        Ask::Test(_) | Ask::Flow(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
+        Ask::Get(_) | Ask::Post(..) | Ask::Put(..) => DEADLINE,
     };
     let (stream, socket) = connect(sockets)?;
     let wire = Wire {
@@ -473,7 +475,7 @@ fn line(reader: &mut BufReader<Wire>) -> io::Result<String> {
 fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
     let (method, path, body) = match ask {
         Ask::Get(path) | Ask::Test(path) | Ask::Flow(path, _) => ("GET", path, None),
-        Ask::Post(path, body) => ("POST", path, Some(body)),
+        Ask::Post(path, body) | Ask::Slow(path, body) => ("POST", path, Some(body)),
         Ask::Put(path, body) => ("PUT", path, Some(body)),
         Ask::Delete(path) => ("DELETE", path, None),
     };

@@ -48,6 +48,7 @@ use crate::{
     },
     tasks::{
         self,
+        apps::{self, Apps, account::Account},
         audit::AuditWriter,
         link::registration::{Profile, Registrar},
         proxy::{Proxy, level::Configured},
@@ -55,10 +56,14 @@ use crate::{
             credential::{Credential, Kind},
             delegate::Delegate,
             manifest::Rights,
+            revocation::Revocation,
         },
         state::SharedState,
+        stream::Stream,
         telemetry::{
+            events::Events,
             liveness::Pulse,
+            publisher::Publisher,
             sample::{self, Sampler},
         },
     },
@@ -400,6 +405,47 @@ pub(super) fn manifest(settings: &Settings) -> Manifest {
     };
     let namespace = settings.agent.namespace.clone();
     Manifest::new(namespace, settings.access.pod_security, reach).exposing(settings.access.expose)
+}
+
+/// Makes shared tokens worthless that permit more than the level.
+pub(super) fn revocation(
+    settings: &Settings,
+    delegate: Option<&Rc<Delegate>>,
+    (store, notes, shared_state): (&store::Handle, &store::Notes, &Rc<SharedState>),
+) -> Option<Rc<Revocation>> {
+    let delegate = Rc::clone(delegate?);
+    let state = Rc::clone(shared_state);
+    let shares = settings.access.shares_token;
+    let kept = (store.clone(), notes);
+    Some(Rc::new(Revocation::new(delegate, kept, state, shares)))
+}
+
+/// Publisher of events.
+pub(super) fn publisher(
+    shared_state: &Rc<SharedState>,
+    telemetry: &telemetry::Handle,
+    stream: &Rc<Stream>,
+) -> Rc<Publisher> {
+    let events = Events::new(Rc::clone(shared_state));
+    Rc::new(Publisher::new(events, telemetry.clone(), Rc::clone(stream)))
+}
+
+/// The apps of the cluster, where there is one.
+pub(super) fn apps(
+    settings: &Settings,
+    client: Option<&Client>,
+    (store, audit): (&store::Handle, &AuditWriter),
+    executor: &Rc<LocalExecutor<'static>>,
+) -> Option<Rc<Apps>> {
+    let client = client?.clone();
+    Some(Rc::new(Apps::new(apps::Parts {
+        account: Account::new(client.clone(), manifest(settings)),
+        client,
+        store: store.clone(),
+        audit: audit.clone(),
+        executor: Rc::clone(executor),
+        now: clock::now,
+    })))
 }
 
 /// The account under which calls of the control plane run.

@@ -31,6 +31,8 @@ use crate::{
 
 /// The longest body of a request: a level or a password, with room for what comes.
 const BODY_BYTES_MAX: usize = 1024;
+/// The longest body with manifests: 1 MiB of them, escaped. They come over the socket only.
+const MANIFESTS_BYTES_MAX: usize = 3 << 19;
 /// Time for a viewer to send the body of a request.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the agent to answer, or to send the head of a streamed answer.
@@ -271,7 +273,7 @@ impl Site {
 
     async fn ask(&self, view: View, mut asked: Asked, body: Incoming) -> Reply {
         if !body.is_end_stream() {
-            match read(body).await {
+            match read(body, bytes_max(view)).await {
                 Ok(body) => asked.body = body,
                 Err(reply) => return reply,
             }
@@ -332,15 +334,24 @@ impl Site {
     }
 }
 
+/// The longest body of a request.
+fn bytes_max(view: View) -> usize {
+    if view == View::ApplyApp {
+        MANIFESTS_BYTES_MAX
+    } else {
+        BODY_BYTES_MAX
+    }
+}
+
 /// The whole body of a request.
-async fn read(body: Incoming) -> Result<Bytes, Reply> {
+async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Reply> {
     let whole = async {
-        match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        match Limited::new(body, bytes_max).collect().await {
             Ok(whole) => Ok(whole.to_bytes()),
             Err(_too_long_or_broken) => Err(Reply::refusal(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "the body is too long or incomplete",
-                Some("a level or a password fits into a hundred bytes"),
+                Some("a level or a password fits into a hundred bytes, manifests into a megabyte"),
             )),
         }
     };

@@ -11,6 +11,10 @@ use crate::core::{
 
 /// The account under which calls of the control plane run.
 pub const ACCOUNT: &str = "pipeops-cp";
+/// The account under which apps are deployed from this machine.
+pub const APPS_ACCOUNT: &str = "pipeops-apps";
+/// The role that root gives it in a namespace.
+pub const APPS_ROLE: &str = "pipeops-apps-deploy";
 /// Message of the admission policy for a Service that claims foreign addresses.
 pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
 /// The role that it has in managed namespaces.
@@ -27,10 +31,11 @@ const SERVICE_TYPES: &str = "['ClusterIP', 'ExternalName']";
 
 /// Names of objects that belong to the whole cluster. Where the accounts are in another namespace, its name follows theirs, so that
 /// two agents in one cluster do not change each other's.
-const WIDE: [&str; 7] = [
+const WIDE: [&str; 8] = [
     "pipeops-agent-cluster",
     "pipeops-agent-lock",
     "pipeops-agent-node-stats",
+    APPS_ROLE,
     "pipeops-cp-cluster",
     "pipeops-cp-lock",
     "pipeops-full",
@@ -293,7 +298,7 @@ mod tests {
         );
         assert!(text.contains("rbac --namespace edge --pod-security restricted --full | kubectl"));
         let objects = objects(&text);
-        assert_eq!(objects.len(), 15);
+        assert_eq!(objects.len(), 17);
         for object in objects {
             let (name, kind) = (&object["metadata"]["name"], &object["kind"]);
             let name = name.as_str().unwrap();

@@ -2,6 +2,7 @@
 //! are never serializable.
 
 pub mod api;
+pub mod apps;
 pub mod certificate;
 pub mod control;
 pub mod edge;

@@ -273,7 +273,7 @@ fn the_manifest_is_printed_offline_and_without_settings() {
     assert_eq!(code(&output), 0);
     let manifest = text(&output.stdout);
     assert!(manifest.starts_with("# What pipeops-agent needs in a cluster."));
-    assert_eq!(manifest.matches("\nkind: ").count(), 14);
+    assert_eq!(manifest.matches("\nkind: ").count(), 16);
     assert!(!manifest.contains("  name: cluster-admin\n"));
     let full = json(&agent(
         &["rbac", "--full", "--namespace", "edge", "--json"],

@@ -7,6 +7,8 @@ mod accounts;
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod apps;
+#[cfg(test)]
 mod bodies;
 #[cfg(test)]
 mod browse;

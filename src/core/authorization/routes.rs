@@ -103,6 +103,12 @@ pub enum View {
     LogOutEverywhere,
     IssueToken,
     SetPassword,
+    Apps,
+    App,
+    AppVerdict,
+    ApplyApp,
+    RollAppBack,
+    RemoveApp,
 }
 
 /// A line of the table.
@@ -202,6 +208,16 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/access", Role::Viewer, View::Access),
     get("/api/v1/access/decision", Role::Viewer, View::Decision),
     post("/api/v1/access", Role::Operator, View::SetAccess),
+    get("/api/v1/apps", Role::Viewer, View::Apps),
+    on_socket(post("/api/v1/apps", Role::Operator, View::ApplyApp)),
+    get("/api/v1/apps/{id}", Role::Viewer, View::App),
+    on_socket(delete("/api/v1/apps/{id}", Role::Operator, View::RemoveApp)),
+    get("/api/v1/apps/{id}/why", Role::Viewer, View::AppVerdict),
+    on_socket(post(
+        "/api/v1/apps/{id}/rollback",
+        Role::Operator,
+        View::RollAppBack,
+    )),
     get("/api/v1/session", Role::Nobody, View::Session),
     post("/api/v1/session", Role::Nobody, View::LogIn),
     delete("/api/v1/session", Role::Nobody, View::LogOut),

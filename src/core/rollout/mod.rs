@@ -386,6 +386,14 @@ pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mon
     judged
 }
 
+/// Pods that keep a StatefulSet from going back to an earlier version: namespace, name and UID.
+pub fn stuck(scope: &Scope, seen: &Observation) -> Vec<(String, String, String)> {
+    let targets = scope.targets.keys().filter_map(|key| seen.get(key));
+    targets
+        .flat_map(|target| workloads::stuck(target, seen))
+        .collect()
+}
+
 fn cause_of(finding: Option<&Finding>) -> Option<Cause> {
     finding.map(|found| found.cause)
 }

@@ -300,3 +300,22 @@ fn owned<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &
         pod.is_owned_by(owner.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
     })
 }
+
+/// Pods of earlier versions of a StatefulSet that are not ready: namespace, name and UID. Its controller waits for them for ever.
+pub(super) fn stuck(target: &Object, seen: &Observation) -> Vec<(String, String, String)> {
+    let newest = target.text("/status/updateRevision");
+    if target.kind() != "StatefulSet" || newest.is_empty() || !has_seen(target, 0) {
+        return Vec::new();
+    }
+    owned(target, seen)
+        .filter(|pod| !is_ready(pod) && pod.label("controller-revision-hash") != newest)
+        .map(|pod| {
+            let text = |pointer| pod.text(pointer).to_owned();
+            (
+                text("/metadata/namespace"),
+                text("/metadata/name"),
+                text("/metadata/uid"),
+            )
+        })
+        .collect()
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{ACCOUNT, Manifest, Reach};
+use super::{ACCOUNT, APPS_ACCOUNT, Manifest, Reach};
 use crate::{
     core::{secret::Secret, yaml},
     kube::{Client, Error, Identity},
@@ -200,7 +200,7 @@ fn path(object: &Compared) -> Option<(String, Part)> {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let policies = "/apis/admissionregistration.k8s.io/v1";
     Some(match object.kind.as_str() {
-        "ServiceAccount" if name == ACCOUNT => (
+        "ServiceAccount" if [ACCOUNT, APPS_ACCOUNT].contains(&name.as_str()) => (
             format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}"),
             Part::Rights,
         ),
@@ -305,10 +305,10 @@ mod tests {
     fn every_object_of_the_manifest_has_a_place_in_the_cluster() {
         let manifest = Manifest::new(OwnNamespace::default(), PodSecurity::Baseline, Reach::Full);
         let objects = objects(&manifest.text());
-        assert_eq!(objects.len(), 15);
+        assert_eq!(objects.len(), 17);
         let compared = objects.iter().filter(|object| path(object).is_some());
         // All but the namespace and the agent's own account.
-        assert_eq!(compared.count(), 13);
+        assert_eq!(compared.count(), 15);
     }
 
     /// Verdict of the policy on one right at the level `managed`.

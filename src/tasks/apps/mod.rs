@@ -1,3 +1,685 @@
-//! Apps: what they run and whether that works.
+//! Apps: what is deployed here, whether it works, why not, and back to what worked.
+//!
+//! One path for every change: read and judge the manifests, compare with the inventory, try everything, write the intent, and only then
+//! write to the cluster ([`change`]).
 
+pub mod account;
+mod change;
+pub mod cluster;
+pub mod ledger;
 pub mod observe;
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+
+use serde_json::{Value, json};
+use smol::{LocalExecutor, Task, Timer};
+
+use self::{
+    account::Account,
+    change::{KIND, Plan, Verb, Work, of_api, scope},
+    cluster::Cluster,
+    ledger::{Ledger, Read},
+};
+use super::audit::AuditWriter;
+use crate::{
+    core::{
+        apps::{
+            App, Entry, Manifest, Outcome as Concluded, Revision, is_name, parse, refused_namespace,
+        },
+        audit::{Effect, Entry as AuditEntry, Verdict as Permission},
+        journal::{Change, Intent, Journal, Outcome},
+        rollout::{Judgement, Verdict, standing},
+        time::{Now, Wall},
+    },
+    error::{Error, Result, Retry},
+    host::random,
+    kube::Client,
+    store::{self, Begun},
+    wire::{apps::ApplyWish, rollout::shown},
+};
+
+/// Time between two tries to go on with what a restart interrupted.
+const RESUME_EVERY: Duration = Duration::from_secs(5);
+/// Time that removing waits for objects to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(15);
+/// Changes of the journal that are looked through for the last one of an app.
+const CHANGES_MAX: u32 = 200;
+
+/// The apps of this cluster.
+pub struct Apps {
+    client: Client,
+    account: Account,
+    ledger: Ledger,
+    store: store::Handle,
+    audit: AuditWriter,
+    executor: Rc<LocalExecutor<'static>>,
+    now: fn() -> Now,
+    /// Changes under way, by app.
+    running: RefCell<BTreeMap<String, Running>>,
+    /// Records as they were read or written last, for the time when the API server is away.
+    known: RefCell<BTreeMap<String, App>>,
+}
+
+struct Running {
+    change: String,
+    plan: Plan,
+    /// Revision that is judged now; another one than the plan's on the way back.
+    revision: u64,
+    is_judging: bool,
+    outcome: Concluded,
+    _task: Task<()>,
+}
+
+impl std::fmt::Debug for Apps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Apps")
+    }
+}
+
+/// Parts of [`Apps`].
+#[derive(Debug)]
+pub struct Parts {
+    /// Connection to the cluster.
+    pub client: Client,
+    /// Account that deploys.
+    pub account: Account,
+    /// Journal.
+    pub store: store::Handle,
+    /// Audit.
+    pub audit: AuditWriter,
+    /// Runs the changes.
+    pub executor: Rc<LocalExecutor<'static>>,
+    /// Both clocks.
+    pub now: fn() -> Now,
+}
+
+impl Apps {
+    /// The apps of a cluster. Asks nothing yet.
+    pub fn new(parts: Parts) -> Self {
+        let ledger = Ledger::new(parts.client.clone(), parts.account.own_namespace());
+        Self {
+            client: parts.client,
+            account: parts.account,
+            ledger,
+            store: parts.store,
+            audit: parts.audit,
+            executor: parts.executor,
+            now: parts.now,
+            running: RefCell::default(),
+            known: RefCell::default(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        (self.now)()
+    }
+
+    const fn store(&self) -> &store::Handle {
+        &self.store
+    }
+
+    const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    const fn cluster<'a>(&'a self, change: &'a str) -> Cluster<'a> {
+        Cluster {
+            client: &self.client,
+            account: &self.account,
+            change,
+        }
+    }
+
+    /// Goes on with what a restart or a power cut interrupted.
+    pub async fn resume(self: Rc<Self>) {
+        let changes = loop {
+            match self.store.unfinished_changes().await {
+                Ok(changes) => break changes,
+                Err(failure) => log::debug!("unfinished changes of apps: {failure}"),
+            }
+            Timer::after(RESUME_EVERY).await;
+        };
+        for change in changes
+            .into_iter()
+            .filter(|change| change.intent.kind == KIND)
+        {
+            let Some(plan) = Plan::read(&change.intent.body) else {
+                log::warn!(
+                    "the change {} of an app is of another version of this program and is left alone",
+                    change.id
+                );
+                continue;
+            };
+            log::info!(
+                "app {}: going on with {} of revision {}",
+                plan.app,
+                plan.verb.as_str(),
+                plan.revision
+            );
+            if let Err(error) = Rc::clone(&self).start(&change.id, plan, Some(change.clone())) {
+                log::warn!("{}", error.sentence());
+            }
+        }
+    }
+
+    /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by itself.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
+        let (manifests, namespace) = self.read(wish)?;
+        let read = self.kept(&wish.app, &namespace).await?;
+        fits(&read.app, &manifests, wish)?;
+        let id = format!("app-{}", random::hex::<8>()?);
+        let cluster = self.cluster(&id);
+        cluster.only_ours(&read.app, &manifests).await?;
+        cluster.dry_run(&read.app, &manifests).await?;
+        self.supersede(&wish.app, "another version was deployed")
+            .await?;
+        // It may have been written since.
+        let mut read = self.kept(&wish.app, &namespace).await?;
+        let plan = Plan {
+            app: wish.app.clone(),
+            verb: Verb::Apply,
+            revision: read.app.next(),
+            before: read.app.running,
+            back_to: read.app.good,
+        };
+        self.begin(&id, &plan, by).await?;
+        let kept = self.keep(&plan, &mut read, (&manifests, by)).await;
+        if let Err(error) = kept {
+            self.give_up(&id, "its content could not be kept").await?;
+            return Err(error);
+        }
+        self.start(&id, plan.clone(), None)?;
+        Ok(accepted(&id, &plan))
+    }
+
+    /// The manifests of a wish, with their namespace.
+    fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
+        if !is_name(&wish.app) {
+            let what = format!("{:?} cannot be the name of an app", wish.app);
+            return Err(
+                Error::new(what).fix("use up to 40 small letters, digits and dashes: --app NAME")
+            );
+        }
+        let asked = Some(wish.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let manifests = parse(&wish.manifests, asked)
+            .map_err(|problem| Error::new(problem.what).why(problem.why).fix(problem.fix))?;
+        let first = manifests.first();
+        let namespace = first
+            .map(|manifest| manifest.namespace.clone())
+            .unwrap_or_default();
+        match refused_namespace(&namespace, self.account.own_namespace()) {
+            Some(why) => Err(Error::new("nothing was deployed")
+                .why(why)
+                .fix("use a namespace of its own for the app")),
+            None => Ok((manifests, namespace)),
+        }
+    }
+
+    async fn kept(&self, app: &str, namespace: &str) -> Result<Read> {
+        let found = self.record(app).await?;
+        Ok(found.unwrap_or_else(|| Read::new(app, namespace)))
+    }
+
+    /// Keeps the content of a revision, and that there is one.
+    async fn keep(
+        &self,
+        plan: &Plan,
+        read: &mut Read,
+        (manifests, by): (&[Manifest], &str),
+    ) -> Result<()> {
+        let kept = self.ledger.keep(&plan.app, plan.revision, manifests).await;
+        kept.map_err(of_api)?;
+        read.app.revisions.push(Revision {
+            number: plan.revision,
+            at: self.now().wall,
+            by: by.to_owned(),
+            outcome: Concluded::default(),
+        });
+        self.ledger.write(read).await.map_err(of_api)?;
+        self.remember(&read.app);
+        Ok(())
+    }
+
+    async fn give_up(&self, id: &str, why: &str) -> Result<()> {
+        let journal = Journal::new();
+        let Ok(lock) = journal.lock(id) else {
+            return Ok(());
+        };
+        let now = self.now().wall;
+        let ended = self
+            .store
+            .finish_change(&lock, Outcome::Failed, Some(why.to_owned()), now);
+        Ok(ended.await?)
+    }
+
+    /// Puts an earlier revision back: `to`, or the last good one.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let running = read.app.running;
+        let earlier = |revision: &&Revision| {
+            revision.number != running && revision.outcome.verdict == Verdict::Good.as_str()
+        };
+        let to = match to {
+            0 if read.app.good != running => read.app.good,
+            0 => read
+                .app
+                .revisions
+                .iter()
+                .rev()
+                .find(earlier)
+                .map_or(0, |revision| revision.number),
+            to => to,
+        };
+        if to == 0 || read.app.revision(to).is_none() {
+            return Err(Error::new(format!("{app} is not rolled back"))
+                .why("there is no such revision, or none that was good")
+                .fix(format!("pipeops-agent apps history {app}")));
+        }
+        self.supersede(app, "it was rolled back").await?;
+        let id = format!("app-{}", random::hex::<8>()?);
+        let plan = Plan {
+            app: app.to_owned(),
+            verb: Verb::Rollback,
+            revision: to,
+            before: running,
+            // Who asks for a version keeps it.
+            back_to: 0,
+        };
+        self.begin(&id, &plan, by).await?;
+        self.start(&id, plan.clone(), None)?;
+        Ok(accepted(&id, &plan))
+    }
+
+    /// Deletes an app: everything that is ours but claims, which hold data.
+    ///
+    /// # Errors
+    /// Why it is still there.
+    pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        self.supersede(app, "the app was removed").await?;
+        let id = format!("app-{}", random::hex::<8>()?);
+        let entry = AuditEntry::new(
+            by,
+            &format!("remove app {app}"),
+            Permission::Permitted,
+            "asked for on this machine",
+        );
+        let begun = self.audit.begin(entry, self.now().wall).await?;
+        let removed = self.delete_all(&id, &read.app).await;
+        let outcome = if removed.is_ok() { "done" } else { "failed" };
+        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
+            log::warn!("how removing {app} ended is not in the audit: {failure}");
+        }
+        let kept = removed?;
+        self.known.borrow_mut().remove(app);
+        Ok(json!({"app": app, "state": "removed", "kept": kept}))
+    }
+
+    async fn delete_all(&self, id: &str, app: &App) -> Result<Vec<String>> {
+        let cluster = self.cluster(id);
+        let (kept, gone): (Vec<Entry>, Vec<Entry>) =
+            app.inventory.iter().cloned().partition(Entry::is_kept);
+        for entry in gone.iter().rev() {
+            cluster.delete(app, entry).await?;
+        }
+        let deadline = self.now().mono.after(GONE_WITHIN);
+        for entry in &gone {
+            while let Some(left) = cluster.remains(app, entry).await? {
+                if self.now().mono >= deadline {
+                    return Err(Error::new(format!("{} is not removed yet", app.name))
+                        .why(format!("{left} is still there"))
+                        .fix("its controller has to end it; then remove the app again")
+                        .retry(Retry::Later));
+                }
+                Timer::after(Duration::from_millis(200)).await;
+            }
+        }
+        self.ledger.drop_app(app).await.map_err(of_api)?;
+        Ok(kept
+            .iter()
+            .map(|entry| format!("{} {}/{}", entry.kind, app.namespace, entry.name))
+            .collect())
+    }
+
+    /// Every app, in short.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub async fn list(&self) -> Result<Value> {
+        let apps = self.ledger.list().await.map_err(of_api)?;
+        let apps: Vec<_> = apps.iter().map(|app| self.told(app)).collect();
+        Ok(json!({ "apps": apps }))
+    }
+
+    /// One app: its objects and its revisions.
+    ///
+    /// # Errors
+    /// There is no such app, or it is not known.
+    pub async fn describe(&self, app: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let mut told = self.told(&read.app);
+        let objects: Vec<_> = read
+            .app
+            .inventory
+            .iter()
+            .map(|entry| json!({"kind": entry.kind, "name": entry.name, "uid": entry.uid}))
+            .collect();
+        let revisions: Vec<_> = read.app.revisions.iter().map(revision).collect();
+        if let Value::Object(fields) = &mut told {
+            fields.insert("objects".to_owned(), json!(objects));
+            fields.insert("revisions".to_owned(), json!(revisions));
+        }
+        Ok(told)
+    }
+
+    /// Verdict on the last change, with what runs.
+    ///
+    /// # Errors
+    /// There is no such app, or it is not known.
+    pub async fn why(&self, app: &str) -> Result<Value> {
+        let read = match self.record(app).await {
+            Ok(found) => found.map(|read| read.app),
+            Err(error) => {
+                let known = self.known.borrow().get(app).cloned();
+                Some(known.ok_or(error)?)
+            }
+        };
+        let Some(read) = read else {
+            return Err(unknown(app));
+        };
+        let running = self.what_runs(&read).await;
+        let mut told = self.told(&read);
+        let last = self.last_change(app).await;
+        if let Value::Object(fields) = &mut told {
+            fields.insert("running".to_owned(), running);
+            fields.insert("change".to_owned(), last);
+        }
+        Ok(told)
+    }
+
+    async fn what_runs(&self, app: &App) -> Value {
+        let manifests = self
+            .ledger
+            .manifests(&app.name, app.running)
+            .await
+            .ok()
+            .flatten();
+        let Some(manifests) = manifests else {
+            return json!({"revision": app.running, "verdict": Verdict::Blind.as_str()});
+        };
+        let services: Vec<_> = manifests
+            .iter()
+            .filter(|manifest| manifest.kind.name != "Job")
+            .collect();
+        let scope = scope(&services);
+        let seen = self
+            .cluster("")
+            .observe(&app.namespace, &scope.targets)
+            .await;
+        let (verdict, sentence, finding) = standing(&scope, seen.ok().as_ref());
+        let judgement = Judgement {
+            verdict,
+            sentence,
+            finding,
+            since: self.now().mono,
+        };
+        let mut told = shown(&judgement);
+        if let Value::Object(fields) = &mut told {
+            fields.insert("revision".to_owned(), json!(app.running));
+        }
+        told
+    }
+
+    async fn last_change(&self, app: &str) -> Value {
+        let changes = self
+            .store
+            .recent_changes(CHANGES_MAX)
+            .await
+            .unwrap_or_default();
+        let of_app = |change: &&Change| {
+            change.intent.kind == KIND
+                && Plan::read(&change.intent.body).is_some_and(|plan| plan.app == app)
+        };
+        changes.iter().find(of_app).map_or(Value::Null, |change| {
+            let (state, why) = match &change.ended {
+                None => ("under way", None),
+                Some((_, outcome, why)) => (outcome.as_str(), why.clone()),
+            };
+            json!({"id": change.id, "state": state, "why": why, "by": change.intent.origin})
+        })
+    }
+
+    /// What the last change says, in the order of what is known best: live, then kept.
+    fn told(&self, app: &App) -> Value {
+        let running = self.running.borrow();
+        let live = running
+            .get(&app.name)
+            .map(|running| (running.revision, &running.outcome));
+        let last = app
+            .revisions
+            .last()
+            .map(|revision| (revision.number, &revision.outcome));
+        let (number, outcome) = live
+            .or(last)
+            .map(|(number, outcome)| (number, outcome.clone()))
+            .unwrap_or_default();
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        json!({
+            "app": app.name, "namespace": app.namespace, "revision": number,
+            "verdict": text(&outcome.verdict).unwrap_or_else(|| Verdict::Waiting.as_str().to_owned()),
+            "cause": text(&outcome.cause), "object": text(&outcome.object),
+            "sentence": text(&outcome.sentence).unwrap_or_else(|| "it was not looked at yet".to_owned()),
+            "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
+            "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
+            "good": app.good,
+        })
+    }
+
+    async fn record(&self, app: &str) -> Result<Option<Read>> {
+        if !is_name(app) {
+            return Ok(None);
+        }
+        let found = self.ledger.read(app).await.map_err(of_api)?;
+        if let Some(read) = &found {
+            self.remember(&read.app);
+        }
+        Ok(found)
+    }
+
+    async fn existing(&self, app: &str) -> Result<Read> {
+        self.record(app).await?.ok_or_else(|| unknown(app))
+    }
+
+    /// Ends the change of an app that is under way, if it only waits for a verdict.
+    async fn supersede(&self, app: &str, why: &str) -> Result<()> {
+        let Some(running) = self.running.borrow_mut().remove(app) else {
+            return Ok(());
+        };
+        if !running.is_judging {
+            let busy = Error::new(format!("{app} is being written right now"))
+                .fix("try again in a few seconds")
+                .retry(Retry::Soon);
+            self.running.borrow_mut().insert(app.to_owned(), running);
+            return Err(busy);
+        }
+        let id = running.change.clone();
+        // With its task it stops to look.
+        drop(running);
+        self.give_up(&id, why).await
+    }
+
+    async fn begin(&self, id: &str, plan: &Plan, by: &str) -> Result<()> {
+        let what = format!(
+            "{} app {} revision {}",
+            plan.verb.as_str(),
+            plan.app,
+            plan.revision
+        );
+        let entry = AuditEntry::new(
+            by,
+            &what,
+            Permission::Permitted,
+            "asked for on this machine",
+        );
+        let begun = self.audit.begin(entry, self.now().wall).await?;
+        let intent = Intent {
+            origin: by.to_owned(),
+            kind: KIND.to_owned(),
+            body: plan.written(),
+        };
+        let journal = Journal::new();
+        let lock = journal
+            .lock(id)
+            .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
+        let kept = self
+            .store
+            .begin_change(&lock, intent, self.now().wall)
+            .await;
+        let outcome = if kept.is_ok() { "accepted" } else { "failed" };
+        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
+            log::warn!("how {what} ended is not in the audit: {failure}");
+        }
+        match kept? {
+            Begun::New => Ok(()),
+            Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
+        }
+    }
+
+    fn start(self: Rc<Self>, id: &str, plan: Plan, known: Option<Change>) -> Result<()> {
+        let journal = Journal::new();
+        let lock = journal
+            .lock(id)
+            .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
+        let work = Work {
+            apps: Rc::clone(&self),
+            lock,
+            plan: plan.clone(),
+        };
+        let running = Running {
+            change: id.to_owned(),
+            revision: plan.revision,
+            is_judging: false,
+            outcome: Concluded {
+                verdict: Verdict::Progressing.as_str().to_owned(),
+                sentence: format!("revision {} is being written", plan.revision),
+                since: self.now().wall,
+                ..Concluded::default()
+            },
+            _task: self.executor.spawn(work.run(known)),
+            plan,
+        };
+        self.running
+            .borrow_mut()
+            .insert(running.plan.app.clone(), running);
+        Ok(())
+    }
+
+    fn with_running(&self, app: &str, change: impl FnOnce(&mut Running)) {
+        if let Some(running) = self.running.borrow_mut().get_mut(app) {
+            change(running);
+        }
+    }
+
+    fn judges(&self, app: &str, is_judging: bool) {
+        self.with_running(app, |running| running.is_judging = is_judging);
+    }
+
+    fn goes_back(&self, app: &str, to: u64) {
+        self.with_running(app, |running| running.revision = to);
+    }
+
+    fn show(&self, app: &str, judgement: &Judgement) {
+        let outcome = change::concluded(judgement, self.now());
+        self.with_running(app, |running| {
+            let is_same = (&running.outcome.verdict, &running.outcome.cause)
+                == (&outcome.verdict, &outcome.cause);
+            let since = if is_same {
+                running.outcome.since
+            } else {
+                outcome.since
+            };
+            running.outcome = Concluded { since, ..outcome };
+        });
+    }
+
+    fn blind(&self, app: &str, error: &Error) {
+        let now = self.now().wall;
+        self.with_running(app, |running| {
+            running.outcome = Concluded {
+                verdict: Verdict::Blind.as_str().to_owned(),
+                sentence: error.sentence(),
+                since: now,
+                ..Concluded::default()
+            };
+        });
+    }
+
+    fn remember(&self, app: &App) {
+        self.known
+            .borrow_mut()
+            .insert(app.name.clone(), app.clone());
+    }
+
+    /// Forgets a change that is over.
+    fn ended(&self, app: &str, change: &str) {
+        let mut running = self.running.borrow_mut();
+        if running
+            .get(app)
+            .is_some_and(|running| running.change == change)
+        {
+            // Its task is the one that calls this: it ends by itself.
+            drop(running.remove(app));
+        }
+    }
+}
+
+/// Returns whether a new version may take the place of what is there.
+fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
+    let namespace = manifests
+        .first()
+        .map(|manifest| manifest.namespace.as_str());
+    if namespace != Some(app.namespace.as_str()) {
+        let what = format!(
+            "the app {} lies in the namespace {}",
+            app.name, app.namespace
+        );
+        return Err(Error::new(what).fix("deploy it under another name: --app NAME"));
+    }
+    if app.loses_most(manifests) && !wish.prune_most {
+        let surplus = app.surplus(manifests);
+        let names: Vec<_> = surplus
+            .iter()
+            .map(|entry| format!("{} {}", entry.kind, entry.name))
+            .collect();
+        return Err(Error::new("nothing was deployed")
+            .why(format!(
+                "more than half of the app would be deleted: {}",
+                names.join(", ")
+            ))
+            .fix("if that is meant, add --prune-most"));
+    }
+    Ok(())
+}
+
+fn unknown(app: &str) -> Error {
+    Error::new(format!("there is no app {app}")).fix("pipeops-agent apps list")
+}
+
+fn accepted(id: &str, plan: &Plan) -> Value {
+    json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
+}
+
+fn revision(revision: &Revision) -> Value {
+    let outcome = &revision.outcome;
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    json!({
+        "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
+        "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
+    })
+}

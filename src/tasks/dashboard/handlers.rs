@@ -1,5 +1,6 @@
 //! Handlers of the local API: the agent's side of the server on the socket.
 
+mod apps;
 mod pod_log;
 mod repairs;
 mod views;
@@ -14,6 +15,7 @@ use crate::{
     dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     tasks::{
+        apps::Apps,
         audit::AuditWriter,
         link::registration::Registrar,
         proxy::{Proxy, level::Access},
@@ -71,6 +73,8 @@ pub struct Local {
     pub pulse: Option<Rc<Pulse>>,
     /// Comparison of the cluster with the manifest; `None`: no cluster.
     pub rights: Option<Rc<Rights>>,
+    /// Apps; `None`: no cluster.
+    pub apps: Option<Rc<Apps>>,
 }
 
 impl Answers for Local {
@@ -161,6 +165,12 @@ impl Answers for Local {
                 View::LogOutEverywhere => self.login.log_out_everywhere(&asked).await,
                 View::IssueToken => self.login.issue(&asked).await,
                 View::SetPassword => self.login.set_password(&asked).await,
+                View::Apps => self.apps().await,
+                View::App => self.app(&asked).await,
+                View::AppVerdict => self.app_verdict(&asked).await,
+                View::ApplyApp => self.apply_app(&asked).await,
+                View::RollAppBack => self.roll_app_back(&asked).await,
+                View::RemoveApp => self.remove_app(&asked).await,
             }
         })
     }

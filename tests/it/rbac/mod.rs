@@ -23,7 +23,7 @@ fn applying_twice_changes_nothing_and_the_policies_have_no_slip() {
     for line in again.lines() {
         assert!(line.ends_with(" unchanged"), "{line}");
     }
-    assert_eq!(again.lines().count(), 14);
+    assert_eq!(again.lines().count(), 16);
     for policy in ["pipeops-cp-lock", "pipeops-agent-lock"] {
         let name = format!("{policy}.{}", bench.accounts.namespace());
         let warnings = "jsonpath={.status.typeChecking.expressionWarnings}";

@@ -1,0 +1,293 @@
+//! `apps apply`, `rollback` and `remove`.
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        args::Args,
+        output::{Output, printable},
+        socket::{self, Ask},
+        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+        view::View,
+    },
+    NAME, PATH, path,
+    show::{told, verdict},
+};
+use crate::{
+    core::rollout::Verdict,
+    error::{Error, Exit, Result},
+    files,
+};
+
+/// The largest file of manifests: the agent takes a megabyte.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// Files of one folder.
+const FILES_MAX: usize = 200;
+/// Time between two looks of `--wait`.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
+
+/// `apps apply`.
+pub(super) static APPLY: Command = Command {
+    name: "apply",
+    about: "Deploy manifests as an app",
+    options: &[
+        Opt::value(
+            "file",
+            Takes::File,
+            "FILE",
+            "File or folder of manifests, YAML or JSON",
+        )
+        .short('f'),
+        Opt::value(
+            "app",
+            Takes::Text,
+            "NAME",
+            "Name of the app (default: that of the file or folder)",
+        ),
+        Opt::value(
+            "namespace",
+            Takes::Text,
+            "NAMESPACE",
+            "Namespace (default: that of the manifests)",
+        ),
+        WAIT,
+        Opt::flag(
+            "prune-most",
+            "Allow that more than half of the app is deleted",
+        ),
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    notes: "Everything is tried before anything is written. What does not work is rolled back to the last good version.\n\
+        Objects that the manifests no longer have are deleted once the new version is good; volume claims never are.\n\
+        Objects that do not belong to the app are refused.",
+    examples: &[
+        "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
+        "sudo pipeops-agent apps apply -f shop/ --app shop",
+    ],
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
+    run: Some(apply),
+    ..Command::BARE
+};
+
+/// `apps rollback`.
+pub(super) static ROLLBACK: Command = Command {
+    name: "rollback",
+    about: "Put an earlier version of an app back",
+    options: &[
+        Opt::value(
+            "to",
+            Takes::Text,
+            "REVISION",
+            "Revision (default: the last good one before this)",
+        ),
+        WAIT,
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    arguments: &[NAME],
+    notes: "Jobs are not run again, and a Secret keeps its value of today unless it was changed in between.",
+    examples: &[
+        "sudo pipeops-agent apps rollback web --wait",
+        "sudo pipeops-agent apps rollback web --to 3",
+    ],
+    exit: "0 accepted (with --wait: good), 1 bad, 2 nothing was changed.",
+    run: Some(rollback),
+    ..Command::BARE
+};
+
+/// `apps remove`.
+pub(super) static REMOVE: Command = Command {
+    name: "remove",
+    about: "Delete an app; its volume claims stay",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    examples: &["sudo pipeops-agent apps remove web"],
+    exit: "0 removed, 2 it is still there.",
+    run: Some(remove),
+    ..Command::BARE
+};
+
+fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
+    let file = args.path("file").ok_or_else(|| {
+        Error::new("no manifests were named").fix("sudo pipeops-agent apps apply -f FILE")
+    })?;
+    let app = match args.text("app") {
+        Some(app) => app.to_owned(),
+        None => name_of(&file)?,
+    };
+    let body = json!({
+        "app": app,
+        "namespace": args.text("namespace").unwrap_or_default(),
+        "manifests": manifests(&file)?,
+        "prune_most": args.has("prune-most"),
+    });
+    let accepted = socket::say(
+        args,
+        &Ask::Slow(PATH, body),
+        &format!("{app} was not deployed"),
+    )?;
+    follow(args, output, (&app, &accepted))
+}
+
+fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let to = args.read("to", |text| {
+        text.parse::<u64>().map_err(|_number| {
+            "use the number of a revision: pipeops-agent apps history NAME".to_owned()
+        })
+    })?;
+    let body = json!({ "to": to.unwrap_or(0) });
+    let accepted = socket::say(
+        args,
+        &Ask::Slow(&path(app, "/rollback"), body),
+        &format!("{app} was not rolled back"),
+    )?;
+    follow(args, output, (app, &accepted))
+}
+
+fn remove(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let removed = socket::say(
+        args,
+        &Ask::Delete(&path(app, "")),
+        &format!("{app} was not removed"),
+    )?;
+    if args.has("json") {
+        output.json(&removed);
+        return Ok(Exit::Fine);
+    }
+    output.line(&format!("{} is removed", printable(app)));
+    let kept = removed
+        .get("kept")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    for claim in kept.iter().filter_map(Value::as_str) {
+        output.line(&format!("  kept with its data: {}", printable(claim)));
+    }
+    Ok(Exit::Fine)
+}
+
+/// The name of a file or folder as that of an app.
+fn name_of(file: &Path) -> Result<String> {
+    let whole = file
+        .canonicalize()
+        .unwrap_or_else(|_missing| file.to_path_buf());
+    let name = whole
+        .file_stem()
+        .map(|name| name.to_string_lossy().into_owned());
+    name.filter(|name| crate::core::apps::is_name(name))
+        .ok_or_else(|| {
+            Error::new(format!("{} does not name an app", file.display()))
+                .fix("add --app NAME: small letters, digits and dashes")
+        })
+}
+
+/// The manifests in a file, or in all .yaml, .yml and .json files of a folder.
+fn manifests(file: &Path) -> Result<String> {
+    if !file.is_dir() {
+        return text(file);
+    }
+    let cannot = || Error::new(format!("cannot read {}", file.display()));
+    let entries = std::fs::read_dir(file).map_err(|error| cannot().because(&error))?;
+    let is_manifest = |path: &std::path::PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        matches!(ending, Some("yaml" | "yml" | "json"))
+    };
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(is_manifest)
+        .collect();
+    paths.sort();
+    if paths.is_empty() || paths.len() > FILES_MAX {
+        return Err(cannot().why(format!(
+            "it has {} files of manifests; 1 to {FILES_MAX} are possible",
+            paths.len()
+        )));
+    }
+    let texts: Vec<_> = paths.iter().map(|path| text(path)).collect::<Result<_>>()?;
+    Ok(texts.join("\n---\n"))
+}
+
+fn text(path: &Path) -> Result<String> {
+    let content = files::read(path, FILE_BYTES_MAX)?;
+    String::from_utf8(content).map_err(|error| {
+        Error::new(format!("cannot read {}", path.display())).because(&error.utf8_error())
+    })
+}
+
+/// Says that a change was accepted; with `--wait` until it is over.
+fn follow(args: &Args, output: &mut Output, (app, accepted): (&str, &Value)) -> Result<Exit> {
+    let change = View::new(accepted).text("change").to_owned();
+    if !args.has("wait") {
+        if args.has("json") {
+            output.json(accepted);
+        } else {
+            let revision = View::new(accepted).count("revision").unwrap_or(0);
+            output.line(&format!(
+                "revision {revision} of {} is being deployed: pipeops-agent apps why {}",
+                printable(app),
+                printable(app)
+            ));
+        }
+        return Ok(Exit::Fine);
+    }
+    let mut last = String::new();
+    loop {
+        let value = socket::say(
+            args,
+            &Ask::Test(&path(app, "/why")),
+            "the verdict is not known",
+        )?;
+        let state = View::new(&value).at("change");
+        if state.text("id") != change {
+            return Err(
+                Error::new(format!("{app} was changed by somebody else meanwhile"))
+                    .fix(format!("pipeops-agent apps why {app}")),
+            );
+        }
+        if state.text("state") != "under way" {
+            return Ok(over(
+                args,
+                output,
+                (&value, state.text("state"), state.text("why")),
+            ));
+        }
+        let said = format!(
+            "{}: {}",
+            verdict(&value).as_str(),
+            View::new(&value).text("sentence")
+        );
+        let is_countdown = verdict(&value) == Verdict::Soaking && last.starts_with("soaking");
+        if said != last && !is_countdown && !args.has("json") {
+            output.line(&printable(&said));
+        }
+        last = said;
+        if output.is_over() || !output.rest(LOOK_EVERY) {
+            return Ok(Exit::CouldNotRun);
+        }
+    }
+}
+
+fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &str)) -> Exit {
+    if args.has("json") {
+        output.json(value);
+    } else {
+        told(value, output);
+        output.line(&printable(why));
+    }
+    if state == "done" {
+        Exit::Fine
+    } else {
+        Exit::Problem
+    }
+}

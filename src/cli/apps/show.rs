@@ -1,0 +1,184 @@
+//! `apps list`, `show`, `why` and `history`.
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        args::Args,
+        output::{Output, columns, moment, printable},
+        socket::{self, Ask},
+        table::{CONFIG, Command, JSON, SET, SOCKET},
+        view::View,
+    },
+    NAME, PATH, path,
+    replay::{exit, tone},
+};
+use crate::{
+    core::rollout::Verdict,
+    error::{Exit, Result},
+};
+
+/// `apps list`.
+pub(super) static LIST: Command = Command {
+    name: "list",
+    about: "List the apps with their verdicts",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    examples: &["pipeops-agent apps list"],
+    run: Some(list),
+    ..Command::BARE
+};
+
+/// `apps show`.
+pub(super) static SHOW: Command = Command {
+    name: "show",
+    about: "Show an app: its verdict and its objects",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    examples: &["pipeops-agent apps show web"],
+    run: Some(show),
+    ..Command::BARE
+};
+
+/// `apps why`.
+pub(super) static WHY: Command = Command {
+    name: "why",
+    about: "Explain why an app does not work",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    notes: "The verdict is that of the last change; what runs now has one of its own.",
+    examples: &[
+        "pipeops-agent apps why web",
+        "pipeops-agent apps why web --json",
+    ],
+    exit: "0 good, 1 bad, 2 neither, or it cannot be said.",
+    run: Some(why),
+    ..Command::BARE
+};
+
+/// `apps history`.
+pub(super) static HISTORY: Command = Command {
+    name: "history",
+    about: "List the revisions of an app",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    examples: &["pipeops-agent apps history web"],
+    run: Some(history),
+    ..Command::BARE
+};
+
+fn list(args: &Args, output: &mut Output) -> Result<Exit> {
+    let value = socket::say(args, &Ask::Test(PATH), "the apps are not listed")?;
+    if args.has("json") {
+        output.json(&value);
+        return Ok(Exit::Fine);
+    }
+    let rows: Vec<_> = View::new(&value)
+        .list("apps")
+        .map(|app| {
+            ["namespace", "app", "verdict", "sentence"]
+                .map(|name| printable(app.text(name)))
+                .to_vec()
+        })
+        .collect();
+    if rows.is_empty() {
+        output.line("no apps: sudo pipeops-agent apps apply -f FILE --namespace NAME");
+    }
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+    Ok(Exit::Fine)
+}
+
+fn show(args: &Args, output: &mut Output) -> Result<Exit> {
+    let name = args.text("NAME").unwrap_or_default();
+    let value = socket::say(args, &Ask::Test(&path(name, "")), "the app is not shown")?;
+    if args.has("json") {
+        output.json(&value);
+        return Ok(Exit::Fine);
+    }
+    told(&value, output);
+    for object in View::new(&value).list("objects") {
+        output.line(&format!(
+            "  {} {}",
+            printable(object.text("kind")),
+            printable(object.text("name"))
+        ));
+    }
+    Ok(Exit::Fine)
+}
+
+fn history(args: &Args, output: &mut Output) -> Result<Exit> {
+    let name = args.text("NAME").unwrap_or_default();
+    let value = socket::say(
+        args,
+        &Ask::Test(&path(name, "")),
+        "the history is not shown",
+    )?;
+    if args.has("json") {
+        output.json(value.get("revisions").unwrap_or(&Value::Null));
+        return Ok(Exit::Fine);
+    }
+    let rows: Vec<_> = View::new(&value)
+        .list("revisions")
+        .map(|revision| {
+            let number = revision.count("number").unwrap_or(0).to_string();
+            let at = moment(revision.text("at"));
+            let texts = ["verdict", "by", "sentence"].map(|name| printable(revision.text(name)));
+            [vec![number, at], texts.to_vec()].concat()
+        })
+        .collect();
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+    Ok(Exit::Fine)
+}
+
+fn why(args: &Args, output: &mut Output) -> Result<Exit> {
+    let name = args.text("NAME").unwrap_or_default();
+    let value = socket::say(
+        args,
+        &Ask::Test(&path(name, "/why")),
+        "the verdict is not known",
+    )?;
+    if args.has("json") {
+        output.json(&value);
+    } else {
+        told(&value, output);
+    }
+    Ok(exit(verdict(&value)))
+}
+
+/// The verdict of an answer; one that is not known is none.
+pub(super) fn verdict(value: &Value) -> Verdict {
+    Verdict::of(View::new(value).text("verdict")).unwrap_or(Verdict::Waiting)
+}
+
+/// What an answer says about the last change and about what runs.
+pub(super) fn told(value: &Value, output: &mut Output) {
+    let app = View::new(value);
+    let revision = app.count("revision").unwrap_or(0);
+    let word = output.toned(tone(verdict(value)), app.text("verdict"));
+    output.line(&format!(
+        "{} revision {revision} is {word}: {}",
+        printable(app.text("app")),
+        printable(app.text("sentence"))
+    ));
+    for (label, field) in [
+        ("cause", "cause"),
+        ("object", "object"),
+        ("seen", "evidence"),
+        ("fix", "fix"),
+    ] {
+        if let Some(text) = app.maybe(field) {
+            output.line(&format!("  {label}: {}", printable(text)));
+        }
+    }
+    let running = app.at("running");
+    if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
+        output.line(&format!(
+            "revision {runs} runs and is {}: {}",
+            printable(running.text("verdict")),
+            printable(running.text("sentence"))
+        ));
+    }
+}

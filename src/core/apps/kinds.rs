@@ -1,0 +1,106 @@
+//! Kinds that an app may have: where the API has them, and the order in which they are written.
+
+/// A kind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kind {
+    /// Group and version: `apps/v1`.
+    pub api_version: &'static str,
+    /// Kind: `Deployment`.
+    pub name: &'static str,
+    /// Plural in a path: `deployments`.
+    pub plural: &'static str,
+}
+
+const fn kind(api_version: &'static str, name: &'static str, plural: &'static str) -> Kind {
+    Kind {
+        api_version,
+        name,
+        plural,
+    }
+}
+
+/// All kinds, in the order in which they are written: what others read first, what leads to them last.
+const KINDS: [Kind; 14] = [
+    kind("v1", "ServiceAccount", "serviceaccounts"),
+    kind("v1", "Secret", "secrets"),
+    kind("v1", "ConfigMap", "configmaps"),
+    kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    kind("v1", "Service", "services"),
+    kind("batch/v1", "Job", "jobs"),
+    kind("apps/v1", "Deployment", "deployments"),
+    kind("apps/v1", "StatefulSet", "statefulsets"),
+    kind("apps/v1", "DaemonSet", "daemonsets"),
+    kind("batch/v1", "CronJob", "cronjobs"),
+    kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    kind("networking.k8s.io/v1", "Ingress", "ingresses"),
+    kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes"),
+];
+
+/// The kind with this name in this version of the API.
+pub fn kind_of(api_version: &str, name: &str) -> Option<&'static Kind> {
+    KINDS
+        .iter()
+        .find(|kind| kind.name == name && kind.api_version == api_version)
+}
+
+impl Kind {
+    /// Place in the order.
+    pub fn order(&self) -> usize {
+        KINDS
+            .iter()
+            .position(|kind| kind == self)
+            .unwrap_or(KINDS.len())
+    }
+
+    /// Path of an object, or of all where the name is empty.
+    pub fn path(&self, namespace: &str, name: &str) -> String {
+        let root = if self.api_version == "v1" {
+            "/api".to_owned()
+        } else {
+            "/apis".to_owned()
+        };
+        let all = format!(
+            "{root}/{}/namespaces/{namespace}/{}",
+            self.api_version, self.plural
+        );
+        if name.is_empty() {
+            all
+        } else {
+            format!("{all}/{name}")
+        }
+    }
+
+    /// Returns whether objects of this kind hold data, and are never deleted with a version.
+    pub fn is_kept(&self) -> bool {
+        self.name == "PersistentVolumeClaim"
+    }
+}
+
+/// Names that people take for one of ours.
+pub(super) fn advice(api_version: &str, name: &str) -> String {
+    if let Some(known) = KINDS.iter().find(|kind| kind.name == name) {
+        return format!(
+            "apiVersion: {} is the one that apps deploys, not {api_version:?}",
+            known.api_version
+        );
+    }
+    match name {
+        "Namespace" => "create it first: kubectl create namespace NAME".to_owned(),
+        "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" => {
+            "rights are given by the cluster's owner: kubectl apply".to_owned()
+        }
+        "HelmChart" | "CustomResourceDefinition" => {
+            "it is the business of the cluster's owner: kubectl apply".to_owned()
+        }
+        "Pod" | "ReplicaSet" => {
+            "deploy it as a Deployment: a Pod alone is not started again".to_owned()
+        }
+        _ => format!("apply it with kubectl; apps deploys {}", names()),
+    }
+}
+
+fn names() -> String {
+    let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+    names.join(", ")
+}

@@ -1,0 +1,335 @@
+//! Manifests: YAML or JSON read into objects, each judged before anything is asked of the cluster.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{
+    super::yaml,
+    OBJECTS_MAX,
+    kinds::{Kind, advice, kind_of},
+};
+
+/// One object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Its kind.
+    pub kind: &'static Kind,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The object as it is sent, with its namespace.
+    pub object: Value,
+}
+
+impl Manifest {
+    /// `Deployment shop/web`.
+    pub fn in_words(&self) -> String {
+        format!("{} {}/{}", self.kind.name, self.namespace, self.name)
+    }
+
+    /// Path in the API.
+    pub fn path(&self) -> String {
+        self.kind.path(&self.namespace, &self.name)
+    }
+}
+
+/// Reason why manifests are refused.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Problem {
+    /// Object, or place in the file.
+    pub what: String,
+    /// Reason.
+    pub why: String,
+    /// Action for a person.
+    pub fix: String,
+}
+
+fn problem(what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) -> Problem {
+    Problem {
+        what: what.into(),
+        why: why.into(),
+        fix: fix.into(),
+    }
+}
+
+/// Reads manifests and puts them in the order in which they are written. Objects without a namespace get the one that was asked for;
+/// `None`: the one of the others.
+///
+/// # Errors
+/// The first object that is refused, and why.
+pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Problem> {
+    let mut objects = Vec::new();
+    for (number, document) in (1_usize..).zip(documents(text)) {
+        let value = yaml::parse_manifest(&document).map_err(|why| {
+            problem(
+                format!("document {number} cannot be read"),
+                why,
+                "kubectl apply --dry-run=client -f FILE shows the same place",
+            )
+        })?;
+        take(value, &mut objects)?;
+    }
+    if objects.is_empty() {
+        return Err(problem(
+            "there is nothing to deploy",
+            "the manifests hold no object",
+            "to remove an app: pipeops-agent apps remove NAME",
+        ));
+    }
+    if objects.len() > OBJECTS_MAX {
+        return Err(problem(
+            format!("{} objects", objects.len()),
+            format!("an app has {OBJECTS_MAX} at most"),
+            "deploy it as several apps",
+        ));
+    }
+    let namespace = common_namespace(&objects, namespace)?;
+    let mut seen = BTreeSet::new();
+    let mut manifests = Vec::new();
+    for object in objects {
+        let manifest = judged(object, &namespace)?;
+        if !seen.insert((manifest.kind.name, manifest.name.clone())) {
+            return Err(problem(
+                manifest.in_words(),
+                "it is there twice",
+                "remove one of them",
+            ));
+        }
+        manifests.push(manifest);
+    }
+    manifests.sort_by(|one, other| {
+        (one.kind.order(), &one.name).cmp(&(other.kind.order(), &other.name))
+    });
+    Ok(manifests)
+}
+
+/// The documents of a file: parted by lines of three dashes.
+fn documents(text: &str) -> impl Iterator<Item = String> + use<'_> {
+    let mut documents = vec![String::new()];
+    for line in text.lines() {
+        if line == "---" || line.starts_with("--- ") {
+            documents.push(String::new());
+        } else if let Some(last) = documents.last_mut() {
+            last.push_str(line);
+            last.push('\n');
+        }
+    }
+    let is_blank = |document: &String| {
+        document.lines().all(|line| {
+            let line = line.trim();
+            line.is_empty() || line.starts_with('#')
+        })
+    };
+    documents
+        .into_iter()
+        .filter(move |document| !is_blank(document))
+}
+
+/// Takes an object in, or the items of a list.
+fn take(value: Value, objects: &mut Vec<Value>) -> Result<(), Problem> {
+    match value {
+        Value::Null => Ok(()),
+        Value::Object(mut fields) if fields.get("kind").and_then(Value::as_str) == Some("List") => {
+            let items = fields.remove("items");
+            for item in items
+                .as_ref()
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+            {
+                take(item.clone(), objects)?;
+            }
+            Ok(())
+        }
+        Value::Object(fields) => {
+            objects.push(Value::Object(fields));
+            Ok(())
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Err(problem(
+            "a document of the manifests",
+            "it is no object",
+            "each document needs apiVersion, kind and metadata",
+        )),
+    }
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default()
+}
+
+/// One namespace for the whole app.
+fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String, Problem> {
+    let named: BTreeSet<&str> = objects
+        .iter()
+        .map(|object| text(object, "/metadata/namespace"))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let mut all: BTreeSet<&str> = named.clone();
+    all.extend(asked);
+    let mut every = all.iter();
+    match (every.next(), every.next()) {
+        (Some(one), None) => Ok((*one).to_owned()),
+        (None, _) => Err(problem(
+            "no namespace is named",
+            "neither the command line nor the manifests say where the app belongs",
+            "add --namespace NAME",
+        )),
+        (Some(one), Some(other)) => Err(problem(
+            "more than one namespace",
+            format!("an app lies in one namespace, and both {one} and {other} are named"),
+            "deploy it as several apps, one for each namespace",
+        )),
+    }
+}
+
+fn judged(mut object: Value, namespace: &str) -> Result<Manifest, Problem> {
+    let (api_version, kind) = (
+        text(&object, "/apiVersion").to_owned(),
+        text(&object, "/kind").to_owned(),
+    );
+    let name = text(&object, "/metadata/name").to_owned();
+    let shown = format!("{kind} {name}");
+    if kind.is_empty() || name.is_empty() || api_version.is_empty() {
+        return Err(problem(
+            format!("an object of kind {kind:?} with the name {name:?}"),
+            "apiVersion, kind or metadata.name is missing",
+            "generateName is not possible: an app has to find its objects again",
+        ));
+    }
+    let Some(kind) = kind_of(&api_version, &kind) else {
+        return Err(problem(
+            shown,
+            format!("apps deploys no {kind} of {api_version}"),
+            advice(&api_version, &kind),
+        ));
+    };
+    if !is_object_name(&name) {
+        return Err(problem(
+            shown,
+            "its name is none of Kubernetes",
+            "names have small letters, digits, dashes and dots",
+        ));
+    }
+    if kind.name == "Secret" && text(&object, "/type") == "kubernetes.io/service-account-token" {
+        return Err(problem(
+            shown,
+            "it asks for a token of an account that never ends",
+            "mount a projected token in place of it",
+        ));
+    }
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    if let Some(metadata) = metadata {
+        metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
+        // What the API server sets is nobody's to send.
+        for field in [
+            "uid",
+            "resourceVersion",
+            "managedFields",
+            "creationTimestamp",
+            "generation",
+            "ownerReferences",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        // The note of kubectl holds the whole object again, values included.
+        let annotations = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut);
+        annotations.map(|all: &mut Map<String, Value>| {
+            all.remove("kubectl.kubernetes.io/last-applied-configuration")
+        });
+    }
+    object.as_object_mut().map(|fields| fields.remove("status"));
+    Ok(Manifest {
+        kind,
+        namespace: namespace.to_owned(),
+        name,
+        object,
+    })
+}
+
+fn is_object_name(name: &str) -> bool {
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    name.len() <= 253 && name.bytes().all(is_plain) && !name.starts_with(['-', '.'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEB: &str =
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 1}\n";
+    const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, namespace: shop, uid: x}\ndata: {a: b}\n";
+
+    fn refused(text: &str, namespace: Option<&str>) -> Problem {
+        parse(text, namespace).unwrap_err()
+    }
+
+    #[test]
+    fn what_others_read_is_written_first_and_all_lies_in_one_namespace() {
+        let text = format!("# head\n---\n{WEB}---\n{MAP}---\n# nothing\n");
+        let all = parse(&text, None).unwrap();
+        let words: Vec<_> = all.iter().map(Manifest::in_words).collect();
+        assert_eq!(words, ["ConfigMap shop/web", "Deployment shop/web"]);
+        assert_eq!(
+            all[1].path(),
+            "/apis/apps/v1/namespaces/shop/deployments/web"
+        );
+        assert_eq!(all[1].object["metadata"]["namespace"], "shop");
+        assert!(all[0].object["metadata"].get("uid").is_none());
+        let list = r#"{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}]}"#;
+        assert_eq!(parse(list, Some("x")).unwrap()[0].in_words(), "Service x/a");
+    }
+
+    #[test]
+    fn what_is_refused_says_what_to_do() {
+        assert_eq!(refused("", None).what, "there is nothing to deploy");
+        assert_eq!(refused(WEB, None).fix, "add --namespace NAME");
+        assert_eq!(refused(MAP, Some("other")).what, "more than one namespace");
+        assert_eq!(
+            refused(&format!("{WEB}---\n{WEB}"), Some("a")).why,
+            "it is there twice"
+        );
+        assert_eq!(refused("a: [", Some("a")).what, "document 1 cannot be read");
+        for (api_version, kind, fix) in [
+            (
+                "v1",
+                "Namespace",
+                "create it first: kubectl create namespace NAME",
+            ),
+            (
+                "rbac.authorization.k8s.io/v1",
+                "ClusterRoleBinding",
+                "rights are given by the cluster's owner: kubectl apply",
+            ),
+            (
+                "extensions/v1beta1",
+                "Deployment",
+                "apiVersion: apps/v1 is the one that apps deploys, not \"extensions/v1beta1\"",
+            ),
+            (
+                "helm.cattle.io/v1",
+                "HelmChart",
+                "it is the business of the cluster's owner: kubectl apply",
+            ),
+        ] {
+            let text = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n");
+            assert_eq!(refused(&text, Some("a")).fix, fix);
+        }
+        let token = "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/service-account-token\nmetadata: {name: a}\n";
+        assert_eq!(
+            refused(token, Some("a")).fix,
+            "mount a projected token in place of it"
+        );
+        let path = "apiVersion: v1\nkind: Secret\nmetadata: {name: ../x}\n";
+        assert_eq!(
+            refused(path, Some("a")).why,
+            "its name is none of Kubernetes"
+        );
+    }
+}

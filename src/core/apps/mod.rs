@@ -1,0 +1,36 @@
+//! Apps: manifests that are read and judged, the inventory of what is ours, and what a change has to do.
+//!
+//! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by their place.
+
+mod kinds;
+mod manifests;
+mod record;
+
+pub use kinds::{Kind, kind_of};
+pub use manifests::{Manifest, Problem, parse};
+pub use record::{App, Entry, Outcome, Revision};
+
+/// Objects of one app.
+pub const OBJECTS_MAX: usize = 1_000;
+
+/// The field manager of all writes.
+pub const MANAGER: &str = "pipeops-apps";
+
+/// Annotation with the id of the change that wrote an object. It tells ours from others where a power cut came between the write and
+/// the note of its UID; the id is random, so nobody can have written it before.
+pub const CHANGE: &str = "pipeops.io/change";
+
+/// Returns whether a name can be that of an app: a DNS label of 40 letters at most, because Secrets are named by it.
+pub fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=40).contains(&name.len())
+        && name.bytes().all(is_plain)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// Reason why nothing is deployed into a namespace, whoever asks.
+pub fn refused_namespace(namespace: &str, own: &str) -> Option<String> {
+    (namespace.starts_with("kube-") || namespace == own)
+        .then(|| format!("{namespace} belongs to the cluster or to the agent"))
+}

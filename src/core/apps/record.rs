@@ -1,0 +1,251 @@
+//! Record of an app: its inventory, its revisions, and which of them runs.
+
+use super::{super::time::Wall, kinds::kind_of, manifests::Manifest};
+
+/// Revisions that are remembered; the last good one stays beyond that.
+const REVISIONS_MAX: usize = 10;
+
+/// An object of the inventory.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Entry {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID; empty while it is about to be written for the first time.
+    pub uid: String,
+}
+
+impl Entry {
+    /// The object that this manifest is about.
+    pub fn of(manifest: &Manifest) -> Self {
+        Self {
+            api_version: manifest.kind.api_version.to_owned(),
+            kind: manifest.kind.name.to_owned(),
+            name: manifest.name.clone(),
+            uid: String::new(),
+        }
+    }
+
+    /// Returns whether both are about the same object.
+    pub fn is(&self, other: &Self) -> bool {
+        (&self.api_version, &self.kind, &self.name)
+            == (&other.api_version, &other.kind, &other.name)
+    }
+
+    /// Path in the API; `None`: a newer version of the agent knows this kind.
+    pub fn path(&self, namespace: &str) -> Option<String> {
+        kind_of(&self.api_version, &self.kind).map(|kind| kind.path(namespace, &self.name))
+    }
+
+    /// True if it holds data and is never deleted with a version.
+    pub fn is_kept(&self) -> bool {
+        kind_of(&self.api_version, &self.kind).is_none_or(super::kinds::Kind::is_kept)
+    }
+}
+
+/// Result of a revision.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Outcome {
+    /// Word of the verdict.
+    pub verdict: String,
+    /// Id of the cause; empty where there is none.
+    pub cause: String,
+    /// Object that showed it.
+    pub object: String,
+    /// One sentence.
+    pub sentence: String,
+    /// Line of the cluster.
+    pub evidence: String,
+    /// Action for a person.
+    pub fix: String,
+    /// Time since when.
+    pub since: Wall,
+}
+
+/// One version of an app.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Revision {
+    /// Number, from 1.
+    pub number: u64,
+    /// Time when it was asked for.
+    pub at: Wall,
+    /// Requester.
+    pub by: String,
+    /// Result; empty while there is none.
+    pub outcome: Outcome,
+}
+
+/// Record of an app.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct App {
+    /// Name.
+    pub name: String,
+    /// Namespace of all its objects.
+    pub namespace: String,
+    /// The revision that was written last: what runs. 0: none.
+    pub running: u64,
+    /// The last good revision. 0: none.
+    pub good: u64,
+    /// Objects that are ours.
+    pub inventory: Vec<Entry>,
+    /// Oldest first.
+    pub revisions: Vec<Revision>,
+}
+
+impl App {
+    /// Number of the next revision.
+    pub fn next(&self) -> u64 {
+        let last = self.revisions.last().map_or(0, |revision| revision.number);
+        last.saturating_add(1)
+    }
+
+    /// The revision with this number.
+    pub fn revision(&self, number: u64) -> Option<&Revision> {
+        self.revisions
+            .iter()
+            .find(|revision| revision.number == number)
+    }
+
+    /// Notes the result of a revision.
+    pub fn conclude(&mut self, number: u64, outcome: Outcome) {
+        let found = self
+            .revisions
+            .iter_mut()
+            .find(|revision| revision.number == number);
+        if let Some(revision) = found {
+            revision.outcome = outcome;
+        }
+    }
+
+    /// UID of an object that is ours; `None`: it is not, `Some("")`: it is about to be written.
+    pub fn uid(&self, entry: &Entry) -> Option<&str> {
+        let found = self.inventory.iter().find(|known| known.is(entry));
+        found.map(|known| known.uid.as_str())
+    }
+
+    /// Takes objects into the inventory that are about to be written.
+    pub fn plan(&mut self, manifests: &[Manifest]) {
+        for manifest in manifests {
+            let entry = Entry::of(manifest);
+            if self.uid(&entry).is_none() {
+                self.inventory.push(entry);
+            }
+        }
+    }
+
+    /// Notes the UID of an object that was written.
+    pub fn own(&mut self, entry: &Entry, uid: &str) {
+        if let Some(known) = self.inventory.iter_mut().find(|known| known.is(entry)) {
+            uid.clone_into(&mut known.uid);
+        }
+    }
+
+    /// Objects that are ours, not among these manifests, and hold no data.
+    pub fn surplus(&self, manifests: &[Manifest]) -> Vec<Entry> {
+        let wanted: Vec<_> = manifests.iter().map(Entry::of).collect();
+        let is_surplus =
+            |known: &&Entry| !known.is_kept() && !wanted.iter().any(|entry| entry.is(known));
+        self.inventory.iter().filter(is_surplus).cloned().collect()
+    }
+
+    /// Returns whether more than half of what is ours would go.
+    pub fn loses_most(&self, manifests: &[Manifest]) -> bool {
+        let surplus = self.surplus(manifests).len();
+        surplus > 1 && surplus.saturating_mul(2) > self.inventory.len()
+    }
+
+    /// Forgets objects that are gone.
+    pub fn forget(&mut self, gone: &[Entry]) {
+        self.inventory
+            .retain(|known| !gone.iter().any(|entry| entry.is(known)));
+    }
+
+    /// Forgets the oldest revisions beyond the quota, and returns their numbers. What runs and what is good stays.
+    pub fn thin(&mut self) -> Vec<u64> {
+        let mut over = self.revisions.len().saturating_sub(REVISIONS_MAX);
+        let (running, good) = (self.running, self.good);
+        let mut gone = Vec::new();
+        self.revisions.retain(|revision| {
+            let goes = over > 0 && revision.number != running && revision.number != good;
+            if goes {
+                over -= 1;
+                gone.push(revision.number);
+            }
+            !goes
+        });
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    fn manifests(names: &[&str]) -> Vec<Manifest> {
+        let documents: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let (kind, name) = name.split_once('/').unwrap();
+                format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n")
+            })
+            .collect();
+        parse(&documents.join("---\n"), Some("shop")).unwrap()
+    }
+
+    #[test]
+    fn what_a_version_no_longer_has_is_surplus_but_data_stays() {
+        let mut app = App::default();
+        app.plan(&manifests(&[
+            "ConfigMap/a",
+            "Service/b",
+            "PersistentVolumeClaim/c",
+            "Secret/d",
+        ]));
+        let next = manifests(&["ConfigMap/a", "Secret/d"]);
+        let surplus = app.surplus(&next);
+        assert_eq!(surplus.len(), 1);
+        assert_eq!(
+            surplus[0].path("shop").unwrap(),
+            "/api/v1/namespaces/shop/services/b"
+        );
+        assert!(!app.loses_most(&next));
+        assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
+        app.forget(&surplus);
+        assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn an_object_is_ours_by_its_uid() {
+        let mut app = App::default();
+        let all = manifests(&["ConfigMap/a"]);
+        let entry = Entry::of(&all[0]);
+        assert_eq!(app.uid(&entry), None);
+        app.plan(&all);
+        assert_eq!(app.uid(&entry), Some(""));
+        app.own(&entry, "u1");
+        app.plan(&all);
+        assert_eq!(app.uid(&entry), Some("u1"));
+    }
+
+    #[test]
+    fn old_revisions_are_forgotten_but_never_the_good_one() {
+        let mut app = App {
+            good: 1,
+            running: 15,
+            ..App::default()
+        };
+        for number in 1..=15 {
+            assert_eq!(app.next(), number);
+            app.revisions.push(Revision {
+                number,
+                ..Revision::default()
+            });
+        }
+        assert_eq!(app.thin(), [2, 3, 4, 5, 6]);
+        assert!(app.revision(1).is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! Records and revisions of apps in the agent's namespace, read and written by the agent itself.
+
+use crate::{
+    core::apps::{App, Manifest},
+    kube::{Client, Detail, Error, query_escaped},
+    wire::apps::{self, LABEL, Stored, packed, read_record, record_name, revision_name, unpacked},
+};
+
+/// Records that are listed.
+const APPS_MAX: usize = 500;
+
+/// The place of the records.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    client: Client,
+    namespace: String,
+}
+
+/// A record with the version that a write must know.
+#[derive(Clone, Debug, Default)]
+pub struct Read {
+    /// The record.
+    pub app: App,
+    version: String,
+}
+
+impl Read {
+    /// The record of an app that is new.
+    pub fn new(app: &str, namespace: &str) -> Self {
+        Self {
+            app: App {
+                name: app.to_owned(),
+                namespace: namespace.to_owned(),
+                ..App::default()
+            },
+            version: String::new(),
+        }
+    }
+}
+
+impl Ledger {
+    /// Records in the agent's namespace.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/api/v1/namespaces/{}/secrets/{name}", self.namespace)
+    }
+
+    fn all(&self) -> String {
+        format!("/api/v1/namespaces/{}/secrets", self.namespace)
+    }
+
+    /// Reads a record; `None`: there is no such app.
+    pub async fn read(&self, app: &str) -> Result<Option<Read>, Error> {
+        match self
+            .client
+            .get::<Stored>(&self.path(&record_name(app)))
+            .await
+        {
+            Ok(stored) => Ok(Some(Read {
+                app: read_record(&stored).map_err(Error::BadRequest)?,
+                version: stored.metadata.resource_version,
+            })),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All apps, in the order of their names.
+    pub async fn list(&self) -> Result<Vec<App>, Error> {
+        let selector = query_escaped(&format!("{}={}", LABEL.0, LABEL.1));
+        let path = format!("{}?labelSelector={selector}", self.all());
+        let mut apps = Vec::new();
+        let each = |stored: Stored| {
+            // Revisions have the same label.
+            if let Ok(app) = read_record(&stored)
+                && apps.len() < APPS_MAX
+            {
+                apps.push(app);
+            }
+        };
+        self.client.list(&path, Detail::Whole, each).await?;
+        apps.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(apps)
+    }
+
+    /// Writes a record. It fails where somebody else wrote it since it was read.
+    pub async fn write(&self, read: &mut Read) -> Result<(), Error> {
+        let secret = apps::record(&read.app, &self.namespace, &read.version);
+        let stored: Stored = if read.version.is_empty() {
+            self.client.create(&self.all(), &secret).await?
+        } else {
+            let path = self.path(&record_name(&read.app.name));
+            self.client.replace(&path, &secret).await?
+        };
+        read.version = stored.metadata.resource_version;
+        Ok(())
+    }
+
+    /// Keeps a revision. To keep the same one twice keeps it once: a number is given once.
+    pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> Result<(), Error> {
+        let secret = packed(app, number, &self.namespace, manifests).map_err(Error::BadRequest)?;
+        match self.client.create::<_, Stored>(&self.all(), &secret).await {
+            Err(error) if error.is_conflict() => Ok(()),
+            kept => kept.map(drop),
+        }
+    }
+
+    /// The manifests of a revision; `None`: it is not kept.
+    pub async fn manifests(&self, app: &str, number: u64) -> Result<Option<Vec<Manifest>>, Error> {
+        match self
+            .client
+            .get::<Stored>(&self.path(&revision_name(app, number)))
+            .await
+        {
+            Ok(stored) => unpacked(&stored).map(Some).map_err(Error::BadRequest),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets a revision.
+    pub async fn drop_revision(&self, app: &str, number: u64) -> Result<(), Error> {
+        self.delete(&revision_name(app, number)).await
+    }
+
+    /// Forgets an app with all its revisions.
+    pub async fn drop_app(&self, app: &App) -> Result<(), Error> {
+        for revision in &app.revisions {
+            self.drop_revision(&app.name, revision.number).await?;
+        }
+        self.delete(&record_name(&app.name)).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), Error> {
+        match self.client.delete(&self.path(name)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Apps: what they say, and root's wishes.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::Local;
+use crate::{
+    dashboard::{Asked, Reply, StatusCode},
+    error::{Error, Retry},
+    tasks::apps::Apps,
+    wire::{
+        apps::{ApplyWish, RollbackWish},
+        json,
+    },
+};
+
+impl Local {
+    fn deployer(&self) -> Result<Rc<Apps>, Reply> {
+        self.apps.clone().ok_or_else(|| {
+            Reply::unavailable(
+                "this agent has no cluster to deploy to",
+                Some("pipeops-agent status shows why"),
+            )
+        })
+    }
+
+    /// Only root changes apps from this machine.
+    fn changer(&self, asked: &Asked) -> Result<Rc<Apps>, Reply> {
+        if asked.caller.is_root() {
+            return self.deployer();
+        }
+        Err(Reply::refusal(
+            StatusCode::FORBIDDEN,
+            "only root deploys apps from this machine",
+            Some("use sudo"),
+        ))
+    }
+
+    pub(super) async fn apps(&self) -> Reply {
+        match self.deployer() {
+            Ok(apps) => said(apps.list().await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn app(&self, asked: &Asked) -> Reply {
+        match self.deployer() {
+            Ok(apps) => said(apps.describe(&asked.id).await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn app_verdict(&self, asked: &Asked) -> Reply {
+        match self.deployer() {
+            Ok(apps) => said(apps.why(&asked.id).await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
+        let apps = match self.changer(asked) {
+            Ok(apps) => apps,
+            Err(reply) => return reply,
+        };
+        // The body may hold Secrets: what cannot be read is not quoted.
+        match json::shape::<ApplyWish>(&asked.body) {
+            Ok(wish) => said(apps.apply(&wish, &asked.caller.in_words()).await),
+            Err(_values) => Reply::bad_request(
+                "the body names no app and no manifests",
+                Some(r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#),
+            ),
+        }
+    }
+
+    pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {
+        let apps = match self.changer(asked) {
+            Ok(apps) => apps,
+            Err(reply) => return reply,
+        };
+        match json::shape::<RollbackWish>(&asked.body) {
+            Ok(wish) => said(
+                apps.rollback(&asked.id, wish.to, &asked.caller.in_words())
+                    .await,
+            ),
+            Err(error) => Reply::bad_request(
+                format!("the body names no revision: {error}"),
+                Some(r#"{"to":3}"#),
+            ),
+        }
+    }
+
+    pub(super) async fn remove_app(&self, asked: &Asked) -> Reply {
+        match self.changer(asked) {
+            Ok(apps) => said(apps.remove(&asked.id, &asked.caller.in_words()).await),
+            Err(reply) => reply,
+        }
+    }
+}
+
+fn said(result: Result<Value, Error>) -> Reply {
+    match result {
+        Ok(value) => Reply::json(&value),
+        Err(error) if error.what.starts_with("there is no app") => {
+            Reply::not_found(error.sentence(), error.fix.as_deref())
+        }
+        Err(error) if error.retry == Retry::Never => {
+            Reply::refusal(StatusCode::CONFLICT, error.sentence(), error.fix.as_deref())
+        }
+        Err(error) => Reply::unavailable(error.sentence(), error.fix.as_deref()),
+    }
+}

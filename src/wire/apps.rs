@@ -1,0 +1,350 @@
+//! Records and revisions of apps, as they lie in Secrets of the agent's namespace.
+//!
+//! Secrets, because a revision holds the values of the Secrets that it deploys; and in that namespace, because the account of the control
+//! plane has no rights there.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+use serde_json::{Value, json};
+
+use super::{
+    json::{self, fields},
+    kube::Metadata,
+};
+use crate::core::{
+    apps::{App, Entry, Manifest, Outcome, Revision, kind_of},
+    time::Wall,
+};
+
+/// Label of our Secrets.
+pub const LABEL: (&str, &str) = ("pipeops.io/app-record", "true");
+/// Field of a Secret that holds the record of an app.
+const RECORD: &str = "record";
+/// Field of a Secret that holds the manifests of a revision.
+const MANIFESTS: &str = "manifests";
+/// The largest packed revision: the API server takes Secrets of 1 MiB.
+pub const PACKED_BYTES_MAX: usize = 700 << 10;
+/// The largest unpacked one: what is packed a thousandfold was not packed by us.
+const UNPACKED_BYTES_MAX: u64 = 16 << 20;
+
+/// A Secret, as far as it is read here.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// Its head, with the resource version that a write must know.
+    pub metadata: Metadata,
+    data: BTreeMap<String, String>,
+}
+fields!(Stored { metadata, data });
+
+/// Name of the Secret with the record of an app.
+pub fn record_name(app: &str) -> String {
+    format!("pipeops-app.{app}")
+}
+
+/// Name of the Secret with a revision.
+pub fn revision_name(app: &str, number: u64) -> String {
+    format!("pipeops-app.{app}.r{number}")
+}
+
+fn secret(name: &str, namespace: &str, version: &str, data: &Value) -> Value {
+    let mut metadata = json!({"name": name, "namespace": namespace, "labels": {LABEL.0: LABEL.1}});
+    if let (false, Value::Object(fields)) = (version.is_empty(), &mut metadata) {
+        fields.insert("resourceVersion".to_owned(), json!(version));
+    }
+    json!({"apiVersion": "v1", "kind": "Secret", "type": "pipeops.io/app", "metadata": metadata, "data": data})
+}
+
+/// The Secret of a record. `version` is the resource version that was read; empty: it is new.
+pub fn record(app: &App, namespace: &str, version: &str) -> Value {
+    let inventory: Vec<_> = app
+        .inventory
+        .iter()
+        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid}))
+        .collect();
+    let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
+    let record = json!({
+        "format": 1,
+        "app": app.name,
+        "namespace": app.namespace,
+        "running": app.running,
+        "good": app.good,
+        "inventory": inventory,
+        "revisions": revisions,
+    });
+    let data = json!({RECORD: STANDARD.encode(record.to_string())});
+    secret(&record_name(&app.name), namespace, version, &data)
+}
+
+fn revision(revision: &Revision) -> Value {
+    let outcome = &revision.outcome;
+    json!({
+        "number": revision.number, "at": revision.at.millis(), "by": revision.by,
+        "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
+        "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
+    })
+}
+
+#[derive(Debug, Default)]
+struct RecordShape {
+    app: String,
+    namespace: String,
+    running: u64,
+    good: u64,
+    inventory: Vec<EntryShape>,
+    revisions: Vec<RevisionShape>,
+}
+fields!(RecordShape {
+    app,
+    namespace,
+    running,
+    good,
+    inventory,
+    revisions
+});
+
+#[derive(Debug, Default)]
+struct EntryShape {
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+fields!(EntryShape {
+    api_version,
+    kind,
+    name,
+    uid
+});
+
+#[derive(Debug, Default)]
+struct RevisionShape {
+    number: u64,
+    at: i64,
+    by: String,
+    verdict: String,
+    cause: String,
+    object: String,
+    sentence: String,
+    evidence: String,
+    fix: String,
+    since: i64,
+}
+fields!(RevisionShape {
+    number,
+    at,
+    by,
+    verdict,
+    cause,
+    object,
+    sentence,
+    evidence,
+    fix,
+    since
+});
+
+fn field(stored: &Stored, name: &str) -> Result<Vec<u8>, String> {
+    let text = stored.data.get(name);
+    let text =
+        text.ok_or_else(|| format!("the Secret {} has no field {name}", stored.metadata.name))?;
+    STANDARD
+        .decode(text)
+        .map_err(|error| format!("the Secret {} is damaged: {error}", stored.metadata.name))
+}
+
+/// Reads the record of an app.
+///
+/// # Errors
+/// The Secret is not one of ours, or damaged.
+pub fn read_record(stored: &Stored) -> Result<App, String> {
+    let record = field(stored, RECORD)?;
+    let shape: RecordShape = json::shape(&record)
+        .map_err(|error| format!("the Secret {} is damaged: {error}", stored.metadata.name))?;
+    if record_name(&shape.app) != stored.metadata.name {
+        return Err(format!(
+            "the Secret {} is about another app",
+            stored.metadata.name
+        ));
+    }
+    let entry = |entry: EntryShape| Entry {
+        api_version: entry.api_version,
+        kind: entry.kind,
+        name: entry.name,
+        uid: entry.uid,
+    };
+    let revision = |found: RevisionShape| Revision {
+        number: found.number,
+        at: Wall::from_millis(found.at),
+        by: found.by,
+        outcome: Outcome {
+            verdict: found.verdict,
+            cause: found.cause,
+            object: found.object,
+            sentence: found.sentence,
+            evidence: found.evidence,
+            fix: found.fix,
+            since: Wall::from_millis(found.since),
+        },
+    };
+    Ok(App {
+        name: shape.app,
+        namespace: shape.namespace,
+        running: shape.running,
+        good: shape.good,
+        inventory: shape.inventory.into_iter().map(entry).collect(),
+        revisions: shape.revisions.into_iter().map(revision).collect(),
+    })
+}
+
+/// The Secret of a revision.
+///
+/// # Errors
+/// The manifests are too large.
+pub fn packed(
+    app: &str,
+    number: u64,
+    namespace: &str,
+    manifests: &[Manifest],
+) -> Result<Value, String> {
+    let objects: Vec<_> = manifests.iter().map(|manifest| &manifest.object).collect();
+    let cannot = |error: std::io::Error| format!("the manifests cannot be packed: {error}");
+    let text = serde_json::to_vec(&objects).map_err(|error| error.to_string())?;
+    let mut deflate = DeflateEncoder::new(Vec::new(), Compression::default());
+    deflate.write_all(&text).map_err(cannot)?;
+    let packed = deflate.finish().map_err(cannot)?;
+    if packed.len() > PACKED_BYTES_MAX {
+        return Err(format!(
+            "the manifests take {} bytes packed, and {PACKED_BYTES_MAX} is the most",
+            packed.len()
+        ));
+    }
+    let data = json!({MANIFESTS: STANDARD.encode(packed)});
+    Ok(secret(&revision_name(app, number), namespace, "", &data))
+}
+
+/// Reads the manifests of a revision, in the order in which they were packed.
+///
+/// # Errors
+/// The Secret is damaged.
+pub fn unpacked(stored: &Stored) -> Result<Vec<Manifest>, String> {
+    let name = &stored.metadata.name;
+    let packed = field(stored, MANIFESTS)?;
+    let mut text = Vec::new();
+    DeflateDecoder::new(packed.as_slice())
+        .take(UNPACKED_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(|error| format!("the Secret {name} is damaged: {error}"))?;
+    let objects: Vec<Value> = serde_json::from_slice(&text)
+        .map_err(|error| format!("the Secret {name} is damaged: {error}"))?;
+    let manifest = |object: Value| {
+        let text = |pointer: &str| {
+            let found = object.pointer(pointer).and_then(Value::as_str);
+            found.unwrap_or_default().to_owned()
+        };
+        let kind = kind_of(&text("/apiVersion"), &text("/kind"));
+        let kind = kind.ok_or_else(|| {
+            format!("the Secret {name} holds a kind that this version does not know")
+        })?;
+        Ok(Manifest {
+            kind,
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name"),
+            object,
+        })
+    };
+    objects.into_iter().map(manifest).collect()
+}
+
+/// Request to deploy an app.
+#[derive(Debug, Default)]
+pub struct ApplyWish {
+    /// Name.
+    pub app: String,
+    /// Namespace; empty: the one of the manifests.
+    pub namespace: String,
+    /// YAML or JSON.
+    pub manifests: String,
+    /// True if more than half of its objects may go.
+    pub prune_most: bool,
+}
+fields!(ApplyWish {
+    app,
+    namespace,
+    manifests,
+    prune_most
+});
+
+/// Request to go back.
+#[derive(Debug, Default)]
+pub struct RollbackWish {
+    /// Revision; 0: the last good one before what runs.
+    pub to: u64,
+}
+fields!(RollbackWish { to });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    fn stored(secret: &Value) -> Stored {
+        json::shape(secret.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_holds_no_values() {
+        let mut app = App {
+            name: "web".to_owned(),
+            namespace: "shop".to_owned(),
+            running: 2,
+            good: 1,
+            ..App::default()
+        };
+        let manifests = parse(
+            "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {p: s3cret}\n",
+            Some("shop"),
+        )
+        .unwrap();
+        app.plan(&manifests);
+        app.own(&Entry::of(&manifests[0]), "u");
+        app.revisions.push(Revision {
+            number: 2,
+            at: Wall::from_millis(5),
+            by: "uid 0".to_owned(),
+            outcome: Outcome {
+                verdict: "bad".to_owned(),
+                cause: "container.oom".to_owned(),
+                since: Wall::from_millis(7),
+                ..Outcome::default()
+            },
+        });
+        let secret = record(&app, "pipeops-system", "77");
+        assert_eq!(secret["metadata"]["resourceVersion"], "77");
+        let text = String::from_utf8(field(&stored(&secret), RECORD).unwrap()).unwrap();
+        assert!(!text.contains("s3cret"));
+        assert_eq!(read_record(&stored(&secret)).unwrap(), app);
+        let mut other = secret;
+        other["metadata"]["name"] = json!("pipeops-app.shop");
+        assert!(
+            read_record(&stored(&other))
+                .unwrap_err()
+                .contains("another app")
+        );
+    }
+
+    #[test]
+    fn a_revision_is_read_back() {
+        let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: b}\n";
+        let manifests = parse(text, Some("shop")).unwrap();
+        let secret = packed("web", 3, "pipeops-system", &manifests).unwrap();
+        assert_eq!(secret["metadata"]["name"], "pipeops-app.web.r3");
+        assert_eq!(unpacked(&stored(&secret)).unwrap(), manifests);
+        let mut damaged = secret;
+        damaged["data"]["manifests"] = json!("AAAA");
+        assert!(unpacked(&stored(&damaged)).unwrap_err().contains("damaged"));
+    }
+}

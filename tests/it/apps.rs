@@ -1,0 +1,344 @@
+//! Apps on the real cluster, by the command line as root: deployed under the account that root lets in, judged, explained, and never
+//! more than what is ours.
+
+use std::{path::Path, time::Duration};
+
+use plane::{Options, Plane};
+use serde_json::{Value, json};
+
+use crate::{
+    accounts::{Accounts, Reach},
+    agent::{Agent, put, until_every},
+    cluster::{Held, calm, kubectl, leave},
+};
+
+/// A value that must be nowhere but in the cluster.
+const SEED: &str = "s3ed-4f1c9e";
+const IMAGE: &str = "pipeops-test.invalid/testpod:1";
+/// On a machine with other things to do.
+const SOON: Duration = Duration::from_secs(60);
+
+struct Bench {
+    agent: Agent,
+    accounts: Accounts,
+    namespace: String,
+    _plane: Plane,
+    _cluster: Held,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        let held = calm()?;
+        let accounts = Accounts::new(Reach::Managed);
+        let namespace = format!("apps-of-{}", accounts.namespace());
+        kubectl(&["create", "namespace", &namespace]);
+        let plane = Plane::start(Options::default()).unwrap();
+        let kubeconfig = accounts.kubeconfig("pipeops-agent");
+        let mut agent = Agent::new(&plane)
+            .with("KUBECONFIG", kubeconfig.display().to_string())
+            .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
+            .with("PIPEOPS_AGENT_GO_STATE_NAMESPACE", accounts.namespace());
+        agent.start();
+        agent.until_linked();
+        Some(Self {
+            agent,
+            accounts,
+            namespace,
+            _plane: plane,
+            _cluster: held,
+        })
+    }
+
+    /// What root does so that apps may be deployed there.
+    fn bind(&self) {
+        let own = self.accounts.namespace();
+        let role = format!("--clusterrole=pipeops-apps-deploy.{own}");
+        let account = format!("--serviceaccount={own}:pipeops-apps");
+        kubectl(&[
+            "-n",
+            &self.namespace,
+            "create",
+            "rolebinding",
+            "pipeops-apps",
+            &role,
+            &account,
+        ]);
+    }
+
+    /// A command of the family: its exit code and everything that it said.
+    fn apps(&self, words: &[&str]) -> (i32, String) {
+        let output = self
+            .agent
+            .command(&[&["apps"], words].concat())
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(said).unwrap(),
+        )
+    }
+
+    fn apply(&self, app: &str, manifests: &str) -> (i32, String) {
+        let file = self.agent.folder().join(format!("{app}.yaml"));
+        put(&file, manifests);
+        let file = file.display().to_string();
+        self.apps(&["apply", "-f", &file, "--namespace", &self.namespace])
+    }
+
+    fn why(&self, app: &str) -> (i32, Value) {
+        let (code, said) = self.apps(&["why", app, "--json"]);
+        (
+            code,
+            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}")),
+        )
+    }
+
+    fn until_verdict(&self, app: &str, verdict: &str) -> (i32, Value) {
+        let what = format!("{app} is {verdict}");
+        until_every(Duration::from_millis(500), &what, SOON, || {
+            let (code, why) = self.why(app);
+            (why["verdict"] == verdict).then_some((code, why))
+        })
+    }
+
+    fn objects(&self, kind: &str) -> String {
+        kubectl(&["-n", &self.namespace, "get", kind, "-o", "name"])
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        leave(&self.namespace);
+    }
+}
+
+fn deployment(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    \
+         metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      \
+         - {{name: web, image: \"{IMAGE}\", imagePullPolicy: Never{more}}}\n"
+    )
+}
+
+fn holds(folder: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(holds(&path, text));
+        } else if let Ok(content) = std::fs::read(&path)
+            && content
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn an_app_is_deployed_where_root_lets_it_and_says_why_it_fails() {
+    let Some(bench) = Bench::new() else { return };
+    let secret = format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: keys}}\nstringData: {{password: {SEED}}}\n"
+    );
+    let broken = deployment("web", ", envFrom: [{configMapRef: {name: absent}}]") + &secret;
+    // Nobody has let the account in: it says so, with the line that does.
+    let (code, said) = bench.apply("web", &broken);
+    assert_eq!(code, 2, "{said}");
+    assert!(
+        said.contains("create rolebinding pipeops-apps --clusterrole=pipeops-apps-deploy."),
+        "{said}"
+    );
+    assert_eq!(
+        bench.apps(&["list"]).1,
+        "no apps: sudo pipeops-agent apps apply -f FILE --namespace NAME\n"
+    );
+    bench.bind();
+    // A Secret that cannot be read is refused without its value.
+    let odd =
+        format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: keys}}\nstringData: [{SEED}]\n");
+    let (code, said) = bench.apply("odd", &odd);
+    assert!(code == 2 && !said.contains(SEED), "{said}");
+    let (code, said) = bench.apply("web", &broken);
+    assert_eq!(code, 0, "{said}");
+    let (code, why) = bench.until_verdict("web", "bad");
+    assert_eq!(
+        (code, &why["cause"]),
+        (1, &json!("config.missing")),
+        "{why:#}"
+    );
+    assert!(
+        why["sentence"]
+            .as_str()
+            .unwrap()
+            .contains("configmap \"absent\" not found"),
+        "{why:#}"
+    );
+    assert_eq!(why["running"]["revision"], 1, "{why:#}");
+    // A failed first deploy stays for inspection.
+    assert!(bench.objects("deployments").contains("deployment.apps/web"));
+    // What is mended is under way, and soaks.
+    let (code, said) = bench.apply("web", &(deployment("web", "") + &secret));
+    assert_eq!(code, 0, "{said}");
+    let (_, why) = bench.until_verdict("web", "soaking");
+    assert_eq!(
+        (&why["revision"], &why["running"]["verdict"]),
+        (&json!(2), &json!("good")),
+        "{why:#}"
+    );
+    // A restart goes on with it.
+    let mut bench = bench;
+    bench.agent.kill();
+    bench.agent.start();
+    bench.agent.until_linked();
+    let (_, why) = bench.until_verdict("web", "soaking");
+    assert_eq!(why["change"]["state"], "under way", "{why:#}");
+    let (code, said) = bench.apps(&["remove", "web"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(bench.objects("deployments,secrets"), "");
+    bench.agent.stop();
+    assert!(!bench.agent.log().contains(SEED));
+    std::fs::remove_file(bench.agent.folder().join("web.yaml")).unwrap();
+    std::fs::remove_file(bench.agent.folder().join("odd.yaml")).unwrap();
+    assert_eq!(holds(bench.agent.folder(), SEED), Vec::<String>::new());
+}
+
+#[test]
+fn what_belongs_to_others_is_never_taken_over() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {owner: them}\n";
+    let file = bench.agent.folder().join("theirs.yaml");
+    // They forge everything that they can write.
+    put(&file, &map.replace("{name: settings}", "{name: settings, labels: {app.kubernetes.io/managed-by: pipeops-apps}, annotations: {pipeops.io/change: app-0}}"));
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "apply",
+        "-f",
+        &file.display().to_string(),
+    ]);
+    let before = kubectl(&[
+        "-n",
+        &bench.namespace,
+        "get",
+        "configmap",
+        "settings",
+        "-o",
+        "json",
+    ]);
+    let ours = map.replace("them", "us") + "---\n" + &map.replace("settings", "other");
+    let (code, said) = bench.apply("shop", &ours);
+    assert_eq!(code, 2, "{said}");
+    assert!(
+        said.contains("exists and does not belong to the app shop"),
+        "{said}"
+    );
+    let after = kubectl(&[
+        "-n",
+        &bench.namespace,
+        "get",
+        "configmap",
+        "settings",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(before, after);
+    assert!(
+        !bench.objects("configmaps").contains("other"),
+        "nothing was written"
+    );
+    accounts_stay_apart(&bench);
+    for namespace in ["kube-system", bench.accounts.namespace()] {
+        let file = bench.agent.folder().join("shop.yaml").display().to_string();
+        let (code, said) = bench.apps(&["apply", "-f", &file, "--namespace", namespace]);
+        assert!(
+            code == 2 && said.contains("belongs to the cluster or to the agent"),
+            "{said}"
+        );
+    }
+}
+
+fn accounts_stay_apart(bench: &Bench) {
+    // The control plane's account reads and writes no record of an app.
+    for verb in ["get", "list", "create", "update", "delete"] {
+        let can = bench.accounts.run(&[
+            "auth",
+            "can-i",
+            verb,
+            "secrets",
+            "-n",
+            bench.accounts.namespace(),
+        ]);
+        assert_eq!(String::from_utf8_lossy(&can.stdout).trim(), "no", "{verb}");
+    }
+    // And the agent's own account writes no workloads.
+    let agents = bench
+        .accounts
+        .kubectl_as(
+            "pipeops-agent",
+            &[
+                "auth",
+                "can-i",
+                "create",
+                "deployments",
+                "-n",
+                &bench.namespace,
+            ],
+        )
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&agents.stdout).trim(), "no");
+}
+
+/// The soak takes a minute each time, so this runs with the recordings: make corpus.
+#[test]
+fn a_version_that_does_not_work_is_rolled_back_by_itself() {
+    if std::env::var_os("PIPEOPS_CORPUS").is_none() {
+        return;
+    }
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let extra = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: only-new}\n";
+    let apply = |manifests: &str| {
+        let file = bench.agent.folder().join("web.yaml");
+        put(&file, manifests);
+        bench.apps(&[
+            "apply",
+            "-f",
+            &file.display().to_string(),
+            "--namespace",
+            &bench.namespace,
+            "--wait",
+        ])
+    };
+    let (code, said) = apply(&deployment("web", ""));
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = apply(&(deployment("web", ", command: [/app/missing]") + extra));
+    assert_eq!(code, 1, "{said}");
+    println!("{said}");
+    assert!(said.contains("rolled back to revision 1"), "{said}");
+    let (code, why) = bench.why("web");
+    assert_eq!(
+        (code, &why["cause"], &why["running"]["verdict"]),
+        (1, &json!("container.start"), &json!("good")),
+        "{why:#}"
+    );
+    assert_eq!(
+        (&why["running"]["revision"], &why["change"]["state"]),
+        (&json!(1), &json!("undone")),
+        "{why:#}"
+    );
+    assert!(
+        !bench.objects("configmaps").contains("only-new"),
+        "what only the bad version had is gone"
+    );
+    let (_, history) = bench.apps(&["history", "web"]);
+    assert!(
+        history.contains("good") && history.contains("bad"),
+        "{history}"
+    );
+}
