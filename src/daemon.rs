@@ -59,7 +59,7 @@ use crate::{
 
 use parts::{FoundCluster, Network};
 use safe_mode::Start;
-use starting::{Starting, Ways};
+use starting::{Listeners, Starting, Ways};
 
 pub mod doctor;
 pub mod keeper;
@@ -192,6 +192,16 @@ async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Op
     })
 }
 
+/// Waits for a signal to stop.
+async fn told_to_stop(signals: &mut Signals, start: &Start) {
+    while signals.next().await == Some(Wish::Reload) {
+        ::log::info!(
+            "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
+        );
+    }
+    start.forget();
+}
+
 async fn live(
     settings: Settings,
     lines: log::Recent,
@@ -220,6 +230,7 @@ async fn live(
         loaded,
         machine,
     } = opened?;
+    let listeners = starting.listeners();
     let Starting {
         executor,
         shared_state,
@@ -231,7 +242,11 @@ async fn live(
     let found = (&loaded, machine);
     let settings = (settings, jobs, mode);
     let agent = Agent::new(settings, executor, shared_state, databases, found);
-    let agent = Rc::new(Agent { lines, ..agent });
+    let agent = Rc::new(Agent {
+        lines,
+        listeners,
+        ..agent
+    });
     let (commands, received) = bounded(COMMANDS_MAX);
     let mut tasks = vec![
         agent.spawn(Rc::clone(&agent).serve()),
@@ -243,15 +258,7 @@ async fn live(
     }
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
-    let told_to_stop = async {
-        while signals.next().await == Some(Wish::Reload) {
-            ::log::info!(
-                "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
-            );
-        }
-        start.forget();
-    };
-    told_to_stop.or(start.watch()).await;
+    told_to_stop(&mut signals, start).or(start.watch()).await;
     agent.notifier.stopping();
     ::log::info!("stopping");
     let again = async {
@@ -319,6 +326,7 @@ struct Agent {
     jobs: Jobs,
     mode: Mode,
     lines: log::Recent,
+    listeners: Rc<Listeners>,
     executor: Rc<LocalExecutor<'static>>,
     shared_state: Rc<SharedState>,
     notifier: Notifier,
@@ -398,6 +406,7 @@ impl Agent {
             jobs,
             mode,
             lines: log::Recent::default(),
+            listeners: Rc::default(),
             executor,
             shared_state,
             store,

@@ -44,6 +44,7 @@ impl Agent {
             }
         };
         let shown = Shown::new(loaded.served.clone());
+        self.listeners.close_port();
         let bind = async || Server::on_network(wanted, shown.clone()).await;
         let server = self.open("dashboard.listen", bind).await;
         let Some(address) = server.address() else {

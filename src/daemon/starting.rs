@@ -1,12 +1,13 @@
 //! The first moments: what is said on the socket and on the port of this machine, and to the service manager, while a disk holds up the start.
 //!
-//! It answers from memory and hands nothing over: whoever watches is told to come again, and finds the whole agent at the same address.
+//! It answers from memory. The socket and the port stay open when the whole agent takes over, so that nobody finds them closed; connections
+//! end, and clients come again.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
 };
@@ -14,6 +15,7 @@ use std::{
 use smol::{
     LocalExecutor, Task, Timer,
     future::{self, FutureExt as _},
+    lock::OnceCell,
 };
 
 use super::VERSION;
@@ -43,6 +45,44 @@ pub(super) struct Starting {
     pub(super) jobs: Jobs,
     /// True once it took longer than [`PATIENCE`].
     is_late: Cell<bool>,
+    listeners: Rc<Listeners>,
+}
+
+/// Socket and port that were opened before the whole agent was there.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    socket: Slot<PathBuf>,
+    port: Slot<SocketAddr>,
+    /// What opens them.
+    tasks: RefCell<Vec<Task<()>>>,
+}
+
+/// A listener by its address; `None` in the cell: it could not be opened.
+type Slot<A> = RefCell<Option<(A, Rc<OnceCell<Option<Server>>>)>>;
+
+impl Listeners {
+    /// Hands over the socket of this path. Any other is closed.
+    pub(super) async fn take_socket(&self, path: &Path) -> Option<Server> {
+        let opened = self.socket.take().filter(|(here, _)| here == path);
+        taken(opened?.1).await
+    }
+
+    /// Hands over the port of this address. Any other is closed.
+    pub(super) async fn take_port(&self, wanted: SocketAddr) -> Option<Server> {
+        let opened = self.port.take().filter(|(here, _)| *here == wanted);
+        taken(opened?.1).await
+    }
+
+    /// Closes the port.
+    pub(super) fn close_port(&self) {
+        self.port.take();
+    }
+}
+
+/// A listener that may still be opened now: two that are opened at a time would take the path from each other.
+async fn taken(opened: Rc<OnceCell<Option<Server>>>) -> Option<Server> {
+    opened.wait().await;
+    Rc::into_inner(opened)?.into_inner().flatten()
 }
 
 /// The ways to the page.
@@ -84,6 +124,11 @@ impl Ways {
 }
 
 impl Starting {
+    /// What this start has opened.
+    pub(super) fn listeners(&self) -> Rc<Listeners> {
+        Rc::clone(&self.listeners)
+    }
+
     pub(super) fn new(
         executor: Rc<LocalExecutor<'static>>,
         shared_state: Rc<SharedState>,
@@ -94,6 +139,7 @@ impl Starting {
             shared_state,
             jobs,
             is_late: Cell::new(false),
+            listeners: Rc::default(),
         }
     }
 
@@ -134,18 +180,19 @@ impl Starting {
         let site = Site::new(answers, ways.anonymous, Rc::new(Hub::new(0)));
         let site = Rc::new(site);
         let on_socket = async {
-            let bind = async || Server::on_socket(&ways.socket, &self.jobs).await;
-            let server = open(bind).await;
-            server
-                .serve(Rc::clone(&self.executor), Rc::clone(&site))
-                .await;
+            let slot = &self.listeners.socket;
+            let bind = || {
+                let (path, jobs) = (ways.socket.clone(), self.jobs.clone());
+                async move { Server::on_socket(&path, &jobs).await }
+            };
+            self.answer((slot, &ways.socket), bind, &site).await;
         };
         let on_port = async {
-            if let Some(port) = ways.port {
-                let server = open(async || Server::on_port(port).await).await;
-                server
-                    .serve(Rc::clone(&self.executor), Rc::clone(&site))
-                    .await;
+            if let Some(port) = &ways.port {
+                let port = *port;
+                let slot = &self.listeners.port;
+                let bind = || Server::on_port(port);
+                self.answer((slot, &port), bind, &site).await;
             }
         };
         // Whoever waits for the start of the service waits for this, and not for the disk.
@@ -158,16 +205,57 @@ impl Starting {
         };
         future::zip(future::zip(on_socket, on_port), told).await;
     }
-}
 
-/// Listens, as soon as that can be. Why it cannot is told by the whole agent, which tries the same.
-async fn open(bind: impl AsyncFn() -> Result<Server>) -> Server {
-    loop {
-        match bind().await {
-            Ok(server) => return server,
-            Err(error) => log::debug!("{}", error.sentence()),
+    /// Listens, as soon as that can be, and answers. Why it cannot is told by the whole agent, which tries the same.
+    #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
+    async fn answer<A: Clone + PartialEq, F>(
+        &self,
+        (slot, address): (&Slot<A>, &A),
+        bind: impl Fn() -> F,
+        site: &Rc<Site>,
+    ) where
+        F: Future<Output = Result<Server>> + 'static,
+    {
+        loop {
+            let opened = {
+                let mut slot = slot.borrow_mut();
+                match &*slot {
+                    Some((here, opened)) if here == address => Rc::clone(opened),
+                    _ => {
+                        let opened = self.opening(bind());
+                        *slot = Some((address.clone(), Rc::clone(&opened)));
+                        opened
+                    }
+                }
+            };
+            if let Some(server) = opened.wait().await {
+                let executor = Rc::clone(&self.executor);
+                server.serve(executor, Rc::clone(site)).await;
+            }
+            slot.take();
+            Timer::after(AGAIN).await;
         }
-        Timer::after(AGAIN).await;
+    }
+
+    /// Opens a listener in a task of its own, so that it comes to its end whatever becomes of this start.
+    fn opening(
+        &self,
+        bind: impl Future<Output = Result<Server>> + 'static,
+    ) -> Rc<OnceCell<Option<Server>>> {
+        let opened = Rc::new(OnceCell::new());
+        let cell = Rc::clone(&opened);
+        let work = async move {
+            let bound = bind.await;
+            if let Err(error) = &bound {
+                log::debug!("{}", error.sentence());
+            }
+            // It is set here only.
+            cell.set(bound.ok()).await.ok();
+        };
+        let mut tasks = self.listeners.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(self.executor.spawn(work));
+        opened
     }
 }
 

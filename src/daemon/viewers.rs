@@ -57,11 +57,11 @@ impl Agent {
 
     async fn serve_socket(&self, site: Rc<Site>) {
         let path = &self.settings.dashboard.socket;
-        let server = self
-            .open("dashboard.socket", async || {
-                Server::on_socket(path, &self.jobs).await
-            })
-            .await;
+        let bind = async || Server::on_socket(path, &self.jobs).await;
+        let server = match self.listeners.take_socket(path).await {
+            Some(server) => server,
+            None => self.open("dashboard.socket", bind).await,
+        };
         server.serve(Rc::clone(&self.executor), site).await;
     }
 
@@ -75,9 +75,11 @@ impl Agent {
 
     /// Serves this machine alone.
     pub(super) async fn serve_here(&self, wanted: SocketAddr, site: Rc<Site>) {
-        let server = self
-            .open("dashboard.listen", async || Server::on_port(wanted).await)
-            .await;
+        let bind = async || Server::on_port(wanted).await;
+        let server = match self.listeners.take_port(wanted).await {
+            Some(server) => server,
+            None => self.open("dashboard.listen", bind).await,
+        };
         if let Some(address) = server.address() {
             let url = format!("http://{address}");
             ::log::info!("dashboard at {url}/, Prometheus metrics at {url}/metrics");

@@ -92,7 +92,7 @@ impl Server {
 
     /// Answers viewers until it is dropped. Connections run on `executor` and end with this future.
     #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
-    pub async fn serve(self, executor: Rc<LocalExecutor<'static>>, site: Rc<Site>) -> Infallible {
+    pub async fn serve(&self, executor: Rc<LocalExecutor<'static>>, site: Rc<Site>) -> Infallible {
         let mut connections = Connections::new(executor, site);
         loop {
             let accepted = self.accept().await;

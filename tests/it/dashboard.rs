@@ -128,7 +128,8 @@ fn with_server<F: Future<Output = ()>>(conversation: impl FnOnce(Rc<Path>, Rc<Se
     let path: Rc<Path> = directory.path().join("run/agent.sock").into();
     let executor = Rc::new(LocalExecutor::new());
     let server = on_socket(&path).unwrap();
-    let serving = server.serve(Rc::clone(&executor), site());
+    let for_server = Rc::clone(&executor);
+    let serving = async move { server.serve(for_server, site()).await };
     let task = executor.spawn(async move { match serving.await {} });
     let serving = Rc::new(Cell::new(Some(task)));
     let conversation = conversation(path, Rc::clone(&serving));
@@ -205,7 +206,8 @@ fn with_port<F: Future<Output = ()>>(conversation: impl FnOnce(SocketAddr) -> F)
     let executor = Rc::new(LocalExecutor::new());
     let port = block_on(Server::on_port("127.0.0.1:0".parse().unwrap())).unwrap();
     let address = port.address().unwrap();
-    let serving = port.serve(Rc::clone(&executor), site());
+    let for_port = Rc::clone(&executor);
+    let serving = async move { port.serve(for_port, site()).await };
     let task = executor.spawn(async move { match serving.await {} });
     block_on(executor.run(async { conversation(address).or(overdue()).await }));
     drop(task);

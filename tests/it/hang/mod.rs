@@ -5,7 +5,7 @@ mod passthrough;
 mod supervised;
 
 use std::{
-    os::unix::net::UnixDatagram,
+    os::unix::{fs::MetadataExt, net::UnixDatagram},
     path::Path,
     time::{Duration, Instant},
 };
@@ -327,8 +327,15 @@ fn start_on_a_hung_disk(directory: &Path) {
     assert!(printed.contains("dmesg"), "{printed}");
     assert_eq!(bench.plane.sessions().len(), 0);
     assert!(bench.is_hung(), "the disk hangs for {:?}", frozen.lasts());
+    let socket = || std::fs::metadata(bench.agent.folder().join("agent.sock")).map(|it| it.ino());
+    let opened = socket().unwrap();
     drop(frozen);
     let (me, took) = timed(|| bench.agent.until("it links", LONG, linked_as));
+    assert_eq!(
+        socket().unwrap(),
+        opened,
+        "the socket was closed in between"
+    );
     println!("figure: from the thaw to the link of a new agent: {took:.1?}");
     assert_eq!(bench.write("before").0, 404);
     bench.agent.kill();
