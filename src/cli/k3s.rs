@@ -61,11 +61,15 @@ static UNINSTALL: Command = Command {
     about: "Remove k3s, and what it made",
     options: &[
         Opt::flag("keep-data", "Keep the data directory and the settings"),
+        Opt::flag(
+            "found",
+            "Remove it although pipeops-agent did not install it",
+        ),
         Opt::flag("yes", "Skip the confirmation").short('y'),
         DRY_RUN,
     ],
     notes: "Lists what goes before it asks. What another disk holds stays, and so does what was there before k3s.\n\
-            It may be repeated, also after an attempt that did not come to its end.",
+            It may be repeated until nothing is left. A k3s that pipeops-agent did not install needs --found.",
     examples: &[
         "sudo pipeops-agent k3s uninstall --dry-run",
         "sudo pipeops-agent k3s uninstall --keep-data",
@@ -148,6 +152,7 @@ fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "uninstall")?;
     let wanted = Uninstall {
         keeps_data: args.has("keep-data"),
+        takes_found: args.has("found"),
         program: program()?,
     };
     let plan = keeper.k3s_uninstall_plan(&wanted)?;

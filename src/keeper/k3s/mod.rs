@@ -71,6 +71,8 @@ pub struct Install {
 pub struct Uninstall {
     /// True if data and settings stay.
     pub keeps_data: bool,
+    /// True if a k3s goes, too, that was not installed by this program.
+    pub takes_found: bool,
     /// Path of this program.
     pub program: String,
 }
@@ -372,6 +374,11 @@ impl Keeper {
             return Err(
                 Error::new("there is no k3s on this machine").fix("nothing needs to be done")
             );
+        }
+        if note.is_none() && !wanted.takes_found {
+            return Err(Error::new("k3s is not removed")
+                .why("pipeops-agent did not install it")
+                .fix("see what would go: sudo pipeops-agent k3s uninstall --found --dry-run; then the same without --dry-run"));
         }
         let links = k3s::LINKS.into_iter().flat_map(|name| {
             ["/usr/local/bin", "/usr/bin"].map(|folder| format!("{folder}/{name}"))

@@ -88,6 +88,7 @@ fn wanted(tree: &Tree) -> Install {
 
 fn removal(keeps_data: bool) -> Uninstall {
     Uninstall {
+        takes_found: false,
         keeps_data,
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
@@ -185,6 +186,28 @@ fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
             .k3s_uninstall(&removal(false), "root")
             .is_err()
     );
+}
+
+#[test]
+fn a_k3s_of_somebody_else_is_removed_only_where_that_is_said() {
+    let tree = good();
+    install(&tree).unwrap();
+    std::fs::remove_file(tree.root().join("var/keeper/k3s.managed")).unwrap();
+    let installed = tree.snapshot();
+    let refused = tree.keeper().k3s_uninstall(&removal(false), "root");
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.sentence().contains("did not install it"),
+        "{refused:?}"
+    );
+    assert!(refused.fix.unwrap().contains("--found --dry-run"));
+    assert_same(&tree.snapshot(), &installed, "refused");
+    let wanted = Uninstall {
+        takes_found: true,
+        ..removal(false)
+    };
+    let done = tree.keeper().k3s_uninstall(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done");
 }
 
 #[test]
