@@ -357,7 +357,9 @@ fn without_the_right_to_end_a_token_none_is_shared_and_the_fix_is_told() {
     let found: serde_json::Value = serde_json::from_str(&printed).unwrap();
     let rules = found["rules"].as_array().unwrap().iter();
     let at = rules
-        .take_while(|rule| rule["resources"][0] != "serviceaccounts")
+        .take_while(|rule| {
+            rule["resources"][0] != "serviceaccounts" || rule["resourceNames"][0] != "pipeops-cp"
+        })
         .count();
     let patch = format!(r#"[{{"op":"replace","path":"/rules/{at}/verbs","value":["get"]}}]"#);
     kubectl(&[&role[..], &["--type=json", "-p", &patch]].concat());
