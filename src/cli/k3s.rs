@@ -112,7 +112,7 @@ fn program() -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// What came of a change, and the exit code for it.
+/// Prints the outcome of a change, and returns the exit code for it.
 fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
     if args.has(JSON.long) {
         output.json(&json!(done));

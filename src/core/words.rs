@@ -1,4 +1,6 @@
-//! Quantities in words for people.
+//! Quantities and bytes as text.
+
+use std::fmt::Write;
 
 /// Bytes in powers of 1000: `4.1 GB`.
 pub fn size(bytes: u64) -> String {
@@ -14,6 +16,15 @@ pub fn size(bytes: u64) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// Bytes as lower-case hexadecimal digits, two a byte: how hashes and ids are written everywhere.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _infallible = write!(text, "{byte:02x}").is_ok();
+        text
+    })
 }
 
 /// Returns whether a letter commands whoever shows it: control characters, and those that change

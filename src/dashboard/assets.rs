@@ -7,7 +7,7 @@ use hyper::{StatusCode, header};
 use ring::digest::{SHA256, digest};
 
 use super::reply::Reply;
-use crate::wire::state;
+use crate::core::words::hex;
 
 /// One file.
 struct Asset {
@@ -53,7 +53,7 @@ fn packed(kind: &'static str, bytes: &'static [u8], cache: &Cache) -> Reply {
     let hash = digest(&SHA256, bytes);
     // Twelve bytes of it: nobody gains by two files of one tag.
     let short = hash.as_ref().get(..12).unwrap_or_default();
-    let tag = format!("\"{}\"", state::hex(short));
+    let tag = format!("\"{}\"", hex(short));
     let is_had = cache.has.as_ref().is_some_and(|had| had.contains(&tag));
     let reply = if is_had {
         Reply::whole(kind, "").with_code(StatusCode::NOT_MODIFIED)

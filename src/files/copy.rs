@@ -10,7 +10,10 @@ use std::{
 use ring::digest::{Context, SHA256};
 
 use super::{PRIVATE, explain, split, sync_directory, unfinished_name};
-use crate::error::{Error, Result};
+use crate::{
+    core::words::hex,
+    error::{Error, Result},
+};
 
 /// Bytes read at a time; progress is told after each.
 const PIECE: usize = 1 << 20;
@@ -112,10 +115,8 @@ fn pass(
         to.write_all(part)?;
         told(bytes);
     }
-    let hash = context.finish();
-    let sha256 = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
     Ok(Sum {
-        sha256: sha256.collect(),
+        sha256: hex(context.finish().as_ref()),
         bytes,
     })
 }

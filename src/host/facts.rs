@@ -14,9 +14,9 @@ use crate::{
     core::{
         identity::Fingerprint,
         rates::{CpuTimes, DiskSpace, Memory},
+        words::hex,
     },
     files,
-    wire::state::hex,
 };
 
 /// More than any of the files here has, on a machine with a thousand cores.

@@ -3,8 +3,8 @@
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
+    core::words,
     error::{Error, Result},
-    wire::state,
 };
 
 /// Random bytes that nobody can guess.
@@ -19,7 +19,7 @@ pub fn bytes<const N: usize>() -> Result<[u8; N]> {
 
 /// `N` random bytes as lower-case hexadecimal digits, two a byte.
 pub fn hex<const N: usize>() -> Result<String> {
-    Ok(state::hex(&bytes::<N>()?))
+    Ok(words::hex(&bytes::<N>()?))
 }
 
 /// A random number for [`crate::core::backoff::Backoff`]. Zero where the kernel has none: then the wait is the shortest one.

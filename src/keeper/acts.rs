@@ -230,12 +230,9 @@ impl Place {
     fn restore(&self, path: &str, before: Option<&Before>, directory: &Path) -> Result<()> {
         let real = self.path(path);
         let Some(before) = before else {
-            let removed = std::fs::remove_file(&real);
-            let synced = removed.and_then(|()| {
-                let parent = real.parent();
-                files::sync_directory(parent.unwrap_or_else(|| Path::new("/")))
-            });
-            return synced.map_err(|error| files::explain(format!("cannot remove {path}"), &error));
+            let removed = std::fs::remove_file(&real).and_then(|()| sync_above(&real));
+            return removed
+                .map_err(|error| files::explain(format!("cannot remove {path}"), &error));
         };
         let copy = directory.join(&before.copy);
         let content = files::read(&copy, 64 * 1024)?;
@@ -249,16 +246,11 @@ impl Place {
 
     fn make(&self, path: &str) -> Result<()> {
         let real = self.path(path);
-        match DirBuilder::new().mode(0o755).create(&real) {
-            Err(error) if !real.is_dir() => {
-                Err(files::explain(format!("cannot make {path}"), &error))
-            }
-            Ok(()) | Err(_) => {
-                let parent = real.parent().unwrap_or_else(|| Path::new("/"));
-                files::sync_directory(parent)
-                    .map_err(|error| files::explain(format!("cannot make {path}"), &error))
-            }
-        }
+        let made = match DirBuilder::new().mode(0o755).create(&real) {
+            Err(error) if !real.is_dir() => Err(error),
+            Ok(()) | Err(_) => sync_above(&real),
+        };
+        made.map_err(|error| files::explain(format!("cannot make {path}"), &error))
     }
 
     /// Writes a value of the kernel: in place, because there is nothing to replace.
@@ -288,8 +280,18 @@ fn was(found: Option<&Found>, before: Option<&Before>) -> bool {
     }
 }
 
-fn changed(path: &str) -> Error {
+pub(super) fn changed(path: &str) -> Error {
     Error::new(format!(
         "{path} was changed by somebody else in the meantime"
     ))
+    .fix(format!("look at it: ls -l {path}"))
+}
+
+/// Makes a name durable that was made or removed. Where its directory is gone, so is the name.
+pub(super) fn sync_above(real: &Path) -> std::io::Result<()> {
+    let parent = real.parent().unwrap_or_else(|| Path::new("/"));
+    match files::sync_directory(parent) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        synced => synced,
+    }
 }

@@ -33,7 +33,7 @@ use crate::{
     host::clock,
     wire::{
         api::{ChangeReport, Undo},
-        keeper::{Done, Inspection, Plan, Record},
+        keeper::{Act, Done, Inspection, Plan, Record},
     },
 };
 
@@ -45,12 +45,12 @@ pub struct Keeper {
     reach: Reach,
 }
 
-/// How much of the machine this process can change.
+/// The part of the machine that this process can change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reach {
     /// All of it.
     Host,
-    /// What the sandbox of its service leaves: no mounts, no other processes.
+    /// The rest that the sandbox of its service leaves: no mounts, no other processes.
     Sandbox,
 }
 
@@ -126,28 +126,27 @@ impl Keeper {
             }
         };
         let acts = repairs::acts(&recipe, &self.place)?;
+        let record = Record {
+            remains: recipe.remains(),
+            ..Record::new(check, who, now(), recipe.does)
+        };
+        self.begin(&journal, record, acts)
+    }
+
+    /// Writes a change down and carries it out.
+    fn begin(&self, journal: &LockedJournal, record: Record, acts: Vec<Act>) -> Result<Done> {
         for act in &acts {
             self.place.check(act)?;
         }
         let mut record = Record {
             number: journal.next_number()?,
-            check: check.to_owned(),
-            who: who.to_owned(),
-            at_ms: now().millis(),
-            remains: recipe.remains(),
-            does: recipe.does,
             acts,
-            steps: Vec::new(),
-            undone_by: None,
-            why: None,
-            outcome: None,
-            is_one_way: false,
-            opposite: None,
+            ..record
         };
         journal.keep_copies(&mut record, &self.place)?;
         journal.write(&record)?;
-        log::info!("{}: {}, for {who}", record.id(), record.does);
-        self.go_on(&journal, record)
+        log::info!("{}: {}, for {}", record.id(), record.does, record.who);
+        self.go_on(journal, record)
     }
 
     /// Takes a change back. What somebody else changed since is left alone, and so is all the rest then.
@@ -379,7 +378,7 @@ fn next(record: &Record) -> Next {
     Next::Forward(at(open.unwrap_or(states.len())))
 }
 
-/// Why a change that is done cannot be undone as others are.
+/// The reason that a change which is done cannot be undone as others are.
 fn no_undo(record: &Record) -> Option<String> {
     let opposite = record.opposite.as_ref();
     let other = opposite.map(|command| format!("it is taken back by: {command}"));

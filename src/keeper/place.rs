@@ -12,10 +12,11 @@ use nix::unistd::geteuid;
 use ring::digest::{SHA256, digest};
 
 use crate::{
+    core::words::hex,
     error::{Error, Result},
     files::{self, Attributes},
     host::exec::{self, Ended, Limits},
-    wire::{keeper::Before, state::hex},
+    wire::keeper::Before,
 };
 
 /// Files of settings are short. What is longer is not what it seems.

@@ -581,18 +581,8 @@ fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acte
     };
     let mut record = Record {
         number: 1,
-        check: check.to_owned(),
-        who: "root".to_owned(),
-        at_ms: 0,
         acts: repairs::acts(&recipe, &keeper.place).unwrap(),
-        does: recipe.does,
-        remains: None,
-        steps: Vec::new(),
-        undone_by: None,
-        why: None,
-        outcome: None,
-        is_one_way: false,
-        opposite: None,
+        ..Record::new(check, "root", Wall::default(), recipe.does)
     };
     journal.keep_copies(&mut record, &keeper.place).unwrap();
     for act in &record.acts[..place] {

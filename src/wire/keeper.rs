@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::json::fields;
-use crate::core::preflight::facts::Fact;
+use crate::core::{preflight::facts::Fact, time::Wall};
 
 /// Default socket of the keeper.
 pub const SOCKET: &str = "/run/pipeops-keeper/keeper.sock";
@@ -256,13 +256,32 @@ pub enum Seen {
 }
 
 impl Record {
+    /// A change without acts that nobody has begun.
+    pub fn new(check: &str, who: &str, at: Wall, does: String) -> Self {
+        Self {
+            number: 0,
+            check: check.to_owned(),
+            who: who.to_owned(),
+            at_ms: at.millis(),
+            does,
+            remains: None,
+            acts: Vec::new(),
+            steps: Vec::new(),
+            undone_by: None,
+            why: None,
+            outcome: None,
+            is_one_way: false,
+            opposite: None,
+        }
+    }
+
     /// Its id, which people type: `limits-inotify-7`.
     pub fn id(&self) -> String {
         format!("{}-{}", self.check.replace('.', "-"), self.number)
     }
 }
 
-/// What a change of k3s would do on this machine, now.
+/// Plan of a change of k3s on this machine, now.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct K3sPlan {
     /// Description of the change.
@@ -293,9 +312,9 @@ pub struct Finding {
 /// A step of a plan, for people.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct PlannedStep {
-    /// What is done.
+    /// The action.
     pub does: String,
-    /// What takes it back; empty: nothing needs to.
+    /// Its undo; empty: it needs none.
     pub undo: String,
 }
 
@@ -327,7 +346,7 @@ pub struct K3sStatus {
     pub node: Option<String>,
     /// True if the node is Ready.
     pub is_ready: bool,
-    /// What keeps it from that.
+    /// The reason that it is not.
     pub why: Option<String>,
     /// Data directory.
     pub data_dir: Option<String>,

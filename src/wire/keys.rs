@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{json, state::hex};
+use super::json;
 use crate::core::{
     authorization::{
         Role,
@@ -12,6 +12,7 @@ use crate::core::{
         },
     },
     time::{Now, Wall},
+    words::hex,
 };
 
 #[derive(Default, Deserialize, Serialize)]

@@ -1,8 +1,6 @@
 //! Identity in its small file: JSON that a person can read, with a checksum that a torn or edited
 //! file fails.
 
-use std::fmt::Write;
-
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,6 +9,7 @@ use super::json::{self, fields};
 use crate::core::{
     identity::{Fingerprint, Identity, LeftBehind},
     time::Wall,
+    words::hex,
 };
 
 /// The format that this program writes. A file of a higher one is not read.
@@ -123,15 +122,6 @@ pub fn read_identity(content: &[u8]) -> Result<Identity, Unreadable> {
 
 fn checksum(text: &str) -> String {
     hex(digest(&SHA256, text.as_bytes()).as_ref())
-}
-
-/// Bytes as lower-case hexadecimal digits, two a byte: how hashes and ids are written everywhere.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _infallible = write!(text, "{byte:02x}").is_ok();
-        text
-    })
 }
 
 #[cfg(test)]

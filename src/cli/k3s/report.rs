@@ -11,7 +11,7 @@ use crate::{
     wire::keeper::{Finding, K3sPlan, K3sStatus},
 };
 
-/// What would be done.
+/// Prints a plan.
 pub(super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
     if args.has(JSON.long) {
         output.json(&json!({ "plan": plan }));
@@ -62,7 +62,7 @@ fn told(word: &str, tone: Tone, finding: &Finding, output: &mut Output) {
     }
 }
 
-/// The state.
+/// Prints the state.
 pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     let (tone, head) = match (status.managed.as_str(), status.is_ready) {
         ("none", _) => (Tone::Faint, "k3s is not installed on this machine"),

@@ -13,7 +13,7 @@ use super::{
     yaml,
 };
 
-/// Where k3s keeps its data unless it is told otherwise.
+/// Default data directory of k3s.
 pub const DATA_DIR: &str = "/var/lib/rancher/k3s";
 /// The program.
 pub const BINARY: &str = "/usr/local/bin/k3s";
@@ -259,7 +259,7 @@ pub fn is_node_name(name: &str) -> bool {
         && name.bytes().last().is_some_and(is_letter)
 }
 
-/// What the doctor found, from the point of view of a k3s that is about to come.
+/// Findings of the doctor, from the point of view of a k3s that is about to come.
 #[derive(Debug, Default)]
 pub struct Findings<'a> {
     /// These hold it up.

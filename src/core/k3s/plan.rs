@@ -67,12 +67,12 @@ pub enum Step {
     Gone {
         /// Path.
         path: String,
-        /// How much of it.
+        /// Part of it.
         extent: Extent,
     },
 }
 
-/// How much of a path goes.
+/// Part of a path that goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Extent {
     /// All that is in it.
@@ -101,10 +101,10 @@ pub struct Staged {
     pub bytes: u64,
 }
 
-/// What an installation consists of.
+/// Parts of an installation.
 #[derive(Clone, Debug)]
 pub struct Install {
-    /// Who starts services.
+    /// Service manager.
     pub init: Init,
     /// The program.
     pub binary: Staged,
@@ -311,10 +311,10 @@ fn gone(path: &str) -> Step {
     }
 }
 
-/// What a removal of k3s consists of.
+/// Parts of a removal of k3s.
 #[derive(Clone, Debug)]
 pub struct Uninstall {
-    /// Who starts services.
+    /// Service manager.
     pub init: Init,
     /// Data directory.
     pub data_dir: String,
@@ -330,7 +330,7 @@ pub struct Uninstall {
     pub links: Vec<String>,
 }
 
-/// What a removal leaves.
+/// The rest that a removal leaves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Keep {
     /// Nothing of k3s.

@@ -2,7 +2,7 @@
 
 use super::setting;
 
-/// Who starts services on the machine.
+/// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Init {
     /// systemd.

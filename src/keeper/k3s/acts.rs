@@ -7,16 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::super::{acts::Certainty, place::Place};
-use crate::{
-    core::words::size,
-    error::{Error, Result},
-    files,
-    wire::keeper::Earlier,
+use super::super::{
+    acts::{Certainty, changed, sync_above},
+    place::Place,
 };
+use crate::{core::words::size, error::Result, files, wire::keeper::Earlier};
 
-/// A k3s program has 70 MB, an archive of its images 200 to 700.
-const COPY_BYTES_MAX: u64 = 8 << 30;
+/// Limit of a copied file: a k3s program has 70 MB, an archive of its images 200 to 700.
+pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;
 /// Bytes after which the progress of a copy is told.
 const TOLD_EVERY: u64 = 64 << 20;
 
@@ -89,20 +87,18 @@ impl Place {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(files::explain(format!("cannot remove {path}"), &error))
             }
-            Ok(()) | Err(_) => sync_above(&real, path),
+            Ok(()) | Err(_) => sync_above(&real)
+                .map_err(|error| files::explain(format!("cannot remove {path}"), &error)),
         }
     }
 
     pub(in super::super) fn link(&self, path: &str, target: &str) -> Result<()> {
         let real = self.path(path);
-        match std::os::unix::fs::symlink(target, &real) {
-            Ok(()) => sync_above(&real, path),
+        let made = match std::os::unix::fs::symlink(target, &real) {
             Err(_) if self.is_link(path, target) => Ok(()),
-            Err(error) => Err(files::explain(
-                format!("cannot make the link {path}"),
-                &error,
-            )),
-        }
+            made => made.and_then(|()| sync_above(&real)),
+        };
+        made.map_err(|error| files::explain(format!("cannot make the link {path}"), &error))
     }
 
     pub(in super::super) fn is_link(&self, path: &str, target: &str) -> bool {
@@ -129,16 +125,11 @@ impl Place {
         if !metadata.is_dir() {
             return self.remove_file(path);
         }
-        let mounts = Self::mount_points();
-        if only_empty || mounts.contains(&real) {
-            if !only_empty {
-                self.empty(&real, metadata.dev(), &mounts)?;
-            }
-            return remove_folder(&real, path);
+        if !only_empty {
+            self.empty(&real, metadata.dev(), &Self::mount_points())?;
         }
-        self.empty(&real, metadata.dev(), &mounts)?;
         remove_folder(&real, path)?;
-        sync_above(&real, path)
+        sync_above(&real).map_err(|error| files::explain(format!("cannot remove {path}"), &error))
     }
 
     fn empty(&self, folder: &Path, device: u64, mounts: &BTreeSet<PathBuf>) -> Result<()> {
@@ -183,7 +174,7 @@ impl Place {
         Ok(())
     }
 
-    /// Where something is mounted, as this process sees it.
+    /// Mount points, as this process sees them.
     fn mount_points() -> BTreeSet<PathBuf> {
         let text = files::read(Path::new("/proc/self/mounts"), 4 << 20).unwrap_or_default();
         let lines = text.split(|byte| *byte == b'\n');
@@ -225,23 +216,6 @@ fn remove_folder(real: &Path, path: &str) -> Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-fn sync_above(real: &Path, path: &str) -> Result<()> {
-    let parent = real.parent().unwrap_or_else(|| Path::new("/"));
-    match files::sync_directory(parent) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(files::explain(format!("cannot change {path}"), &error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-fn changed(path: &str) -> Error {
-    Error::new(format!(
-        "{path} was changed by somebody else in the meantime"
-    ))
-    .fix(format!("look at it: ls -l {path}"))
 }
 
 #[cfg(test)]

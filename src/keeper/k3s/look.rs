@@ -1,4 +1,4 @@
-//! What is there before k3s comes, and while it runs: the doctor's facts, other distributions, sizes, ends of certificates.
+//! State of the machine before k3s comes, and while it runs: the doctor's facts, other distributions, sizes, ends of certificates.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
@@ -76,7 +76,7 @@ impl Place {
         look
     }
 
-    /// What speaks against this version.
+    /// Findings that speak against this version.
     pub(super) fn refuses(
         &self,
         version: Version,
@@ -222,7 +222,7 @@ fn finding(verdict: &Verdict) -> Finding {
     }
 }
 
-/// What is left out for want of memory.
+/// Finding that parts are left out for want of memory.
 pub(super) fn small_memory(memory: u64, drop_in: &DropIn) -> Finding {
     Finding {
         id: "memory.parts".to_owned(),

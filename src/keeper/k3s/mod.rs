@@ -7,6 +7,7 @@ mod ready;
 
 use std::{path::PathBuf, time::Duration};
 
+use self::acts::COPY_BYTES_MAX;
 use super::{Keeper, end, journal::LockedJournal, now, place::Place};
 use crate::{
     core::{
@@ -26,9 +27,6 @@ use crate::{
     },
     wire::keeper::{Act, Done, K3sPlan, K3sStatus, Managed, Record},
 };
-
-/// A program and the archive of its images have less than that.
-const FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// A file to install, and what it must hash to.
 #[derive(Clone, Debug)]
@@ -78,7 +76,7 @@ pub struct Uninstall {
 }
 
 impl Keeper {
-    /// What an installation would do.
+    /// The plan of an installation.
     pub fn k3s_install_plan(&self, wanted: &Install) -> Result<K3sPlan> {
         let journal = self.open()?;
         self.settle(&journal)?;
@@ -106,17 +104,15 @@ impl Keeper {
             });
         }
         let record = Record {
-            check: "k3s.install".to_owned(),
-            does: prepared.does.clone(),
             opposite: Some("sudo pipeops-agent k3s uninstall".to_owned()),
-            ..new_record(who)
+            ..Record::new("k3s.install", who, now(), prepared.does)
         };
-        let done = self.begin(&journal, record, prepared.steps, wanted.within);
+        let done = self.begin_steps(&journal, record, prepared.steps, wanted.within);
         self.unstage();
         done
     }
 
-    /// What a removal would do.
+    /// The plan of a removal.
     pub fn k3s_uninstall_plan(&self, wanted: &Uninstall) -> Result<K3sPlan> {
         let removal = self.removal(wanted)?;
         let is_there = |path: &str| self.place.is_there(path);
@@ -146,12 +142,10 @@ impl Keeper {
         let removal = self.removal(wanted)?;
         let steps = plan::uninstall(&removal, &|path| self.place.is_there(path));
         let record = Record {
-            check: "k3s.uninstall".to_owned(),
-            does: removal_sentence(wanted),
             is_one_way: true,
-            ..new_record(who)
+            ..Record::new("k3s.uninstall", who, now(), removal_sentence(wanted))
         };
-        let done = self.begin(&journal, record, steps, Duration::ZERO)?;
+        let done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
         // What an installation did is no longer in force.
         for mut earlier in journal.records()? {
             if earlier.check.starts_with("k3s.")
@@ -411,7 +405,7 @@ impl Keeper {
             &folder.join(&source.name),
             mode,
             Some(&source.sha256),
-            (FILE_BYTES_MAX, &mut |_| {}),
+            (COPY_BYTES_MAX, &mut |_| {}),
         )?;
         Ok(Staged {
             path: self.own(&format!("{STAGED}/{}", source.name)),
@@ -425,30 +419,19 @@ impl Keeper {
         drop(std::fs::remove_dir_all(self.directory.join(STAGED)));
     }
 
-    /// Writes the change down and carries it out.
-    fn begin(
+    /// Writes a change of these steps down and carries it out.
+    fn begin_steps(
         &self,
         journal: &LockedJournal,
         record: Record,
         steps: Vec<Step>,
         within: Duration,
     ) -> Result<Done> {
-        let mut acts = Vec::new();
-        for step in steps {
-            acts.push(self.place.act_of(step, within)?);
-        }
-        for act in &acts {
-            self.place.check(act)?;
-        }
-        let mut record = Record {
-            number: journal.next_number()?,
-            acts,
-            ..record
-        };
-        journal.keep_copies(&mut record, &self.place)?;
-        journal.write(&record)?;
-        log::info!("{}: {}, for {}", record.id(), record.does, record.who);
-        self.go_on(journal, record)
+        let acts = steps
+            .into_iter()
+            .map(|step| self.place.act_of(step, within));
+        let acts = acts.collect::<Result<Vec<_>>>()?;
+        self.begin(journal, record, acts)
     }
 }
 
@@ -461,24 +444,6 @@ struct Prepared {
     does: String,
     steps: Vec<Step>,
     look: look::Look,
-}
-
-fn new_record(who: &str) -> Record {
-    Record {
-        number: 0,
-        check: String::new(),
-        who: who.to_owned(),
-        at_ms: now().millis(),
-        does: String::new(),
-        remains: None,
-        acts: Vec::new(),
-        steps: Vec::new(),
-        undone_by: None,
-        why: None,
-        outcome: None,
-        is_one_way: false,
-        opposite: None,
-    }
 }
 
 fn note_text(note: &Managed) -> Result<String> {
@@ -588,7 +553,7 @@ impl Place {
         })
     }
 
-    /// Who starts services here.
+    /// The service manager of this machine.
     fn init(&self) -> Result<Init> {
         if self.is_there("/run/systemd/system") {
             return Ok(Init::Systemd);

@@ -18,6 +18,7 @@ use crate::{
             keys::{self, Credentials, Hash, Password},
         },
         time::Now,
+        words::hex,
     },
     dashboard::{self, Asked, COOKIE, COOKIE_TLS, Caller, From, Reply, StatusCode, header},
     error::Result,
@@ -30,7 +31,6 @@ use crate::{
             self, Login, NewToken, PasswordReport, PasswordWish, SessionReport, SessionsEnded,
             TokenWish,
         },
-        state::hex,
     },
 };
 
