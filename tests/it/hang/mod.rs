@@ -10,12 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plane::{Failed, Options, Plane, ProxyRequest};
+use nix::sys::signal::Signal;
+use plane::{Cut, Failed, Options, Plane, ProxyRequest, Sessions};
 
 use self::{disk::Disk, passthrough::Passthrough};
 use crate::{
     access::api::Api,
-    agent::{Agent, SOON, clock, put, until},
+    agent::{Agent, SOON, clock, put, until, until_every},
     store::{CHILD, again, said},
 };
 
@@ -235,55 +236,117 @@ fn goes_on_beside_the_hang(bench: &Bench) {
     assert!(p50 < Duration::from_secs(1), "{p50:?}");
 }
 
-/// Moments of a hang after a write was asked for, in milliseconds: during its call, its row, its sync, and after it.
-const MOMENTS_MS: [u64; 10] = [0, 1, 2, 4, 8, 16, 32, 64, 128, 512];
+/// A moment at which the disk begins to hang: what the agent is asked for, and how many milliseconds after the order to freeze, which takes
+/// some itself.
+struct Moment {
+    what: &'static str,
+    after_ms: u64,
+    /// Returns whether the agent acknowledged it.
+    act: fn(&Bench, name: &str) -> bool,
+}
+
+/// Writes before the hang, as it begins and in it; then everything else that reads or writes a file.
+const MOMENTS: [Moment; 13] = [
+    moment("nothing", 0, |_, _| false),
+    moment("a plain read", 0, |bench, _| {
+        bench.ask("GET", "/version").0 == 200
+    }),
+    moment("a write, 0 ms", 0, acknowledges_write),
+    moment("a write, 4 ms", 4, acknowledges_write),
+    moment("a write, 8 ms", 8, acknowledges_write),
+    moment("a write, 64 ms", 64, acknowledges_write),
+    moment("a stricter level", 8, |bench, _| {
+        bench.agent.cli(&["access", "managed"]).0 == 0
+    }),
+    moment("a looser level", 8, |bench, _| {
+        bench.agent.cli(&["access", "full"]).0 == 0
+    }),
+    moment("a session that begins", 16, |bench, _| {
+        bench.plane.cut(Sessions::All, Cut::Reset);
+        bench.agent.until("it links again", LONG, linked_as);
+        true
+    }),
+    moment("a question about the past", 16, |bench, _| {
+        let answer = bench.agent.get("/api/v1/series");
+        answer.is_some_and(|(code, _)| code == 200)
+    }),
+    moment("a bundle", 16, |bench, _| {
+        bench.agent.cli(&["bundle", "--list"]).0 == 0
+    }),
+    moment("a login", 16, |bench, _| {
+        bench.agent.cli(&["dashboard", "open"]).0 == 0
+    }),
+    moment("the doctor", 16, |bench, _| {
+        // Exit code 1 says that it found something, which it may.
+        bench.agent.cli(&["doctor"]).0 < 2
+    }),
+];
+
+const fn moment(what: &'static str, after_ms: u64, act: fn(&Bench, name: &str) -> bool) -> Moment {
+    Moment {
+        what,
+        after_ms,
+        act,
+    }
+}
+
+fn acknowledges_write(bench: &Bench, name: &str) -> bool {
+    bench.write(name).0 == 404
+}
 
 #[test]
 fn what_was_acknowledged_outlives_a_hang_at_any_moment() {
     const TEST: &str = "hang::what_was_acknowledged_outlives_a_hang_at_any_moment";
     match std::env::var_os(CHILD) {
-        Some(directory) => hang_at_ten_moments(Path::new(&directory)),
+        Some(directory) => hang_at_each_moment(Path::new(&directory)),
         None => drop(in_own_mounts(TEST, disk::what_is_missing())),
     }
 }
 
-fn hang_at_ten_moments(directory: &Path) {
+fn hang_at_each_moment(directory: &Path) {
     // Short ones are over before anybody calls them a hang; `make torture` has them at length.
     let is_long = std::env::var_os("PIPEOPS_TORTURE").is_some();
     let length = Duration::from_millis(if is_long { 15_000 } else { 600 });
     let disk = Disk::new(directory);
     let mut bench = Bench::new(&disk.path().join("state"));
     bench.agent.start();
-    bench.agent.until_linked();
+    let me = bench.agent.until("it links", LONG, linked_as);
     let mut acknowledged = Vec::new();
-    for (number, moment) in MOMENTS_MS.into_iter().enumerate() {
+    for (number, moment) in MOMENTS.iter().enumerate() {
         let name = format!("moment-{number}");
-        let answer = std::thread::scope(|scope| {
-            let call = scope.spawn(|| bench.write(&name));
-            let begun = clock();
-            until("the moment", LONG, || {
-                (clock() - begun >= Duration::from_millis(moment)).then_some(())
+        let is_acknowledged = std::thread::scope(|scope| {
+            let act = scope.spawn(|| {
+                pause(Duration::from_millis(moment.after_ms));
+                (moment.act)(&bench, &name)
             });
-            let frozen = disk.freeze();
-            until("the hang was long enough", LONG, || {
-                assert_eq!(bench.ask("GET", "/version").0, 200);
-                (frozen.lasts() >= length).then_some(())
-            });
-            drop(frozen);
-            call.join().unwrap()
+            hold(&disk, length);
+            act.join().unwrap()
         });
-        if answer.0 == 404 {
+        println!(
+            "figure: a hang during {}: acknowledged: {is_acknowledged}",
+            moment.what
+        );
+        if is_acknowledged && moment.what.starts_with("a write") {
             acknowledged.push(name);
-        } else {
-            assert!(is_long, "{answer:?}");
+        } else if !is_long && moment.what != "nothing" {
+            assert!(is_acknowledged, "{} failed in a short hang", moment.what);
         }
-        until("a write works again", LONG, || {
-            (bench.write("between").0 == 404).then_some(())
-        });
+        works_again(&bench, &me);
     }
     assert!(!acknowledged.is_empty());
+
+    // A stop, and a start, both of which a thaw lets come to their end.
+    bench.agent.signal(Signal::SIGTERM);
+    hold(&disk, length);
+    assert!(bench.agent.wait_end(LONG).success());
+    bench.agent.start();
+    pause(Duration::from_millis(4));
+    hold(&disk, length);
+    works_again(&bench, &me);
+
     bench.agent.kill();
     bench.agent.start();
+    works_again(&bench, &me);
     let (code, rows) = until("the audit answers", LONG, || {
         bench
             .agent
@@ -295,9 +358,34 @@ fn hang_at_ten_moments(directory: &Path) {
     }
     assert!(bench.agent.stop().success());
     println!(
-        "figure: {} writes acknowledged around 10 hangs, none lost",
-        acknowledged.len()
+        "figure: {} writes acknowledged around {} hangs, none lost",
+        acknowledged.len(),
+        MOMENTS.len() + 2
     );
+}
+
+/// Makes the disk hang for so long. The agent may be starting or ending meanwhile.
+fn hold(disk: &Disk, length: Duration) {
+    let frozen = disk.freeze();
+    until("the hang was long enough", LONG, || {
+        (frozen.lasts() >= length).then_some(())
+    });
+}
+
+fn pause(length: Duration) {
+    let begun = clock();
+    until_every(Duration::from_millis(1), "the moment", LONG, || {
+        (clock() - begun >= length).then_some(())
+    });
+}
+
+/// The agent is linked as who it was, and writes are carried out.
+fn works_again(bench: &Bench, me: &serde_json::Value) {
+    assert_eq!(&bench.agent.until("it links", LONG, linked_as), me);
+    assert!(bench.plane.wait_ready(LONG).is_some());
+    until("a write works again", LONG, || {
+        acknowledges_write(bench, "between").then_some(())
+    });
 }
 
 #[test]
@@ -506,7 +594,7 @@ fn a_main_loop_that_stands_still_sends_no_sign_of_life() {
         seen += pings(&bench);
         (seen > 1).then_some(())
     });
-    bench.agent.signal(nix::sys::signal::Signal::SIGSTOP);
+    bench.agent.signal(Signal::SIGSTOP);
     let stopped = clock();
     until("what was on its way has come", SOON, || {
         pings(&bench);
@@ -516,7 +604,7 @@ fn a_main_loop_that_stands_still_sends_no_sign_of_life() {
         (clock() - stopped > Duration::from_millis(2_500)).then_some(())
     });
     assert_eq!(pings(&bench), 0);
-    bench.agent.signal(nix::sys::signal::Signal::SIGCONT);
+    bench.agent.signal(Signal::SIGCONT);
     until("a ping", SOON, || (pings(&bench) > 0).then_some(()));
     assert!(bench.agent.stop().success());
 }
