@@ -36,7 +36,7 @@ const NAME: Argument = Argument {
     help: "Name of the app",
 };
 
-/// Where the agent has its apps.
+/// Path of all apps.
 const PATH: &str = "/api/v1/apps";
 
 /// The path of one app; a name that is none leads nowhere.

@@ -165,18 +165,7 @@ impl Client {
         meant: Patch,
         object: &T,
     ) -> Result<R, Error> {
-        let kind = match meant {
-            Patch::Merge => HeaderValue::from_static("application/merge-patch+json"),
-            // JSON is YAML.
-            Patch::Apply => HeaderValue::from_static("application/apply-patch+yaml"),
-        };
-        self.call(
-            Method::PATCH,
-            path,
-            JSON,
-            Some(encoded(path, object, kind)?),
-        )
-        .await
+        self.patch_as(&Identity::Agent, path, meant, object).await
     }
 
     /// Reads one object as somebody else.
@@ -191,18 +180,22 @@ impl Client {
         self.call_as(identity, Method::GET, path, JSON, None).await
     }
 
-    /// Applies an object on the server's side as somebody else; field manager and options are in the query.
+    /// Patches the object `path` as somebody else.
     ///
     /// # Errors
-    /// As [`Client::get`]; 409 where fields belong to others, or the UID in the object is another one.
-    pub async fn apply_as<T: Serialize, R: Shape + Default>(
+    /// As [`Client::get`]; 409 where fields belong to others, or UID or resource version in the object are other ones.
+    pub async fn patch_as<T: Serialize, R: Shape + Default>(
         &self,
         identity: &Identity,
         path: &str,
+        meant: Patch,
         object: &T,
     ) -> Result<R, Error> {
-        // JSON is YAML.
-        let kind = HeaderValue::from_static("application/apply-patch+yaml");
+        let kind = match meant {
+            Patch::Merge => HeaderValue::from_static("application/merge-patch+json"),
+            // JSON is YAML.
+            Patch::Apply => HeaderValue::from_static("application/apply-patch+yaml"),
+        };
         let content = Some(encoded(path, object, kind)?);
         self.call_as(identity, Method::PATCH, path, JSON, content)
             .await

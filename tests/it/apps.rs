@@ -102,6 +102,19 @@ impl Bench {
         })
     }
 
+    fn get(&self, object: &str, fields: &str) -> String {
+        let fields = format!("jsonpath={fields}");
+        kubectl(&[
+            "-n",
+            &self.namespace,
+            "get",
+            object,
+            "--show-managed-fields",
+            "-o",
+            &fields,
+        ])
+    }
+
     fn objects(&self, kind: &str) -> String {
         kubectl(&["-n", &self.namespace, "get", kind, "-o", "name"])
     }
@@ -221,15 +234,7 @@ fn what_belongs_to_others_is_never_taken_over() {
         "-f",
         &file.display().to_string(),
     ]);
-    let before = kubectl(&[
-        "-n",
-        &bench.namespace,
-        "get",
-        "configmap",
-        "settings",
-        "-o",
-        "json",
-    ]);
+    let before = bench.get("configmap/settings", "{@}");
     let ours = map.replace("them", "us") + "---\n" + &map.replace("settings", "other");
     let (code, said) = bench.apply("shop", &ours);
     assert_eq!(code, 2, "{said}");
@@ -237,16 +242,7 @@ fn what_belongs_to_others_is_never_taken_over() {
         said.contains("exists and does not belong to the app shop"),
         "{said}"
     );
-    let after = kubectl(&[
-        "-n",
-        &bench.namespace,
-        "get",
-        "configmap",
-        "settings",
-        "-o",
-        "json",
-    ]);
-    assert_eq!(before, after);
+    assert_eq!(before, bench.get("configmap/settings", "{@}"));
     assert!(
         !bench.objects("configmaps").contains("other"),
         "nothing was written"
@@ -292,6 +288,79 @@ fn accounts_stay_apart(bench: &Bench) {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&agents.stdout).trim(), "no");
+}
+
+#[test]
+fn a_kill_and_missing_rights_only_delay_a_change() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.bind();
+    let map = |data: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kept, finalizers: [test.example/wait]}}\ndata: {data}\n"
+        )
+    };
+    let (code, said) = bench.apply("web", &(deployment("web", "") + &map("{a: b, old: x}")));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    // A field that the next version no longer has is gone, also of what was created.
+    let (code, said) = bench.apply("web", &(deployment("web", "") + &map("{a: b}")));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    let kept = bench.get(
+        "configmap/kept",
+        "{.data}{.metadata.managedFields[*].operation}",
+    );
+    assert_eq!(kept, r#"{"a":"b"}Apply"#);
+    // Rights that are taken away meanwhile are what is missing, not the API.
+    bench.agent.kill();
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "delete",
+        "rolebinding",
+        "pipeops-apps",
+    ]);
+    bench.agent.start();
+    bench.agent.until_linked();
+    let (_, why) = bench.until_verdict("web", "waiting");
+    assert_eq!(why["cause"], "access.refused", "{why:#}");
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("the account pipeops-apps may not "),
+        "{why:#}"
+    );
+    let fix = why["fix"].as_str().unwrap();
+    assert!(fix.contains("create rolebinding pipeops-apps "), "{why:#}");
+    bench.bind();
+    bench.until_verdict("web", "soaking");
+    // A removal names the finalizer that blocks, outlives a kill, and ends by itself.
+    let (code, said) = bench.apps(&["remove", "web"]);
+    assert!(
+        code == 2 && said.contains("ConfigMap") && said.contains("finalizers: test.example/wait"),
+        "{said}"
+    );
+    bench.agent.kill();
+    bench.agent.start();
+    bench.agent.until_linked();
+    let (_, why) = bench.until_verdict("web", "waiting");
+    assert_eq!(why["cause"], "object.finalizer", "{why:#}");
+    let patch = r#"{"metadata":{"finalizers":null}}"#;
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "patch",
+        "configmap",
+        "kept",
+        "--type=merge",
+        "-p",
+        patch,
+    ]);
+    until_every(Duration::from_millis(500), "it is removed", SOON, || {
+        bench.apps(&["list"]).1.starts_with("no apps").then_some(())
+    });
+    assert_eq!(bench.objects("deployments"), "");
 }
 
 /// The soak takes a minute each time, so this runs with the recordings: make corpus.

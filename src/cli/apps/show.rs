@@ -153,7 +153,7 @@ pub(super) fn verdict(value: &Value) -> Verdict {
     Verdict::of(View::new(value).text("verdict")).unwrap_or(Verdict::Waiting)
 }
 
-/// What an answer says about the last change and about what runs.
+/// Prints the part of an answer about the last change, and that about what runs.
 pub(super) fn told(value: &Value, output: &mut Output) {
     let app = View::new(value);
     let revision = app.count("revision").unwrap_or(0);

@@ -1,5 +1,7 @@
 //! Kinds that an app may have: where the API has them, and the order in which they are written.
 
+use std::collections::BTreeSet;
+
 /// A kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kind {
@@ -37,6 +39,46 @@ const KINDS: [Kind; 14] = [
     kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes"),
 ];
 
+/// Node: read for a verdict, by the agent itself.
+pub const NODE: Kind = kind("v1", "Node", "nodes");
+
+/// Kinds in a namespace that a verdict reads, each where the version has one of the second; always where that is empty.
+const READ: [(Kind, &[&str]); 10] = [
+    (kind("v1", "Pod", "pods"), &[]),
+    (kind("v1", "Event", "events"), &[]),
+    (
+        kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+        &[],
+    ),
+    (
+        kind("apps/v1", "Deployment", "deployments"),
+        &["Deployment"],
+    ),
+    (
+        kind("apps/v1", "ReplicaSet", "replicasets"),
+        &["Deployment"],
+    ),
+    (
+        kind("apps/v1", "StatefulSet", "statefulsets"),
+        &["StatefulSet"],
+    ),
+    (kind("apps/v1", "DaemonSet", "daemonsets"), &["DaemonSet"]),
+    (kind("batch/v1", "Job", "jobs"), &["Job"]),
+    (kind("v1", "Service", "services"), &["Service", "Ingress"]),
+    (
+        kind("networking.k8s.io/v1", "Ingress", "ingresses"),
+        &["Ingress"],
+    ),
+];
+
+/// Kinds that a verdict on objects of these kinds reads, besides [`NODE`].
+pub fn read_for<'a>(kinds: &'a BTreeSet<&str>) -> impl Iterator<Item = &'static Kind> + use<'a> {
+    let is_read = |(_, users): &&(Kind, &[&str])| {
+        users.is_empty() || users.iter().any(|user| kinds.contains(user))
+    };
+    READ.iter().filter(is_read).map(|(kind, _)| kind)
+}
+
 /// The kind with this name in this version of the API.
 pub fn kind_of(api_version: &str, name: &str) -> Option<&'static Kind> {
     KINDS
@@ -53,22 +95,20 @@ impl Kind {
             .unwrap_or(KINDS.len())
     }
 
-    /// Path of an object, or of all where the name is empty.
+    /// Path of an object, or of all where the name is empty. Without a namespace it is that of the whole cluster.
     pub fn path(&self, namespace: &str, name: &str) -> String {
         let root = if self.api_version == "v1" {
-            "/api".to_owned()
+            "/api"
         } else {
-            "/apis".to_owned()
+            "/apis"
         };
-        let all = format!(
-            "{root}/{}/namespaces/{namespace}/{}",
-            self.api_version, self.plural
-        );
-        if name.is_empty() {
-            all
-        } else {
-            format!("{all}/{name}")
+        let mut path = format!("{root}/{}", self.api_version);
+        let steps = [("/namespaces/", namespace), ("/", self.plural), ("/", name)];
+        for (before, step) in steps.iter().filter(|(_, step)| !step.is_empty()) {
+            path.push_str(before);
+            path.push_str(step);
         }
+        path
     }
 
     /// Returns whether objects of this kind hold data, and are never deleted with a version.

@@ -4,10 +4,12 @@
 
 mod kinds;
 mod manifests;
+mod ownership;
 mod record;
 
-pub use kinds::{Kind, kind_of};
+pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
+pub use ownership::{Head, Place, as_applied, denied};
 pub use record::{App, Entry, Outcome, Revision};
 
 /// Objects of one app.

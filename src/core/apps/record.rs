@@ -29,6 +29,11 @@ impl Entry {
         }
     }
 
+    /// `Deployment shop/web`, for the namespace of the app.
+    pub fn in_words(&self, namespace: &str) -> String {
+        format!("{} {namespace}/{}", self.kind, self.name)
+    }
+
     /// Returns whether both are about the same object.
     pub fn is(&self, other: &Self) -> bool {
         (&self.api_version, &self.kind, &self.name)
@@ -120,17 +125,22 @@ impl App {
         }
     }
 
-    /// UID of an object that is ours; `None`: it is not, `Some("")`: it is about to be written.
-    pub fn uid(&self, entry: &Entry) -> Option<&str> {
+    /// UID of an object of the inventory; `Some("")`: it is about to be written for the first time.
+    pub(super) fn planned(&self, entry: &Entry) -> Option<&str> {
         let found = self.inventory.iter().find(|known| known.is(entry));
         found.map(|known| known.uid.as_str())
+    }
+
+    /// UID of an object that was written.
+    pub fn uid(&self, entry: &Entry) -> Option<&str> {
+        self.planned(entry).filter(|uid| !uid.is_empty())
     }
 
     /// Takes objects into the inventory that are about to be written.
     pub fn plan(&mut self, manifests: &[Manifest]) {
         for manifest in manifests {
             let entry = Entry::of(manifest);
-            if self.uid(&entry).is_none() {
+            if self.planned(&entry).is_none() {
                 self.inventory.push(entry);
             }
         }
@@ -164,7 +174,7 @@ impl App {
     }
 
     /// Forgets the oldest revisions beyond the quota, and returns their numbers. What runs and what is good stays.
-    pub fn thin(&mut self) -> Vec<u64> {
+    pub fn prune(&mut self) -> Vec<u64> {
         let mut over = self.revisions.len().saturating_sub(REVISIONS_MAX);
         let (running, good) = (self.running, self.good);
         let mut gone = Vec::new();
@@ -225,7 +235,7 @@ mod tests {
         let entry = Entry::of(&all[0]);
         assert_eq!(app.uid(&entry), None);
         app.plan(&all);
-        assert_eq!(app.uid(&entry), Some(""));
+        assert_eq!((app.planned(&entry), app.uid(&entry)), (Some(""), None));
         app.own(&entry, "u1");
         app.plan(&all);
         assert_eq!(app.uid(&entry), Some("u1"));
@@ -245,7 +255,7 @@ mod tests {
                 ..Revision::default()
             });
         }
-        assert_eq!(app.thin(), [2, 3, 4, 5, 6]);
+        assert_eq!(app.prune(), [2, 3, 4, 5, 6]);
         assert!(app.revision(1).is_some());
     }
 }

@@ -260,7 +260,7 @@ pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
     }
 }
 
-/// What an exit code means, where it means something in general.
+/// Meaning of an exit code, where it has one in general.
 pub(super) const fn exit_code(code: u64) -> &'static str {
     match code {
         0 => "which means success: a service must not end by itself",

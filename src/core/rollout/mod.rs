@@ -119,6 +119,23 @@ pub struct Judgement {
     pub since: Mono,
 }
 
+/// View of the cluster at one moment.
+#[derive(Clone, Copy, Debug)]
+pub enum Sight<'a> {
+    /// Everything that a verdict reads.
+    Seen(&'a Observation),
+    /// The API server refuses to show it.
+    Refused(&'a Finding),
+    /// The API server does not answer.
+    Blind,
+}
+
+impl<'a> From<Option<&'a Observation>> for Sight<'a> {
+    fn from(seen: Option<&'a Observation>) -> Self {
+        seen.map_or(Self::Blind, Self::Seen)
+    }
+}
+
 /// A rollout being judged.
 #[derive(Clone, Debug)]
 pub struct Rollout {
@@ -160,16 +177,19 @@ impl Rollout {
         }
     }
 
-    /// Judges what is seen now; `None` if the cluster cannot be seen.
-    pub fn observe(&mut self, seen: Option<&Observation>, now: Mono) -> Judgement {
+    /// Judges what is seen now.
+    pub fn observe(&mut self, sight: Sight<'_>, now: Mono) -> Judgement {
         if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
             return last.clone();
         }
-        let (verdict, sentence, finding) = match seen {
-            None => self.blind(now),
-            Some(seen) => {
+        let (verdict, sentence, finding) = match sight {
+            Sight::Seen(seen) => {
                 self.sees_again(now);
                 self.judge(look(&self.scope, seen), now)
+            }
+            Sight::Refused(_) | Sight::Blind => {
+                self.blind_since.get_or_insert(now);
+                unseen(sight)
             }
         };
         let since = match &self.last {
@@ -189,12 +209,6 @@ impl Rollout {
         };
         self.last = Some(judgement.clone());
         judgement
-    }
-
-    fn blind(&mut self, now: Mono) -> (Verdict, String, Option<Finding>) {
-        self.blind_since.get_or_insert(now);
-        let sentence = "the Kubernetes API does not answer; deadlines stop until it does";
-        (Verdict::Blind, sentence.to_owned(), None)
     }
 
     /// Deadlines, holds and the soak begin again: nobody knows what happened meanwhile.
@@ -326,11 +340,25 @@ impl Rollout {
     }
 }
 
+/// Verdict on a cluster that cannot be seen.
+fn unseen(sight: Sight<'_>) -> (Verdict, String, Option<Finding>) {
+    match sight {
+        Sight::Refused(found) => (
+            Verdict::Waiting,
+            found.sentence.clone(),
+            Some(found.clone()),
+        ),
+        Sight::Blind | Sight::Seen(_) => {
+            let sentence = "the Kubernetes API does not answer; deadlines stop until it does";
+            (Verdict::Blind, sentence.to_owned(), None)
+        }
+    }
+}
+
 /// Judges what runs, without a change in progress: there is neither a soak nor a deadline.
-pub fn standing(scope: &Scope, seen: Option<&Observation>) -> (Verdict, String, Option<Finding>) {
-    let Some(seen) = seen else {
-        let sentence = "the Kubernetes API does not answer".to_owned();
-        return (Verdict::Blind, sentence, None);
+pub fn standing(scope: &Scope, sight: Sight<'_>) -> (Verdict, String, Option<Finding>) {
+    let Sight::Seen(seen) = sight else {
+        return unseen(sight);
     };
     let look = look(scope, seen);
     if look.is_complete {
@@ -376,7 +404,7 @@ pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mon
         let until = rest.peek().map_or(*from, |(next, _)| *next);
         let mut now = *from;
         loop {
-            note(now, rollout.observe(seen.as_ref(), now));
+            note(now, rollout.observe(seen.as_ref().into(), now));
             now = now.after(LOOK_EVERY);
             if now >= until {
                 break;

@@ -11,6 +11,8 @@ use super::{
 
 /// Restarts of a container after which it is in a loop.
 const LOOP: u64 = 3;
+/// Action for a probe that fails.
+const PROBE_FIX: &str = "correct path, port or timings of the probe, or what the program answers";
 
 /// Restarts of all containers of a Pod.
 pub(super) fn restarts(pod: &Object) -> u64 {
@@ -283,14 +285,7 @@ fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Op
     let reason = text(status, "/state/waiting/reason");
     let message = text(status, "/state/waiting/message");
     let found = |cause, sentence: String, evidence: String, fix: &str| {
-        Some(Finding {
-            cause,
-            object: pod.in_words(),
-            sentence,
-            evidence,
-            fix: fix.to_owned(),
-            is_definite: true,
-        })
+        Some(definite(pod, cause, (sentence, evidence, fix)))
     };
     match reason {
         "ErrImagePull"
@@ -331,6 +326,22 @@ fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Op
     }
 }
 
+/// A finding for which waiting is pointless: its sentence, its evidence, its fix.
+fn definite(
+    object: &Object,
+    cause: Cause,
+    (sentence, evidence, fix): (String, String, &str),
+) -> Finding {
+    Finding {
+        cause,
+        object: object.in_words(),
+        sentence,
+        evidence,
+        fix: fix.to_owned(),
+        is_definite: true,
+    }
+}
+
 fn missing_config(message: &str) -> String {
     let message = message.trim_start_matches('[').trim_end_matches(']');
     message.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -338,14 +349,8 @@ fn missing_config(message: &str) -> String {
 
 fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
     let (cause, because, fix) = start(message);
-    Finding {
-        cause,
-        object: pod.in_words(),
-        sentence: format!("container {name} cannot be started: {because}"),
-        evidence: evidence("", message),
-        fix: fix.to_owned(),
-        is_definite: true,
-    }
+    let sentence = format!("container {name} cannot be started: {because}");
+    definite(pod, cause, (sentence, evidence("", message), fix))
 }
 
 fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
@@ -366,14 +371,7 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
     let cause = pull(message);
     let (because, fix) = image_words(cause);
     let sentence = because.replace("IMAGE", image);
-    Finding {
-        cause,
-        object: pod.in_words(),
-        sentence,
-        evidence: evidence("", message),
-        fix: fix.to_owned(),
-        is_definite: true,
-    }
+    definite(pod, cause, (sentence, evidence("", message), fix))
 }
 
 /// Sentence and fix of a pull that fails.
@@ -451,7 +449,7 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
             format!(
                 "container {name} is restarted again and again because its {which} probe fails"
             ),
-            "correct path, port or timings of the probe, or what the program answers",
+            PROBE_FIX,
         )
     } else {
         let (cause, kind) = match part {
@@ -475,13 +473,9 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
         ),
     };
     Some(Finding {
-        cause,
-        object: pod.in_words(),
-        sentence,
-        evidence,
-        fix: fix.to_owned(),
         // Killed once for its memory it will be killed again.
         is_definite: count >= if is_oom { 1 } else { LOOP },
+        ..definite(pod, cause, (sentence, evidence, fix))
     })
 }
 
@@ -536,14 +530,12 @@ fn not_ready(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Op
         Some("Liveness") => (Cause::ProbeLiveness, "liveness"),
         Some(_) | None => (Cause::ProbeReadiness, "readiness"),
     };
+    let sentence = format!("container {name} runs, but its {which} probe fails");
+    let evidence = evidence("Unhealthy", event.text("/message"));
     Some(Finding {
-        cause,
-        object: pod.in_words(),
-        sentence: format!("container {name} runs, but its {which} probe fails"),
-        evidence: evidence("Unhealthy", event.text("/message")),
-        fix: "correct path, port or timings of the probe, or what the program answers".to_owned(),
         // It may need its time: the deadline decides.
         is_definite: false,
+        ..definite(pod, cause, (sentence, evidence, PROBE_FIX))
     })
 }
 
@@ -579,12 +571,8 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
         ),
     };
     Some(Finding {
-        cause,
-        object,
-        sentence,
-        evidence: evidence(reason, message),
-        fix: fix.to_owned(),
         is_definite: cause == Cause::ConfigMissing,
+        ..definite(pod, cause, (sentence, evidence(reason, message), fix))
     })
 }
 
@@ -626,14 +614,8 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
             "kubectl describe pvc; kubectl get pv",
         )
     };
-    vec![Finding {
-        cause,
-        object,
-        sentence,
-        evidence: evidence(event.text("/reason"), message),
-        fix: fix.to_owned(),
-        is_definite: true,
-    }]
+    let evidence = evidence(event.text("/reason"), message);
+    vec![definite(claim, cause, (sentence, evidence, fix))]
 }
 
 /// Ports that the containers of a Pod name.

@@ -73,7 +73,7 @@ fn pulling(message: &str) -> Observation {
 
 fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<Verdict> {
     let judge = |(time, seen): &(u64, Option<Observation>)| {
-        rollout.observe(seen.as_ref(), at(*time)).verdict
+        rollout.observe(seen.as_ref().into(), at(*time)).verdict
     };
     times.iter().map(judge).collect()
 }
@@ -103,7 +103,7 @@ fn flapping_is_never_good_and_bad_at_the_deadline() {
         } else {
             starting()
         };
-        last = rollout.observe(Some(&seen), at(second)).verdict;
+        last = rollout.observe(Sight::Seen(&seen), at(second)).verdict;
         assert_ne!(last, Good);
     }
     assert_eq!(last, Verdict::Bad);
@@ -130,19 +130,22 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
     let mut rollout = rollout();
     let missing =
         pulling("rpc error: code = NotFound desc = failed to resolve reference: not found");
-    let first = rollout.observe(Some(&missing), at(0));
+    let first = rollout.observe(Sight::Seen(&missing), at(0));
     assert_eq!(
         (first.verdict, first.finding.unwrap().cause),
         (Progressing, Cause::ImageNotFound)
     );
-    assert_eq!(rollout.observe(Some(&missing), at(59)).verdict, Progressing);
     assert_eq!(
-        rollout.observe(Some(&missing), at(60)).verdict,
+        rollout.observe(Sight::Seen(&missing), at(59)).verdict,
+        Progressing
+    );
+    assert_eq!(
+        rollout.observe(Sight::Seen(&missing), at(60)).verdict,
         Verdict::Bad
     );
     // It stays so, whatever comes later.
     assert_eq!(
-        rollout.observe(Some(&ready()), at(61)).verdict,
+        rollout.observe(Sight::Seen(&ready()), at(61)).verdict,
         Verdict::Bad
     );
 }
@@ -153,7 +156,7 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
     let away = pulling("failed to do request: dial tcp 192.0.2.1:443: i/o timeout");
     for second in 0..3600 {
         assert_eq!(
-            rollout.observe(Some(&away), at(second)).verdict,
+            rollout.observe(Sight::Seen(&away), at(second)).verdict,
             Verdict::Waiting
         );
     }
@@ -164,19 +167,22 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
 #[test]
 fn a_blind_hour_does_not_count_against_the_deadline() {
     let mut rollout = rollout();
-    rollout.observe(Some(&starting()), at(0));
+    rollout.observe(Sight::Seen(&starting()), at(0));
     for second in 1..3600 {
-        assert_eq!(rollout.observe(None, at(second)).verdict, Verdict::Blind);
+        assert_eq!(
+            rollout.observe(Sight::Blind, at(second)).verdict,
+            Verdict::Blind
+        );
     }
     assert_eq!(
-        rollout.observe(Some(&starting()), at(3600)).verdict,
+        rollout.observe(Sight::Seen(&starting()), at(3600)).verdict,
         Progressing
     );
     assert_eq!(
-        rollout.observe(Some(&starting()), at(4199)).verdict,
+        rollout.observe(Sight::Seen(&starting()), at(4199)).verdict,
         Progressing
     );
-    let late = rollout.observe(Some(&starting()), at(4200));
+    let late = rollout.observe(Sight::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (Verdict::Bad, Cause::Deadline)
@@ -202,10 +208,10 @@ fn three_restarts_are_a_loop_and_two_are_not() {
     };
     let mut rollout = rollout();
     assert_eq!(
-        rollout.observe(Some(&with_last(2)), at(0)).verdict,
+        rollout.observe(Sight::Seen(&with_last(2)), at(0)).verdict,
         Progressing
     );
-    let bad = rollout.observe(Some(&with_last(3)), at(1));
+    let bad = rollout.observe(Sight::Seen(&with_last(3)), at(1));
     assert_eq!(bad.verdict, Verdict::Bad);
     assert_eq!(
         bad.sentence,
@@ -216,7 +222,7 @@ fn three_restarts_are_a_loop_and_two_are_not() {
 #[test]
 fn a_version_whose_controller_has_not_seen_it_waits() {
     let mut rollout = rollout();
-    let first = rollout.observe(Some(&Observation::default()), at(0));
+    let first = rollout.observe(Sight::Seen(&Observation::default()), at(0));
     assert_eq!(first.verdict, Verdict::Waiting);
     assert_eq!(first.sentence, "Deployment shop/web is not there yet");
 }
@@ -234,4 +240,30 @@ fn ids_are_unique_and_never_change_their_form() {
     for verdict in Verdict::ALL {
         assert_eq!(Verdict::of(verdict.as_str()), Some(verdict));
     }
+}
+
+#[test]
+fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
+    let mut rollout = rollout();
+    rollout.observe(Sight::Seen(&ready()), at(0));
+    let refused = Finding {
+        cause: Cause::AccessRefused,
+        object: String::new(),
+        sentence: "the account pipeops-apps may not list pods".to_owned(),
+        evidence: String::new(),
+        fix: "let it in".to_owned(),
+        is_definite: false,
+    };
+    for second in 1..3600 {
+        let judged = rollout.observe(Sight::Refused(&refused), at(second));
+        assert_eq!(judged.verdict, Verdict::Waiting);
+        assert_eq!(judged.finding.as_ref(), Some(&refused));
+    }
+    let scope = &rollout.scope;
+    let (verdict, sentence, _) = standing(scope, Sight::Refused(&refused));
+    assert_eq!((verdict, sentence), (Verdict::Waiting, refused.sentence));
+    assert_eq!(
+        rollout.observe(Sight::Seen(&ready()), at(3600)).verdict,
+        Soaking
+    );
 }

@@ -14,25 +14,31 @@ use super::{
 use crate::{
     core::{
         apps::{App, Entry, Manifest, Outcome as Concluded},
+        backoff::Backoff,
         journal::{Change, ChangeLock, Next, Outcome, Step, StepState},
         rollout::{
-            DEADLINE, Finding, Judgement, LOOK_EVERY, Observation, Rollout, SOAK, Scope, Verdict,
-            stuck,
+            Cause, DEADLINE, Finding, Judgement, LOOK_EVERY, Observation, Rollout, SOAK, Scope,
+            Sight, Verdict, stuck,
         },
+        time::{Mono, Now},
     },
     error::{Error, Result, Retry},
 };
 
 /// Kind of our changes in the journal.
 pub(super) const KIND: &str = "app";
-/// Pause before a call is repeated that found no API server.
-const AGAIN: Duration = Duration::from_secs(3);
+/// Pauses before a call is repeated that found no API server, or no rights.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Time for an old Job to be gone.
 const JOB_GONE_WITHIN: Duration = Duration::from_secs(60);
 /// Steps of a change.
 const WRITE: u32 = 0;
 const JUDGE: u32 = 1;
 const PRUNE: u32 = 2;
+/// Steps of a removal.
+const DELETE: u32 = 0;
+const FORGET: u32 = 1;
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,19 +47,32 @@ pub(super) enum Verb {
     Apply,
     /// An earlier one.
     Rollback,
+    /// None any more.
+    Remove,
 }
 
 impl Verb {
+    const ALL: [Self; 3] = [Self::Apply, Self::Rollback, Self::Remove];
+
     /// Word on disk and in the API.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Apply => "apply",
             Self::Rollback => "rollback",
+            Self::Remove => "remove",
+        }
+    }
+
+    /// Sentence for the time until there is a verdict.
+    pub(super) fn beginning(self, revision: u64) -> String {
+        match self {
+            Self::Apply | Self::Rollback => format!("revision {revision} is being written"),
+            Self::Remove => "it is being removed".to_owned(),
         }
     }
 }
 
-/// What a change is about: names and numbers, no values.
+/// Subject of a change: names and numbers, no values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Plan {
     pub(super) app: String,
@@ -78,9 +97,7 @@ impl Plan {
         let verb = body.get("verb").and_then(Value::as_str)?;
         Some(Self {
             app: body.get("app").and_then(Value::as_str)?.to_owned(),
-            verb: [Verb::Apply, Verb::Rollback]
-                .into_iter()
-                .find(|known| known.as_str() == verb)?,
+            verb: Verb::ALL.into_iter().find(|known| known.as_str() == verb)?,
             revision: number("revision")?,
             before: number("before")?,
             back_to: number("back_to")?,
@@ -95,7 +112,7 @@ pub(super) struct Work {
     pub(super) plan: Plan,
 }
 
-/// What is written, and what not.
+/// A version, with what of it is written.
 struct Version {
     manifests: Vec<Manifest>,
     /// The version before, where it is known.
@@ -123,6 +140,7 @@ impl Work {
             Next::Over => return,
             Next::AllUndone => Ok((Outcome::Undone, "it was taken back".to_owned())),
             Next::Undo(_) => self.go_back("it did not work").await,
+            Next::Forward(step) if self.plan.verb == Verb::Remove => self.remove(step).await,
             Next::Forward(step) => self.go_forward(step).await,
         };
         let (outcome, why) = ended.unwrap_or_else(|error| (Outcome::Failed, error.sentence()));
@@ -284,8 +302,79 @@ impl Work {
         })
     }
 
-    /// Writes a version, object by object. The inventory knows each one before.
+    /// Deletes everything that is ours but claims, then the record. It goes on for as long as a finalizer keeps something.
+    async fn remove(&self, step: u32) -> Result<(Outcome, String)> {
+        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
+        let read = self
+            .patiently(async || ledger.read(app).await.map_err(of_api))
+            .await?;
+        let removed = (Outcome::Done, "it is removed".to_owned());
+        // A power cut came between the last act and its note.
+        let Some(read) = read else {
+            return Ok(removed);
+        };
+        if step == DELETE {
+            self.intend(DELETE, "delete").await?;
+            self.apps.may_stop(app, true);
+            self.delete_all(&read.app).await?;
+            self.apps.may_stop(app, false);
+            self.done(DELETE).await?;
+        }
+        self.intend(FORGET, "forget").await?;
+        self.patiently(async || ledger.drop_app(&read.app).await.map_err(of_api))
+            .await?;
+        self.apps.forget(app);
+        self.done(FORGET).await?;
+        Ok(removed)
+    }
+
+    async fn delete_all(&self, app: &App) -> Result<()> {
+        let cluster = self.cluster();
+        let goes = || app.inventory.iter().filter(|entry| !entry.is_kept());
+        // What leads to others goes before them.
+        for entry in goes().rev() {
+            self.patiently(async || cluster.delete(app, entry).await)
+                .await?;
+        }
+        let mut backoff = Backoff::new(AGAIN / 4, AGAIN_MAX);
+        for entry in goes() {
+            while let Some(left) = self
+                .patiently(async || cluster.remains(app, entry).await)
+                .await?
+            {
+                let finding = Finding {
+                    cause: Cause::Finalizer,
+                    object: entry.in_words(&app.namespace),
+                    sentence: format!("{left} is still there"),
+                    evidence: String::new(),
+                    fix: "its controller has to end it; removing goes on by itself".to_owned(),
+                    is_definite: false,
+                };
+                self.apps
+                    .show(&app.name, &waiting(finding, self.apps.now()));
+                Timer::after(backoff.next(fastrand::u16(..))).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a version, for as long as the account is not let in. Until then another change may take its place: what was written is kept.
     async fn write(&self, version: &Version, number: u64) -> Result<()> {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        loop {
+            match self.write_all(version, number).await {
+                Err(error) if error.retry == Retry::Later => {
+                    self.apps.may_stop(&self.plan.app, true);
+                    self.waits(&error, &mut backoff).await;
+                    self.apps.may_stop(&self.plan.app, false);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Writes a version, object by object. The inventory knows each one before.
+    async fn write_all(&self, version: &Version, number: u64) -> Result<()> {
         let mut read = self.record().await?;
         read.app.plan(&version.manifests);
         read.app.running = number;
@@ -322,13 +411,12 @@ impl Work {
         manifest: &Manifest,
     ) -> Result<()> {
         let entry = Entry::of(manifest);
-        let is_there = app.uid(&entry).is_some_and(|uid| !uid.is_empty());
-        if manifest.kind.name == "Job" && is_there {
+        if manifest.kind.name == "Job" && app.uid(&entry).is_some() {
             self.remove_job(cluster, app, &entry).await?;
         }
         let shown = &*app;
-        let (uid, _) = self
-            .patiently(async || cluster.apply(shown, manifest).await)
+        let uid = self
+            .while_silent(async || cluster.write(shown, manifest).await)
             .await?;
         app.own(&entry, &uid);
         Ok(())
@@ -338,10 +426,10 @@ impl Work {
     async fn remove_job(&self, cluster: &Cluster<'_>, app: &mut App, entry: &Entry) -> Result<()> {
         let deadline = self.apps.now().mono.after(JOB_GONE_WITHIN);
         let shown = &*app;
-        self.patiently(async || cluster.delete(shown, entry).await)
+        self.while_silent(async || cluster.delete(shown, entry).await)
             .await?;
         while let Some(left) = self
-            .patiently(async || cluster.remains(shown, entry).await)
+            .while_silent(async || cluster.remains(shown, entry).await)
             .await?
         {
             if self.apps.now().mono >= deadline {
@@ -366,20 +454,21 @@ impl Work {
         let scope = scope(&judged);
         let cluster = self.cluster();
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
-        self.apps.judges(&self.plan.app, true);
+        self.apps.may_stop(&self.plan.app, true);
         let judged = loop {
             let seen = cluster.observe(&read.app.namespace, &scope.targets).await;
             if let (Ok(seen), true) = (&seen, version.is_back) {
                 self.unstick(&cluster, &scope, seen).await;
             }
-            let judgement = rollout.observe(seen.ok().as_ref(), self.apps.now().mono);
+            let seen = seen.map_err(|error| refused(&error));
+            let judgement = rollout.observe(sight(&seen), self.apps.now().mono);
             self.apps.show(&self.plan.app, &judgement);
             if judgement.verdict.is_final() {
                 break judgement;
             }
             Timer::after(LOOK_EVERY).await;
         };
-        self.apps.judges(&self.plan.app, false);
+        self.apps.may_stop(&self.plan.app, false);
         Ok(judged)
     }
 
@@ -404,13 +493,16 @@ impl Work {
         let mut read = self.record().await?;
         let surplus = read.app.surplus(&version.manifests);
         let cluster = self.cluster();
+        // An object that is deleted and still known is found to be gone by the next change.
+        self.apps.may_stop(&self.plan.app, true);
         for entry in &surplus {
             let app = &read.app;
             self.patiently(async || cluster.delete(app, entry).await)
                 .await?;
         }
+        self.apps.may_stop(&self.plan.app, false);
         read.app.forget(&surplus);
-        let gone = read.app.thin();
+        let gone = read.app.prune();
         self.keep(&mut read).await?;
         let ledger = self.apps.ledger();
         for number in gone {
@@ -447,31 +539,47 @@ impl Work {
     }
 
     async fn keep(&self, read: &mut Read) -> Result<()> {
-        loop {
-            match self.apps.ledger().write(read).await.map_err(of_api) {
-                Ok(()) => break,
-                Err(error) if error.retry == Retry::Never => return Err(error),
-                Err(error) => self.waits(&error).await,
-            }
-        }
+        let ledger = self.apps.ledger();
+        self.patiently(async || ledger.write(read).await.map_err(of_api))
+            .await?;
         self.apps.remember(&read.app);
         Ok(())
     }
 
+    /// Repeats a call for as long as the API server is away, or a right is missing.
+    async fn patiently<T>(&self, call: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+        self.until(|error| error.retry == Retry::Never, call).await
+    }
+
     /// Repeats a call for as long as the API server is away.
-    async fn patiently<T>(&self, call: impl AsyncFn() -> Result<T>) -> Result<T> {
+    async fn while_silent<T>(&self, call: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+        self.until(|error| error.retry != Retry::Soon, call).await
+    }
+
+    async fn until<T>(
+        &self,
+        is_over: fn(&Error) -> bool,
+        mut call: impl AsyncFnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
         loop {
             match call().await {
-                Err(error) if error.retry != Retry::Never => self.waits(&error).await,
+                Err(error) if !is_over(&error) => self.waits(&error, &mut backoff).await,
                 done => return done,
             }
         }
     }
 
-    async fn waits(&self, error: &Error) {
+    async fn waits(&self, error: &Error, backoff: &mut Backoff) {
         log::debug!("app {}: {}", self.plan.app, error.sentence());
-        self.apps.blind(&self.plan.app, error);
-        Timer::after(AGAIN).await;
+        match refused(error) {
+            Some(finding) => {
+                let judgement = waiting(finding, self.apps.now());
+                self.apps.show(&self.plan.app, &judgement);
+            }
+            None => self.apps.blind(&self.plan.app, error),
+        }
+        Timer::after(backoff.next(fastrand::u16(..))).await;
     }
 
     async fn intend(&self, position: u32, name: &str) -> Result<()> {
@@ -527,7 +635,15 @@ enum IsGood {
 pub(super) fn of_api(error: crate::kube::Error) -> Error {
     use crate::kube::Error as Api;
     let retry = match &error {
-        Api::Refused { status, .. } if !matches!(status, 401 | 429 | 500..=599) => Retry::Never,
+        Api::Refused {
+            status: 401 | 403, ..
+        } => {
+            return Error::new("the agent may not read and write the records of its apps")
+                .why(error.to_string())
+                .fix("pipeops-agent rbac | kubectl apply -f -")
+                .retry(Retry::Later);
+        }
+        Api::Refused { status, .. } if !matches!(status, 429 | 500..=599) => Retry::Never,
         Api::BadRequest(_) | Api::TooLarge { .. } | Api::Undecodable { .. } => Retry::Never,
         Api::Refused { .. }
         | Api::Unconfigured(_)
@@ -541,10 +657,40 @@ pub(super) fn of_api(error: crate::kube::Error) -> Error {
         .retry(retry)
 }
 
+/// The finding of an error that ends as soon as somebody gives the rights that are missing; `None`: it is another one.
+pub(super) fn refused(error: &Error) -> Option<Finding> {
+    (error.retry == Retry::Later).then(|| Finding {
+        cause: Cause::AccessRefused,
+        object: String::new(),
+        sentence: error.what.clone(),
+        evidence: error.why.join(": "),
+        fix: error.fix.clone().unwrap_or_default(),
+        is_definite: false,
+    })
+}
+
+/// The view of the cluster that a look gave: an observation, a refusal, or nothing.
+pub(super) const fn sight(seen: &std::result::Result<Observation, Option<Finding>>) -> Sight<'_> {
+    match seen {
+        Ok(seen) => Sight::Seen(seen),
+        Err(Some(found)) => Sight::Refused(found),
+        Err(None) => Sight::Blind,
+    }
+}
+
+fn waiting(finding: Finding, now: Now) -> Judgement {
+    Judgement {
+        verdict: Verdict::Waiting,
+        sentence: finding.sentence.clone(),
+        finding: Some(finding),
+        since: now.mono,
+    }
+}
+
 /// The judgement on a version that the API server refuses.
 fn refusal(error: &Error) -> Judgement {
     let finding = Finding {
-        cause: crate::core::rollout::Cause::Admission,
+        cause: Cause::Admission,
         object: error.what.trim_end_matches(" is not deployed").to_owned(),
         sentence: error.sentence(),
         evidence: error.why.join(": "),
@@ -555,12 +701,12 @@ fn refusal(error: &Error) -> Judgement {
         verdict: Verdict::Bad,
         sentence: finding.sentence.clone(),
         finding: Some(finding),
-        since: crate::core::time::Mono::default(),
+        since: Mono::default(),
     }
 }
 
 /// A judgement as it is kept with its revision.
-pub(super) fn concluded(judged: &Judgement, now: crate::core::time::Now) -> Concluded {
+pub(super) fn concluded(judged: &Judgement, now: Now) -> Concluded {
     let found = judged.finding.as_ref();
     Concluded {
         verdict: judged.verdict.as_str().to_owned(),

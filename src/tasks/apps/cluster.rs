@@ -1,19 +1,25 @@
-//! What an app does to the cluster, object by object, as the account that deploys: compare, try, write, delete. Ours only.
+//! Cluster as an app may change it, object by object, as the account that deploys: compare, try, write, delete. Ours only.
+//!
+//! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody has to let the account in first;
+//! `Never`, it refuses this.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use super::{account::Account, observe::observe};
 use crate::{
     core::{
-        apps::{App, CHANGE, Entry, MANAGER, Manifest},
+        apps::{App, CHANGE, Entry, Head, MANAGER, Manifest, Place, as_applied, denied},
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
-    kube::{Client, Error as Refusal, Identity},
+    kube::{Client, Error as Refusal, Identity, Patch, rbac::APPS_ACCOUNT},
     wire::json::fields,
 };
+
+/// Tries to note a new object as applied, while its controllers change it as well.
+const NOTES_MAX: usize = 8;
 
 /// Head of an object, as far as it says whose it is.
 #[derive(Debug, Default)]
@@ -25,16 +31,42 @@ fields!(Found { metadata });
 #[derive(Debug, Default)]
 struct FoundMetadata {
     uid: String,
-    generation: u64,
+    resource_version: String,
     annotations: BTreeMap<String, String>,
     finalizers: Vec<String>,
+    managed_fields: Vec<Value>,
 }
 fields!(FoundMetadata {
     uid,
-    generation,
+    resource_version: "resourceVersion",
     annotations,
-    finalizers
+    finalizers,
+    managed_fields: "managedFields"
 });
+
+impl Found {
+    fn head(&self) -> Head<'_> {
+        let change = self.metadata.annotations.get(CHANGE);
+        Head {
+            uid: &self.metadata.uid,
+            change: change.map(String::as_str).unwrap_or_default(),
+        }
+    }
+}
+
+/// Failure of a call under the account.
+enum Failed {
+    /// There is no token.
+    Token(Error),
+    /// The API server refuses the call, or does not answer.
+    Call(Refusal),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Token(error)
+    }
+}
 
 /// The cluster, as one account may change it.
 #[derive(Debug)]
@@ -60,42 +92,41 @@ pub fn key(manifest: &Manifest) -> Key {
 }
 
 impl Cluster<'_> {
-    async fn identity(&self) -> Result<Identity, Error> {
-        self.account.identity().await.map_err(|why| {
-            let (why, fix) = why.split_once("; fix: ").unwrap_or((&why, ""));
-            Error::new("the account that deploys apps cannot be used")
-                .why(why)
-                .fix(fix)
-                .retry(Retry::Later)
-        })
+    /// Makes a call as the account; once more with a new token where this one is not accepted.
+    async fn call<T>(
+        &self,
+        call: impl AsyncFn(&Identity) -> Result<T, Refusal>,
+    ) -> Result<T, Failed> {
+        let first = call(&self.account.identity().await?).await;
+        if !matches!(first, Err(Refusal::Refused { status: 401, .. })) {
+            return first.map_err(Failed::Call);
+        }
+        self.account.refused();
+        let second = call(&self.account.identity().await?).await;
+        second.map_err(Failed::Call)
     }
 
-    /// Refuses objects that exist and are not ours, before anything is written.
-    pub async fn only_ours(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
-        let identity = self.identity().await?;
+    async fn find(&self, path: &str) -> Result<Option<Found>, Failed> {
+        let found = self
+            .call(async |identity| self.client.get_as::<Found>(identity, path).await)
+            .await;
+        match found {
+            Err(Failed::Call(error)) if error.is_not_found() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Refuses objects that exist and are not ours, before anything is written. Objects of ours that somebody deleted are forgotten, so
+    /// that they are created again.
+    pub async fn only_ours(&self, app: &mut App, manifests: &[Manifest]) -> Result<(), Error> {
         for manifest in manifests {
-            let found = self
-                .client
-                .get_as::<Found>(&identity, &manifest.path())
-                .await;
-            let found = match found {
-                Err(error) if error.is_not_found() => continue,
-                found => found.map_err(|error| self.explained(manifest, &error))?,
-            };
-            let uid = app.uid(&Entry::of(manifest));
-            let is_ours = match uid {
-                Some("") => {
-                    found.metadata.annotations.get(CHANGE).map(String::as_str) == Some(self.change)
-                }
-                Some(uid) => uid == found.metadata.uid,
-                None => false,
-            };
-            if !is_ours {
-                let object = manifest.in_words();
-                return Err(Error::new(format!("{object} is not deployed"))
-                    .why(format!("it exists and does not belong to the app {}", app.name))
-                    .fix(format!("give it another name in the manifest, or delete the other one first: kubectl -n {} delete {} {}", manifest.namespace, manifest.kind.plural, manifest.name))
-                    .retry(Retry::Never));
+            let found = self.find(&manifest.path()).await;
+            let found = found.map_err(|failed| self.explained(manifest, failed))?;
+            let entry = Entry::of(manifest);
+            match app.place(&entry, found.as_ref().map(Found::head), self.change) {
+                Place::Ours(_) => {}
+                Place::Free => app.own(&entry, ""),
+                Place::Others => return Err(foreign(app, manifest)),
             }
         }
         Ok(())
@@ -103,107 +134,164 @@ impl Cluster<'_> {
 
     /// Has the API server try everything without keeping it.
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
-        let identity = self.identity().await?;
         // A Job that is there is made again, because it cannot be changed.
         let is_tried = |manifest: &&Manifest| {
-            let is_there = app
-                .uid(&Entry::of(manifest))
-                .is_some_and(|uid| !uid.is_empty());
-            manifest.kind.name != "Job" || !is_there
+            manifest.kind.name != "Job" || app.uid(&Entry::of(manifest)).is_none()
         };
         for manifest in manifests.iter().filter(is_tried) {
-            let path = format!(
-                "{}?fieldManager={MANAGER}&force=true&dryRun=All",
-                manifest.path()
-            );
-            let object = self.object(app, manifest);
-            let tried: Result<(), _> = self.client.apply_as(&identity, &path, &object).await;
-            tried.map_err(|error| self.explained(manifest, &error))?;
+            let uid = app.uid(&Entry::of(manifest));
+            let tried = self.apply(manifest, uid, "&dryRun=All").await;
+            tried.map_err(|failed| self.explained(manifest, failed))?;
         }
         Ok(())
     }
 
-    /// Writes one object, and returns its UID and generation. What is not ours yet is not forced: where somebody made it in between, their
-    /// values win and this fails.
-    pub async fn apply(&self, app: &App, manifest: &Manifest) -> Result<(String, u64), Error> {
-        let identity = self.identity().await?;
-        let is_known = app
-            .uid(&Entry::of(manifest))
-            .is_some_and(|uid| !uid.is_empty());
-        let force = if is_known { "&force=true" } else { "" };
-        let path = format!("{}?fieldManager={MANAGER}{force}", manifest.path());
-        let object = self.object(app, manifest);
-        let written: Result<Found, _> = self.client.apply_as(&identity, &path, &object).await;
-        let written = written.map_err(|error| self.explained(manifest, &error))?;
-        Ok((written.metadata.uid, written.metadata.generation))
+    /// Writes one object, and returns its UID. What is not there is created and never applied: where somebody was faster, this fails and
+    /// their object stays as it is.
+    pub async fn write(&self, app: &App, manifest: &Manifest) -> Result<String, Error> {
+        let entry = Entry::of(manifest);
+        let found = self.find(&manifest.path()).await;
+        let mut found = found.map_err(|failed| self.explained(manifest, failed))?;
+        match app.place(&entry, found.as_ref().map(Found::head), self.change) {
+            Place::Others => return Err(foreign(app, manifest)),
+            Place::Free => {
+                let path = format!(
+                    "{}?fieldManager={MANAGER}",
+                    manifest.kind.path(&manifest.namespace, "")
+                );
+                let object = self.object(manifest, None);
+                let created = self
+                    .call(async |identity| self.client.create_as(identity, &path, &object).await)
+                    .await;
+                let created: Found = created.map_err(|failed| self.explained(manifest, failed))?;
+                self.note_applied(manifest, &created).await?;
+                return Ok(created.metadata.uid);
+            }
+            Place::Ours(_) => {}
+        }
+        let found = found.get_or_insert_default();
+        self.note_applied(manifest, found).await?;
+        let applied = self.apply(manifest, Some(&found.metadata.uid), "").await;
+        let applied = applied.map_err(|failed| self.explained(manifest, failed))?;
+        Ok(applied.metadata.uid)
+    }
+
+    async fn apply(
+        &self,
+        manifest: &Manifest,
+        uid: Option<&str>,
+        more: &str,
+    ) -> Result<Found, Failed> {
+        let path = format!(
+            "{}?fieldManager={MANAGER}&force=true{more}",
+            manifest.path()
+        );
+        let object = self.object(manifest, uid);
+        self.call(async |identity| {
+            self.client
+                .patch_as(identity, &path, Patch::Apply, &object)
+                .await
+        })
+        .await
+    }
+
+    /// Notes an object that was created as applied.
+    async fn note_applied(&self, manifest: &Manifest, found: &Found) -> Result<(), Error> {
+        let path = manifest.path();
+        let mut newest = None;
+        for _ in 0..NOTES_MAX {
+            let head = &newest.as_ref().unwrap_or(found).metadata;
+            let Some(fields) = as_applied(&head.managed_fields) else {
+                return Ok(());
+            };
+            let note = json!({"metadata": {
+                "uid": found.metadata.uid, "resourceVersion": head.resource_version, "managedFields": fields,
+            }});
+            let noted = self
+                .call(async |identity| {
+                    let path = format!("{path}?fieldManager={MANAGER}");
+                    self.client
+                        .patch_as::<_, ()>(identity, &path, Patch::Merge, &note)
+                        .await
+                })
+                .await;
+            match noted {
+                Ok(()) => return Ok(()),
+                Err(Failed::Call(error)) if error.is_conflict() => {}
+                Err(failed) => return Err(self.explained(manifest, failed)),
+            }
+            let found = self.find(&path).await;
+            newest = found.map_err(|failed| self.explained(manifest, failed))?;
+        }
+        Err(
+            Error::new(format!("{} is changed all the time", manifest.in_words()))
+                .retry(Retry::Soon),
+        )
     }
 
     /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is still there; `None`: it is gone.
     pub async fn remains(&self, app: &App, entry: &Entry) -> Result<Option<String>, Error> {
-        let (Some(path), false) = (entry.path(&app.namespace), entry.uid.is_empty()) else {
+        let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
             return Ok(None);
         };
-        let identity = self.identity().await?;
-        let found = match self.client.get_as::<Found>(&identity, &path).await {
-            Err(error) if error.is_not_found() => return Ok(None),
-            found => found.map_err(|error| Error::new(error.to_string()).retry(Retry::Soon))?,
+        let found = self.find(&path).await;
+        let found = found.map_err(|failed| self.failed(&app.namespace, failed))?;
+        let Some(found) = found.filter(|found| found.metadata.uid == uid) else {
+            return Ok(None);
         };
-        let name = format!("{} {}/{}", entry.kind, app.namespace, entry.name);
+        let name = entry.in_words(&app.namespace);
         let finalizers = found.metadata.finalizers.join(", ");
-        Ok(
-            (found.metadata.uid == entry.uid).then(|| match finalizers.as_str() {
-                "" => name,
-                finalizers => format!("{name} (finalizers: {finalizers})"),
-            }),
-        )
+        Ok(Some(match finalizers.as_str() {
+            "" => name,
+            finalizers => format!("{name} (finalizers: {finalizers})"),
+        }))
     }
 
     /// Deletes a Pod that keeps a controller from going on, if it is still the same one.
     pub async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        let identity = self.identity().await?;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let deleted = self.client.delete_exactly_as(&identity, &path, uid).await;
-        deleted.map_err(|error| Error::new(error.to_string()).retry(Retry::Soon))
-    }
-
-    /// Everything that a verdict on these objects reads.
-    pub async fn observe(&self, namespace: &str, targets: &Targets) -> Result<Observation, Error> {
-        let identity = self.identity().await?;
-        let kinds = targets.keys().map(|key| key.kind.as_str()).collect();
-        let seen = observe(self.client, &identity, namespace, &kinds).await;
-        seen.map_err(|error| {
-            if matches!(error, Refusal::Refused { status: 401, .. }) {
-                self.account.refused();
-            }
-            Error::new(error.to_string()).retry(Retry::Soon)
-        })
+        self.delete_exactly(namespace, (&path, uid)).await
     }
 
     /// Deletes an object of the inventory, if it is still the same one.
     pub async fn delete(&self, app: &App, entry: &Entry) -> Result<(), Error> {
-        let (Some(path), false) = (entry.path(&app.namespace), entry.uid.is_empty()) else {
+        let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
             return Ok(());
         };
-        let identity = self.identity().await?;
-        match self
-            .client
-            .delete_exactly_as(&identity, &path, &entry.uid)
-            .await
-        {
+        let deleted = self.delete_exactly(&app.namespace, (&path, uid)).await;
+        deleted.map_err(|error| {
+            let name = entry.in_words(&app.namespace);
+            error.within(format!("{name} is not deleted"))
+        })
+    }
+
+    async fn delete_exactly(
+        &self,
+        namespace: &str,
+        (path, uid): (&str, &str),
+    ) -> Result<(), Error> {
+        let deleted = self
+            .call(async |identity| self.client.delete_exactly_as(identity, path, uid).await)
+            .await;
+        match deleted {
             Ok(()) => Ok(()),
             // Gone already, or replaced by somebody else's.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            Err(error) => Err(Error::new(format!(
-                "{} {}/{} is not deleted",
-                entry.kind, app.namespace, entry.name
-            ))
-            .why(error.to_string())
-            .retry(Retry::Soon)),
+            Err(Failed::Call(error)) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(failed) => Err(self.failed(namespace, failed)),
         }
     }
 
+    /// Everything that a verdict on these objects reads.
+    pub async fn observe(&self, namespace: &str, targets: &Targets) -> Result<Observation, Error> {
+        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
+        let seen = self
+            .call(async |identity| observe(self.client, identity, namespace, &kinds).await)
+            .await;
+        seen.map_err(|failed| self.failed(namespace, failed))
+    }
+
     /// The object as it is sent: marked with the change, and bound to the UID where there is one.
-    fn object(&self, app: &App, manifest: &Manifest) -> Value {
+    fn object(&self, manifest: &Manifest, uid: Option<&str>) -> Value {
         let mut object = manifest.object.clone();
         let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
             return object;
@@ -212,22 +300,76 @@ impl Cluster<'_> {
         if let Some(annotations) = annotations.as_object_mut() {
             annotations.insert(CHANGE.to_owned(), json!(self.change));
         }
-        if let Some(uid) = app.uid(&Entry::of(manifest)).filter(|uid| !uid.is_empty()) {
+        if let Some(uid) = uid {
             metadata.insert("uid".to_owned(), json!(uid));
         }
         object
     }
 
+    /// The error of a call that is about a whole namespace.
+    fn failed(&self, namespace: &str, failed: Failed) -> Error {
+        match failed {
+            Failed::Token(error) => error,
+            Failed::Call(error) => self
+                .let_in(namespace, &error)
+                .unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon)),
+        }
+    }
+
+    /// The error where the account lacks rights: what it may not do, and the line that lets it; `None`: another one.
+    fn let_in(&self, namespace: &str, error: &Refusal) -> Option<Error> {
+        let Refusal::Refused {
+            status, message, ..
+        } = error
+        else {
+            return None;
+        };
+        // Nodes are read by the agent itself.
+        let is_of_agent = !message.contains(APPS_ACCOUNT);
+        let (what, fix) = match (status, denied(message)) {
+            (401, _) => (
+                format!("the API server does not accept the account {APPS_ACCOUNT}"),
+                self.account.manifest_command(),
+            ),
+            (403, Some((verb, resource))) if is_of_agent => (
+                format!("the agent may not {verb} {resource}"),
+                self.account.manifest_command(),
+            ),
+            (403, Some((verb, resource))) => (
+                format!(
+                    "the account {APPS_ACCOUNT} may not {verb} {resource} in the namespace {namespace}"
+                ),
+                self.account.binding_command(namespace),
+            ),
+            _ => return None,
+        };
+        Some(
+            Error::new(what)
+                .why(message.clone())
+                .fix(fix)
+                .retry(Retry::Later),
+        )
+    }
+
     /// The refusal of the API server about an object, with its fix. Values of Secrets are not repeated: the API server quotes what it cannot
     /// read.
-    fn explained(&self, manifest: &Manifest, error: &Refusal) -> Error {
-        let what = Error::new(format!("{} is not deployed", manifest.in_words()));
+    fn explained(&self, manifest: &Manifest, failed: Failed) -> Error {
+        let not_deployed = format!("{} is not deployed", manifest.in_words());
+        let error = match failed {
+            Failed::Token(error) => return error.within(not_deployed),
+            Failed::Call(error) => error,
+        };
+        let namespace = &manifest.namespace;
+        if let Some(error) = self.let_in(namespace, &error) {
+            return error.within(not_deployed);
+        }
+        let what = Error::new(not_deployed);
         let Refusal::Refused {
             status,
             reason,
             message,
             ..
-        } = error
+        } = &error
         else {
             return what.why(error.to_string()).retry(Retry::Soon);
         };
@@ -239,30 +381,31 @@ impl Cluster<'_> {
         } else {
             message.clone()
         };
-        let namespace = &manifest.namespace;
         match status {
-            401 => {
-                self.account.refused();
-                what.why(why).retry(Retry::Soon)
-            }
             403 if message.contains("exceeded quota") => what
                 .why(why)
-                .fix(format!("kubectl -n {namespace} describe resourcequota"))
-                .retry(Retry::Never),
+                .fix(format!("kubectl -n {namespace} describe resourcequota")),
             403 => what
                 .why(why)
-                .fix(format!("where the account may not deploy there yet: {}", self.account.binding_command(namespace)))
-                .retry(Retry::Never),
+                .fix("the text names what refuses it: a policy, a webhook, or a namespace that is being deleted"),
             404 => what
                 .why(why)
-                .fix(format!("kubectl create namespace {namespace}; {}", self.account.binding_command(namespace)))
-                .retry(Retry::Never),
+                .fix(format!("kubectl create namespace {namespace}; {}", self.account.binding_command(namespace))),
             409 => what
                 .why(why)
-                .fix("it was changed or replaced by somebody else meanwhile: look at it, and deploy again")
-                .retry(Retry::Never),
+                .fix("it was made, changed or replaced by somebody else meanwhile: look at it, and deploy again"),
             429 | 500..=599 => what.why(why).retry(Retry::Soon),
-            _ => what.why(why).fix("correct the manifest").retry(Retry::Never),
+            _ => what.why(why).fix("correct the manifest"),
         }
     }
+}
+
+/// The refusal to touch an object of somebody else.
+fn foreign(app: &App, manifest: &Manifest) -> Error {
+    Error::new(format!("{} is not deployed", manifest.in_words()))
+        .why(format!("it exists and does not belong to the app {}", app.name))
+        .fix(format!(
+            "give it another name in the manifest, or delete the other one first: kubectl -n {} delete {} {}",
+            manifest.namespace, manifest.kind.plural, manifest.name
+        ))
 }

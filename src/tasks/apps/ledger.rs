@@ -57,17 +57,19 @@ impl Ledger {
 
     /// Reads a record; `None`: there is no such app.
     pub async fn read(&self, app: &str) -> Result<Option<Read>, Error> {
-        match self
-            .client
-            .get::<Stored>(&self.path(&record_name(app)))
-            .await
-        {
-            Ok(stored) => Ok(Some(Read {
-                app: read_record(&stored).map_err(Error::BadRequest)?,
-                version: stored.metadata.resource_version,
-            })),
+        let Some(stored) = self.get(&record_name(app)).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Read {
+            app: read_record(&stored).map_err(Error::BadRequest)?,
+            version: stored.metadata.resource_version,
+        }))
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<Stored>, Error> {
+        match self.client.get(&self.path(name)).await {
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
+            found => found.map(Some),
         }
     }
 
@@ -113,15 +115,9 @@ impl Ledger {
 
     /// The manifests of a revision; `None`: it is not kept.
     pub async fn manifests(&self, app: &str, number: u64) -> Result<Option<Vec<Manifest>>, Error> {
-        match self
-            .client
-            .get::<Stored>(&self.path(&revision_name(app, number)))
-            .await
-        {
-            Ok(stored) => unpacked(&stored).map(Some).map_err(Error::BadRequest),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        let stored = self.get(&revision_name(app, number)).await?;
+        let manifests = stored.as_ref().map(unpacked).transpose();
+        manifests.map_err(Error::BadRequest)
     }
 
     /// Forgets a revision.
@@ -139,8 +135,8 @@ impl Ledger {
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
         match self.client.delete(&self.path(name)).await {
-            Err(error) if !error.is_not_found() => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            deleted => deleted,
         }
     }
 }

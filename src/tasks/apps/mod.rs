@@ -16,16 +16,14 @@ use smol::{LocalExecutor, Task, Timer};
 
 use self::{
     account::Account,
-    change::{KIND, Plan, Verb, Work, of_api, scope},
+    change::{KIND, Plan, Verb, Work, of_api, refused, scope, sight},
     cluster::Cluster,
     ledger::{Ledger, Read},
 };
 use super::audit::AuditWriter;
 use crate::{
     core::{
-        apps::{
-            App, Entry, Manifest, Outcome as Concluded, Revision, is_name, parse, refused_namespace,
-        },
+        apps::{App, Manifest, Outcome as Concluded, Revision, is_name, parse, refused_namespace},
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
         journal::{Change, Intent, Journal, Outcome},
         rollout::{Judgement, Verdict, standing},
@@ -41,7 +39,7 @@ use crate::{
 /// Time between two tries to go on with what a restart interrupted.
 const RESUME_EVERY: Duration = Duration::from_secs(5);
 /// Time that removing waits for objects to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(15);
+const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Changes of the journal that are looked through for the last one of an app.
 const CHANGES_MAX: u32 = 200;
 
@@ -65,7 +63,8 @@ struct Running {
     plan: Plan,
     /// Revision that is judged now; another one than the plan's on the way back.
     revision: u64,
-    is_judging: bool,
+    /// True while another change may take its place: nothing is lost by that.
+    may_stop: bool,
     outcome: Concluded,
     _task: Task<()>,
 }
@@ -165,14 +164,14 @@ impl Apps {
     /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by itself.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// Reason why nothing was changed.
     pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
         let (manifests, namespace) = self.read(wish)?;
-        let read = self.kept(&wish.app, &namespace).await?;
+        let mut read = self.kept(&wish.app, &namespace).await?;
         fits(&read.app, &manifests, wish)?;
-        let id = format!("app-{}", random::hex::<8>()?);
+        let id = change_id()?;
         let cluster = self.cluster(&id);
-        cluster.only_ours(&read.app, &manifests).await?;
+        cluster.only_ours(&mut read.app, &manifests).await?;
         cluster.dry_run(&read.app, &manifests).await?;
         self.supersede(&wish.app, "another version was deployed")
             .await?;
@@ -258,7 +257,7 @@ impl Apps {
     /// Puts an earlier revision back: `to`, or the last good one.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// Reason why nothing was changed.
     pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
         let read = self.existing(app).await?;
         let running = read.app.running;
@@ -282,7 +281,7 @@ impl Apps {
                 .fix(format!("pipeops-agent apps history {app}")));
         }
         self.supersede(app, "it was rolled back").await?;
-        let id = format!("app-{}", random::hex::<8>()?);
+        let id = change_id()?;
         let plan = Plan {
             app: app.to_owned(),
             verb: Verb::Rollback,
@@ -296,61 +295,60 @@ impl Apps {
         Ok(accepted(&id, &plan))
     }
 
-    /// Deletes an app: everything that is ours but claims, which hold data.
+    /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it; after that it goes on by itself.
     ///
     /// # Errors
-    /// Why it is still there.
+    /// Reason why it is still there.
     pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
         let read = self.existing(app).await?;
         self.supersede(app, "the app was removed").await?;
-        let id = format!("app-{}", random::hex::<8>()?);
-        let entry = AuditEntry::new(
-            by,
-            &format!("remove app {app}"),
-            Permission::Permitted,
-            "asked for on this machine",
-        );
-        let begun = self.audit.begin(entry, self.now().wall).await?;
-        let removed = self.delete_all(&id, &read.app).await;
-        let outcome = if removed.is_ok() { "done" } else { "failed" };
-        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
-            log::warn!("how removing {app} ended is not in the audit: {failure}");
+        let id = change_id()?;
+        let plan = Plan {
+            app: app.to_owned(),
+            verb: Verb::Remove,
+            revision: read.app.running,
+            before: 0,
+            back_to: 0,
+        };
+        self.begin(&id, &plan, by).await?;
+        Rc::clone(&self).start(&id, plan, None)?;
+        let deadline = self.now().mono.after(GONE_WITHIN);
+        while let Some(left) = self.under_way(app, &id) {
+            if self.now().mono >= deadline {
+                return Err(Error::new(format!("{app} is not removed yet"))
+                    .why(left.sentence)
+                    .fix(format!(
+                        "removing goes on by itself: pipeops-agent apps why {app}"
+                    ))
+                    .retry(Retry::Later));
+            }
+            Timer::after(Duration::from_millis(200)).await;
         }
-        let kept = removed?;
-        self.known.borrow_mut().remove(app);
+        let change = self.last_change(app).await;
+        if change.get("state").and_then(Value::as_str) != Some(Outcome::Done.as_str()) {
+            let why = change.get("why").and_then(Value::as_str);
+            return Err(Error::new(format!("{app} is not removed"))
+                .why(why.unwrap_or("another change took its place"))
+                .fix("remove it again"));
+        }
+        let kept = read.app.inventory.iter().filter(|entry| entry.is_kept());
+        let kept: Vec<_> = kept
+            .map(|entry| entry.in_words(&read.app.namespace))
+            .collect();
         Ok(json!({"app": app, "state": "removed", "kept": kept}))
     }
 
-    async fn delete_all(&self, id: &str, app: &App) -> Result<Vec<String>> {
-        let cluster = self.cluster(id);
-        let (kept, gone): (Vec<Entry>, Vec<Entry>) =
-            app.inventory.iter().cloned().partition(Entry::is_kept);
-        for entry in gone.iter().rev() {
-            cluster.delete(app, entry).await?;
-        }
-        let deadline = self.now().mono.after(GONE_WITHIN);
-        for entry in &gone {
-            while let Some(left) = cluster.remains(app, entry).await? {
-                if self.now().mono >= deadline {
-                    return Err(Error::new(format!("{} is not removed yet", app.name))
-                        .why(format!("{left} is still there"))
-                        .fix("its controller has to end it; then remove the app again")
-                        .retry(Retry::Later));
-                }
-                Timer::after(Duration::from_millis(200)).await;
-            }
-        }
-        self.ledger.drop_app(app).await.map_err(of_api)?;
-        Ok(kept
-            .iter()
-            .map(|entry| format!("{} {}/{}", entry.kind, app.namespace, entry.name))
-            .collect())
+    /// The state of a change; `None`: it is over.
+    fn under_way(&self, app: &str, change: &str) -> Option<Concluded> {
+        let running = self.running.borrow();
+        let running = running.get(app).filter(|running| running.change == change);
+        running.map(|running| running.outcome.clone())
     }
 
     /// Every app, in short.
     ///
     /// # Errors
-    /// Why they are not known.
+    /// Reason why they are not known.
     pub async fn list(&self) -> Result<Value> {
         let apps = self.ledger.list().await.map_err(of_api)?;
         let apps: Vec<_> = apps.iter().map(|app| self.told(app)).collect();
@@ -422,7 +420,8 @@ impl Apps {
             .cluster("")
             .observe(&app.namespace, &scope.targets)
             .await;
-        let (verdict, sentence, finding) = standing(&scope, seen.ok().as_ref());
+        let seen = seen.map_err(|error| refused(&error));
+        let (verdict, sentence, finding) = standing(&scope, sight(&seen));
         let judgement = Judgement {
             verdict,
             sentence,
@@ -455,7 +454,7 @@ impl Apps {
         })
     }
 
-    /// What the last change says, in the order of what is known best: live, then kept.
+    /// Answer about the last change, in the order of what is known best: live, then kept.
     fn told(&self, app: &App) -> Value {
         let running = self.running.borrow();
         let live = running
@@ -469,12 +468,11 @@ impl Apps {
             .or(last)
             .map(|(number, outcome)| (number, outcome.clone()))
             .unwrap_or_default();
-        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         json!({
             "app": app.name, "namespace": app.namespace, "revision": number,
-            "verdict": text(&outcome.verdict).unwrap_or_else(|| Verdict::Waiting.as_str().to_owned()),
+            "verdict": text(&outcome.verdict).unwrap_or(Verdict::Waiting.as_str()),
             "cause": text(&outcome.cause), "object": text(&outcome.object),
-            "sentence": text(&outcome.sentence).unwrap_or_else(|| "it was not looked at yet".to_owned()),
+            "sentence": text(&outcome.sentence).unwrap_or("it was not looked at yet"),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "good": app.good,
@@ -501,7 +499,7 @@ impl Apps {
         let Some(running) = self.running.borrow_mut().remove(app) else {
             return Ok(());
         };
-        if !running.is_judging {
+        if !running.may_stop {
             let busy = Error::new(format!("{app} is being written right now"))
                 .fix("try again in a few seconds")
                 .retry(Retry::Soon);
@@ -564,10 +562,10 @@ impl Apps {
         let running = Running {
             change: id.to_owned(),
             revision: plan.revision,
-            is_judging: false,
+            may_stop: false,
             outcome: Concluded {
                 verdict: Verdict::Progressing.as_str().to_owned(),
-                sentence: format!("revision {} is being written", plan.revision),
+                sentence: plan.verb.beginning(plan.revision),
                 since: self.now().wall,
                 ..Concluded::default()
             },
@@ -586,8 +584,8 @@ impl Apps {
         }
     }
 
-    fn judges(&self, app: &str, is_judging: bool) {
-        self.with_running(app, |running| running.is_judging = is_judging);
+    fn may_stop(&self, app: &str, may_stop: bool) {
+        self.with_running(app, |running| running.may_stop = may_stop);
     }
 
     fn goes_back(&self, app: &str, to: u64) {
@@ -624,6 +622,10 @@ impl Apps {
         self.known
             .borrow_mut()
             .insert(app.name.clone(), app.clone());
+    }
+
+    fn forget(&self, app: &str) {
+        self.known.borrow_mut().remove(app);
     }
 
     /// Forgets a change that is over.
@@ -671,13 +673,21 @@ fn unknown(app: &str) -> Error {
     Error::new(format!("there is no app {app}")).fix("pipeops-agent apps list")
 }
 
+fn change_id() -> Result<String> {
+    Ok(format!("app-{}", random::hex::<8>()?))
+}
+
+/// A text; `None` where it is empty.
+fn text(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
 fn accepted(id: &str, plan: &Plan) -> Value {
     json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
 }
 
 fn revision(revision: &Revision) -> Value {
     let outcome = &revision.outcome;
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     json!({
         "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
         "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),

@@ -1,0 +1,128 @@
+//! Ownership of objects in the cluster: free, ours, or somebody else's; and refusals that the account's rights are the reason of.
+
+use serde_json::Value;
+
+use super::{App, Entry, MANAGER};
+
+/// Head of an object that exists.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// UID.
+    pub uid: &'a str,
+    /// Change that it names as its writer; empty where it names none.
+    pub change: &'a str,
+}
+
+/// Place of an object in the cluster.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place<'a> {
+    /// Nothing is there: the object is created, which fails if somebody was faster.
+    Free,
+    /// Our object, with its UID.
+    Ours(&'a str),
+    /// An object of somebody else.
+    Others,
+}
+
+impl App {
+    /// Judges the place of an object of this app by what was found there. An object that is about to be written for the first time is
+    /// ours only if `change` wrote it: a power cut may come between the write and the note of its UID.
+    pub fn place<'a>(&self, entry: &Entry, found: Option<Head<'a>>, change: &str) -> Place<'a> {
+        let Some(found) = found else {
+            return Place::Free;
+        };
+        let is_ours = match self.planned(entry) {
+            Some("") => !change.is_empty() && found.change == change,
+            Some(uid) => uid == found.uid,
+            None => false,
+        };
+        if is_ours {
+            Place::Ours(found.uid)
+        } else {
+            Place::Others
+        }
+    }
+}
+
+/// Managed fields of an object that we created, as if it had been applied, so that a field that a later version no longer has goes away;
+/// `None`: they are so already.
+pub fn as_applied(managed: &[Value]) -> Option<Vec<Value>> {
+    let text = |entry: &Value, name: &str| {
+        let text = entry.get(name).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let is = |entry: &Value, operation: &str| {
+        text(entry, "manager") == MANAGER
+            && text(entry, "operation") == operation
+            && text(entry, "subresource").is_empty()
+    };
+    let created = managed.iter().position(|entry| is(entry, "Update"))?;
+    let is_applied = managed.iter().any(|entry| is(entry, "Apply"));
+    let mut fields = managed.to_vec();
+    let mut entry = fields.remove(created);
+    if let (false, Value::Object(entry)) = (is_applied, &mut entry) {
+        entry.insert("operation".to_owned(), Value::String("Apply".to_owned()));
+        fields.push(Value::Object(entry.clone()));
+    }
+    Some(fields)
+}
+
+/// Verb and resource that the API server denies for want of rights; `None`: it refuses for another reason, such as a quota or a policy.
+pub fn denied(message: &str) -> Option<(&str, &str)> {
+    let (_, rest) = message.split_once("\" cannot ")?;
+    let (verb, rest) = rest.split_once(" resource \"")?;
+    let (resource, _) = rest.split_once('"')?;
+    Some((verb, resource))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+    use serde_json::json;
+
+    #[test]
+    fn an_object_is_ours_by_its_uid_or_while_it_is_written_by_the_change_that_wrote_it() {
+        let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+        let manifests = parse(map, Some("shop")).unwrap();
+        let entry = Entry::of(&manifests[0]);
+        let mut app = App::default();
+        let head = |uid, change| Some(Head { uid, change });
+        assert_eq!(app.place(&entry, None, "c1"), Place::Free);
+        // Labels and annotations of others give nothing.
+        assert_eq!(app.place(&entry, head("u1", "c1"), "c1"), Place::Others);
+        app.plan(&manifests);
+        assert_eq!(app.place(&entry, head("u1", "c1"), "c1"), Place::Ours("u1"));
+        // Somebody made it after the check, whatever its values are.
+        assert_eq!(app.place(&entry, head("u1", ""), "c1"), Place::Others);
+        assert_eq!(app.place(&entry, head("u1", ""), ""), Place::Others);
+        app.own(&entry, "u1");
+        assert_eq!(app.place(&entry, head("u1", ""), "c2"), Place::Ours("u1"));
+        // It was replaced by somebody else's.
+        assert_eq!(app.place(&entry, head("u2", "c2"), "c2"), Place::Others);
+        assert_eq!(app.place(&entry, None, "c2"), Place::Free);
+    }
+
+    #[test]
+    fn what_was_created_counts_as_applied() {
+        let of = |manager: &str, operation: &str| json!({"manager": manager, "operation": operation, "fieldsV1": {"f:data": {}}});
+        let created = [of("kubectl", "Update"), of(MANAGER, "Update")];
+        let applied = [of("kubectl", "Update"), of(MANAGER, "Apply")];
+        assert_eq!(as_applied(&created).unwrap(), applied);
+        assert_eq!(as_applied(&applied), None);
+        let both = [of(MANAGER, "Update"), of(MANAGER, "Apply")];
+        assert_eq!(as_applied(&both).unwrap(), [of(MANAGER, "Apply")]);
+    }
+
+    #[test]
+    fn want_of_rights_is_told_from_other_refusals() {
+        let message = r#"pods is forbidden: User "system:serviceaccount:pipeops-system:pipeops-apps" cannot list resource "pods" in API group "" in the namespace "shop""#;
+        assert_eq!(denied(message), Some(("list", "pods")));
+        for other in [
+            r#"pods "a" is forbidden: exceeded quota: small, requested: pods=1"#,
+            r#"admission webhook "x" denied the request: it cannot be"#,
+        ] {
+            assert_eq!(denied(other), None);
+        }
+    }
+}
