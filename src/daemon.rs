@@ -384,6 +384,7 @@ impl Agent {
         let rights = parts::rights(rights, &shared_state, &proxy);
         let apps = parts::apps(&settings, watched, (&store, &audit_writer), &executor);
         let records = deliver::Databases {
+            has_control_plane: settings.pipeops.control_plane.is_some(),
             telemetry: telemetry.clone(),
             state: store.clone(),
         };

@@ -305,7 +305,8 @@ fn collect(args: &Args) -> Vec<Part> {
 
 /// What must not be read wherever it stands.
 fn secrets(settings: &Settings) -> Vec<Secret> {
-    let token = settings.pipeops.token.read().ok();
+    let server = settings.pipeops.control_plane.as_ref();
+    let token = server.and_then(|server| server.token.read().ok());
     let proxy = settings.pipeops.proxy.as_ref();
     let proxy = proxy.and_then(|proxy| proxy.credentials.clone());
     let remote_write = settings.telemetry.remote_write.as_ref();

@@ -183,19 +183,10 @@ impl Plan {
         let certificate = pair
             .into_iter()
             .flat_map(|pair| [&pair.cert_file, &pair.key_file]);
-        let token = match &self.settings.pipeops.token {
-            TokenSource::File(path) => Some(path),
-            TokenSource::Inline(_) => None,
-        };
-        let named = self
-            .settings
-            .tls
-            .ca_file
-            .iter()
-            .chain(certificate)
-            .chain(token);
+        let token = self.settings.pipeops.token_file();
+        let named = self.settings.tls.ca_file.iter().chain(certificate);
+        let named = named.map(PathBuf::as_path).chain(token);
         let is_copied = |path: &Path| self.copies.iter().any(|copy| copy.from == path);
-        let named = named.map(PathBuf::as_path);
         named
             .filter(|path| !is_copied(path) && !carried::is_readable(path, owner))
             .collect()
@@ -203,12 +194,12 @@ impl Plan {
 
     /// The file of the token.
     pub(super) fn token_file(&self) -> Result<&Path> {
-        match &self.settings.pipeops.token {
-            TokenSource::File(path) => Ok(path),
-            TokenSource::Inline(_) => Err(Error::new("the token is not in a file of its own")
+        self.settings.pipeops.control_plane()?;
+        self.settings.pipeops.token_file().ok_or_else(|| {
+            Error::new("the token is not in a file of its own")
                 .why("it is in pipeops.token")
-                .fix("write it into a file, name that by pipeops.token_file, and remove pipeops.token")),
-        }
+                .fix("write it into a file, name that by pipeops.token_file, and remove pipeops.token")
+        })
     }
 
     /// Shows `token` to the control plane, unless that is not wanted.
@@ -219,7 +210,7 @@ impl Plan {
         match trial::token(&self.settings, token)? {
             Verdict::Taken => {
                 if !args.has("json") {
-                    let url = &self.settings.pipeops.api_url;
+                    let url = &self.settings.pipeops.control_plane()?.api_url;
                     output.line(&format!("The control plane at {url} accepted the token."));
                 }
                 Ok(())

@@ -12,7 +12,10 @@ use super::{
     view::View,
 };
 use crate::{
-    core::time::{Wall, in_words},
+    core::{
+        link::OFF,
+        time::{Wall, in_words},
+    },
     error::{Exit, Result},
     host::clock,
     wire::api::{DIAGNOSIS_PATH, LINK_PATH},
@@ -28,7 +31,7 @@ pub(super) static COMMAND: Command = Command {
     options: &[SOCKET, CONFIG, SET, JSON],
     notes: "Tests each step from the network interface to the control plane; takes a few seconds if something is broken.",
     examples: &["pipeops-agent link", "pipeops-agent link --json"],
-    exit: "0 the link is up, 1 it is down, 2 no agent answers.",
+    exit: "0 the link is up or no control plane is configured, 1 it is down, 2 no agent answers.",
     run: Some(link),
     ..Command::BARE
 };
@@ -39,7 +42,9 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
     // What is known without it is told where the way cannot be tested.
     let diagnosis = diagnosis(args);
     let view = View::new(&report);
-    let is_up = view.at("link").text("state") == "ready";
+    let state = view.at("link").text("state");
+    let is_off = state == OFF;
+    let is_up = state == "ready";
     if args.has("json") {
         let diagnosis =
             diagnosis.unwrap_or_else(|error| json!({ "error": super::error_json(&error) }));
@@ -50,7 +55,11 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
         output.json(&whole);
     } else {
         let now = clock::now().wall;
-        let tone = if is_up { Tone::Good } else { Tone::Bad };
+        let tone = match state {
+            _ if is_up => Tone::Good,
+            _ if is_off => Tone::Faint,
+            _ => Tone::Bad,
+        };
         let told = diagnosis.as_ref().map(|it| ladder(View::new(it), output));
         let mut above = told
             .as_ref()
@@ -67,7 +76,11 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
         tell_outages(view, (now, &above), output);
         tell_waiting(view, now, output);
     }
-    Ok(if is_up { Exit::Fine } else { Exit::Problem })
+    Ok(if is_up || is_off {
+        Exit::Fine
+    } else {
+        Exit::Problem
+    })
 }
 
 /// Connection to the control plane, tested step by step.

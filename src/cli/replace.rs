@@ -119,7 +119,7 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
     keys.extend(adopted.map(|(key, value)| install::wish(key, value, "the agent in the cluster")));
     let plan = Plan::new(file, keys, Basis::Files, output)?;
 
-    let own = plan.settings.pipeops.token.read().ok();
+    let own = plan.settings.pipeops.control_plane()?.token.read().ok();
     let token = match install::new_token(args, None)? {
         Some(token) => token,
         None => own.clone().or_else(|| found.token.clone()).ok_or_else(|| {

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     core::{
+        link::OFF,
         time::{Wall, in_words},
         verdict::{UNREACHABLE, roughly},
     },
@@ -459,6 +460,7 @@ fn agent(status: View<'_>) -> String {
         named(status, "agent_id"),
         match (status.maybe("cluster_name"), status.maybe("cluster_id")) {
             (Some(name), Some(id)) => Some(format!("cluster {name} ({id})")),
+            (Some(name), None) if status.at("link").text("state") == OFF => Some(name.to_owned()),
             (Some(name), None) => Some(format!("cluster {name}, not registered yet")),
             (None, Some(id)) => Some(format!("cluster {id}")),
             (None, None) => None,

@@ -41,12 +41,8 @@ fn rotate(args: &Args, output: &mut Output) -> Result<Exit> {
     install::check_may_write(&path, "token rotate")?;
     let token = install::new_token(args, Some("New token of this cluster"))?
         .ok_or_else(|| Error::new("no new token was given"))?;
-    let is_same = plan
-        .settings
-        .pipeops
-        .token
-        .read()
-        .is_ok_and(|old| old == token);
+    let server = plan.settings.pipeops.control_plane()?;
+    let is_same = server.token.read().is_ok_and(|old| old == token);
     plan.check(&token, args, output)?;
     if !is_same {
         plan.write_token(&token)?;

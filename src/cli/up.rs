@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     config::{Loaded, Override},
+    core::secret::Secret,
     error::{Error, Exit, Result},
     host::{clock, facts::hostname},
     wire::api::STATUS_PATH,
@@ -46,7 +47,7 @@ pub(super) static COMMAND: Command = Command {
             "api-url",
             Takes::Text,
             "URL",
-            "Address of the control plane",
+            "Address of the control plane; off: none",
         ),
         Opt::value(
             "access",
@@ -65,9 +66,11 @@ pub(super) static COMMAND: Command = Command {
     notes: "Prompts for what is missing; existing settings are kept.\n\
             What holds in the environment of this command (HTTPS_PROXY, PIPEOPS_TLS_CA_FILE, …) is written, too.\n\
             Nothing is written until the control plane has accepted the token.\n\
+            Without a control plane (--api-url off) no token is needed.\n\
             The opposite: pipeops-agent down.",
     examples: &[
         "sudo pipeops-agent up",
+        "sudo pipeops-agent up --api-url off",
         "sudo pipeops-agent up --token-file /root/token --cluster-name berlin-3",
     ],
     exit: "0 success, 1 the agent was started but is not healthy, 2 the command could not run.",
@@ -80,7 +83,11 @@ fn up(args: &Args, output: &mut Output) -> Result<Exit> {
     install::check_may_write(&file, "up")?;
     let mut keys = wishes(args, &file, &before);
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
-    let has_token = plan.settings.pipeops.token.read().is_ok();
+    if plan.settings.pipeops.control_plane.is_none() {
+        return finish(&plan, None, args, output);
+    }
+    let read = |plan: &Plan| plan.settings.pipeops.control_plane()?.token.read();
+    let has_token = read(&plan).is_ok();
     if !has_token && !ask::is_possible() && !install::is_token_given(args) {
         return Err(Error::new("no token was given")
             .why("standard input is not a terminal, so it cannot be prompted for")
@@ -99,18 +106,23 @@ fn up(args: &Args, output: &mut Output) -> Result<Exit> {
     let plan = Plan::new(file, keys, Basis::Files, output)?;
     let shown = match &token {
         Some(token) => token.clone(),
-        None => plan.settings.pipeops.token.read()?,
+        None => read(&plan)?,
     };
     plan.check(&shown, args, output)?;
-    if let Some(token) = &token {
+    finish(&plan, token.as_ref(), args, output)
+}
+
+/// Writes the configuration and starts the service.
+fn finish(plan: &Plan, token: Option<&Secret>, args: &Args, output: &mut Output) -> Result<Exit> {
+    if let Some(token) = token {
         plan.write_token(token)?;
     }
     let written = plan.write_keys()?;
-    warn_of_unreadable(&plan, output);
+    warn_of_unreadable(plan, output);
     let line = if args.has("no-start") {
         None
     } else {
-        install::start(&plan)?
+        install::start(plan)?
     };
     if !args.has("json") {
         if let Some(written) = &written {
@@ -150,6 +162,12 @@ fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
             keys.retain(|wish| wish.key != key);
             keys.push(install::wish(key, value, option));
         }
+    }
+    let is_alone = keys
+        .iter()
+        .any(|wish| wish.key == "pipeops.api_url" && wish.text == "off");
+    if is_alone {
+        return keys;
     }
     if before.entry("pipeops.token_file").is_none() && before.entry("pipeops.token").is_none() {
         let path = file.with_file_name("token");

@@ -12,8 +12,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, CertificateFiles, Dashboard, Keeper, Log, LogFormat, Pipeops, Roots,
-        Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, CertificateFiles, ControlPlane, Dashboard, Keeper, Log, LogFormat, Pipeops,
+        Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -143,8 +143,11 @@ impl Merged {
     }
 
     fn pipeops(&mut self) -> Option<Pipeops> {
-        let api_url = self.api_url();
-        let token = self.token();
+        let control_plane = if self.is_alone() {
+            Some(None)
+        } else {
+            self.control_plane().map(Some)
+        };
         let gateways = self.gateways();
         let proxy = self.proxy();
         let no_proxy = self.text(&keys::NO_PROXY).unwrap_or_default();
@@ -153,8 +156,7 @@ impl Merged {
             _ => None,
         };
         Some(Pipeops {
-            api_url: api_url?,
-            token: token?,
+            control_plane: control_plane?,
             cluster_name: self.text(&keys::CLUSTER_NAME),
             agent_id: self.text(&keys::AGENT_ID),
             allows_plaintext: self.is_on(&keys::ALLOW_PLAINTEXT),
@@ -171,6 +173,19 @@ impl Merged {
         })
     }
 
+    /// Returns true if the agent shall work without a control plane.
+    fn is_alone(&self) -> bool {
+        self.text(&keys::API_URL).as_deref() == Some("off")
+    }
+
+    fn control_plane(&mut self) -> Option<ControlPlane> {
+        let (api_url, token) = (self.api_url(), self.token());
+        Some(ControlPlane {
+            api_url: api_url?,
+            token: token?,
+        })
+    }
+
     fn api_url(&mut self) -> Option<ApiUrl> {
         let origin = self.origin(&keys::API_URL);
         let text = self.text(&keys::API_URL)?;
@@ -180,7 +195,7 @@ impl Merged {
                 self.problems.push(
                     Error::new(format!("{origin}: pipeops.api_url cannot be used"))
                         .why(why)
-                        .fix("write it like https://api.pipeops.io"),
+                        .fix("write it like https://api.pipeops.io, or off to use the agent without a control plane"),
                 );
                 return None;
             }
@@ -241,7 +256,7 @@ impl Merged {
             self.problems.push(
                 Error::new("there is no token for the control plane")
                     .why("PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN and pipeops.token_file are not set")
-                    .fix("sudo pipeops-agent up, which asks for it; by hand: write the token of this cluster into a file and name that by PIPEOPS_TOKEN_FILE or pipeops.token_file"),
+                    .fix("sudo pipeops-agent up, which asks for it; by hand: write the token of this cluster into a file and name that by PIPEOPS_TOKEN_FILE or pipeops.token_file. To use the agent without a control plane: sudo pipeops-agent up --api-url off"),
             );
             return None;
         }

@@ -125,7 +125,7 @@ keys! {
     API_URL = {
         path: "pipeops.api_url",
         default: Some("https://api.pipeops.io"),
-        doc: "Address of the control plane. https and wss are encrypted; http and ws are accepted for this machine only, unless allow_plaintext is true.",
+        doc: "Address of the control plane. https and wss are encrypted; http and ws are accepted for this machine only, unless allow_plaintext is true. \"off\": the agent works without a control plane.",
     }
     TOKEN = {
         path: "pipeops.token",

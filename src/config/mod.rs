@@ -28,8 +28,8 @@ use self::{
 pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
-        Access, Agent, CertificateFiles, Credentials, Dashboard, Keeper, Log, LogFormat, Notify,
-        Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
+        Access, Agent, CertificateFiles, ControlPlane, Credentials, Dashboard, Keeper, Log,
+        LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
     },
     token::TokenSource,
 };

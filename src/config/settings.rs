@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use crate::{
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
     },
-    error::Error,
+    error::{Error, Result},
 };
 
 /// All settings, section by section.
@@ -56,10 +56,7 @@ pub struct Settings {
 impl Settings {
     /// Files that hold tokens, passwords and keys.
     pub fn secret_files(&self) -> Vec<PathBuf> {
-        let token = match &self.pipeops.token {
-            TokenSource::File(path) => Some(path.clone()),
-            TokenSource::Inline(_) => None,
-        };
+        let token = self.pipeops.token_file().map(Path::to_owned);
         let notify = self.notify.as_ref().and_then(|it| it.credentials.as_ref());
         let samples = self.telemetry.remote_write.as_ref();
         let samples = samples.and_then(|it| it.credentials.as_ref());
@@ -104,13 +101,20 @@ impl Surroundings {
     }
 }
 
-/// `[pipeops]`: the control plane and how this cluster introduces itself to it.
+/// A control plane to link to.
 #[derive(Clone, Debug)]
-pub struct Pipeops {
-    /// The address of the control plane.
+pub struct ControlPlane {
+    /// Its address.
     pub api_url: ApiUrl,
     /// Source of the token.
     pub token: TokenSource,
+}
+
+/// `[pipeops]`: the control plane and how this cluster introduces itself to it.
+#[derive(Clone, Debug)]
+pub struct Pipeops {
+    /// The control plane; `None` if this agent works without one.
+    pub control_plane: Option<ControlPlane>,
     /// Name of this cluster; `None` is the name of the host.
     pub cluster_name: Option<String>,
     /// Id of this agent; `None` is the one on disk, or a new one.
@@ -130,6 +134,25 @@ pub struct Pipeops {
     pub region: String,
     /// The provider to report.
     pub cloud_provider: String,
+}
+
+impl Pipeops {
+    /// The control plane, or an error for work that needs one.
+    pub fn control_plane(&self) -> Result<&ControlPlane> {
+        self.control_plane.as_ref().ok_or_else(|| {
+            Error::new("no control plane is configured")
+                .why("pipeops.api_url is \"off\"")
+                .fix("sudo pipeops-agent up --api-url https://api.pipeops.io, or the address of your own control plane")
+        })
+    }
+
+    /// The file of the token, where it is in one.
+    pub fn token_file(&self) -> Option<&Path> {
+        match &self.control_plane.as_ref()?.token {
+            TokenSource::File(path) => Some(path),
+            TokenSource::Inline(_) => None,
+        }
+    }
 }
 
 /// `[agent]`: the agent itself.

@@ -135,7 +135,8 @@ fn the_environment_alone_is_enough() {
         .env("PIPEOPS_DASHBOARD_ANONYMOUS", "none");
     made.sources.is_root = false;
     let settings = made.settings();
-    assert_eq!(settings.pipeops.api_url.to_string(), "https://cp.example");
+    let server = settings.pipeops.control_plane.unwrap();
+    assert_eq!(server.api_url.to_string(), "https://cp.example");
     assert_eq!(settings.pipeops.cluster_name.as_deref(), Some("edge"));
     assert_eq!(settings.pipeops.agent_id.as_deref(), Some("agent-1"));
     assert_eq!(settings.agent.state_dir, Path::new("/here/state"));
@@ -336,11 +337,25 @@ fn a_secret_is_never_shown_and_never_taken_from_the_command_line() {
 }
 
 #[test]
+fn without_a_control_plane_no_token_is_needed() {
+    let mut made = Box::new();
+    made.sources.environment.clear();
+    assert!(made.problems().contains("there is no token"));
+    assert!(made.problems().contains("--api-url off"));
+    let made = made.env("PIPEOPS_API_URL", "off");
+    let pipeops = made.settings().pipeops;
+    assert!(pipeops.control_plane.is_none());
+    assert_eq!(pipeops.token_file(), None);
+    let refused = pipeops.control_plane().unwrap_err();
+    assert!(refused.fix.unwrap().contains("pipeops-agent up --api-url"));
+}
+
+#[test]
 fn the_token_of_the_later_layer_counts_and_two_of_one_layer_are_a_mistake() {
     let made = Box::new();
     made.file("config.toml", "[pipeops]\ntoken_file = \"/etc/token\"\n");
     assert!(matches!(
-        made.settings().pipeops.token,
+        made.settings().pipeops.control_plane.unwrap().token,
         TokenSource::Inline(_)
     ));
 
@@ -349,7 +364,7 @@ fn the_token_of_the_later_layer_counts_and_two_of_one_layer_are_a_mistake() {
 
     let made = made.env("PIPEOPS_TOKEN", "");
     assert_eq!(
-        made.settings().pipeops.token,
+        made.settings().pipeops.control_plane.unwrap().token,
         TokenSource::File("/run/token".into())
     );
     assert!(

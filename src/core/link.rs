@@ -26,6 +26,8 @@ pub use holds::Holder;
 
 /// State of a link that is held back: another agent of the cluster has it.
 pub const STANDING_BY: &str = "standing by";
+/// State of a link without a control plane to link to.
+pub const OFF: &str = "off";
 /// The first retry comes fast, since most losses are short (docs/protocol.md, Reconnecting).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);

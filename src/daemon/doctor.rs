@@ -7,7 +7,7 @@ use super::{
     parts::{self, Network, wall},
 };
 use crate::{
-    config::{Settings, Surroundings, url::Security},
+    config::{self, Settings, Surroundings, url::Security},
     core::time::Wall,
     error::{Error, Result},
     files::Jobs,
@@ -44,12 +44,12 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             state_dir.clone_from(&settings.agent.state_dir);
             named.clone_from(&settings.agent.kubeconfig);
             around.clone_from(&settings.surroundings);
-            match way(settings) {
-                Ok((way, through)) => {
-                    control_plane = Some(way);
-                    proxies = through;
+            proxies = parts::proxies(settings);
+            if let Some(server) = &settings.pipeops.control_plane {
+                match way(settings, server) {
+                    Ok(way) => control_plane = Some(way),
+                    Err(error) => told = Err(error),
                 }
-                Err(error) => told = Err(error),
             }
         }
         Err(problems) => told = problems.first().cloned().map_or(told, Err),
@@ -80,15 +80,15 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
 }
 
 /// The way to the control plane, as the link takes it.
-fn way(settings: &Settings) -> Result<(ControlPlane, Proxies)> {
+fn way(settings: &Settings, server: &config::ControlPlane) -> Result<ControlPlane> {
     let network = Network::new(settings, Wall::default());
-    let caller = network.caller(settings)?;
-    let url = &settings.pipeops.api_url;
+    let caller = network.caller(settings, server)?;
+    let url = &server.api_url;
     let target = Target::new(&url.host, url.port);
     let tls = match url.security {
         Security::Tls => Some(caller.tls),
         Security::Plain => None,
     };
     let proxy = caller.proxies.between(&target).cloned();
-    Ok((ControlPlane { target, tls, proxy }, caller.proxies))
+    Ok(ControlPlane { target, tls, proxy })
 }

@@ -9,11 +9,12 @@ use std::{
 use smol::{
     Task, Timer,
     channel::{Receiver, Sender, bounded},
-    future::FutureExt as _,
+    future::{self, FutureExt as _},
 };
 
 use super::{Agent, TEND_EVERY, parts, wait};
 use crate::{
+    config::ControlPlane,
     core::{
         health::Severity,
         identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
@@ -40,22 +41,39 @@ use crate::{
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// Finds out who this agent is and holds the link as that one, until it is told to stop.
+    /// Finds out who this agent is and holds the link as that one, if there is a control plane, until it is told to stop.
     pub(super) async fn link(
         self: Rc<Self>,
         loaded: store::Loaded,
         commands: Sender<Command>,
         received: Receiver<Command>,
     ) {
+        if let Some(server) = self.settings.pipeops.control_plane.clone() {
+            return self.link_to(server, loaded, (commands, received)).await;
+        }
+        self.shared_state.link.borrow_mut().is_off = true;
+        let settled = async {
+            self.settle(loaded).await;
+            future::pending().await
+        };
+        until_stopped(&received).or(settled).await;
+    }
+
+    async fn link_to(
+        self: Rc<Self>,
+        server: ControlPlane,
+        loaded: store::Loaded,
+        (commands, received): (Sender<Command>, Receiver<Command>),
+    ) {
         let notes = loaded.notes.clone();
         let certified = self.certified(loaded.clock);
         let settled = async {
             let identity = self.settle(loaded).await;
-            let caller = self.caller().await;
+            let caller = self.caller(&server).await;
             Some((identity, caller))
         };
         let stopped = async {
-            while !matches!(received.recv().await, Ok(Command::Stop) | Err(_)) {}
+            until_stopped(&received).await;
             None
         };
         let Some((identity, caller)) = settled.or(stopped).await else {
@@ -81,7 +99,7 @@ impl Agent {
         settings.heartbeat_every = self.settings.agent.heartbeat;
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.shared_state.now());
-        let (token, jobs) = (self.settings.pipeops.token.clone(), self.jobs.clone());
+        let (token, jobs) = (server.token.clone(), self.jobs.clone());
         let read = move || -> uplink::Reading {
             let (token, jobs) = (token.clone(), jobs.clone());
             Box::pin(async move {
@@ -90,7 +108,7 @@ impl Agent {
             })
         };
         let parts = uplink::Parts {
-            api_url: self.settings.pipeops.api_url.to_string(),
+            api_url: server.api_url.to_string(),
             caller: Rc::new(caller),
             token: Rc::new(read),
             keep: self.keeper(identity),
@@ -227,9 +245,9 @@ impl Agent {
     }
 
     /// Opens sessions; waits while its settings cannot be used (a CA file that is not there yet).
-    async fn caller(&self) -> Caller {
+    async fn caller(&self, server: &ControlPlane) -> Caller {
         loop {
-            match self.new_caller().await {
+            match self.new_caller(server).await {
                 Ok(caller) => {
                     self.shared_state.clear("link.settings");
                     return caller;
@@ -286,4 +304,9 @@ impl Agent {
             })
         })
     }
+}
+
+/// Waits for the command to stop, or for the end of all who could give it.
+async fn until_stopped(commands: &Receiver<Command>) {
+    while !matches!(commands.recv().await, Ok(Command::Stop) | Err(_)) {}
 }

@@ -13,7 +13,7 @@ use smol::{LocalExecutor, Timer};
 use super::VERSION;
 use crate::{
     config::{
-        DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings,
+        ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings,
         url::{ApiUrl, Security},
     },
     core::{
@@ -168,7 +168,7 @@ impl Network {
     }
 
     /// Opens sessions with the control plane. Reads certificates: blocking.
-    pub(super) fn caller(&self, settings: &Settings) -> Result<Caller> {
+    pub(super) fn caller(&self, settings: &Settings, server: &ControlPlane) -> Result<Caller> {
         let client = match &settings.tls.client {
             None => None,
             Some(files) => Some(ClientIdentity {
@@ -181,7 +181,7 @@ impl Network {
             tls: self.tls(settings, client)?,
             proxies: self.proxies.clone(),
             gateways: gateway::Rules {
-                controller: gateway_origin(&settings.pipeops.api_url),
+                controller: gateway_origin(&server.api_url),
                 listed: settings
                     .pipeops
                     .gateways
@@ -255,7 +255,7 @@ fn pem(path: &Path) -> Result<Vec<u8>> {
     read_pem(path).map_err(|error| Error::from(&error))
 }
 
-fn proxies(settings: &Settings) -> Proxies {
+pub(super) fn proxies(settings: &Settings) -> Proxies {
     let proxy = settings.pipeops.proxy.as_ref().map(|setting| {
         let target = Target::new(&setting.host, setting.port);
         let credentials = setting.credentials.as_ref();
@@ -481,10 +481,16 @@ pub(super) fn rights(
     Some(Rc::new(rights))
 }
 
-/// What the configuration says about access. In safe mode nothing is let into the cluster.
+/// What the configuration says about access. In safe mode nothing is let into the cluster, and without a control plane there is nobody to let in.
 pub(super) fn configured(settings: &Settings, mode: Mode) -> Configured {
     let access = &settings.access;
     let (level, from, edit) = match mode {
+        Mode::Normal if settings.pipeops.control_plane.is_none() => (
+            Level::Off,
+            "no control plane is configured".to_owned(),
+            "connect this machine to one: sudo pipeops-agent up --api-url https://api.pipeops.io"
+                .to_owned(),
+        ),
         Mode::Normal => (
             access.level,
             access.level_origin.to_string(),

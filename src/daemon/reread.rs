@@ -6,7 +6,7 @@ use smol::Timer;
 
 use super::{Agent, TEND_EVERY};
 use crate::{
-    config::{Credentials, url::ApiUrl},
+    config::{ControlPlane, Credentials, url::ApiUrl},
     core::{health::Severity, stall::Job},
     error::Result,
     link::dial::Caller,
@@ -20,9 +20,10 @@ use crate::{
 
 impl Agent {
     /// Opens sessions with the control plane, with the certificates as they are now.
-    pub(super) async fn new_caller(&self) -> Result<Caller> {
+    pub(super) async fn new_caller(&self, server: &ControlPlane) -> Result<Caller> {
         let (network, settings) = (self.network.clone(), self.settings.clone());
-        let read = move || network.caller(&settings);
+        let server = server.clone();
+        let read = move || network.caller(&settings, &server);
         self.jobs.run(Job::Certificate, read).await.flatten()
     }
 
@@ -64,17 +65,19 @@ impl Agent {
     }
 
     /// What the diagnosis of the way shows to the control plane; the token where it may be shown there.
-    pub(super) fn for_diagnosis(self: &Rc<Self>) -> impl Fn() -> diagnosis::Reading + use<> {
-        let agent = Rc::clone(self);
+    pub(super) fn for_diagnosis(
+        self: &Rc<Self>,
+        server: &ControlPlane,
+    ) -> impl Fn() -> diagnosis::Reading + use<> {
+        let (agent, server) = (Rc::clone(self), server.clone());
         move || {
-            let agent = Rc::clone(&agent);
+            let (agent, server) = (Rc::clone(&agent), server.clone());
             Box::pin(async move {
-                let caller = agent.new_caller().await;
+                let caller = agent.new_caller(&server).await;
                 let caller = caller.map_err(|error| error.sentence())?;
-                let pipeops = &agent.settings.pipeops;
-                let target = Target::controller(&pipeops.api_url.to_string());
+                let target = Target::controller(&server.api_url.to_string());
                 let is_allowed = target.is_ok_and(|target| agent.registrar.allows(&target).is_ok());
-                let source = pipeops.token.clone();
+                let source = server.token.clone();
                 let read = agent.jobs.run(Job::Secret, move || source.read()).await;
                 let token = read.flatten().ok().filter(|_| is_allowed);
                 Ok(diagnosis::Read { caller, token })

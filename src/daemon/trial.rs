@@ -35,8 +35,9 @@ pub enum Verdict {
 /// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.
 pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
     let network = Network::new(settings, Wall::default());
-    let caller = network.caller(settings)?;
-    let target = Target::controller(&settings.pipeops.api_url.to_string())
+    let server = settings.pipeops.control_plane()?;
+    let caller = network.caller(settings, server)?;
+    let target = Target::controller(&server.api_url.to_string())
         .map_err(|why| Error::new("the address of the control plane is invalid").why(why))?;
     let answer = smol::block_on(async {
         let session = caller.call(&target, token.reveal(), TOKEN_WITHIN).await?;

@@ -99,12 +99,17 @@ impl Agent {
             client: self.cluster.clone(),
             known: Rc::clone(&self.known),
             books: Databases {
+                has_control_plane: self.settings.pipeops.control_plane.is_some(),
                 telemetry: self.telemetry.clone(),
                 state: self.store.clone(),
             },
             doubt: Doubt::new(diagnosis::Parts {
-                target: Target::controller(&self.settings.pipeops.api_url.to_string()),
-                read: Box::new(self.for_diagnosis()),
+                server: self.settings.pipeops.control_plane.as_ref().map(|server| {
+                    diagnosis::Server {
+                        target: Target::controller(&server.api_url.to_string()),
+                        read: Box::new(self.for_diagnosis(server)),
+                    }
+                }),
                 shared_state: Rc::clone(&self.shared_state),
                 clock: clock::now,
             }),

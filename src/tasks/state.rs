@@ -26,6 +26,8 @@ pub const LINK_LOST: &str = "link.lost";
 /// The link as the uplink sees it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkView {
+    /// True if no control plane is configured.
+    pub is_off: bool,
     /// The machine's own words; `None` before its first turn.
     pub standing: Option<Standing>,
     /// Times that the link was lost since the start.

@@ -7,6 +7,8 @@ mod accounts;
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod alone;
+#[cfg(test)]
 mod apps;
 #[cfg(test)]
 mod bodies;

@@ -152,6 +152,8 @@ pub enum Link {
     StandingBy(String),
     /// It is not there.
     Away,
+    /// No control plane is configured.
+    Off,
 }
 
 /// Input of a verdict.
@@ -237,6 +239,7 @@ impl Known<'_> {
         }
         let (code, part, level, sentence) = match &self.link {
             Link::Ready => (OK, Part::Agent, Level::Ok, sentences::OK.to_owned()),
+            Link::Off => (OK, Part::Agent, Level::Ok, sentences::OK_ALONE.to_owned()),
             Link::StandingBy(why) => {
                 let sentence = sentences::standing_by(why);
                 (STANDBY, Part::Link, Level::Note, sentence)
@@ -288,6 +291,7 @@ impl Known<'_> {
                 Link::Ready => (OK, Level::Ok),
                 Link::StandingBy(_) => (STANDBY, Level::Note),
                 Link::Away => (CONNECTING, Level::Unknown),
+                Link::Off => (NONE, Level::Unknown),
             },
             Part::Agent | Part::Machine | Part::Cluster | Part::Workloads => (OK, Level::Ok),
         };

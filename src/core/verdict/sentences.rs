@@ -10,6 +10,10 @@ use crate::core::stall::Stage;
 pub const OK: &str = "everything works";
 /// No session yet, and nothing is known to be wrong.
 pub const CONNECTING: &str = "connecting to the control plane";
+/// Nothing is wrong, and the agent works without a control plane.
+pub const OK_ALONE: &str = "everything works; no control plane is configured";
+/// The settings name no control plane.
+pub const NOT_CONFIGURED: &str = "no control plane is configured";
 /// A gateway that cannot be reached. It is delivered, so it has nothing of what was found at the address.
 pub const GATEWAY_FAILED: &str = "the gateway that the control plane named cannot be reached; local work goes on and the agent keeps trying";
 /// The agent may not ask kubelets.

@@ -51,6 +51,10 @@ fn a_link_that_is_not_there_yet_is_neither_a_problem_nor_well() {
     assert_eq!((verdict.code, verdict.level), (CONNECTING, Level::Unknown));
     known.link = Link::StandingBy("b holds the link".to_owned());
     assert_eq!(known.verdict().code, STANDBY);
+    known.link = Link::Off;
+    let verdict = known.verdict();
+    assert_eq!((verdict.code, verdict.level), (OK, Level::Ok));
+    assert_eq!(verdict.parts[1].code, NONE);
 }
 
 #[test]
@@ -142,15 +146,16 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
 fn every_sentence_is_in_the_snapshot() {
     use crate::core::stall::Stage::{Running, Starting};
     use sentences::{
-        CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, STATS_UNREAD, and_more, cluster_refused,
-        cluster_silent, cluster_unreachable, cluster_unwatched, files_hung, link_down, link_held,
-        link_refused, machine_problems, nodes_not_ready, pods_not_ready, rights_missing,
-        standing_by, store_hung,
+        CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, and_more,
+        cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched, files_hung,
+        link_down, link_held, link_refused, machine_problems, nodes_not_ready, pods_not_ready,
+        rights_missing, standing_by, store_hung,
     };
     let silent = cluster_silent(Duration::from_secs(24));
     let missing_image = "cannot pull its image";
     let all = [
         (OK, FINE.to_owned()),
+        (OK, OK_ALONE.to_owned()),
         (CONNECTING, BEGINS.to_owned()),
         (STANDBY, standing_by("pi-2 holds the link of this cluster")),
         ("link.refused", link_refused("it answered HTTP 401")),

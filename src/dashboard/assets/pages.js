@@ -259,7 +259,7 @@ export const link = {
 function state(link) {
   const isUp = link.state === 'ready';
   return [
-    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : 'critical', ''), h('b', {}, link.state), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
+    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : link.state === 'off' ? 'unknown' : 'critical', ''), h('b', {}, link.state), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
     facts(
       ['Endpoint', link.endpoint && h('code', {}, link.endpoint)],
       ['Next attempt', link.next_attempt_s != null && `in ${length(link.next_attempt_s)}`],

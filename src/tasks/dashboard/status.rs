@@ -3,10 +3,10 @@
 use crate::{
     core::{
         health::{Conditions, Severity},
-        link::Holder,
+        link::{Holder, OFF},
         rates::DiskSpace,
         time::Now,
-        verdict::{Known, Link as Session, Verdict},
+        verdict::{Known, Link as Session, Verdict, sentences::NOT_CONFIGURED},
     },
     error::Error as Notified,
     tasks::{
@@ -153,6 +153,7 @@ fn part(id: &str) -> Part {
 /// Returns whether the link is there, or held by another agent of the same cluster.
 fn session(link: &LinkView) -> Session {
     match &link.standing {
+        _ if link.is_off => Session::Off,
         Some(standing) if standing.state == "ready" => Session::Ready,
         Some(standing) if standing.held_by == Some(Holder::Lease) => {
             Session::StandingBy(standing.why.clone())
@@ -174,6 +175,10 @@ fn shape_of_link(view: &LinkView) -> Link {
         sent_bytes: view.sent_bytes,
         ..Link::default()
     };
+    if view.is_off {
+        OFF.clone_into(&mut shape.state);
+        shape.why = Some(NOT_CONFIGURED.to_owned());
+    }
     if let Some(standing) = &view.standing {
         standing.state.clone_into(&mut shape.state);
         shape.since = Some(api::stamp(standing.since));

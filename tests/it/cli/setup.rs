@@ -275,6 +275,24 @@ fn a_folder_that_is_not_the_agents_is_not_removed() {
 }
 
 #[test]
+fn a_machine_is_set_up_without_a_control_plane() {
+    let plane = plane();
+    let machine = Machine::new(&plane);
+    let output = machine.run(&["up", "--api-url", "off", "--no-start"]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let written = read(&machine.path("config.toml"));
+    assert!(written.contains("pipeops.api_url = \"off\""), "{written}");
+    assert!(!written.contains("token"), "{written}");
+    assert_eq!(code(&machine.run(&["config", "check"])), 0);
+    // A token has nobody to be shown to.
+    let output = machine.run(&["token", "rotate"]);
+    assert_eq!(code(&output), 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("no control plane is configured"), "{told}");
+    assert_eq!(plane.sessions().len(), 0);
+}
+
+#[test]
 fn a_token_becomes_the_agents_own_where_its_group_could_read_it() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: only root gives a file to another user");

@@ -37,10 +37,8 @@ pub type Reading = Pin<Box<dyn Future<Output = Result<Read, String>>>>;
 
 /// Parts of a [`Doubt`].
 pub struct Parts {
-    /// The control plane, or why its address cannot be used.
-    pub target: Result<Target, String>,
-    /// Reads the files that are shown to the control plane.
-    pub read: Box<dyn Fn() -> Reading>,
+    /// The control plane, where there is one.
+    pub server: Option<Server>,
     /// The state of link and cluster.
     pub shared_state: Rc<SharedState>,
     /// Both clocks.
@@ -49,7 +47,21 @@ pub struct Parts {
 
 impl std::fmt::Debug for Parts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({:?})", self.target)
+        write!(f, "Parts({:?})", self.server)
+    }
+}
+
+/// The control plane to test.
+pub struct Server {
+    /// Its address, or the reason why that cannot be used.
+    pub target: Result<Target, String>,
+    /// Reads the files that are shown to it.
+    pub read: Box<dyn Fn() -> Reading>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Server({:?})", self.target)
     }
 }
 
@@ -101,33 +113,36 @@ impl Doubt {
         let mut probes = smol::unblock(|| network::probes(Path::new("/")))
             .await
             .to_vec();
-        let Parts {
-            target,
-            read,
-            clock,
-            ..
-        } = &self.parts;
-        let unusable = match (target, read().await) {
-            (Ok(target), Ok(Read { caller, token })) => {
-                let token = token.as_ref().map(Secret::reveal);
-                probes.extend(probe::climb(&caller, target, token, *clock).await);
-                None
+        let (side, sentence) = match &self.parts.server {
+            None => {
+                probes.push(self.cluster());
+                (Side::None, sentences::NOT_CONFIGURED.to_owned())
             }
-            (Err(why), _) => Some(why.clone()),
-            (_, Err(why)) => Some(why),
-        };
-        self.complete(&mut probes);
-        let (side, sentence) = verdict(&probes);
-        let (side, sentence) = match unusable {
-            Some(why) => (Side::Node, format!("the configuration is invalid: {why}")),
-            None => (side, sentence),
+            Some(server) => {
+                let unusable = self.climb(server, &mut probes).await.err();
+                self.complete(&mut probes);
+                match unusable {
+                    Some(why) => (Side::Node, format!("the configuration is invalid: {why}")),
+                    None => verdict(&probes),
+                }
+            }
         };
         Diagnosis {
             side: side.as_str().to_owned(),
             sentence,
-            at: clock().wall.rfc3339(),
+            at: (self.parts.clock)().wall.rfc3339(),
             steps: probes.into_iter().map(shape).collect(),
         }
+    }
+
+    /// Tests the steps from this machine to the control plane; fails where the settings cannot be used.
+    async fn climb(&self, server: &Server, probes: &mut Vec<Probe>) -> Result<(), String> {
+        let read = (server.read)().await;
+        let target = server.target.as_ref().map_err(String::clone)?;
+        let Read { caller, token } = read?;
+        let token = token.as_ref().map(Secret::reveal);
+        probes.extend(probe::climb(&caller, target, token, self.parts.clock).await);
+        Ok(())
     }
 
     /// Adds what the running agent knows: its session and its cluster.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::newest;
 use crate::{
     core::{
-        link::STANDING_BY,
+        link::{OFF, STANDING_BY},
         time::{Wall, in_words},
         words::size,
     },
@@ -57,24 +57,23 @@ impl View<'_> {
 
     fn link(&self) -> Figure {
         let link = &self.status.link;
-        let is_ready = link.state == "ready";
         let rtt = link.rtt_ms.map(|rtt| format!("round trip {rtt:.1} ms"));
         let for_how_long = self
             .age_s(link.since.as_deref())
             .map(|age| format!("for {}", in_words(Duration::from_secs(age))));
         Figure {
-            value: if is_ready {
-                "connected"
-            } else {
-                link.state.as_str()
+            value: match link.state.as_str() {
+                "ready" => "connected",
+                OFF => "not configured",
+                other => other,
             }
             .to_owned(),
             detail: joined([for_how_long, link.why.clone(), rtt]),
             age_s: Some(0),
-            state: if is_ready || link.state == STANDING_BY {
-                "ok"
-            } else {
-                "warning"
+            state: match link.state.as_str() {
+                "ready" | STANDING_BY => "ok",
+                OFF => "unknown",
+                _ => "warning",
             }
             .to_owned(),
             ..card("link", "Control plane", "the session")

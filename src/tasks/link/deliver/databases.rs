@@ -16,12 +16,18 @@ pub struct Databases {
     pub telemetry: telemetry::Handle,
     /// The audit, and how changes ended.
     pub state: store::Handle,
+    /// True if there is a control plane that records wait for.
+    pub has_control_plane: bool,
 }
 
 impl Databases {
     /// Undelivered records of each destination, of all streams.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, Failure> {
         let mut all = self.telemetry.backlog().await?;
+        if !self.has_control_plane {
+            all.retain(|backlog| backlog.destination != DESTINATION);
+            return Ok(all);
+        }
         for stream in [Stream::Audit, Stream::Outcomes] {
             let Holdings { epoch, last, .. } = self.state.stock(stream).await?;
             let (of, cursor) = self.position(stream).await?;
@@ -104,6 +110,7 @@ mod tests {
                 .unwrap();
             let (store, _) = Store::open(directory.path(), now.wall).await.unwrap();
             let databases = Databases {
+                has_control_plane: true,
                 telemetry: telemetry.handle(),
                 state: store.handle(),
             };
