@@ -41,7 +41,10 @@ use crate::{
         proxy::{self, Proxies},
         tls::{self, ClientIdentity, Tls, read_pem},
     },
-    outside::post::{ANSWER_WITHIN, Address, HttpClient},
+    outside::{
+        post::{ANSWER_WITHIN, Address, HttpClient},
+        transport::Way,
+    },
     store::{
         self,
         telemetry::{self, Telemetry},
@@ -203,12 +206,7 @@ impl Network {
     }
 
     /// Speaks to a server that a setting names.
-    pub(super) fn client(
-        &self,
-        url: &ApiUrl,
-        tls: Option<Tls>,
-        executor: &Rc<LocalExecutor<'static>>,
-    ) -> HttpClient {
+    pub(super) fn client(&self, url: &ApiUrl, tls: Option<Tls>) -> HttpClient {
         let usual_port = match url.security {
             Security::Tls => 443,
             Security::Plain => 80,
@@ -227,13 +225,19 @@ impl Network {
                 path: format!("{path}{}", query.unwrap_or_default()),
                 host,
             },
-            tls,
-            proxies: self.proxies.clone(),
-            dialer: self.dialer.clone(),
-            user_agent: format!("pipeops-agent/{VERSION}"),
+            way: self.way(tls),
             answer_within: ANSWER_WITHIN,
-            executor: Rc::clone(executor),
             line: RefCell::default(),
+        }
+    }
+
+    /// The way to servers that a setting names.
+    fn way(&self, tls: Option<Tls>) -> Way {
+        Way {
+            dialer: self.dialer.clone(),
+            proxies: self.proxies.clone(),
+            tls,
+            user_agent: format!("pipeops-agent/{VERSION}"),
         }
     }
 

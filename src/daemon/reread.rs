@@ -52,7 +52,7 @@ impl Agent {
             let of = url.clone();
             let read = move || network.client_tls(&settings, &of);
             match self.jobs.run(Job::Certificate, read).await.flatten() {
-                Ok(tls) => return self.network.client(url, tls, &self.executor),
+                Ok(tls) => return self.network.client(url, tls),
                 Err(error) => self.shared_state.report(
                     unreached,
                     Severity::Warning,

@@ -7,3 +7,4 @@
 pub mod notify;
 pub mod post;
 pub mod remote_write;
+pub mod transport;

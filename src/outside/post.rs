@@ -1,31 +1,24 @@
 //! POST requests, one after the other, to a server that a setting names, over one connection.
 
-use std::{cell::RefCell, fmt, pin::Pin, rc::Rc, time::Duration};
+use std::{cell::RefCell, fmt, io::Read, pin::Pin, time::Duration};
 
-use http_body_util::BodyExt;
-use hyper::{
-    Request, Response, StatusCode,
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-    header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT},
+use ureq::{
+    Body,
+    http::{
+        Request, Response, StatusCode,
+        header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, RETRY_AFTER},
+    },
 };
-use smol::{LocalExecutor, Task};
-use smol_hyper::rt::FuturesIo;
 
+use super::transport::{Calls, Limits, Way, dial_error};
 use crate::{
     core::{secret::Secret, time::in_words},
     error::{Error, Result, Retry},
-    net::{
-        Body, Bytes, deadline,
-        dial::{Dialer, Route, Target},
-        proxy::Proxies,
-        tls::Tls,
-    },
+    net::{Bytes, deadline, dial::Target},
 };
 
 /// Everything from the look-up of the name to the head of the answer. A request has 32 KiB: half a minute is enough at 10 kbit/s.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(40);
-const CONNECT_WITHIN: Duration = Duration::from_secs(15);
 /// Deadline for the body of an answer, and its maximum size: it is a sentence, if anything.
 const WORDS_WITHIN: Duration = Duration::from_secs(5);
 const WORDS_BYTES_MAX: usize = 64 * 1024;
@@ -33,8 +26,6 @@ const WORDS_BYTES_MAX: usize = 64 * 1024;
 const WORDS_SHOWN: usize = 200;
 /// The longest wait that a server can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Read-ahead of a connection, and the longest head of an answer.
-const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Credentials that are being read; `None` where the server wants none.
 pub type Authorization = Pin<Box<dyn Future<Output = Result<Option<Secret>>>>>;
@@ -54,21 +45,17 @@ pub struct Address {
 pub struct HttpClient {
     /// Address.
     pub address: Address,
-    /// TLS with it; `None`: plain.
-    pub tls: Option<Tls>,
-    /// Proxies between.
-    pub proxies: Proxies,
-    /// Makes connections.
-    pub dialer: Dialer,
-    /// User agent: `pipeops-agent/1.2.3`.
-    pub user_agent: String,
+    /// The way there; without TLS it is plain.
+    pub way: Way,
     /// Deadline of an answer: [`ANSWER_WITHIN`].
     pub answer_within: Duration,
-    /// Runs the connection.
-    pub executor: Rc<LocalExecutor<'static>>,
     /// The connection, between two requests.
     pub line: RefCell<Option<Line>>,
 }
+
+/// Connection that may be used again.
+#[derive(Debug)]
+pub struct Line(Calls);
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,13 +64,6 @@ impl fmt::Debug for HttpClient {
             .field("host", &self.address.host)
             .finish_non_exhaustive()
     }
-}
-
-/// An open connection, and the task that drives it.
-#[derive(Debug)]
-pub struct Line {
-    sender: SendRequest<Body>,
-    _task: Task<()>,
 }
 
 /// Request to post.
@@ -120,11 +100,11 @@ impl HttpClient {
             let why = format!("no answer within {}", in_words(self.answer_within));
             return Err(self.failure(wording).why(why).retry(Retry::Soon));
         };
-        let (response, line) = answered?;
+        let (response, calls) = answered?;
         let (head, body) = response.into_parts();
-        let (words, is_whole) = words(body).await;
-        if is_whole && !line.sender.is_closed() {
-            self.line.replace(Some(line));
+        let (words, is_whole) = smol::unblock(move || words(body)).await;
+        if is_whole {
+            self.line.replace(Some(Line(calls)));
         }
         Ok(Answered {
             status: head.status,
@@ -146,57 +126,37 @@ impl HttpClient {
         ))
     }
 
-    async fn converse(
-        &self,
-        wording: Wording,
-        post: Post<'_>,
-    ) -> Result<(Response<Incoming>, Line)> {
-        let kept = self.line.take();
-        if let Some(mut line) = kept.filter(|line| line.sender.is_ready()) {
-            let request = self.request(wording, &post)?;
-            if let Ok(response) = line.sender.send_request(request).await {
-                return Ok((response, line));
-            }
-            // It was closed meanwhile. What did arrive may be sent twice: who keeps a connection takes the same again.
-        }
-        let mut line = self.open(wording).await?;
+    async fn converse(&self, wording: Wording, post: Post<'_>) -> Result<(Response<Body>, Calls)> {
         let request = self.request(wording, &post)?;
-        match line.sender.send_request(request).await {
-            Ok(response) => Ok((response, line)),
+        if let Some(Line(calls)) = self.line.take() {
+            match ask(&calls, request.clone()).await {
+                Ok(response) => return Ok((response, calls)),
+                Err(error) if dial_error(&error).is_some() => {
+                    return Err(self.broken(wording, &error));
+                }
+                // It was closed meanwhile. What did arrive may be sent twice: who keeps a connection takes the same again.
+                Err(_) => {}
+            }
+        }
+        let calls = self.way.calls(Limits {
+            body: Some(WORDS_WITHIN),
+            read: None,
+        });
+        match ask(&calls, request).await {
+            Ok(response) => Ok((response, calls)),
             Err(error) => Err(self.broken(wording, &error)),
         }
     }
 
-    async fn open(&self, wording: Wording) -> Result<Line> {
-        let target = &self.address.target;
-        let route = Route::direct(target)
-            .with_tls(self.tls.as_ref())
-            .through(self.proxies.between(target));
-        let dialled = self.dialer.dial(&route, CONNECT_WITHIN).await;
-        let stream =
-            dialled.map_err(|error| Error::from(&error).within(self.failure(wording).what))?;
-        let (sender, connection) = http1::Builder::new()
-            .max_buf_size(BUFFER_BYTES)
-            .handshake::<_, Body>(FuturesIo::new(stream))
-            .await
-            .map_err(|error| self.broken(wording, &error))?;
-        let task = self.executor.spawn(async move {
-            // Its error is told to the sender, which says it where something can be done.
-            if let Err(error) = connection.with_upgrades().await {
-                log::trace!("{}: a connection ended: {error}", wording.what);
-            }
-        });
-        Ok(Line {
-            sender,
-            _task: task,
-        })
-    }
-
-    fn request(&self, wording: Wording, post: &Post<'_>) -> Result<Request<Body>> {
+    fn request(&self, wording: Wording, post: &Post<'_>) -> Result<Request<Bytes>> {
         let unusable = |why: &str| self.failure(wording).why(why.to_owned());
-        let mut request = Request::post(self.address.path.as_str())
-            .header(HOST, self.address.host.as_str())
-            .header(USER_AGENT, self.user_agent.as_str());
+        let scheme = match self.way.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        let (authority, path) = (self.address.target.authority(), &self.address.path);
+        let mut request = Request::post(format!("{scheme}://{authority}{path}"))
+            .header(HOST, self.address.host.as_str());
         for (name, value) in post.headers {
             request = request.header(*name, *value);
         }
@@ -208,16 +168,32 @@ impl HttpClient {
             request = request.header(AUTHORIZATION, value);
         }
         request
-            .body(Body::full(post.body.clone()))
+            .body(post.body.clone())
             .or(Err(unusable("its address is not valid in an HTTP request")))
     }
 
-    fn broken(&self, wording: Wording, error: &hyper::Error) -> Error {
+    fn broken(&self, wording: Wording, error: &ureq::Error) -> Error {
+        if let Some(error) = dial_error(error) {
+            return Error::from(error).within(self.failure(wording).what);
+        }
         self.failure(wording)
             .because(error)
             .fix(wording.fix)
             .retry(Retry::Soon)
     }
+}
+
+/// Makes one call in the blocking pool. It ends with `calls`, should nobody wait for it any more.
+async fn ask(
+    calls: &Calls,
+    request: Request<Bytes>,
+) -> std::result::Result<Response<Body>, ureq::Error> {
+    let agent = calls.agent.clone();
+    smol::unblock(move || {
+        let (head, body) = request.into_parts();
+        agent.run(Request::from_parts(head, body.as_ref()))
+    })
+    .await
 }
 
 impl Answered {
@@ -238,24 +214,13 @@ impl Answered {
     }
 }
 
-/// The beginning of an answer's body, for people, and whether that was all of it.
-async fn words(mut body: Incoming) -> (String, bool) {
+/// The beginning of an answer's body, for people, and whether that was all of it. Who does not end an answer has answered all the same.
+fn words(mut body: Body) -> (String, bool) {
     let mut read = Vec::new();
-    let mut is_whole = false;
-    let reading = async {
-        while read.len() <= WORDS_BYTES_MAX {
-            match body.frame().await {
-                Some(Ok(frame)) => read.extend(frame.data_ref().into_iter().flatten()),
-                Some(Err(_)) => return,
-                None => {
-                    is_whole = true;
-                    return;
-                }
-            }
-        }
-    };
-    // Who does not end an answer has answered all the same.
-    let _late = deadline(WORDS_WITHIN, reading).await;
+    let bytes_max = u64::try_from(WORDS_BYTES_MAX).unwrap_or(u64::MAX);
+    let mut reader = body.as_reader();
+    let ended = reader.by_ref().take(bytes_max).read_to_end(&mut read);
+    let is_whole = ended.is_ok() && matches!(reader.read(&mut [0]), Ok(0));
     (printable(&read), is_whole)
 }
 

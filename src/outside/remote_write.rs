@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hyper::header::{HeaderValue, LOCATION};
+use ureq::http::header::{HeaderValue, LOCATION};
 
 use super::post::{Answered, HttpClient, Post, Wording, printable};
 use crate::{

@@ -23,7 +23,10 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::post::{Address, HttpClient},
+    outside::{
+        post::{Address, HttpClient},
+        transport::Way,
+    },
     store::Store,
 };
 
@@ -84,12 +87,13 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
                     path: "/hook?a=b".to_owned(),
                     host: format!("127.0.0.1:{port}"),
                 },
-                tls: None,
-                proxies: Proxies::default(),
-                dialer: Dialer::default(),
-                user_agent: "pipeops-agent/test".to_owned(),
+                way: Way {
+                    dialer: Dialer::default(),
+                    proxies: Proxies::default(),
+                    tls: None,
+                    user_agent: "pipeops-agent/test".to_owned(),
+                },
                 answer_within: Duration::from_secs(20),
-                executor: Rc::clone(&executor),
                 line: RefCell::default(),
             }),
             reader,

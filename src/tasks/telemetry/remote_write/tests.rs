@@ -26,7 +26,10 @@ use crate::{
         dial::{Dialer, Target},
         proxy::Proxies,
     },
-    outside::post::{Address, HttpClient},
+    outside::{
+        post::{Address, HttpClient},
+        transport::Way,
+    },
     store::telemetry::{Options, Telemetry},
     wire::remote_write::reader::read,
 };
@@ -277,19 +280,20 @@ impl Agent {
         }
     }
 
-    fn receiver(&self, port: u16) -> Receiver {
+    fn receiver(port: u16) -> Receiver {
         Receiver(HttpClient {
             address: Address {
                 target: Target::new("127.0.0.1", port),
                 path: "/api/v1/write?x=1".to_owned(),
                 host: format!("127.0.0.1:{port}"),
             },
-            tls: None,
-            proxies: Proxies::default(),
-            dialer: Dialer::default(),
-            user_agent: "pipeops-agent/test".to_owned(),
+            way: Way {
+                dialer: Dialer::default(),
+                proxies: Proxies::default(),
+                tls: None,
+                user_agent: "pipeops-agent/test".to_owned(),
+            },
             answer_within: Duration::from_secs(20),
-            executor: Rc::clone(&self.executor),
             line: RefCell::default(),
         })
     }
@@ -322,7 +326,7 @@ impl Agent {
     }
 
     fn deliver_to(&self, server: &Server) -> Result<(), (String, Duration)> {
-        self.deliver(self.receiver(server.port))
+        self.deliver(Self::receiver(server.port))
     }
 
     /// All that was measured, in order.
@@ -530,7 +534,7 @@ fn a_broken_receiver_costs_neither_time_nor_memory_nor_samples() {
         (Reply::Silence, "no answer within"),
     ] {
         let server = Server::start(move |_, _| reply.clone());
-        let mut receiver = agent.receiver(server.port);
+        let mut receiver = Agent::receiver(server.port);
         receiver.0.answer_within = Duration::from_secs(2);
         let (error, _) = agent.deliver(receiver).unwrap_err();
         assert!(error.contains(told), "{error}");
@@ -581,7 +585,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     let (_flushed, flushed) = channel::bounded(1);
     let mut delivery = Delivery::new(Parts {
         samples: agent.telemetry.handle(),
-        receiver: agent.receiver(port),
+        receiver: Agent::receiver(port),
         authorization: &authorization,
         labels: &labels,
         flushed,
