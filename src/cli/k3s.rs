@@ -1,9 +1,11 @@
 //! `k3s`: Kubernetes on this machine. Root does it in this very process, under the lock of the root helper.
 
+mod backup;
 mod install;
 mod report;
+mod restore;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use nix::unistd::geteuid;
 use serde_json::json;
@@ -15,7 +17,7 @@ use super::{
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
-    table::{CONFIG, Command, JSON, Opt, SET},
+    table::{CONFIG, Command, JSON, Opt, SET, Takes},
 };
 use crate::{
     error::{Error, Exit, Result},
@@ -29,18 +31,38 @@ const DRY_RUN: Opt = Opt::flag(
     "Show what would be done, and how to undo it, without doing it",
 );
 
+/// Nobody is asked.
+const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
+
+/// Time for the node to become Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
+const TIMEOUT: Opt = Opt::value(
+    "timeout",
+    Takes::Text,
+    "SECONDS",
+    "Time for the node to become Ready",
+)
+.default("900");
+
 /// `k3s`.
 pub(super) static COMMAND: Command = Command {
     name: "k3s",
-    about: "Install, inspect and remove k3s on this machine",
+    about: "Install, inspect, back up, restore and remove k3s on this machine",
     options: &[CONFIG, SET, ROOT, JSON],
-    below: &[&install::COMMAND, &STATUS, &KUBECONFIG, &UNINSTALL, &RESUME],
+    below: &[
+        &install::COMMAND,
+        &STATUS,
+        &backup::COMMAND,
+        &restore::COMMAND,
+        &KUBECONFIG,
+        &UNINSTALL,
+        &RESUME,
+    ],
     ..Command::BARE
 };
 
 static STATUS: Command = Command {
     name: "status",
-    about: "Show version, node, datastore and certificates of k3s",
+    about: "Show version, node, datastore, certificates and backups of k3s",
     examples: &["sudo pipeops-agent k3s status"],
     exit: "0 the node is Ready or there is no k3s, 1 it is not Ready, 2 the command could not run.",
     run: Some(status),
@@ -65,7 +87,7 @@ static UNINSTALL: Command = Command {
             "found",
             "Remove it although pipeops-agent did not install it",
         ),
-        Opt::flag("yes", "Skip the confirmation").short('y'),
+        YES,
         DRY_RUN,
     ],
     notes: "Lists what goes before it asks. What another disk holds stays, and so does what was there before k3s.\n\
@@ -103,6 +125,18 @@ fn keeper(args: &Args, command: &str) -> Result<Keeper> {
 /// A line of progress, on standard error: standard output is for the result.
 fn tell_progress(text: &str) {
     Output::of_process().note(&printable(text));
+}
+
+/// The value of [`TIMEOUT`].
+fn within(args: &Args) -> Result<Duration> {
+    let seconds = args.read(TIMEOUT.long, |text| {
+        let seconds = text
+            .parse::<u64>()
+            .ok()
+            .filter(|seconds| (10..=86_400).contains(seconds));
+        seconds.ok_or_else(|| "it is a number of seconds, 10 to 86400".to_owned())
+    })?;
+    Ok(Duration::from_secs(seconds.unwrap_or(900)))
 }
 
 /// The path of this program, which a service calls after a power cut.

@@ -89,7 +89,8 @@ pub fn copy(
     })
 }
 
-fn pass(
+/// Passes all bytes on, and returns their sum. More than `bytes_max` are refused. `told` hears of the bytes so far.
+pub fn pass(
     mut from: impl Read,
     to: &mut dyn Write,
     bytes_max: u64,

@@ -23,9 +23,10 @@ mod attributes;
 mod copy;
 mod jobs;
 mod spool;
+pub mod tar;
 
 pub use attributes::Attributes;
-pub use copy::{Sum, copy, sum};
+pub use copy::{Sum, copy, pass, sum};
 pub use jobs::{GivenUp, Jobs};
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};
 

@@ -35,6 +35,7 @@ impl Place {
             | Act::Link { path, .. }
             | Act::Made { path }
             | Act::Gone { path, .. } => self.guard(path),
+            Act::Move { from, to } => self.guard(from).and_then(|()| self.guard(to)),
             Act::Run { .. } | Act::Ready { .. } => Ok(()),
         }
     }
@@ -43,7 +44,7 @@ impl Place {
     pub(super) fn act(&self, act: &Act) -> Result<()> {
         self.check(act)?;
         match act {
-            Act::Directory { path } => self.make(path),
+            Act::Directory { path } => self.make_directory(path),
             Act::File {
                 path,
                 content,
@@ -86,6 +87,7 @@ impl Place {
                 within_s,
                 is_back: false,
             } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
+            Act::Move { from, to } => self.rename(from, to),
             Act::Gone { path, only_empty } => self.remove(path, *only_empty),
         }
     }
@@ -107,6 +109,7 @@ impl Place {
             }
             Act::Copy { path, sha256, .. } => (self.is_copied(path, sha256)?, path.clone()),
             Act::Link { path, target } => (self.is_link(path, target), path.clone()),
+            Act::Move { from, to } => (self.is_renamed(from, to), format!("moving {from}")),
             // What stays of a tree is another disk's, which was told.
             Act::Made { .. } | Act::Ready { .. } | Act::Gone { .. } => return Ok(()),
         };
@@ -134,14 +137,26 @@ impl Place {
 
     /// Refuses to take back what somebody else changed since.
     pub(super) fn check_undo(&self, act: &Act, directory: &Path) -> Result<()> {
-        let Act::File {
-            path,
-            content,
-            before,
-            ..
-        } = act
-        else {
-            return Ok(());
+        let (path, content, before) = match act {
+            Act::File {
+                path,
+                content,
+                before,
+                ..
+            } => (path, content, before),
+            // It lay there for its way back.
+            Act::Move { to, .. } if std::fs::symlink_metadata(self.path(to)).is_err() => {
+                return Err(Error::new(format!("{to} is not there any more")));
+            }
+            Act::Directory { .. }
+            | Act::Value { .. }
+            | Act::Run { .. }
+            | Act::Copy { .. }
+            | Act::Link { .. }
+            | Act::Made { .. }
+            | Act::Ready { .. }
+            | Act::Move { .. }
+            | Act::Gone { .. } => return Ok(()),
         };
         let found = self.found(path)?;
         if is(found.as_ref(), content.as_bytes()) || was(found.as_ref(), before.as_ref()) {
@@ -217,6 +232,7 @@ impl Place {
             } => self.uncopy(path, sha256, before.as_ref(), certainty),
             Act::Link { path, target } => self.unlink(path, target),
             Act::Made { path } => self.remove(path, false),
+            Act::Move { from, to } => self.rename(to, from),
             Act::Ready {
                 node,
                 version,
@@ -244,7 +260,7 @@ impl Place {
         files::replace_with(&real, &content, &attributes(before))
     }
 
-    fn make(&self, path: &str) -> Result<()> {
+    pub(super) fn make_directory(&self, path: &str) -> Result<()> {
         let real = self.path(path);
         let made = match DirBuilder::new().mode(0o755).create(&real) {
             Err(error) if !real.is_dir() => Err(error),

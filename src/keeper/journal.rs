@@ -203,6 +203,7 @@ impl LockedJournal {
                 | Act::Link { .. }
                 | Act::Made { .. }
                 | Act::Ready { .. }
+                | Act::Move { .. }
                 | Act::Gone { .. } => None,
             });
             for file in copies.chain([format!("{name}.json")]) {

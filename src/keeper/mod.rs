@@ -167,6 +167,16 @@ impl Keeper {
         if let Some(why) = no_undo(&record) {
             return Err(Error::new(format!("cannot undo {id}")).why(why));
         }
+        if k3s::is_k3s(&record) {
+            if self.reach == Reach::Sandbox {
+                return Err(Error::new(format!("cannot undo {id} from here"))
+                    .why("it takes more of the machine than this service may change")
+                    .fix(undo_command(id)));
+            }
+            for act in k3s::guards(&record) {
+                self.place.act(act)?;
+            }
+        }
         self.begin_undo(&journal, &mut record, who)?;
         self.go_on(&journal, record)
     }
@@ -174,7 +184,10 @@ impl Keeper {
     fn begin_undo(&self, journal: &LockedJournal, record: &mut Record, who: &str) -> Result<()> {
         let cannot = || format!("cannot undo {}", record.id());
         for (act, state) in record.acts.iter().zip(&record.steps) {
-            if state != StepState::Undone.as_str() {
+            let was_begun = state != StepState::Undone.as_str();
+            // One that was not done may have moved nothing.
+            let is_open = matches!(act, Act::Move { .. }) && state != StepState::Done.as_str();
+            if was_begun && !is_open {
                 self.place
                     .check_undo(act, journal.directory())
                     .map_err(|error| error.within(cannot()))?;

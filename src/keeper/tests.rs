@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
 
 use super::*;
 
+mod k3s_backup;
 mod k3s_life;
 
 /// A machine of a test.

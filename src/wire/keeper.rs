@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::json::fields;
+use super::{
+    backup::{BackupEntry, Volume},
+    json::fields,
+};
 use crate::core::{preflight::facts::Fact, time::Wall};
 
 /// Default socket of the keeper.
@@ -204,6 +207,13 @@ pub enum Act {
         /// True if it is waited for while the change is undone, and not while it is done.
         is_back: bool,
     },
+    /// A file or a tree is renamed.
+    Move {
+        /// Path.
+        from: String,
+        /// New path, on the same disk.
+        to: String,
+    },
     /// Something is removed, without what other disks hold below it. There is no way back.
     Gone {
         /// Path.
@@ -356,6 +366,10 @@ pub struct K3sStatus {
     pub certificate: Option<String>,
     /// Its end, in RFC 3339.
     pub certificate_ends: Option<String>,
+    /// Backups in the usual directory, the newest first.
+    pub backups: Vec<BackupEntry>,
+    /// Volumes on this machine, which are in no backup.
+    pub volumes: Vec<Volume>,
     /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.
     pub unfinished: Option<String>,
 }

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod apps;
+pub mod backup;
 pub mod certificate;
 pub mod control;
 pub mod edge;

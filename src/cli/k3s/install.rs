@@ -1,8 +1,8 @@
 //! `k3s install`: from a folder that came by hand.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
-use super::{DRY_RUN, keeper, program, report, tell, text_of};
+use super::{DRY_RUN, TIMEOUT, keeper, program, report, tell, text_of, within};
 use crate::{
     cli::{
         args::Args,
@@ -15,9 +15,6 @@ use crate::{
     keeper::k3s::{Install, Source},
     net::tls::build_date,
 };
-
-/// Time for the node to become Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
-const WITHIN_S: &str = "900";
 
 /// `k3s install`.
 pub(super) static COMMAND: Command = Command {
@@ -86,13 +83,7 @@ pub(super) static COMMAND: Command = Command {
             "Go on with the cluster that the data directory holds",
         ),
         many("ignore", "CHECK", "Continue in spite of this finding"),
-        Opt::value(
-            "timeout",
-            Takes::Text,
-            "SECONDS",
-            "Time for the node to become Ready",
-        )
-        .default(WITHIN_S),
+        TIMEOUT,
         DRY_RUN,
     ],
     notes: "Nothing is taken from the network: copy the files of a release to FOLDER, or a USB stick.\n\
@@ -184,17 +175,6 @@ fn machine_names() -> Result<Names> {
             "it is {machine}; k3s is built for x86_64, aarch64 and armv7l"
         ))
     })
-}
-
-fn within(args: &Args) -> Result<Duration> {
-    let seconds = args.read("timeout", |text| {
-        let seconds = text
-            .parse::<u64>()
-            .ok()
-            .filter(|seconds| (10..=86_400).contains(seconds));
-        seconds.ok_or_else(|| "it is a number of seconds, 10 to 86400".to_owned())
-    })?;
-    Ok(Duration::from_secs(seconds.unwrap_or(900)))
 }
 
 fn binary(

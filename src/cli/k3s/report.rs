@@ -8,7 +8,10 @@ use crate::{
         output::{Output, Tone, columns, moment, printable, size},
         table::JSON,
     },
-    wire::keeper::{Finding, K3sPlan, K3sStatus},
+    wire::{
+        backup::Volume,
+        keeper::{Finding, K3sPlan, K3sStatus},
+    },
 };
 
 /// Prints a plan.
@@ -107,6 +110,47 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     let rows = rows
         .into_iter()
         .filter_map(|(name, text)| Some(vec![format!("  {name}"), printable(&text?)]));
+    for line in columns(&rows.collect::<Vec<_>>()) {
+        output.line(&line);
+    }
+    let rows: Vec<_> = status
+        .backups
+        .iter()
+        .map(|entry| {
+            vec![
+                format!("  {}", printable(&entry.name)),
+                size(entry.bytes),
+                entry
+                    .version
+                    .as_deref()
+                    .map_or_else(|| "damaged".to_owned(), printable),
+            ]
+        })
+        .collect();
+    if status.managed != "none" || !rows.is_empty() {
+        output.line("backups:");
+    }
+    if rows.is_empty() && status.managed != "none" {
+        output.line("  none: sudo pipeops-agent k3s backup");
+    }
+    for line in columns(&rows) {
+        output.line(&line);
+    }
+    volumes(&status.volumes, output);
+}
+
+/// Prints the volumes that no backup has.
+pub(super) fn volumes(volumes: &[Volume], output: &mut Output) {
+    if volumes.is_empty() {
+        return;
+    }
+    output.line(&output.toned(
+        Tone::Doubtful,
+        "not in any backup, volumes of this machine:",
+    ));
+    let rows = volumes
+        .iter()
+        .map(|volume| vec![format!("  {}", printable(&volume.path)), size(volume.bytes)]);
     for line in columns(&rows.collect::<Vec<_>>()) {
         output.line(&line);
     }

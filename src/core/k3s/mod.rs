@@ -2,6 +2,7 @@
 //!
 //! It reads and writes nothing; the keeper does.
 
+pub mod backup;
 pub mod plan;
 pub mod ready;
 pub mod texts;

@@ -63,6 +63,13 @@ pub enum Step {
         /// Direction in which this is waited for.
         when: When,
     },
+    /// A file or a tree is renamed, and back by the undo.
+    Move {
+        /// Path.
+        from: String,
+        /// New path, on the same disk.
+        to: String,
+    },
     /// A file or a tree goes, without what other disks hold below it.
     Gone {
         /// Path.
@@ -210,7 +217,7 @@ fn service(steps: &mut Vec<Step>, wanted: &Install) {
             ));
             steps.push(run("systemctl daemon-reload", ""));
             steps.push(run("systemctl enable k3s", "systemctl disable k3s"));
-            steps.push(run("systemctl start --no-block k3s", KILLALL));
+            steps.push(run(start(wanted.init), KILLALL));
         }
         Init::OpenRc => {
             steps.push(file(
@@ -222,7 +229,7 @@ fn service(steps: &mut Vec<Step>, wanted: &Install) {
                 "rc-update add k3s default",
                 "rc-update delete k3s default",
             ));
-            steps.push(run("rc-service k3s start", KILLALL));
+            steps.push(run(start(wanted.init), KILLALL));
         }
     }
 }
@@ -389,6 +396,87 @@ pub fn trees(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<String>
         .collect()
 }
 
+/// Parts of a restore.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    /// Service manager.
+    pub init: Init,
+    /// Path of this program.
+    pub program: String,
+    /// Data directory.
+    pub data_dir: String,
+    /// Name of the node.
+    pub node: String,
+    /// Version of the program that is here.
+    pub version: Version,
+    /// Names below `server` that the backup has.
+    pub items: Vec<String>,
+    /// Those of them that are there.
+    pub there: Vec<String>,
+    /// Settings of the backup: paths and contents.
+    pub texts: Vec<(String, String)>,
+}
+
+/// Directory of the cluster that a restore replaced.
+pub fn aside(data_dir: &str) -> String {
+    format!("{data_dir}/server/before-restore")
+}
+
+/// Directory of the files of a backup that is being restored.
+pub fn unpacked(data_dir: &str) -> String {
+    format!("{data_dir}/server/restoring")
+}
+
+/// Returns whether a path is of the service that goes on after a power cut.
+pub fn is_resume(path: &str) -> bool {
+    [RESUME_UNIT, RESUME_WANTED, RESUME_SERVICE, RESUME_LEVEL].contains(&path)
+}
+
+fn start(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl start --no-block k3s",
+        Init::OpenRc => "rc-service k3s start",
+    }
+}
+
+/// The steps of a restore. Undone from the end, the cluster of before runs again.
+pub fn restore(wanted: &Restore) -> Vec<Step> {
+    let server = format!("{}/server", wanted.data_dir);
+    let (aside, unpacked) = (aside(&wanted.data_dir), unpacked(&wanted.data_dir));
+    let ready = |when: When| Step::Ready {
+        node: wanted.node.clone(),
+        version: Some(wanted.version),
+        when,
+    };
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    steps.extend([
+        Step::Made {
+            path: unpacked.clone(),
+        },
+        ready(When::Back),
+        run("", start(wanted.init)),
+        run(KILLALL, ""),
+        Step::Directory {
+            path: aside.clone(),
+        },
+    ]);
+    steps.extend(wanted.there.iter().map(|item| Step::Move {
+        from: format!("{server}/{item}"),
+        to: format!("{aside}/{item}"),
+    }));
+    steps.extend(wanted.items.iter().map(|item| Step::Move {
+        from: format!("{unpacked}/data/server/{item}"),
+        to: format!("{server}/{item}"),
+    }));
+    let texts = wanted.texts.iter();
+    steps.extend(texts.map(|(path, content)| file(path, content.clone(), 0o600)));
+    steps.push(run(start(wanted.init), KILLALL));
+    steps.push(ready(When::Forth));
+    steps.push(gone(&unpacked));
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -426,6 +514,7 @@ mod tests {
             | Step::Link { .. }
             | Step::Run { .. }
             | Step::Ready { .. }
+            | Step::Move { .. }
             | Step::Gone { .. } => None,
         });
         made.collect()

@@ -174,14 +174,22 @@ impl Place {
         Ok(())
     }
 
-    /// Mount points, as this process sees them.
     fn mount_points() -> BTreeSet<PathBuf> {
+        let mounts = Self::mounts().into_iter();
+        mounts.map(|(point, _)| point).collect()
+    }
+
+    /// Mount points and kinds of file systems, as this process sees them.
+    pub(super) fn mounts() -> Vec<(PathBuf, String)> {
         let text = files::read(Path::new("/proc/self/mounts"), 4 << 20).unwrap_or_default();
         let lines = text.split(|byte| *byte == b'\n');
-        let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
-        points
-            .map(|point| PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(point))))
-            .collect()
+        let found = lines.filter_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ').skip(1);
+            let point = unescaped(fields.next()?);
+            let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+            Some((PathBuf::from(std::ffi::OsStr::from_bytes(&point)), kind))
+        });
+        found.collect()
     }
 }
 

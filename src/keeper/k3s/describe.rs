@@ -57,6 +57,7 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
                 String::new(),
                 format!("wait until the node {node} is Ready"),
             ),
+            Step::Move { from, to } => (format!("move {from} to {to}"), "moved back".to_owned()),
             Step::Gone {
                 path,
                 extent: Extent::Whole,
@@ -99,6 +100,7 @@ pub(in super::super) fn act(act: &Act) -> Option<String> {
         | Act::Directory { .. }
         | Act::Value { .. }
         | Act::Link { .. }
+        | Act::Move { .. }
         | Act::Made { .. } => return None,
     })
 }

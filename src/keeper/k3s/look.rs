@@ -111,7 +111,7 @@ impl Place {
     }
 
     /// The path itself, or what is above it and there.
-    fn nearest(&self, path: &str) -> std::path::PathBuf {
+    pub(super) fn nearest(&self, path: &str) -> std::path::PathBuf {
         let real = self.path(path);
         let there = real.ancestors().find(|path| path.exists());
         there.unwrap_or_else(|| Path::new("/")).to_owned()

@@ -1,13 +1,19 @@
 //! k3s on this machine: installation, state and removal, as changes of the keeper's journal.
 
 mod acts;
+mod archive;
+mod backup;
+mod datastore;
 mod describe;
 mod look;
 mod ready;
+mod restore;
 
 use std::{path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
+pub(super) use self::restore::guards;
+pub use self::{backup::Backup, restore::Restore};
 use super::{Keeper, end, journal::LockedJournal, now, place::Place};
 use crate::{
     core::{
@@ -180,6 +186,7 @@ impl Keeper {
         if !has_k3s && note.is_none() {
             return Ok(K3sStatus {
                 managed: "none".to_owned(),
+                backups: self.backups(),
                 other,
                 unfinished,
                 ..K3sStatus::default()
@@ -197,6 +204,7 @@ impl Keeper {
             Err(why) => (false, Some(why)),
         };
         let certificate = self.place.first_end(&data_dir);
+        let volumes = self.place.volumes(&data_dir);
         Ok(K3sStatus {
             managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
             other,
@@ -209,6 +217,8 @@ impl Keeper {
             data_dir: Some(data_dir),
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
+            backups: self.backups(),
+            volumes,
             unfinished,
         })
     }
@@ -346,6 +356,7 @@ impl Keeper {
             | Step::Made { .. }
             | Step::Run { .. }
             | Step::Ready { .. }
+            | Step::Move { .. }
             | Step::Gone { .. } => 0,
         });
         K3sPlan {
@@ -546,6 +557,7 @@ impl Place {
                 within_s: within.as_secs(),
                 is_back: when == When::Back,
             },
+            Step::Move { from, to } => Act::Move { from, to },
             Step::Gone { path, extent } => Act::Gone {
                 path,
                 only_empty: extent == plan::Extent::Empty,

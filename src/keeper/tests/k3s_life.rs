@@ -11,10 +11,10 @@ use super::{
 };
 use crate::core::k3s::texts::Wishes;
 
-const VERSION: &str = "v1.34.4+k3s1";
+pub(super) const VERSION: &str = "v1.34.4+k3s1";
 
 /// A machine with systemd. `start` is what happens when k3s is started, and `node` what its API says.
-fn machine(start: &str, state: &str, ready: &str) -> Tree {
+pub(super) fn machine(start: &str, state: &str, ready: &str) -> Tree {
     let systemctl = format!(
         "case \"$*\" in\n\
          enable*) mkdir -p etc/systemd/system/multi-user.target.wants; ln -sf ../k3s.service etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
@@ -54,7 +54,7 @@ fn machine(start: &str, state: &str, ready: &str) -> Tree {
 
 const STARTS: &str = "mkdir -p run/k3s var/lib/kubelet/pods var/lib/rancher/k3s/server/db etc/rancher/node; echo db >var/lib/rancher/k3s/server/db/state.db; echo p >etc/rancher/node/password; echo k >etc/rancher/k3s/k3s.yaml";
 
-fn good() -> Tree {
+pub(super) fn good() -> Tree {
     machine(STARTS, "active", "True")
 }
 
@@ -94,12 +94,12 @@ fn removal(keeps_data: bool) -> Uninstall {
     }
 }
 
-fn install(tree: &Tree) -> Result<Done> {
+pub(super) fn install(tree: &Tree) -> Result<Done> {
     tree.keeper().k3s_install(&wanted(tree), "root")
 }
 
 /// Two trees are the same; where not, only what differs is told.
-fn assert_same(found: &Snapshot, wanted: &Snapshot, at: &str) {
+pub(super) fn assert_same(found: &Snapshot, wanted: &Snapshot, at: &str) {
     let differ = |one: &Snapshot, other: &Snapshot| {
         let names = one
             .iter()
@@ -283,7 +283,7 @@ fn a_program_with_another_hash_or_version_is_not_installed() {
 
 /// Cuts that work off at borders of the journal's writes, and goes on as the next start does. Of each kind of border, which follow each
 /// other in steps of five, every `stride`th is tried.
-fn cut_everywhere(
+pub(super) fn cut_everywhere(
     stride: usize,
 
     prepared: impl Fn() -> Tree,

@@ -1,0 +1,109 @@
+//! `k3s backup`: one file with the datastore, the token, the certificates and the settings.
+
+use serde_json::json;
+
+use super::{DRY_RUN, keeper, report};
+use crate::{
+    cli::{
+        args::Args,
+        output::{Output, Tone, printable, size},
+        table::{Command, JSON, Opt, Takes},
+    },
+    core::k3s::backup::Limits,
+    error::{Exit, Result},
+    keeper::k3s::Backup,
+};
+
+/// `k3s backup`.
+pub(super) static COMMAND: Command = Command {
+    name: "backup",
+    about: "Back up datastore, token, certificates and settings of k3s",
+    options: &[
+        Opt::value(
+            "to",
+            Takes::Folder,
+            "FOLDER",
+            "Directory of this machine that only root can write (default: /var/backups/pipeops)",
+        ),
+        Opt::value(
+            "keep",
+            Takes::Text,
+            "COUNT",
+            "Backups of this node that stay there",
+        )
+        .default("7"),
+        Opt::value(
+            "keep-days",
+            Takes::Text,
+            "DAYS",
+            "Age at which they are removed",
+        )
+        .default("90"),
+        Opt::value(
+            "keep-mb",
+            Takes::Text,
+            "MB",
+            "Length of all of them together",
+        )
+        .default("2000"),
+        DRY_RUN,
+    ],
+    notes: "k3s runs on meanwhile. The file is read back before it counts; the newest is never removed.\n\
+            Data of volumes is not in it: they are named with their sizes.\n\
+            It has the keys of the cluster and is not encrypted, so it stays in a directory that is root's.",
+    examples: &[
+        "sudo pipeops-agent k3s backup",
+        "sudo pipeops-agent k3s backup --to /mnt/ssd/backups --keep 30 --dry-run",
+    ],
+    exit: "0 there is a backup, 2 there is none.",
+    run: Some(backup),
+    ..Command::BARE
+};
+
+fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "backup")?;
+    let wanted = wanted(args)?;
+    if args.has(DRY_RUN.long) {
+        report::plan(&keeper.k3s_backup_plan(&wanted)?, args, output);
+        return Ok(Exit::Fine);
+    }
+    let done = keeper.k3s_backup(&wanted)?;
+    if args.has(JSON.long) {
+        output.json(&json!({ "backup": done }));
+        return Ok(Exit::Fine);
+    }
+    let head = format!("{} ({})", printable(&done.file), size(done.bytes));
+    output.line(&output.toned(Tone::Good, &head));
+    output.line(&format!(
+        "  k3s {} of the node {}: the datastore ({}) and {} more files, read back and checked",
+        printable(&done.version),
+        printable(&done.node),
+        size(done.datastore_bytes),
+        done.files.saturating_sub(1)
+    ));
+    for name in &done.removed {
+        output.line(&format!("  removed: {}", printable(name)));
+    }
+    report::volumes(&done.volumes, output);
+    Ok(Exit::Fine)
+}
+
+fn wanted(args: &Args) -> Result<Backup> {
+    let number = |name: &'static str, default: u32| {
+        let read = args.read(name, |text| {
+            let number = text.parse::<u32>().ok().filter(|number| *number > 0);
+            number.ok_or_else(|| "it is a number above 0".to_owned())
+        });
+        read.map(|number| number.unwrap_or(default))
+    };
+    let folder = args.path("to");
+    let folder = folder.map(|path| std::path::absolute(&path).unwrap_or(path));
+    Ok(Backup {
+        to: folder.map(|path| path.display().to_string()),
+        limits: Limits {
+            count: usize::try_from(number("keep", 7)?).unwrap_or(usize::MAX),
+            days: number("keep-days", 90)?,
+            bytes: u64::from(number("keep-mb", 2000)?) * 1_000_000,
+        },
+    })
+}

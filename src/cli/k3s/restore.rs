@@ -1,0 +1,63 @@
+//! `k3s restore`: the cluster as it was when a backup was taken.
+
+use std::path::PathBuf;
+
+use super::{DRY_RUN, TIMEOUT, YES, keeper, program, report, tell, within};
+use crate::{
+    cli::{
+        args::Args,
+        ask, changes,
+        output::{Output, Tone, printable},
+        table::{Argument, Command, Need, Takes},
+    },
+    core::k3s::backup::FOLDER,
+    error::{Exit, Result},
+    keeper::k3s::Restore,
+};
+
+/// `k3s restore`.
+pub(super) static COMMAND: Command = Command {
+    name: "restore",
+    about: "Restore a backup of k3s",
+    arguments: &[Argument {
+        name: "BACKUP",
+        takes: Takes::File,
+        need: Need::One,
+        help: "Name as `k3s status` shows it, or the path of a file",
+    }],
+    options: &[YES, TIMEOUT, DRY_RUN],
+    notes: "All Pods are stopped. The cluster of now is moved aside, and `pipeops-agent undo` moves it back.\n\
+            On a new machine install k3s first, with the name of the node that the backup is of.\n\
+            Data of volumes is not in a backup; it stays as it is.",
+    examples: &["sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz --dry-run"],
+    exit: "0 restored, and the node is Ready, 1 cancelled, or it failed and was undone, 2 the command could not run.",
+    run: Some(restore),
+    ..Command::BARE
+};
+
+fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "restore")?;
+    let named = args.text("BACKUP").unwrap_or_default();
+    let file = if named.contains('/') {
+        PathBuf::from(named)
+    } else {
+        PathBuf::from(FOLDER).join(named)
+    };
+    let wanted = Restore {
+        file: std::path::absolute(&file).unwrap_or(file),
+        within: within(args)?,
+        program: program()?,
+    };
+    let plan = keeper.k3s_restore_plan(&wanted)?;
+    if args.has(DRY_RUN.long) {
+        report::plan(&plan, args, output);
+        return Ok(Exit::Fine);
+    }
+    let question = format!("{}, in place of the cluster of now?", printable(&plan.does));
+    if !ask::is_permitted(args, &question)? {
+        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
+        return Ok(Exit::Problem);
+    }
+    let done = keeper.k3s_restore(&wanted, &changes::who())?;
+    Ok(tell(&done, args, output))
+}

@@ -1,0 +1,225 @@
+//! Backups of k3s: their names, which of them are kept, and the machines that one may be restored to.
+
+use super::{Change, Version, change, is_node_name};
+use crate::core::time::Wall;
+
+/// Directory of backups.
+pub const FOLDER: &str = "/var/backups/pipeops";
+/// Ending of a backup.
+const ENDING: &str = ".tar.gz";
+
+/// Limits of the backups in a directory. The newest is always kept.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Number of backups.
+    pub count: usize,
+    /// Age in days.
+    pub days: u32,
+    /// Length of all of them.
+    pub bytes: u64,
+}
+
+/// A backup in a directory.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Kept {
+    /// Name of its file.
+    pub name: String,
+    /// Time at which it was taken.
+    pub at: Wall,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`.
+pub fn name(node: &str, at: Wall) -> String {
+    let text = at.rfc3339();
+    let seconds = text.split('.').next().unwrap_or_default();
+    let digits: String = seconds.chars().filter(|c| !"-:".contains(*c)).collect();
+    format!("k3s-{node}-{digits}Z{ENDING}")
+}
+
+/// The node and the time in the name of a backup.
+pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
+    let (node, time) = name
+        .strip_prefix("k3s-")?
+        .strip_suffix(ENDING)?
+        .rsplit_once('-')?;
+    let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
+    let digits = |text: &str, wanted: usize| {
+        (text.len() == wanted && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(())
+    };
+    digits(date, 8)?;
+    digits(clock, 6)?;
+    let (year, day) = date.split_at(4);
+    let (month, day) = day.split_at(2);
+    let (hour, rest) = clock.split_at(2);
+    let (minute, second) = rest.split_at(2);
+    let text = format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z");
+    let at = Wall::parse_rfc3339(&text)?;
+    is_node_name(node).then_some((node, at))
+}
+
+/// Names of the backups that are too many, too old or too long together, the newest first.
+pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
+    found.sort_by(|one, other| (other.at.millis(), &other.name).cmp(&(one.at.millis(), &one.name)));
+    let oldest = now
+        .millis()
+        .saturating_sub(i64::from(limits.days).saturating_mul(86_400_000));
+    let (mut count, mut bytes) = (0_usize, 0_u64);
+    let mut names = Vec::new();
+    for kept in found {
+        let all = bytes.saturating_add(kept.bytes);
+        let is_within = count < limits.count && kept.at.millis() >= oldest && all <= limits.bytes;
+        if is_within || count == 0 {
+            (count, bytes) = (count + 1, all);
+        } else {
+            names.push(kept.name);
+        }
+    }
+    names
+}
+
+/// A k3s: the one of a backup, or the one that it is restored to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// Version.
+    pub version: Version,
+    /// Name of the node.
+    pub node: String,
+}
+
+/// The reason that a backup cannot be restored here, and the fix.
+pub fn refusal(backup: &Origin, here: &Origin) -> Option<(String, String)> {
+    if backup.node != here.node {
+        let why = format!(
+            "it is of the node {}, and this one is {}: volumes and Pods belong to the name of a node",
+            backup.node, here.node
+        );
+        let fix = format!(
+            "install k3s here with the name of that node: sudo pipeops-agent k3s install --node-name {}",
+            backup.node
+        );
+        return Some((why, fix));
+    }
+    match change(backup.version, here.version) {
+        Change::None | Change::Patch | Change::Minor => None,
+        Change::Refused(_) if here.version < backup.version => Some((
+            format!(
+                "it is of k3s {}, and {} does not read the datastore of a newer version",
+                backup.version, here.version
+            ),
+            format!("install k3s {} or later first", backup.version),
+        )),
+        Change::Refused(_) => Some((
+            format!(
+                "it is of k3s {}, and {} is more than one minor version later, which Kubernetes does not support",
+                backup.version, here.version
+            ),
+            format!(
+                "install k3s {} first, restore, and upgrade one minor version at a time",
+                backup.version
+            ),
+        )),
+    }
+}
+
+/// Returns whether a name in an archive is one of a file that a backup has.
+pub fn is_member(name: &str) -> bool {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    let is_below = ["data/server/", "etc/rancher/"]
+        .iter()
+        .any(|folder| name.starts_with(folder));
+    is_below && !name.contains('\0') && name.split('/').all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    #[test]
+    fn a_name_has_the_node_and_the_second() {
+        let at = Wall::parse_rfc3339("2026-11-23T03:37:00.250Z").unwrap();
+        let name = name("pi-4.lan", at);
+        assert_eq!(name, "k3s-pi-4.lan-20261123T033700Z.tar.gz");
+        let (node, found) = parse_name(&name).unwrap();
+        assert_eq!(
+            (node, found.rfc3339()),
+            ("pi-4.lan", "2026-11-23T03:37:00.000Z".to_owned())
+        );
+        for wrong in [
+            "",
+            "k3s-20261123T033700Z.tar.gz",
+            "k3s-Pi-20261123T033700Z.tar.gz",
+            "k3s-pi-20261123T033700Z.tar",
+            "k3s-pi-2026112T033700Z.tar.gz",
+            "k3s-pi-20261323T033700Z.tar.gz",
+            "k3s-../x-20261123T033700Z.tar.gz",
+        ] {
+            assert_eq!(parse_name(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_newest_stays_and_the_rest_within_count_age_and_bytes() {
+        let kept = |day: i64, bytes: u64| Kept {
+            name: format!("day{day}"),
+            at: Wall::from_millis(day * DAY_MS),
+            bytes,
+        };
+        let limits = Limits {
+            count: 3,
+            days: 10,
+            bytes: 100,
+        };
+        let gone = |found: Vec<Kept>| surplus(found, Wall::from_millis(100 * DAY_MS), limits);
+        let all = (96..100).map(|day| kept(day, 10)).collect();
+        assert_eq!(gone(all), ["day96"], "count");
+        assert_eq!(gone(vec![kept(80, 1), kept(99, 1)]), ["day80"], "age");
+        assert_eq!(gone(vec![kept(98, 60), kept(99, 60)]), ["day98"], "bytes");
+        assert!(gone(vec![kept(1, 1000)]).is_empty(), "the only one");
+    }
+
+    #[test]
+    fn a_backup_goes_to_its_own_node_and_to_no_older_k3s() {
+        let origin = |version: &str, node: &str| Origin {
+            version: version.parse().unwrap(),
+            node: node.to_owned(),
+        };
+        let backup = origin("v1.34.4+k3s1", "a");
+        for (here, word) in [
+            (origin("v1.34.4+k3s1", "a"), None),
+            (origin("v1.35.1+k3s1", "a"), None),
+            (origin("v1.34.4+k3s1", "b"), Some("--node-name a")),
+            (origin("v1.34.3+k3s1", "a"), Some("v1.34.4+k3s1 or later")),
+            (
+                origin("v1.36.0+k3s1", "a"),
+                Some("one minor version at a time"),
+            ),
+        ] {
+            let found = refusal(&backup, &here).map(|(_, fix)| fix);
+            assert_eq!(found.is_some(), word.is_some(), "{here:?} {found:?}");
+            assert!(found.unwrap_or_default().contains(word.unwrap_or_default()));
+        }
+    }
+
+    #[test]
+    fn only_files_of_a_backup_are_members() {
+        assert!(
+            is_member("data/server/tls/server-ca.crt") && is_member("etc/rancher/node/password")
+        );
+        for wrong in [
+            "",
+            "data/server/",
+            "data/server/../x",
+            "/etc/rancher/x",
+            "etc/passwd",
+            "data/server//x",
+            "data/server/./x",
+            "data/agent/x",
+        ] {
+            assert!(!is_member(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Backups of k3s: datastore, token, certificates and settings in one file that only root can read.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    super::{Keeper, now, place::Place},
+    archive, datastore,
+};
+use crate::{
+    core::{
+        k3s::{
+            self, Version,
+            backup::{FOLDER, Kept, Limits, name, parse_name, surplus},
+        },
+        words::size,
+    },
+    error::{Error, Result},
+    files,
+    host::facts,
+    wire::{
+        backup::{BackupEntry, BackupReport, FORMAT, Manifest, Packed, Volume},
+        keeper::{Finding, K3sPlan, PlannedStep},
+    },
+};
+
+/// A wanted backup.
+#[derive(Clone, Debug)]
+pub struct Backup {
+    /// Directory; `None`: the usual one.
+    pub to: Option<String>,
+    /// Backups that stay there.
+    pub limits: Limits,
+}
+
+/// Folder for the files of a backup before they are packed, in its directory.
+const WORK: &str = ".work";
+/// Files and folders below `server` that a backup has, besides the datastore.
+const SECRETS: [&str; 5] = ["token", "agent-token", "node-token", "tls", "cred"];
+/// Certificates, keys and kubeconfigs of a server are about 60; each of them is short.
+const FILES_MAX: usize = 1000;
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Room that is left on the disk.
+const RESERVE: u64 = 64 << 20;
+/// File systems that keep no owner of a file, or are other machines.
+const FOREIGN: [&str; 12] = [
+    "vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p",
+    "virtiofs",
+];
+
+/// Contents of a backup that is about to be made.
+struct Subject {
+    version: Version,
+    node: String,
+    data_dir: String,
+    /// Names in the archive, with the paths on the machine.
+    files: Vec<(String, String)>,
+    volumes: Vec<Volume>,
+}
+
+impl Keeper {
+    /// The plan of a backup.
+    pub fn k3s_backup_plan(&self, wanted: &Backup) -> Result<K3sPlan> {
+        let subject = self.subject()?;
+        let folder = wanted.to.as_deref().unwrap_or(FOLDER);
+        self.check_folder(folder)?;
+        let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
+        let file = name(&subject.node, now());
+        let step = |does: String| PlannedStep {
+            does,
+            undo: String::new(),
+        };
+        Ok(K3sPlan {
+            does: format!(
+                "back k3s {} of the node {} up",
+                subject.version, subject.node
+            ),
+            warned: subject.volumes.iter().map(not_in_it).collect(),
+            steps: vec![
+                step(format!(
+                    "copy the datastore ({}), while k3s runs",
+                    size(bytes)
+                )),
+                step("check the copy, reading all of it".to_owned()),
+                step(format!(
+                    "pack it with {} files: token, certificates, settings",
+                    subject.files.len()
+                )),
+                step(format!("write {folder}/{file} (mode 600)")),
+                step(format!(
+                    "remove all but {} backups, those older than {} days, and what is over {} together; the newest stays",
+                    wanted.limits.count,
+                    wanted.limits.days,
+                    size(wanted.limits.bytes)
+                )),
+            ],
+            bytes,
+            undo: format!("sudo rm {folder}/{file}"),
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Makes a backup, reads it back, and removes those that are too many.
+    pub fn k3s_backup(&self, wanted: &Backup) -> Result<BackupReport> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        self.back_up(wanted)
+    }
+
+    /// The same for a change that has the lock.
+    pub(super) fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
+        let subject = self.subject()?;
+        let folder = wanted.to.as_deref().unwrap_or(FOLDER);
+        self.check_folder(folder)?;
+        self.make_folder(folder)?;
+        let here = self.place.path(folder);
+        let work = here.join(WORK);
+        // One that was interrupted.
+        drop(std::fs::remove_dir_all(&work));
+        let made = self.pack(&subject, &here, &work);
+        // What stays is removed with the next backup.
+        drop(std::fs::remove_dir_all(&work));
+        let (file, bytes, manifest) = made?;
+        let removed = prune(&here, &subject.node, wanted.limits);
+        let is_datastore = |packed: &&Packed| packed.name == DATASTORE;
+        let datastore = manifest.files.iter().find(is_datastore);
+        Ok(BackupReport {
+            file: format!("{folder}/{file}"),
+            bytes,
+            datastore_bytes: datastore.map_or(0, |packed| packed.bytes),
+            version: manifest.version,
+            node: manifest.node,
+            revision: manifest.revision,
+            files: manifest.files.len(),
+            volumes: manifest.volumes,
+            removed,
+        })
+    }
+
+    fn subject(&self) -> Result<Subject> {
+        let cannot = || Error::new("k3s cannot be backed up");
+        let version = self.version().ok_or_else(|| {
+            cannot()
+                .why("there is no k3s on this machine")
+                .fix("sudo pipeops-agent k3s status")
+        })?;
+        let managed = self.managed()?;
+        let data_dir = self.data_dir(managed.as_ref());
+        let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;
+        self.place
+            .check_datastore(&data_dir)
+            .map_err(|error| error.within("k3s cannot be backed up"))?;
+        let mut files = Vec::new();
+        for name in SECRETS {
+            let path = format!("{data_dir}/server/{name}");
+            self.place
+                .collect(&path, &format!("data/server/{name}"), &mut files)?;
+        }
+        for name in ["etc/rancher/k3s", "etc/rancher/node"] {
+            self.place.collect(&format!("/{name}"), name, &mut files)?;
+        }
+        // The administrator's, which k3s writes itself.
+        files.retain(|(_, path)| path != k3s::KUBECONFIG);
+        let volumes = self.place.volumes(&data_dir);
+        Ok(Subject {
+            version,
+            node,
+            data_dir,
+            files,
+            volumes,
+        })
+    }
+
+    /// Refuses a directory that others could read, or that leaves this machine.
+    fn check_folder(&self, folder: &str) -> Result<()> {
+        let cannot = || Error::new(format!("no backup is written to {folder}"));
+        let why = "it has the keys and secrets of the cluster, and backups are not encrypted yet";
+        if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
+            return Err(cannot().why("it is no absolute path"));
+        }
+        self.place.guard(folder).map_err(|error| {
+            error
+                .within(format!("no backup is written to {folder}"))
+                .why(why)
+        })?;
+        // As /tmp: what others make there could be taken for the directory of our work.
+        let found = std::fs::metadata(self.place.nearest(folder)).ok();
+        if found.is_some_and(|found| found.permissions().mode() & 0o022 != 0) {
+            return Err(cannot()
+                .why(format!("{why}; others than root may write there"))
+                .fix(format!(
+                    "choose a directory that is root's, such as {FOLDER}"
+                )));
+        }
+        let kind = self.place.file_system(folder);
+        match kind.filter(|kind| FOREIGN.contains(&kind.as_str()) || kind.starts_with("fuse.")) {
+            Some(kind) => Err(cannot()
+                .why(format!("{why}; the file system there ({kind}) would show them to others"))
+                .fix(format!(
+                    "back up to {FOLDER}, or to a disk of this machine with ext4 or the like; encrypt what you copy away"
+                ))),
+            None => Ok(()),
+        }
+    }
+
+    fn make_folder(&self, folder: &str) -> Result<()> {
+        if folder == FOLDER {
+            // Debian has it, others do not.
+            self.place.make_directory("/var/backups")?;
+        }
+        files::create_directory(&self.place.path(folder))
+    }
+
+    fn pack(&self, subject: &Subject, here: &Path, work: &Path) -> Result<(String, u64, Manifest)> {
+        let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
+        let need = bytes.saturating_mul(2).saturating_add(RESERVE);
+        let space = facts::disk_space(here);
+        if let Some(space) = space.filter(|space| space.available_bytes < need) {
+            return Err(
+                Error::new(format!("no room for a backup in {}", here.display()))
+                    .why(format!(
+                        "it takes up to {}, and {} are free",
+                        size(need),
+                        size(space.available_bytes)
+                    ))
+                    .fix("remove old backups, or choose another disk: --to DIR"),
+            );
+        }
+        let at = now();
+        files::create_directory(work)?;
+        (self.place.watch)("copying the datastore");
+        let target = work.join(DATASTORE);
+        make_above(&target)?;
+        let source = format!("{}/{STATE}", subject.data_dir);
+        let revision = datastore::copy(&self.place.path(&source), &target)?;
+        let mut packed = vec![Self::packed(DATASTORE, &target)?];
+        for (name, path) in &subject.files {
+            let target = work.join(name);
+            make_above(&target)?;
+            let from = self.place.path(path);
+            files::copy(
+                &from,
+                &target,
+                files::PRIVATE,
+                None,
+                (FILE_BYTES_MAX, &mut |_| {}),
+            )?;
+            packed.push(Self::packed(name, &target)?);
+        }
+        let manifest = Manifest {
+            format: FORMAT,
+            version: subject.version.to_string(),
+            node: subject.node.clone(),
+            at_ms: at.millis(),
+            data_dir: subject.data_dir.clone(),
+            revision,
+            files: packed,
+            volumes: subject.volumes.clone(),
+        };
+        let file = name(&subject.node, at);
+        (self.place.watch)("packing and checking");
+        let bytes = archive::write(&here.join(&file), &manifest, work)?;
+        Ok((file, bytes, manifest))
+    }
+
+    fn packed(name: &str, path: &Path) -> Result<Packed> {
+        let sum = files::sum(path)?
+            .ok_or_else(|| Error::new(format!("{} is gone", path.display())).fix("try again"))?;
+        Ok(Packed {
+            name: name.to_owned(),
+            sha256: sum.sha256,
+            bytes: sum.bytes,
+            mode: files::PRIVATE,
+        })
+    }
+
+    /// Backups in the usual directory, the newest first.
+    pub(super) fn backups(&self) -> Vec<BackupEntry> {
+        let here = self.place.path(FOLDER);
+        let mut found = kept(&here, None);
+        found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+        let entries = found.into_iter().map(|kept| {
+            let manifest = archive::manifest(&here.join(&kept.name)).ok();
+            BackupEntry {
+                at: kept.at.rfc3339(),
+                bytes: kept.bytes,
+                version: manifest.map(|manifest| manifest.version),
+                name: kept.name,
+            }
+        });
+        entries.collect()
+    }
+}
+
+/// Path of the datastore below the data directory, and in an archive.
+pub(super) const STATE: &str = "server/db/state.db";
+/// Name of the datastore in an archive.
+pub(super) const DATASTORE: &str = "data/server/db/state.db";
+
+/// A volume that is not in a backup.
+pub(super) fn not_in_it(volume: &Volume) -> Finding {
+    Finding {
+        id: "backup.volume".to_owned(),
+        what: format!("not in a backup: {} ({})", volume.path, size(volume.bytes)),
+        fix: "copy what is in it by a means of the app that uses it".to_owned(),
+    }
+}
+
+fn make_above(path: &Path) -> Result<()> {
+    let above = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(above)
+        .map_err(|error| files::explain(format!("cannot make {}", above.display()), &error))
+}
+
+/// Backups in a directory, of that node or of any.
+fn kept(here: &Path, wanted: Option<&str>) -> Vec<Kept> {
+    let entries = std::fs::read_dir(here).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (node, at) = parse_name(&name)?;
+        let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        wanted.is_none_or(|wanted| wanted == node).then_some(())?;
+        Some(Kept {
+            at,
+            bytes: metadata.len(),
+            name,
+        })
+    });
+    found.collect()
+}
+
+/// Removes what is over the limits; what cannot be removed is tried again with the next backup.
+fn prune(here: &Path, node: &str, limits: Limits) -> Vec<String> {
+    let names = surplus(kept(here, Some(node)), now(), limits);
+    let gone = names.into_iter();
+    gone.filter(|name| std::fs::remove_file(here.join(name)).is_ok())
+        .collect()
+}
+
+impl Place {
+    /// Refuses a datastore that is not the SQLite database of a single server.
+    pub(super) fn check_datastore(&self, data_dir: &str) -> Result<()> {
+        if k3s::setting(&self.k3s_settings(), "datastore-endpoint").is_some() {
+            return Err(Error::new("its datastore is another server")
+                .fix("back that server up by its own means"));
+        }
+        if self.is_there(&format!("{data_dir}/server/db/etcd")) {
+            return Err(Error::new("its datastore is embedded etcd")
+                .fix("k3s makes its own backups: sudo k3s etcd-snapshot save"));
+        }
+        if !self.is_there(&format!("{data_dir}/{STATE}")) {
+            return Err(Error::new(format!("there is no datastore in {data_dir}"))
+                .fix("k3s makes one when it starts: sudo pipeops-agent k3s status"));
+        }
+        Ok(())
+    }
+
+    /// Plain files at `path` or below it, under the names that they get.
+    fn collect(&self, top: &str, name: &str, files: &mut Vec<(String, String)>) -> Result<()> {
+        let mut open = vec![(top.to_owned(), name.to_owned())];
+        while let Some((path, name)) = open.pop() {
+            let Ok(metadata) = std::fs::symlink_metadata(self.path(&path)) else {
+                continue;
+            };
+            if metadata.is_file() && metadata.len() <= FILE_BYTES_MAX {
+                files.push((name, path));
+            } else if metadata.is_dir() {
+                let names = self.list(&path, "");
+                let parts = names.into_iter().filter_map(|path| {
+                    let part = path.rsplit('/').next()?.to_owned();
+                    Some((path, format!("{name}/{part}")))
+                });
+                open.extend(parts);
+            }
+            if files.len() > FILES_MAX {
+                return Err(
+                    Error::new(format!("there are more than {FILES_MAX} files in {top}"))
+                        .fix("look at what is there: it is not of k3s"),
+                );
+            }
+        }
+        files.sort();
+        Ok(())
+    }
+
+    /// Volumes of the local-path provisioner: directories of this machine that no backup has.
+    pub(super) fn volumes(&self, data_dir: &str) -> Vec<Volume> {
+        let set = k3s::setting(&self.k3s_settings(), "default-local-storage-path");
+        let folder = set.unwrap_or_else(|| format!("{data_dir}/storage"));
+        let found = self.list(&folder, "").into_iter();
+        let found = found.filter(|path| self.path(path).is_dir());
+        found
+            .map(|path| Volume {
+                bytes: self.bytes_of(&path),
+                path,
+            })
+            .collect()
+    }
+
+    /// Kind of the file system that has `path`, or will.
+    fn file_system(&self, path: &str) -> Option<String> {
+        let real: PathBuf = self.nearest(path);
+        let real = std::fs::canonicalize(&real).unwrap_or(real);
+        let points = Self::mounts();
+        let above = points.iter().filter(|(point, _)| real.starts_with(point));
+        let deepest = above.max_by_key(|(point, _)| point.components().count());
+        deepest.map(|(_, kind)| kind.clone())
+    }
+}

@@ -1,0 +1,319 @@
+//! Restoring a backup: what is there is moved aside first, and moved back by the undo.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    super::{Keeper, journal::LockedJournal, now, place::Place},
+    archive,
+    backup::{DATASTORE, not_in_it},
+    datastore, describe,
+};
+use crate::{
+    core::{
+        journal::Outcome,
+        k3s::{
+            self, Version,
+            backup::{Origin, refusal},
+            plan::{self, Step},
+        },
+        time::Wall,
+        words::size,
+    },
+    error::{Error, Result},
+    files,
+    host::facts,
+    wire::{
+        backup::Manifest,
+        keeper::{Act, Done, K3sPlan, Managed, Record},
+    },
+};
+
+/// A wanted restore.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    /// The archive.
+    pub file: PathBuf,
+    /// Time for the node to become Ready.
+    pub within: Duration,
+    /// Path of this program.
+    pub program: String,
+}
+
+/// Settings are short, as everywhere in the keeper.
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Room that is left on the disk.
+const RESERVE: u64 = 64 << 20;
+
+struct Target {
+    note: Managed,
+    version: Version,
+}
+
+impl Keeper {
+    /// The plan of a restore: the archive is read and judged, and nothing is written.
+    pub fn k3s_restore_plan(&self, wanted: &Restore) -> Result<K3sPlan> {
+        let target = self.target()?;
+        let manifest = archive::unpack(&wanted.file, None)?;
+        target.judge(&manifest)?;
+        let texts = Vec::new();
+        let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
+        Ok(K3sPlan {
+            does: sentence(&manifest),
+            warned: manifest.volumes.iter().map(not_in_it).collect(),
+            steps: describe::steps(&steps),
+            bytes: bytes_of(&manifest),
+            undo: format!(
+                "sudo pipeops-agent undo ID: the cluster of now waits in {}",
+                plan::aside(&target.note.data_dir)
+            ),
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Restores a backup, and waits until the node is Ready. What fails is undone.
+    pub fn k3s_restore(&self, wanted: &Restore, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let target = self.target()?;
+        target.judge(&archive::manifest(&wanted.file)?)?;
+        let unpacked = self.place.path(&plan::unpacked(&target.note.data_dir));
+        let read = self
+            .unpack(wanted, &target, &unpacked)
+            .and_then(|manifest| {
+                let texts = self.texts(&manifest, &target, &unpacked)?;
+                Ok((manifest, texts))
+            });
+        let (manifest, texts) = read.inspect_err(|_| {
+            // What stays is removed by the next one.
+            drop(std::fs::remove_dir_all(&unpacked));
+        })?;
+        Self::supersede(&journal, "k3s.restore")?;
+        let aside = plan::aside(&target.note.data_dir);
+        self.place.remove(&aside, false)?;
+        let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
+        let record = Record::new("k3s.restore", who, now(), sentence(&manifest));
+        self.begin_steps(&journal, record, steps, wanted.within)
+    }
+
+    /// The k3s that a backup may go to.
+    fn target(&self) -> Result<Target> {
+        let cannot = || Error::new("no backup can be restored here");
+        let note = self.managed()?.ok_or_else(|| {
+            cannot()
+                .why("pipeops-agent does not manage a k3s on this machine")
+                .fix("install k3s first: sudo pipeops-agent k3s install --from FOLDER --node-name NAME")
+        })?;
+        let version = self.version().ok_or_else(|| {
+            cannot()
+                .why("the k3s on this machine does not say its version")
+                .fix("sudo pipeops-agent k3s status")
+        })?;
+        if self
+            .place
+            .is_there(&format!("{}/server/db/etcd", note.data_dir))
+        {
+            return Err(cannot()
+                .why("the datastore here is embedded etcd")
+                .fix("k3s restores its own snapshots: k3s server --cluster-reset --cluster-reset-restore-path=FILE"));
+        }
+        Ok(Target { note, version })
+    }
+
+    /// Writes the files of the archive beside those that they replace.
+    fn unpack(&self, wanted: &Restore, target: &Target, into: &Path) -> Result<Manifest> {
+        drop(std::fs::remove_dir_all(into));
+        let server = format!("{}/server", target.note.data_dir);
+        self.place.guard(&server)?;
+        let bytes = bytes_of(&archive::manifest(&wanted.file)?).saturating_add(RESERVE);
+        let space = facts::disk_space(&self.place.nearest(&server));
+        if let Some(space) = space.filter(|space| space.available_bytes < bytes) {
+            return Err(Error::new(format!("no room for the backup in {server}"))
+                .why(format!(
+                    "it takes {}, and {} are free",
+                    size(bytes),
+                    size(space.available_bytes)
+                ))
+                .fix("make room: du -xh / | sort -h | tail"));
+        }
+        (self.place.watch)(&format!("checking {}", wanted.file.display()));
+        // A k3s that never started has none.
+        files::create_directory(&self.place.path(&server))?;
+        files::create_directory(into)?;
+        let manifest = archive::unpack(&wanted.file, Some(into))?;
+        target.judge(&manifest)?;
+        datastore::check(&into.join(DATASTORE))?;
+        Ok(manifest)
+    }
+
+    /// Settings of the backup. Ours are of the installation that is here, and stay.
+    fn texts(
+        &self,
+        manifest: &Manifest,
+        target: &Target,
+        unpacked: &Path,
+    ) -> Result<Vec<(String, String)>> {
+        let names = manifest.files.iter().map(|file| &file.name);
+        let names = names.filter(|name| name.starts_with("etc/"));
+        let mut texts = Vec::new();
+        for name in names {
+            let path = format!("/{name}");
+            if path == k3s::DROP_IN {
+                continue;
+            }
+            let content = files::read(&unpacked.join(name), TEXT_BYTES_MAX)?;
+            let text = String::from_utf8(content).map_err(|error| {
+                Error::new(format!("{path} of the backup is no text")).because(&error)
+            })?;
+            texts.push((path, text));
+        }
+        // They must not lead k3s away from the node and the data that are managed here.
+        let is_setting = |path: &str| path == k3s::CONFIG || path.contains("/config.yaml.d/");
+        let mut all: Vec<_> = texts
+            .iter()
+            .filter(|(path, _)| is_setting(path))
+            .map(|(_, text)| text.clone())
+            .collect();
+        all.extend(self.place.text(k3s::DROP_IN));
+        for (key, here) in [
+            ("data-dir", &target.note.data_dir),
+            ("node-name", &target.note.node),
+        ] {
+            if let Some(value) = k3s::setting(&all, key).filter(|value| value != here) {
+                return Err(Error::new("the backup cannot be restored here")
+                    .why(format!(
+                        "its settings have {key} {value}, and k3s here has {here}"
+                    ))
+                    .fix(format!("install k3s here with --{key} {value}")));
+            }
+        }
+        Ok(texts)
+    }
+
+    fn restore_steps(
+        &self,
+        wanted: &Restore,
+        target: &Target,
+        manifest: &Manifest,
+        texts: Vec<(String, String)>,
+    ) -> Result<Vec<Step>> {
+        let server = format!("{}/server", target.note.data_dir);
+        let items = manifest
+            .files
+            .iter()
+            .filter_map(|file| file.name.strip_prefix("data/server/"))
+            .filter_map(|name| name.split('/').next());
+        let mut items: Vec<_> = items.map(str::to_owned).collect();
+        items.sort();
+        items.dedup();
+        let is_there = |item: &&String| {
+            std::fs::symlink_metadata(self.place.path(&format!("{server}/{item}"))).is_ok()
+        };
+        Ok(plan::restore(&plan::Restore {
+            init: self.place.init()?,
+            program: wanted.program.clone(),
+            data_dir: target.note.data_dir.clone(),
+            node: target.note.node.clone(),
+            version: target.version,
+            there: items.iter().filter(is_there).cloned().collect(),
+            items,
+            texts,
+        }))
+    }
+
+    /// Ends the possibility to undo earlier changes of that kind: what their undo needs makes room for that of the next.
+    pub(super) fn supersede(journal: &LockedJournal, check: &str) -> Result<()> {
+        for mut earlier in journal.records()? {
+            let is_done = earlier.outcome.as_deref() == Some(Outcome::Done.as_str());
+            if earlier.check == check && is_done && !earlier.is_one_way {
+                earlier.is_one_way = true;
+                journal.write(&earlier)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    fn judge(&self, manifest: &Manifest) -> Result<()> {
+        let cannot = || Error::new("the backup cannot be restored here");
+        let version = manifest
+            .version
+            .parse()
+            .map_err(|()| cannot().why(format!("{:?} is no version of k3s", manifest.version)))?;
+        if !manifest.files.iter().any(|file| file.name == DATASTORE) {
+            return Err(cannot().why("it has no datastore"));
+        }
+        let backup = Origin {
+            version,
+            node: manifest.node.clone(),
+        };
+        let here = Origin {
+            version: self.version,
+            node: self.note.node.clone(),
+        };
+        match refusal(&backup, &here) {
+            Some((why, fix)) => Err(cannot().why(why).fix(fix)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn bytes_of(manifest: &Manifest) -> u64 {
+    let bytes = manifest.files.iter().map(|file| file.bytes);
+    bytes.fold(0, u64::saturating_add)
+}
+
+fn sentence(manifest: &Manifest) -> String {
+    format!(
+        "restore k3s {} of the node {} as it was at {}",
+        manifest.version,
+        manifest.node,
+        Wall::from_millis(manifest.at_ms).rfc3339()
+    )
+}
+
+impl Place {
+    /// Renames a file or a tree on its disk, where nothing is in its way.
+    pub(in super::super) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (here, there) = (self.path(from), self.path(to));
+        let cannot =
+            |error: &std::io::Error| files::explain(format!("cannot move {from} to {to}"), error);
+        let is = |path: &Path| std::fs::symlink_metadata(path).is_ok();
+        match (is(&here), is(&there)) {
+            (false, true) => return Ok(()),
+            (true, true) => return Err(super::super::acts::changed(to)),
+            (true | false, false) => {}
+        }
+        let above = there.parent().unwrap_or(&there);
+        std::fs::create_dir_all(above)
+            .and_then(|()| std::fs::rename(&here, &there))
+            .and_then(|()| super::super::acts::sync_above(&here))
+            .and_then(|()| super::super::acts::sync_above(&there))
+            .map_err(|error| cannot(&error))
+    }
+
+    /// Returns whether it was renamed.
+    pub(in super::super) fn is_renamed(&self, from: &str, to: &str) -> bool {
+        let is = |path: &str| std::fs::symlink_metadata(self.path(path)).is_ok();
+        is(to) && !is(from)
+    }
+}
+
+/// An undo of a change of k3s is resumed at the next start of the machine, as the change was.
+pub(in super::super) fn guards(record: &Record) -> impl Iterator<Item = &Act> {
+    let is_guard = |act: &&Act| match act {
+        Act::File { path, .. } | Act::Link { path, .. } => plan::is_resume(path),
+        Act::Directory { .. }
+        | Act::Value { .. }
+        | Act::Run { .. }
+        | Act::Copy { .. }
+        | Act::Made { .. }
+        | Act::Ready { .. }
+        | Act::Move { .. }
+        | Act::Gone { .. } => false,
+    };
+    record.acts.iter().filter(is_guard)
+}

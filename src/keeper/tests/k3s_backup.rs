@@ -1,0 +1,283 @@
+//! Backups of k3s and their way back, on a datastore that is a real one.
+
+use rusqlite::Connection;
+
+use super::{
+    super::k3s::{Backup, Restore},
+    k3s_life::{VERSION, assert_same, cut_everywhere, good, install, machine},
+    *,
+};
+use crate::core::k3s::backup::Limits;
+
+const STATE: &str = "var/lib/rancher/k3s/server/db/state.db";
+/// A start that needs a token of now.
+const STARTS: &str = "grep -q new var/lib/rancher/k3s/server/token && mkdir -p run/k3s";
+
+fn datastore(tree: &Tree) -> Connection {
+    Connection::open(tree.root().join(STATE)).unwrap()
+}
+
+fn write(tree: &Tree, word: &str) {
+    let connection = datastore(tree);
+    let make = "CREATE TABLE IF NOT EXISTS kine (id INTEGER PRIMARY KEY, name TEXT)";
+    connection.execute_batch(make).unwrap();
+    let add = "INSERT INTO kine (name) VALUES (?1)";
+    connection.execute(add, [word]).unwrap();
+}
+
+fn words(tree: &Tree) -> Vec<String> {
+    let connection = datastore(tree);
+    let mut all = connection
+        .prepare("SELECT name FROM kine ORDER BY id")
+        .unwrap();
+    let all = all.query_map([], |row| row.get(0)).unwrap();
+    all.map(|word| word.unwrap()).collect()
+}
+
+/// A cluster with a datastore, secrets and a volume.
+fn cluster(tree: Tree) -> Tree {
+    install(&tree).unwrap();
+    std::fs::remove_file(tree.root().join(STATE)).unwrap();
+    starts(&tree, "mkdir -p run/k3s");
+    for (path, text) in [
+        ("var/lib/rancher/k3s/server/token", "K10::server:old\n"),
+        ("var/lib/rancher/k3s/server/tls/server-ca.crt", "old ca\n"),
+        ("var/lib/rancher/k3s/server/cred/passwd", "old\n"),
+        ("var/lib/rancher/k3s/storage/pvc-1_shop_data/file", "data"),
+        ("etc/rancher/k3s/config.yaml", "tls-san: [old.lan]\n"),
+    ] {
+        tree.put(path, text, 0o600);
+    }
+    write(&tree, "first");
+    tree
+}
+
+/// From now on a start of k3s does this.
+fn starts(tree: &Tree, script: &str) {
+    let other = machine(script, "active", "True");
+    let program = "usr/sbin/systemctl";
+    tree.put(program, &other.read(program).unwrap(), 0o755);
+}
+
+fn wanted() -> Backup {
+    Backup {
+        to: None,
+        limits: Limits {
+            count: 2,
+            days: 30,
+            bytes: 1 << 30,
+        },
+    }
+}
+
+/// The path of a new backup.
+fn backup(tree: &Tree) -> PathBuf {
+    let report = tree.keeper().k3s_backup(&wanted()).unwrap();
+    tree.root().join(report.file.trim_start_matches('/'))
+}
+
+fn restore(tree: &Tree, file: &Path) -> Result<Done> {
+    tree.keeper().k3s_restore(&from(file), "root")
+}
+
+fn from(file: &Path) -> Restore {
+    Restore {
+        file: file.to_owned(),
+        within: std::time::Duration::ZERO,
+        program: "/usr/bin/pipeops-agent".to_owned(),
+    }
+}
+
+/// What happened after the backup.
+fn later(tree: &Tree) {
+    write(tree, "second");
+    tree.put(
+        "var/lib/rancher/k3s/server/token",
+        "K10::server:new\n",
+        0o600,
+    );
+    tree.put("etc/rancher/k3s/config.yaml", "tls-san: [new.lan]\n", 0o600);
+}
+
+#[test]
+fn a_backup_has_all_that_a_cluster_is_and_names_what_it_has_not() {
+    let tree = cluster(good());
+    // A writer that goes on: its log is not in the file yet.
+    let writer = datastore(&tree);
+    writer.pragma_update(None, "journal_mode", "WAL").unwrap();
+    write(&tree, "second");
+    let before = tree.snapshot();
+    let plan = tree.keeper().k3s_backup_plan(&wanted()).unwrap();
+    assert!(plan.warned[0].what.contains("pvc-1_shop_data"), "{plan:?}");
+    assert_same(&tree.snapshot(), &before, "a plan");
+
+    let report = tree.keeper().k3s_backup(&wanted()).unwrap();
+    assert_eq!((&*report.version, report.revision), (VERSION, 2));
+    assert!(
+        report.volumes[0].path.ends_with("pvc-1_shop_data"),
+        "{report:?}"
+    );
+    let file = tree.root().join(report.file.trim_start_matches('/'));
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let folder = file.parent().unwrap();
+    assert_eq!(
+        std::fs::read_dir(folder).unwrap().count(),
+        1,
+        "only it is left"
+    );
+    let status = tree.keeper().k3s_status().unwrap();
+    assert_eq!(status.backups.len(), 1);
+    assert_eq!(status.backups[0].version.as_deref(), Some(VERSION));
+    assert_eq!(words(&tree), ["first", "second"]);
+}
+
+#[test]
+fn the_cluster_comes_back_as_it_was_and_the_undo_brings_the_later_one_back() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    later(&tree);
+    let after = tree.snapshot();
+    let plan = tree.keeper().k3s_restore_plan(&from(&file)).unwrap();
+    assert!(
+        plan.steps.iter().any(|step| step.undo == "moved back"),
+        "{plan:?}"
+    );
+    assert_same(&tree.snapshot(), &after, "a plan");
+
+    let done = restore(&tree, &file).unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_eq!(words(&tree), ["first"]);
+    let read = |path: &str| tree.read(path).unwrap();
+    assert_eq!(
+        read("var/lib/rancher/k3s/server/token"),
+        "K10::server:old\n"
+    );
+    assert_eq!(read("etc/rancher/k3s/config.yaml"), "tls-san: [old.lan]\n");
+
+    write(&tree, "third");
+    let undone = tree.keeper().undo(&done.change.unwrap(), "root").unwrap();
+    assert_eq!(undone.outcome, "undone", "{undone:?}");
+    assert_eq!(words(&tree), ["first", "second"]);
+    assert_same(&tree.snapshot(), &after, "undone");
+}
+
+#[test]
+fn only_the_last_restore_can_be_undone() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    let first = restore(&tree, &file).unwrap().change.unwrap();
+    let second = restore(&tree, &file).unwrap().change.unwrap();
+    let refused = tree.keeper().undo(&first, "root").unwrap_err();
+    assert!(refused.sentence().contains("no way back"), "{refused:?}");
+    assert_eq!(
+        tree.keeper().undo(&second, "root").unwrap().outcome,
+        "undone"
+    );
+}
+
+#[test]
+fn what_would_not_work_here_is_refused_with_the_reason() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    let before = tree.snapshot();
+    let why = |file: &Path| {
+        let refused = restore(&tree, file).unwrap_err();
+        assert!(refused.fix.is_some(), "{refused:?}");
+        assert_same(&tree.snapshot(), &before, "refused");
+        refused.sentence()
+    };
+    let whole = std::fs::read(&file).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let damaged = other.path().join("damaged");
+    for (place, length) in [
+        (whole.len() / 2, whole.len()),
+        (0, whole.len() / 2),
+        (0, 10),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        crate::files::replace(&damaged, &bytes[..length], 0o600).unwrap();
+        assert!(why(&damaged).contains("damaged"));
+    }
+    let note = tree.root().join("var/keeper/k3s.managed");
+    let text = std::fs::read_to_string(&note).unwrap();
+    crate::files::replace(
+        &note,
+        text.replace("\"box\"", "\"other\"").as_bytes(),
+        0o600,
+    )
+    .unwrap();
+    assert!(why(&file).contains("of the node box, and this one is other"));
+    std::fs::remove_file(&note).unwrap();
+    assert!(why(&file).contains("does not manage"));
+}
+
+#[test]
+fn a_backup_does_not_go_where_others_are_and_a_damaged_datastore_into_none() {
+    let tree = cluster(good());
+    make(&tree.root().join("shared"));
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(tree.root().join("shared"), open).unwrap();
+    make(&tree.root().join("sticky"));
+    let sticky = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(tree.root().join("sticky"), sticky).unwrap();
+    for folder in ["/shared", "/sticky", "/sticky/new", "relative", "/var/../x"] {
+        let to = Some(folder.to_owned());
+        let refused = tree.keeper().k3s_backup(&Backup { to, ..wanted() });
+        assert!(refused.is_err(), "{folder}");
+    }
+    write(&tree, &"x".repeat(50_000));
+    let mut bytes = std::fs::read(tree.root().join(STATE)).unwrap();
+    let end = bytes.len();
+    bytes[4096..end].fill(0x5a);
+    crate::files::replace(&tree.root().join(STATE), &bytes, 0o600).unwrap();
+    let refused = tree.keeper().k3s_backup(&wanted()).unwrap_err();
+    assert!(refused.sentence().contains("damaged"), "{refused:?}");
+    assert!(tree.keeper().k3s_status().unwrap().backups.is_empty());
+}
+
+#[test]
+fn a_restore_that_fails_ends_with_the_cluster_of_before() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    later(&tree);
+    // A k3s that does not take the restored token.
+    let broken = machine(STARTS, "active", "True");
+    tree.put(
+        "usr/sbin/systemctl",
+        &broken.read("usr/sbin/systemctl").unwrap(),
+        0o755,
+    );
+    let after = tree.snapshot();
+    let done = restore(&tree, &file).unwrap();
+    assert_eq!(done.outcome, "failed", "{done:?}");
+    assert!(done.sentence.contains("reverted"), "{done:?}");
+    assert_same(&tree.snapshot(), &after, "failed");
+}
+
+#[test]
+fn a_restore_that_was_cut_off_anywhere_comes_to_its_end() {
+    let prepared = || {
+        let tree = cluster(good());
+        backup(&tree);
+        later(&tree);
+        tree
+    };
+    let file = |tree: &Tree| {
+        let name = tree.keeper().k3s_status().unwrap().backups[0].name.clone();
+        tree.root().join("var/backups/pipeops").join(name)
+    };
+    let work = |tree: &Tree| restore(tree, &file(tree));
+    cut_everywhere(7, prepared, work, |tree, at| {
+        // Cut before the intent was on disk, nothing has happened.
+        if words(tree).len() == 2 {
+            work(tree).unwrap();
+        }
+        assert_eq!(words(tree), ["first"], "{at}");
+        let token = tree.read("var/lib/rancher/k3s/server/token").unwrap();
+        assert_eq!(token, "K10::server:old\n", "{at}");
+        let left = tree.read("etc/systemd/system/pipeops-k3s-resume.service");
+        assert_eq!(left, None, "{at}");
+    });
+}

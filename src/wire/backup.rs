@@ -1,0 +1,89 @@
+//! Backups of k3s: the manifest in the archive, and the reports about them.
+
+use serde::{Deserialize, Serialize};
+
+/// Form of the manifest that this program writes. A later one is not read.
+pub const FORMAT: u32 = 1;
+/// Name of the manifest, which is the first file of the archive.
+pub const MANIFEST: &str = "manifest.json";
+/// The longest manifest: some hundred files.
+pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Contents of a backup.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of k3s.
+    pub version: String,
+    /// Name of the node.
+    pub node: String,
+    /// Time at which it was taken, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Data directory.
+    pub data_dir: String,
+    /// Last revision in the datastore.
+    pub revision: i64,
+    /// Files in the order of the archive.
+    pub files: Vec<Packed>,
+    /// Volumes on this machine, which are not in the backup.
+    pub volumes: Vec<Volume>,
+}
+
+/// A file of a backup.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Packed {
+    /// Name in the archive.
+    pub name: String,
+    /// SHA-256, in hexadecimal.
+    pub sha256: String,
+    /// Length.
+    pub bytes: u64,
+    /// Permissions.
+    pub mode: u32,
+}
+
+/// Data of a persistent volume, in a directory of this machine.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Volume {
+    /// Directory.
+    pub path: String,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// Result of `k3s backup`.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct BackupReport {
+    /// Path of the archive.
+    pub file: String,
+    /// Length.
+    pub bytes: u64,
+    /// Length of the datastore in it.
+    pub datastore_bytes: u64,
+    /// Version of k3s.
+    pub version: String,
+    /// Name of the node.
+    pub node: String,
+    /// Last revision in the datastore.
+    pub revision: i64,
+    /// Number of files in it.
+    pub files: usize,
+    /// Volumes that are not in it.
+    pub volumes: Vec<Volume>,
+    /// Older backups that were removed.
+    pub removed: Vec<String>,
+}
+
+/// A backup that is there.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct BackupEntry {
+    /// Name, which `k3s restore` takes.
+    pub name: String,
+    /// Time at which it was taken, in RFC 3339.
+    pub at: String,
+    /// Length.
+    pub bytes: u64,
+    /// Version of k3s; `None`: its manifest cannot be read.
+    pub version: Option<String>,
+}
