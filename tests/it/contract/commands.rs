@@ -38,7 +38,10 @@ fn next(words: &[&str]) -> Vec<String> {
 
 /// The terms of a section of the help, each with the default that its meaning ends with.
 fn terms(help: &str, title: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| *line != title).skip(1);
+    let lines = help
+        .lines()
+        .skip_while(|line| line.strip_suffix(':') != Some(title))
+        .skip(1);
     let lines = lines.take_while(|line| line.starts_with("  "));
     lines
         .map(|line| {
@@ -46,7 +49,8 @@ fn terms(help: &str, title: &str) -> Vec<String> {
             let term = line.split("  ").next().unwrap();
             let default = line
                 .split_once(" [default: ")
-                .map_or(String::new(), |(_, it)| format!(" [default: {it}"));
+                .and_then(|(_, it)| it.split_once(']'))
+                .map_or(String::new(), |(it, _)| format!(" [default: {it}]"));
             format!("{term}{default}")
         })
         .collect()
@@ -77,11 +81,8 @@ fn walk(path: &[&str], lines: &mut Vec<String>) {
     let output = program(&with(path, "-h"));
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{path:?}");
-    let usage = help
-        .lines()
-        .skip_while(|line| *line != "Usage")
-        .nth(1)
-        .unwrap();
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let usage = usage.unwrap();
     lines.push(usage.trim().to_owned());
     let arguments = terms(&help, "Arguments");
     lines.extend(arguments.into_iter().map(|it| format!("  {it}")));
