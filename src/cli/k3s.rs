@@ -2,8 +2,10 @@
 
 mod backup;
 mod install;
+mod release;
 mod report;
 mod restore;
+mod upgrade;
 
 use std::{path::Path, time::Duration};
 
@@ -17,7 +19,7 @@ use super::{
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
-    table::{CONFIG, Command, JSON, Opt, SET, Takes},
+    table::{CONFIG, Command, JSON, Opt, SET, Takes, Times},
 };
 use crate::{
     error::{Error, Exit, Result},
@@ -30,6 +32,13 @@ const DRY_RUN: Opt = Opt::flag(
     "dry-run",
     "Show what would be done, and how to undo it, without doing it",
 );
+
+const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
+    Opt {
+        times: Times::Many,
+        ..Opt::value(long, Takes::Text, value, help)
+    }
+}
 
 /// Nobody is asked.
 const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
@@ -46,11 +55,12 @@ const TIMEOUT: Opt = Opt::value(
 /// `k3s`.
 pub(super) static COMMAND: Command = Command {
     name: "k3s",
-    about: "Install, inspect, back up, restore and remove k3s on this machine",
+    about: "Install, inspect, upgrade, back up, restore and remove k3s on this machine",
     options: &[CONFIG, SET, ROOT, JSON],
     below: &[
         &install::COMMAND,
         &STATUS,
+        &upgrade::COMMAND,
         &backup::COMMAND,
         &restore::COMMAND,
         &KUBECONFIG,

@@ -12,7 +12,7 @@ use super::place::{Found, Place, attributes, sha256};
 use crate::{
     error::{Error, Result},
     files::{self, Attributes},
-    wire::keeper::{Act, Before, Seen},
+    wire::keeper::{Act, Before, Earlier, Seen},
 };
 
 /// Knowledge about the step that is undone.
@@ -35,7 +35,14 @@ impl Place {
             | Act::Link { path, .. }
             | Act::Made { path }
             | Act::Gone { path, .. } => self.guard(path),
-            Act::Move { from, to } => self.guard(from).and_then(|()| self.guard(to)),
+            Act::Move {
+                from: one,
+                to: other,
+            }
+            | Act::Datastore {
+                path: one,
+                copy: other,
+            } => self.guard(one).and_then(|()| self.guard(other)),
             Act::Run { .. } | Act::Ready { .. } => Ok(()),
         }
     }
@@ -88,6 +95,7 @@ impl Place {
                 is_back: false,
             } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
             Act::Move { from, to } => self.rename(from, to),
+            Act::Datastore { path, copy } => self.keep_datastore(path, copy),
             Act::Gone { path, only_empty } => self.remove(path, *only_empty),
         }
     }
@@ -110,6 +118,7 @@ impl Place {
             Act::Copy { path, sha256, .. } => (self.is_copied(path, sha256)?, path.clone()),
             Act::Link { path, target } => (self.is_link(path, target), path.clone()),
             Act::Move { from, to } => (self.is_renamed(from, to), format!("moving {from}")),
+            Act::Datastore { copy, .. } => (self.is_there(copy), format!("keeping {copy}")),
             // What stays of a tree is another disk's, which was told.
             Act::Made { .. } | Act::Ready { .. } | Act::Gone { .. } => return Ok(()),
         };
@@ -145,8 +154,13 @@ impl Place {
                 ..
             } => (path, content, before),
             // It lay there for its way back.
-            Act::Move { to, .. } if std::fs::symlink_metadata(self.path(to)).is_err() => {
-                return Err(Error::new(format!("{to} is not there any more")));
+            Act::Move { to: kept, .. }
+            | Act::Datastore { copy: kept, .. }
+            | Act::Copy {
+                before: Some(Earlier { copy: kept, .. }),
+                ..
+            } if std::fs::symlink_metadata(self.path(kept)).is_err() => {
+                return Err(Error::new(format!("{kept} is not there any more")));
             }
             Act::Directory { .. }
             | Act::Value { .. }
@@ -156,6 +170,7 @@ impl Place {
             | Act::Made { .. }
             | Act::Ready { .. }
             | Act::Move { .. }
+            | Act::Datastore { .. }
             | Act::Gone { .. } => return Ok(()),
         };
         let found = self.found(path)?;
@@ -233,6 +248,7 @@ impl Place {
             Act::Link { path, target } => self.unlink(path, target),
             Act::Made { path } => self.remove(path, false),
             Act::Move { from, to } => self.rename(to, from),
+            Act::Datastore { path, copy } => self.restore_datastore(path, copy),
             Act::Ready {
                 node,
                 version,

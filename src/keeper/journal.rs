@@ -204,6 +204,7 @@ impl LockedJournal {
                 | Act::Made { .. }
                 | Act::Ready { .. }
                 | Act::Move { .. }
+                | Act::Datastore { .. }
                 | Act::Gone { .. } => None,
             });
             for file in copies.chain([format!("{name}.json")]) {

@@ -186,7 +186,7 @@ impl Keeper {
         for (act, state) in record.acts.iter().zip(&record.steps) {
             let was_begun = state != StepState::Undone.as_str();
             // One that was not done may have moved nothing.
-            let is_open = matches!(act, Act::Move { .. }) && state != StepState::Done.as_str();
+            let is_open = !matches!(act, Act::File { .. }) && state != StepState::Done.as_str();
             if was_begun && !is_open {
                 self.place
                     .check_undo(act, journal.directory())

@@ -214,6 +214,13 @@ pub enum Act {
         /// New path, on the same disk.
         to: String,
     },
+    /// The datastore of a k3s that is stopped is kept in a copy, which the undo puts back.
+    Datastore {
+        /// Path.
+        path: String,
+        /// Path of the copy.
+        copy: String,
+    },
     /// Something is removed, without what other disks hold below it. There is no way back.
     Gone {
         /// Path.

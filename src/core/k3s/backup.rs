@@ -19,6 +19,15 @@ pub struct Limits {
     pub bytes: u64,
 }
 
+impl Limits {
+    /// The usual ones.
+    pub const USUAL: Self = Self {
+        count: 7,
+        days: 90,
+        bytes: 2_000_000_000,
+    };
+}
+
 /// A backup in a directory.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Kept {

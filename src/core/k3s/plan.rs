@@ -34,6 +34,8 @@ pub enum Step {
         bytes: u64,
         /// Its permissions.
         mode: u32,
+        /// Copy of the file that it replaces; `None`: there is none.
+        before: Option<Staged>,
     },
     /// A symbolic link.
     Link {
@@ -69,6 +71,13 @@ pub enum Step {
         from: String,
         /// New path, on the same disk.
         to: String,
+    },
+    /// The datastore of a k3s that is stopped is kept in a copy; the undo puts it back.
+    Datastore {
+        /// Path.
+        path: String,
+        /// Path of the copy.
+        copy: String,
     },
     /// A file or a tree goes, without what other disks hold below it.
     Gone {
@@ -260,6 +269,7 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
         sha256: staged.sha256.clone(),
         bytes: staged.bytes,
         mode,
+        before: None,
     }
 }
 
@@ -417,6 +427,127 @@ pub struct Restore {
     pub texts: Vec<(String, String)>,
 }
 
+/// Kind of an upgrade.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// Both versions read the same datastore.
+    Patch,
+    /// The old version does not read what the new one wrote.
+    Minor,
+}
+
+/// An archive of images of an upgrade.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its name.
+    pub name: String,
+    /// The checked copy.
+    pub staged: Staged,
+    /// True if one of that name is there already.
+    pub is_there: bool,
+}
+
+/// Parts of an upgrade.
+#[derive(Clone, Debug)]
+pub struct Upgrade {
+    /// Service manager.
+    pub init: Init,
+    /// Path of this program.
+    pub program: String,
+    /// Data directory.
+    pub data_dir: String,
+    /// Name of the node.
+    pub node: String,
+    /// Version of now.
+    pub from: Version,
+    /// Version of then.
+    pub to: Version,
+    /// Step between them.
+    pub kind: Kind,
+    /// The new program.
+    pub binary: Staged,
+    /// Copy of the old program.
+    pub before: Staged,
+    /// Archives of images.
+    pub images: Vec<Image>,
+}
+
+/// Directories of what the undo of an upgrade or a restore needs, below the data directory.
+pub fn kept(data_dir: &str) -> [String; 3] {
+    [
+        aside(data_dir),
+        format!("{data_dir}/server/before-upgrade"),
+        format!("{data_dir}/agent/images-before"),
+    ]
+}
+
+/// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with the datastore that it left.
+pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
+    let [_, before, images_before] = kept(&wanted.data_dir);
+    let images = format!("{}/agent/images", wanted.data_dir);
+    let ready = |version: Version, when: When| Step::Ready {
+        node: wanted.node.clone(),
+        version: Some(version),
+        when,
+    };
+    let directory = |path: &str| Step::Directory {
+        path: path.to_owned(),
+    };
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    steps.push(ready(wanted.from, When::Back));
+    steps.push(run("", start(wanted.init)));
+    if !wanted.images.is_empty() {
+        steps.extend([directory(&images), directory(&images_before)]);
+    }
+    for image in &wanted.images {
+        let path = format!("{images}/{}", image.name);
+        if image.is_there {
+            steps.push(Step::Move {
+                from: path.clone(),
+                to: format!("{images_before}/{}", image.name),
+            });
+        }
+        steps.push(copy(&image.staged, path, 0o600));
+    }
+    steps.push(run(stop(wanted.init), ""));
+    if wanted.kind == Kind::Minor {
+        steps.push(directory(&before));
+        steps.push(Step::Datastore {
+            path: format!("{}/server/db/state.db", wanted.data_dir),
+            copy: format!("{before}/state.db"),
+        });
+    }
+    steps.push(Step::Copy {
+        from: wanted.binary.path.clone(),
+        path: BINARY.to_owned(),
+        sha256: wanted.binary.sha256.clone(),
+        bytes: wanted.binary.bytes,
+        mode: 0o755,
+        before: Some(wanted.before.clone()),
+    });
+    steps.push(run(start(wanted.init), stop(wanted.init)));
+    steps.push(ready(wanted.to, When::Forth));
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
+/// Bytes that steps write.
+pub fn bytes(steps: &[Step]) -> u64 {
+    let bytes = steps.iter().map(|step| match step {
+        Step::Copy { bytes, .. } => *bytes,
+        Step::File { content, .. } => u64::try_from(content.len()).unwrap_or(0),
+        Step::Directory { .. }
+        | Step::Link { .. }
+        | Step::Made { .. }
+        | Step::Run { .. }
+        | Step::Ready { .. }
+        | Step::Move { .. }
+        | Step::Datastore { .. }
+        | Step::Gone { .. } => 0,
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// Directory of the cluster that a restore replaced.
 pub fn aside(data_dir: &str) -> String {
     format!("{data_dir}/server/before-restore")
@@ -436,6 +567,13 @@ fn start(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl start --no-block k3s",
         Init::OpenRc => "rc-service k3s start",
+    }
+}
+
+fn stop(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl stop k3s",
+        Init::OpenRc => "rc-service k3s stop",
     }
 }
 
@@ -515,6 +653,7 @@ mod tests {
             | Step::Run { .. }
             | Step::Ready { .. }
             | Step::Move { .. }
+            | Step::Datastore { .. }
             | Step::Gone { .. } => None,
         });
         made.collect()

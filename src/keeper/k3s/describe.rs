@@ -28,10 +28,17 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
                 "restored, or removed".to_owned(),
             ),
             Step::Copy {
-                path, bytes, mode, ..
+                path,
+                bytes,
+                mode,
+                before,
+                ..
             } => (
                 format!("copy {path} ({}, mode {mode:o})", size(*bytes)),
-                "removed".to_owned(),
+                match before {
+                    Some(_) => "the one of before is put back".to_owned(),
+                    None => "removed".to_owned(),
+                },
             ),
             Step::Link { path, target } => {
                 (format!("link {path} to {target}"), "removed".to_owned())
@@ -41,35 +48,32 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
                 "removed with all that is in it".to_owned(),
             ),
             Step::Run { forth, back } => (ran(forth), ran(back)),
-            Step::Ready {
-                node,
-                when: When::Forth,
-                ..
-            } => (
-                format!("wait until the node {node} is Ready"),
-                String::new(),
-            ),
-            Step::Ready {
-                node,
-                when: When::Back,
-                ..
-            } => (
-                String::new(),
-                format!("wait until the node {node} is Ready"),
-            ),
+            Step::Ready { node, when, .. } => waited(node, *when),
             Step::Move { from, to } => (format!("move {from} to {to}"), "moved back".to_owned()),
-            Step::Gone {
-                path,
-                extent: Extent::Whole,
-            } => (format!("remove {path}"), String::new()),
-            Step::Gone {
-                path,
-                extent: Extent::Empty,
-            } => (format!("remove {path} if it is empty"), String::new()),
+            Step::Datastore { path, copy } => (
+                format!("copy {path} to {copy}"),
+                "put back: what changed since is lost".to_owned(),
+            ),
+            Step::Gone { path, extent } => (removed(path, *extent), String::new()),
         };
         PlannedStep { does, undo }
     });
     shown.filter(|step| !step.does.is_empty()).collect()
+}
+
+fn waited(node: &str, when: When) -> (String, String) {
+    let wait = format!("wait until the node {node} is Ready");
+    match when {
+        When::Forth => (wait, String::new()),
+        When::Back => (String::new(), wait),
+    }
+}
+
+fn removed(path: &str, extent: Extent) -> String {
+    match extent {
+        Extent::Whole => format!("remove {path}"),
+        Extent::Empty => format!("remove {path} if it is empty"),
+    }
 }
 
 fn ran(words: &[String]) -> String {
@@ -101,6 +105,7 @@ pub(in super::super) fn act(act: &Act) -> Option<String> {
         | Act::Value { .. }
         | Act::Link { .. }
         | Act::Move { .. }
+        | Act::Datastore { .. }
         | Act::Made { .. } => return None,
     })
 }

@@ -8,12 +8,13 @@ mod describe;
 mod look;
 mod ready;
 mod restore;
+mod upgrade;
 
 use std::{path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
 pub(super) use self::restore::guards;
-pub use self::{backup::Backup, restore::Restore};
+pub use self::{backup::Backup, restore::Restore, upgrade::Upgrade};
 use super::{Keeper, end, journal::LockedJournal, now, place::Place};
 use crate::{
     core::{
@@ -31,7 +32,7 @@ use crate::{
         exec::{self, Limits},
         facts,
     },
-    wire::keeper::{Act, Done, K3sPlan, K3sStatus, Managed, Record},
+    wire::keeper::{Act, Done, Earlier, Finding, K3sPlan, K3sStatus, Managed, Record},
 };
 
 /// A file to install, and what it must hash to.
@@ -96,18 +97,9 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
-        if let Some(first) = prepared.look.refused.first() {
+        if let Some(error) = refuse("k3s cannot be installed here", &prepared.look.refused) {
             self.unstage();
-            let others = prepared.look.refused.len().saturating_sub(1);
-            let error = Error::new("k3s cannot be installed here").why(first.what.clone());
-            let error = error.fix(format!(
-                "{}; or continue anyway: --ignore {}",
-                first.fix, first.id
-            ));
-            return Err(match others {
-                0 => error,
-                more => error.why(format!("and {more} more: see --dry-run")),
-            });
+            return Err(error);
         }
         let record = Record {
             opposite: Some("sudo pipeops-agent k3s uninstall".to_owned()),
@@ -162,6 +154,10 @@ impl Keeper {
                 end(&mut earlier, Outcome::Undone);
                 journal.write(&earlier)?;
             }
+        }
+        if done.outcome == Outcome::Done.as_str() {
+            // What stays takes room and does no harm.
+            drop(std::fs::remove_file(self.directory.join(upgrade::BEFORE)));
         }
         Ok(done)
     }
@@ -293,23 +289,7 @@ impl Keeper {
         }
         let node = self.node_name(wanted.wishes.node_name.as_deref())?;
         let mut look = self.place.look(&data_dir, &wanted.ignored, wanted.built);
-        let binary = self.stage(&wanted.binary, 0o700)?;
-        let said = exec::run(
-            self.place.root(),
-            &[binary.path.as_str(), "--version"],
-            Limits::SHORT,
-        )
-        .map_err(|error| {
-            error.within("this k3s does not run on this machine: is it for another processor?")
-        })?;
-        let version = k3s::version_in(&said.output).ok_or_else(|| {
-            Error::new("this program does not say which k3s it is")
-                .why(said.output.chars().take(80).collect::<String>())
-        })?;
-        if let Some(pinned) = wanted.version.filter(|pinned| *pinned != version) {
-            return Err(Error::new(format!("this is k3s {version}, not {pinned}"))
-                .fix("name the version that it is, or fetch the other one"));
-        }
+        let (binary, version) = self.stage_binary(&wanted.binary, wanted.version)?;
         let mut images = Vec::new();
         for image in &wanted.images {
             images.push((image.name.clone(), self.stage(image, 0o600)?));
@@ -348,23 +328,12 @@ impl Keeper {
     }
 
     fn shown(prepared: &Prepared) -> K3sPlan {
-        let bytes = prepared.steps.iter().map(|step| match step {
-            Step::Copy { bytes, .. } => *bytes,
-            Step::File { content, .. } => u64::try_from(content.len()).unwrap_or(0),
-            Step::Directory { .. }
-            | Step::Link { .. }
-            | Step::Made { .. }
-            | Step::Run { .. }
-            | Step::Ready { .. }
-            | Step::Move { .. }
-            | Step::Gone { .. } => 0,
-        });
         K3sPlan {
             does: prepared.does.clone(),
             refused: prepared.look.refused.clone(),
             warned: prepared.look.warned.clone(),
             steps: describe::steps(&prepared.steps),
-            bytes: bytes.sum(),
+            bytes: plan::bytes(&prepared.steps),
             undo: "sudo pipeops-agent k3s uninstall; a failure on the way is undone by itself"
                 .to_owned(),
         }
@@ -403,6 +372,24 @@ impl Keeper {
             },
             links: links.collect(),
         })
+    }
+
+    /// The program in a place of root's, and the version that it says.
+    fn stage_binary(&self, source: &Source, pinned: Option<Version>) -> Result<(Staged, Version)> {
+        let binary = self.stage(source, 0o700)?;
+        let argv = [binary.path.as_str(), "--version"];
+        let said = exec::run(self.place.root(), &argv, Limits::SHORT).map_err(|error| {
+            error.within("this k3s does not run on this machine: is it for another processor?")
+        })?;
+        let version = k3s::version_in(&said.output).ok_or_else(|| {
+            Error::new("this program does not say which k3s it is")
+                .why(said.output.chars().take(80).collect::<String>())
+        })?;
+        match pinned.filter(|pinned| *pinned != version) {
+            Some(pinned) => Err(Error::new(format!("this is k3s {version}, not {pinned}"))
+                .fix("name the version that it is, or fetch the other one")),
+            None => Ok((binary, version)),
+        }
     }
 
     /// A copy in the keeper's own directory that has that hash.
@@ -444,6 +431,19 @@ impl Keeper {
         let acts = acts.collect::<Result<Vec<_>>>()?;
         self.begin(journal, record, acts)
     }
+}
+
+/// The error of a change that findings hold up.
+fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
+    let (first, others) = refused.split_first()?;
+    let error = Error::new(cannot).why(first.what.clone()).fix(format!(
+        "{}; or continue anyway: --ignore {}",
+        first.fix, first.id
+    ));
+    Some(match others.len() {
+        0 => error,
+        more => error.why(format!("and {more} more: see --dry-run")),
+    })
 }
 
 /// The note that k3s is managed, in the keeper's directory.
@@ -532,13 +532,18 @@ impl Place {
                 path,
                 sha256,
                 mode,
+                before,
                 bytes: _,
             } => Act::Copy {
                 from,
                 path,
                 sha256,
                 mode,
-                before: None,
+                before: before.map(|kept| Earlier {
+                    copy: kept.path,
+                    sha256: kept.sha256,
+                    mode,
+                }),
             },
             Step::Link { path, target } => Act::Link { path, target },
             Step::Made { path } => Act::Made { path },
@@ -558,6 +563,7 @@ impl Place {
                 is_back: when == When::Back,
             },
             Step::Move { from, to } => Act::Move { from, to },
+            Step::Datastore { path, copy } => Act::Datastore { path, copy },
             Step::Gone { path, extent } => Act::Gone {
                 path,
                 only_empty: extent == plan::Extent::Empty,

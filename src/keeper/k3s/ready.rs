@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     host::{
         clock,
-        exec::{self, Limits},
+        exec::{self, Ended, Limits},
     },
 };
 
@@ -37,7 +37,8 @@ impl Place {
         loop {
             let lacks = match self.node(node) {
                 Ok(found) => match found.lacks(version, started.wall) {
-                    None => return Ok(()),
+                    None if self.is_api_ready() => return Ok(()),
+                    None => "its API is not ready yet: /readyz".to_owned(),
                     Some(lacks) => lacks,
                 },
                 Err(why) => why,
@@ -64,20 +65,9 @@ impl Place {
     /// The node as the API of this machine has it; what keeps it from answering otherwise.
     pub(in super::super) fn node(&self, node: &str) -> std::result::Result<ready::Node, String> {
         let question = format!("jsonpath={}", ready::QUESTION);
-        let argv = [
-            BINARY,
-            "kubectl",
-            // Not in somebody's home: it goes with k3s.
-            "--cache-dir=/run/k3s/kubectl",
-            "--request-timeout=5s",
-            "get",
-            "node",
-            node,
-            "-o",
-            &question,
-        ];
-        let ended =
-            exec::run(self.root(), &argv, Limits::SHORT).map_err(|error| error.sentence())?;
+        let ended = self
+            .kubectl(&["get", "node", node, "-o", &question])
+            .map_err(|error| error.sentence())?;
         let found = ready::Node::parse(&ended.output).filter(|_| ended.is_fine());
         found.ok_or_else(|| {
             let said = ended
@@ -92,6 +82,25 @@ impl Place {
                 .collect();
             format!("its API does not answer yet ({said})")
         })
+    }
+
+    /// Returns whether the API of this machine calls itself ready.
+    fn is_api_ready(&self) -> bool {
+        let asked = self.kubectl(&["get", "--raw=/readyz"]);
+        asked.is_ok_and(|ended| ended.is_fine())
+    }
+
+    /// Asks the API of this machine by k3s' own client.
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<Ended> {
+        // The cache not in somebody's home: it goes with k3s.
+        let first = [
+            BINARY,
+            "kubectl",
+            "--cache-dir=/run/k3s/kubectl",
+            "--request-timeout=5s",
+        ];
+        let argv = [&first, arguments].concat();
+        exec::run(self.root(), &argv, Limits::SHORT)
     }
 
     /// State of the unit; empty where there is no systemd.

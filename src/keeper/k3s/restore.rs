@@ -90,9 +90,7 @@ impl Keeper {
             // What stays is removed by the next one.
             drop(std::fs::remove_dir_all(&unpacked));
         })?;
-        Self::supersede(&journal, "k3s.restore")?;
-        let aside = plan::aside(&target.note.data_dir);
-        self.place.remove(&aside, false)?;
+        self.supersede(&journal, &target.note.data_dir)?;
         let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
         let record = Record::new("k3s.restore", who, now(), sentence(&manifest));
         self.begin_steps(&journal, record, steps, wanted.within)
@@ -223,16 +221,19 @@ impl Keeper {
         }))
     }
 
-    /// Ends the possibility to undo earlier changes of that kind: what their undo needs makes room for that of the next.
-    pub(super) fn supersede(journal: &LockedJournal, check: &str) -> Result<()> {
+    /// Ends the possibility to undo earlier upgrades and restores: what their undo needs makes room for that of the next.
+    pub(super) fn supersede(&self, journal: &LockedJournal, data_dir: &str) -> Result<()> {
         for mut earlier in journal.records()? {
             let is_done = earlier.outcome.as_deref() == Some(Outcome::Done.as_str());
-            if earlier.check == check && is_done && !earlier.is_one_way {
+            let is_such = ["k3s.restore", "k3s.upgrade"].contains(&earlier.check.as_str());
+            if is_such && is_done && !earlier.is_one_way {
                 earlier.is_one_way = true;
                 journal.write(&earlier)?;
             }
         }
-        Ok(())
+        let kept = plan::kept(data_dir);
+        kept.iter()
+            .try_for_each(|path| self.place.remove(path, false))
     }
 }
 
@@ -313,6 +314,7 @@ pub(in super::super) fn guards(record: &Record) -> impl Iterator<Item = &Act> {
         | Act::Made { .. }
         | Act::Ready { .. }
         | Act::Move { .. }
+        | Act::Datastore { .. }
         | Act::Gone { .. } => false,
     };
     record.acts.iter().filter(is_guard)

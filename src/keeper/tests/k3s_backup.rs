@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::{
     super::k3s::{Backup, Restore},
-    k3s_life::{VERSION, assert_same, cut_everywhere, good, install, machine},
+    k3s_life::{VERSION, assert_same, cut_everywhere, good, install, starts},
     *,
 };
 use crate::core::k3s::backup::Limits;
@@ -17,7 +17,7 @@ fn datastore(tree: &Tree) -> Connection {
     Connection::open(tree.root().join(STATE)).unwrap()
 }
 
-fn write(tree: &Tree, word: &str) {
+pub(super) fn write(tree: &Tree, word: &str) {
     let connection = datastore(tree);
     let make = "CREATE TABLE IF NOT EXISTS kine (id INTEGER PRIMARY KEY, name TEXT)";
     connection.execute_batch(make).unwrap();
@@ -25,7 +25,7 @@ fn write(tree: &Tree, word: &str) {
     connection.execute(add, [word]).unwrap();
 }
 
-fn words(tree: &Tree) -> Vec<String> {
+pub(super) fn words(tree: &Tree) -> Vec<String> {
     let connection = datastore(tree);
     let mut all = connection
         .prepare("SELECT name FROM kine ORDER BY id")
@@ -35,7 +35,7 @@ fn words(tree: &Tree) -> Vec<String> {
 }
 
 /// A cluster with a datastore, secrets and a volume.
-fn cluster(tree: Tree) -> Tree {
+pub(super) fn cluster(tree: Tree) -> Tree {
     install(&tree).unwrap();
     std::fs::remove_file(tree.root().join(STATE)).unwrap();
     starts(&tree, "mkdir -p run/k3s");
@@ -50,13 +50,6 @@ fn cluster(tree: Tree) -> Tree {
     }
     write(&tree, "first");
     tree
-}
-
-/// From now on a start of k3s does this.
-fn starts(tree: &Tree, script: &str) {
-    let other = machine(script, "active", "True");
-    let program = "usr/sbin/systemctl";
-    tree.put(program, &other.read(program).unwrap(), 0o755);
 }
 
 fn wanted() -> Backup {
@@ -243,12 +236,7 @@ fn a_restore_that_fails_ends_with_the_cluster_of_before() {
     let file = backup(&tree);
     later(&tree);
     // A k3s that does not take the restored token.
-    let broken = machine(STARTS, "active", "True");
-    tree.put(
-        "usr/sbin/systemctl",
-        &broken.read("usr/sbin/systemctl").unwrap(),
-        0o755,
-    );
+    starts(&tree, STARTS);
     let after = tree.snapshot();
     let done = restore(&tree, &file).unwrap();
     assert_eq!(done.outcome, "failed", "{done:?}");

@@ -14,7 +14,7 @@ use crate::core::k3s::texts::Wishes;
 pub(super) const VERSION: &str = "v1.34.4+k3s1";
 
 /// A machine with systemd. `start` is what happens when k3s is started, and `node` what its API says.
-pub(super) fn machine(start: &str, state: &str, ready: &str) -> Tree {
+fn machine(start: &str, state: &str, ready: &str) -> Tree {
     let systemctl = format!(
         "case \"$*\" in\n\
          enable*) mkdir -p etc/systemd/system/multi-user.target.wants; ln -sf ../k3s.service etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
@@ -52,13 +52,20 @@ pub(super) fn machine(start: &str, state: &str, ready: &str) -> Tree {
         )
 }
 
+/// From now on a start of k3s does this.
+pub(super) fn starts(tree: &Tree, script: &str) {
+    let other = machine(script, "active", "True");
+    let program = "usr/sbin/systemctl";
+    tree.put(program, &other.read(program).unwrap(), 0o755);
+}
+
 const STARTS: &str = "mkdir -p run/k3s var/lib/kubelet/pods var/lib/rancher/k3s/server/db etc/rancher/node; echo db >var/lib/rancher/k3s/server/db/state.db; echo p >etc/rancher/node/password; echo k >etc/rancher/k3s/k3s.yaml";
 
 pub(super) fn good() -> Tree {
     machine(STARTS, "active", "True")
 }
 
-fn source(tree: &Tree, name: &str) -> Source {
+pub(super) fn source(tree: &Tree, name: &str) -> Source {
     let path = tree.root().join("release").join(name);
     let sum = crate::files::sum(&path).unwrap().unwrap();
     Source {

@@ -1,0 +1,313 @@
+//! Upgrade of k3s to a version from a folder. The old program, and after a minor version its datastore, wait for the undo.
+
+use std::time::Duration;
+
+use super::{
+    super::{Keeper, now, place::Place},
+    Source,
+    acts::COPY_BYTES_MAX,
+    backup::Backup,
+    datastore, describe, look, refuse,
+};
+use crate::{
+    core::{
+        k3s::{
+            self, BINARY, Change, Version,
+            backup::Limits,
+            plan::{self, Staged},
+        },
+        time::Wall,
+    },
+    error::{Error, Result},
+    files,
+    host::exec::Ended,
+    wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
+};
+
+/// A wanted upgrade.
+#[derive(Clone, Debug)]
+pub struct Upgrade {
+    /// The program.
+    pub binary: Source,
+    /// Archives of images.
+    pub images: Vec<Source>,
+    /// Version that the program must have; `None`: whichever it is.
+    pub version: Option<Version>,
+    /// Findings that hold nothing up.
+    pub ignored: Vec<String>,
+    /// Backups that stay beside the one that is made first.
+    pub limits: Limits,
+    /// Time for the node to become Ready.
+    pub within: Duration,
+    /// Path of this program.
+    pub program: String,
+    /// Date of this program: the clock is wrong where it is earlier.
+    pub built: Wall,
+}
+
+/// Findings of the doctor that hold an upgrade up; of the others k3s runs in spite.
+const REFUSED: [&str; 3] = ["clock.wrong", "disk.read-only", "disk.space"];
+/// The program of before, in the keeper's directory.
+pub(super) const BEFORE: &str = "k3s.before";
+
+struct Prepared {
+    note: Managed,
+    from: Version,
+    to: Version,
+    kind: plan::Kind,
+    binary: Staged,
+    images: Vec<(String, Staged)>,
+    look: look::Look,
+}
+
+impl Keeper {
+    /// The plan of an upgrade.
+    pub fn k3s_upgrade_plan(&self, wanted: &Upgrade) -> Result<K3sPlan> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self.prepare_upgrade(wanted);
+        self.unstage();
+        let prepared = prepared?;
+        let before = Staged {
+            path: self.own(BEFORE),
+            sha256: String::new(),
+            bytes: 0,
+        };
+        let steps = plan::upgrade(&self.upgrade(&prepared, wanted, before)?);
+        let lost = match prepared.kind {
+            plan::Kind::Minor => "; it takes the datastore back to the moment of the upgrade",
+            plan::Kind::Patch => "",
+        };
+        Ok(K3sPlan {
+            does: sentence(&prepared),
+            bytes: plan::bytes(&steps),
+            steps: describe::steps(&steps),
+            undo: format!(
+                "a failure on the way is undone by itself; later: sudo pipeops-agent undo ID{lost}"
+            ),
+            refused: prepared.look.refused,
+            warned: prepared.look.warned,
+        })
+    }
+
+    /// Backs k3s up, upgrades it, and waits until its node is Ready with the new version. What fails ends on the old one.
+    pub fn k3s_upgrade(&self, wanted: &Upgrade, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self
+            .prepare_upgrade(wanted)
+            .inspect_err(|_| self.unstage())?;
+        if let Some(error) = refuse("k3s cannot be upgraded now", &prepared.look.refused) {
+            self.unstage();
+            return Err(error);
+        }
+        let begun = (|| {
+            self.back_up(&Backup {
+                to: None,
+                limits: wanted.limits,
+            })
+            .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
+            self.supersede(&journal, &prepared.note.data_dir)?;
+            let before = files::copy(
+                &self.place.path(BINARY),
+                &self.directory.join(BEFORE),
+                0o700,
+                None,
+                (COPY_BYTES_MAX, &mut |_| {}),
+            )?;
+            let before = Staged {
+                path: self.own(BEFORE),
+                sha256: before.sha256,
+                bytes: before.bytes,
+            };
+            let steps = plan::upgrade(&self.upgrade(&prepared, wanted, before)?);
+            let record = Record::new("k3s.upgrade", who, now(), sentence(&prepared));
+            self.begin_steps(&journal, record, steps, wanted.within)
+        })();
+        // A change that stays open needs its files: the resume removes them.
+        if journal
+            .records()?
+            .iter()
+            .all(|record| record.outcome.is_some())
+        {
+            self.unstage();
+        }
+        begun
+    }
+
+    fn prepare_upgrade(&self, wanted: &Upgrade) -> Result<Prepared> {
+        let cannot = || Error::new("k3s cannot be upgraded");
+        let note = self.managed()?.ok_or_else(|| {
+            cannot()
+                .why("pipeops-agent does not manage a k3s on this machine")
+                .fix("sudo pipeops-agent k3s status")
+        })?;
+        self.place
+            .check_datastore(&note.data_dir)
+            .map_err(|error| error.within("k3s cannot be upgraded"))?;
+        let from = self.version().ok_or_else(|| {
+            cannot()
+                .why("the k3s on this machine does not say its version")
+                .fix("sudo pipeops-agent k3s status")
+        })?;
+        let (binary, to) = self.stage_binary(&wanted.binary, wanted.version)?;
+        let kind = match k3s::change(from, to) {
+            Change::Patch => plan::Kind::Patch,
+            Change::Minor => plan::Kind::Minor,
+            Change::None => {
+                return Err(Error::new(format!("k3s {to} is installed already"))
+                    .fix("nothing needs to be done"));
+            }
+            Change::Refused(why) => {
+                return Err(Error::new(format!("k3s {from} cannot become {to}"))
+                    .why(why)
+                    .fix("take the next minor version, or a later patch of this one"));
+            }
+        };
+        let mut look = self
+            .place
+            .look(&note.data_dir, &wanted.ignored, wanted.built);
+        look.refused
+            .retain(|finding| REFUSED.contains(&finding.id.as_str()));
+        look.warned.clear();
+        look.refused
+            .extend(self.place.refuses(to, &note.data_dir, &wanted.ignored));
+        let mut cluster = self.place.cluster_refuses(&note.node);
+        cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
+        look.refused.extend(cluster);
+        if kind == plan::Kind::Minor {
+            look.warned.push(Finding {
+                id: "upgrade.minor".to_owned(),
+                what: format!("{to} is another minor version: containers may restart"),
+                fix: "upgrade when an interruption does not matter".to_owned(),
+            });
+        }
+        let images = wanted.images.iter();
+        let images = images.map(|source| Ok((source.name.clone(), self.stage(source, 0o600)?)));
+        Ok(Prepared {
+            images: images.collect::<Result<_>>()?,
+            note,
+            from,
+            to,
+            kind,
+            binary,
+            look,
+        })
+    }
+
+    fn upgrade(
+        &self,
+        prepared: &Prepared,
+        wanted: &Upgrade,
+        before: Staged,
+    ) -> Result<plan::Upgrade> {
+        let data_dir = &prepared.note.data_dir;
+        let is_there = |name: &str| {
+            self.place
+                .is_there(&format!("{data_dir}/agent/images/{name}"))
+        };
+        let images = prepared.images.iter();
+        let images = images.map(|(name, staged)| plan::Image {
+            is_there: is_there(name),
+            name: name.clone(),
+            staged: staged.clone(),
+        });
+        Ok(plan::Upgrade {
+            init: self.place.init()?,
+            program: wanted.program.clone(),
+            data_dir: data_dir.clone(),
+            node: prepared.note.node.clone(),
+            from: prepared.from,
+            to: prepared.to,
+            kind: prepared.kind,
+            binary: prepared.binary.clone(),
+            before,
+            images: images.collect(),
+        })
+    }
+}
+
+fn sentence(prepared: &Prepared) -> String {
+    format!("upgrade k3s from {} to {}", prepared.from, prepared.to)
+}
+
+impl Place {
+    /// Findings about the cluster that hold an upgrade up.
+    fn cluster_refuses(&self, node: &str) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut add = |id: &str, what: String, fix: &str| {
+            found.push(Finding {
+                id: id.to_owned(),
+                what,
+                fix: fix.to_owned(),
+            });
+        };
+        match self.node(node) {
+            Ok(found) if found.is_ready => {}
+            Ok(_) => add(
+                "upgrade.node",
+                format!("the node {node} is not Ready, and an upgrade repairs nothing"),
+                "sudo pipeops-agent k3s status",
+            ),
+            Err(why) => add("upgrade.node", why, "sudo pipeops-agent k3s status"),
+        }
+        let lines = |argv: &[&str]| {
+            let ended = self.kubectl(argv).ok().filter(Ended::is_fine);
+            ended.map_or(0, |ended| ended.output.lines().count())
+        };
+        let servers = [
+            "get",
+            "nodes",
+            "-l",
+            "node-role.kubernetes.io/control-plane",
+            "-o",
+            "name",
+        ];
+        if lines(&servers) > 1 {
+            add(
+                "upgrade.servers",
+                "the cluster has several servers, which must be upgraded in order".to_owned(),
+                "upgrade them by the documentation of k3s, one at a time",
+            );
+        }
+        // The kind does not exist where nobody installed that controller.
+        if lines(&["get", "plans.upgrade.cattle.io", "-A", "-o", "name"]) > 0 {
+            add(
+                "upgrade.plans",
+                "the system-upgrade-controller has plans for this cluster".to_owned(),
+                "let it upgrade k3s, or remove its plans: kubectl get plans.upgrade.cattle.io -A",
+            );
+        }
+        found
+    }
+
+    /// Keeps a copy of the datastore of a k3s that is stopped.
+    pub(in super::super) fn keep_datastore(&self, path: &str, copy: &str) -> Result<()> {
+        let (real, kept) = (self.path(path), self.path(copy));
+        if kept.exists() {
+            return Ok(());
+        }
+        let unfinished = self.path(&format!("{copy}.new"));
+        datastore::copy(&real, &unfinished)?;
+        std::fs::rename(&unfinished, &kept)
+            .and_then(|()| super::super::acts::sync_above(&kept))
+            .map_err(|error| files::explain(format!("cannot keep {path}"), &error))
+    }
+
+    /// Puts that copy back. Without one nothing has happened, or all of it.
+    pub(in super::super) fn restore_datastore(&self, path: &str, copy: &str) -> Result<()> {
+        let (real, kept) = (self.path(path), self.path(copy));
+        drop(std::fs::remove_file(self.path(&format!("{copy}.new"))));
+        if !kept.exists() {
+            return Ok(());
+        }
+        // The log of another database would be taken for one of this.
+        for ending in ["-wal", "-shm"] {
+            drop(std::fs::remove_file(self.path(&format!("{path}{ending}"))));
+        }
+        std::fs::rename(&kept, &real)
+            .and_then(|()| super::super::acts::sync_above(&real))
+            .and_then(|()| super::super::acts::sync_above(&kept))
+            .map_err(|error| files::explain(format!("cannot restore {path}"), &error))
+    }
+}
