@@ -11,7 +11,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::calls::{Detail, collected, query_escaped, refused, request};
 use super::client::{Client, Identity};
@@ -19,7 +19,7 @@ use super::error::Error;
 use crate::core::backoff::Backoff;
 use crate::net::Body;
 use crate::net::{Elapsed, deadline};
-use crate::wire::json;
+use crate::wire::json::{self, Shape};
 use crate::wire::kube::{HeadOnly, Object, Status};
 
 /// The time for the head of a watch.
@@ -64,6 +64,25 @@ pub enum Event<T> {
     Failed(Error),
 }
 
+/// Object with the resource version from which a watch is resumed.
+pub trait Versioned: Shape + Default {
+    /// Its resource version; empty where it has none.
+    fn version(&self) -> &str;
+}
+
+impl<T: Object> Versioned for T {
+    fn version(&self) -> &str {
+        &self.metadata().resource_version
+    }
+}
+
+impl Versioned for Value {
+    fn version(&self) -> &str {
+        let version = self.pointer("/metadata/resourceVersion");
+        version.and_then(Self::as_str).unwrap_or_default()
+    }
+}
+
 /// Subject of a watch.
 #[derive(Clone, Debug)]
 pub struct Watch<T> {
@@ -72,7 +91,7 @@ pub struct Watch<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-impl<T: Object> Watch<T> {
+impl<T: Versioned> Watch<T> {
     /// Whole objects of a collection: `/api/v1/nodes`. May have a query (a selector).
     pub fn whole(path: impl Into<String>) -> Self {
         Self {
@@ -103,7 +122,7 @@ enum End {
     ListAgain,
 }
 
-impl<T: Object> Watch<T> {
+impl<T: Versioned> Watch<T> {
     /// Watches for ever. Dropping the future ends the watch and closes its connection.
     pub async fn run(&self, client: &Client, mut on: impl FnMut(Event<T>)) -> ! {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
@@ -112,7 +131,8 @@ impl<T: Object> Watch<T> {
         loop {
             let chances = heard.chances();
             let mut lines = 0_u32;
-            let round = Box::pin(self.round(client, &mut version, &mut lines, &mut on)).await;
+            let as_agent = (client, &Identity::Agent);
+            let round = Box::pin(self.round(as_agent, &mut version, &mut lines, &mut on)).await;
             if let Err(error) = round {
                 on(Event::Failed(error));
             }
@@ -126,10 +146,14 @@ impl<T: Object> Watch<T> {
         }
     }
 
-    /// The list where there is nothing to resume from, then one watch to its end. Leaves in `version` where to resume.
-    async fn round(
+    /// The list where there is nothing to resume from, then one watch to its end, counting its lines. Leaves in `version` where to
+    /// resume. The caller waits between rounds.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn round(
         &self,
-        client: &Client,
+        (client, identity): (&Client, &Identity),
         version: &mut Option<String>,
         lines: &mut u32,
         on: &mut impl FnMut(Event<T>),
@@ -138,12 +162,13 @@ impl<T: Object> Watch<T> {
             known
         } else {
             on(Event::Restarted);
-            let list = client.list(&self.path, self.detail, |object| on(Event::Added(object)));
+            let each = |object| on(Event::Added(object));
+            let list = client.list_as(identity, &self.path, self.detail, each);
             let from = list.await?;
             on(Event::Synced);
             from
         };
-        match self.follow(client, &mut last, lines, on).await {
+        match self.follow((client, identity), &mut last, lines, on).await {
             Ok(End::ListAgain) => Ok(()),
             Err(error) if error.is_expired() => Ok(()),
             // An event that cannot be read would come again from the same version, for ever.
@@ -158,7 +183,7 @@ impl<T: Object> Watch<T> {
     /// One watch from `last` on, which moves with each line.
     async fn follow(
         &self,
-        client: &Client,
+        (client, identity): (&Client, &Identity),
         last: &mut String,
         lines: &mut u32,
         on: &mut impl FnMut(Event<T>),
@@ -171,7 +196,7 @@ impl<T: Object> Watch<T> {
         );
         let call = format!("WATCH {}", self.path);
         let request = request(Method::GET, &path, self.detail.of_object(), None)?;
-        let response = client.send(request, &Identity::Agent, HEAD_WITHIN).await?;
+        let response = client.send(request, identity, HEAD_WITHIN).await?;
         if response.status() != StatusCode::OK {
             let status = response.status().as_u16();
             let body = collected(&call, response.into_body(), REFUSAL_BYTES_MAX);
@@ -241,7 +266,7 @@ enum Notification<T> {
     Error(Status),
 }
 
-fn decoded<T: Object>(line: &[u8]) -> Result<Notification<T>, String> {
+fn decoded<T: Versioned>(line: &[u8]) -> Result<Notification<T>, String> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(rename = "type")]
@@ -260,7 +285,7 @@ fn decoded<T: Object>(line: &[u8]) -> Result<Notification<T>, String> {
         "ERROR" => json::shape(text).map(Notification::Error).map_err(wrong),
         kind => {
             let object: T = json::shape(text).map_err(wrong)?;
-            let version = object.metadata().resource_version.clone();
+            let version = object.version().to_owned();
             if version.is_empty() {
                 return Err("an object without a resource version".to_owned());
             }

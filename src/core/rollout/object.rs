@@ -1,7 +1,7 @@
 //! Objects of an observation: reduced to the fields that a verdict reads, so that neither memory nor a recording holds values of
 //! environment variables, ConfigMaps or Secrets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -44,6 +44,12 @@ impl Observation {
     /// Forgets an object.
     pub fn remove(&mut self, key: &Key) {
         self.objects.remove(key);
+    }
+
+    /// Forgets the objects of a kind that are not among these.
+    pub fn keep(&mut self, kind: &str, keys: &BTreeSet<Key>) {
+        self.objects
+            .retain(|key, _| key.kind != kind || keys.contains(key));
     }
 
     /// The object with this key.

@@ -10,6 +10,7 @@ use super::{
     Apps,
     cluster::{Cluster, Targets, key},
     ledger::Read,
+    watched::Watched,
 };
 use crate::{
     core::{
@@ -454,27 +455,36 @@ impl Work {
         let scope = scope(&judged);
         let cluster = self.cluster();
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
+        let watched = Rc::new(Watched::new(
+            &self.apps,
+            &read.app.namespace,
+            &scope.targets,
+        ));
+        self.apps.watches(&self.plan.app, &watched);
         self.apps.may_stop(&self.plan.app, true);
         let judged = loop {
-            let seen = cluster.observe(&read.app.namespace, &scope.targets).await;
-            if let (Ok(seen), true) = (&seen, version.is_back) {
-                self.unstick(&cluster, &scope, seen).await;
-            }
-            let seen = seen.map_err(|error| refused(&error));
-            let judgement = rollout.observe(sight(&seen), self.apps.now().mono);
-            self.apps.show(&self.plan.app, &judgement);
-            if judgement.verdict.is_final() {
-                break judgement;
+            let pods = watched.look(|sight| match sight {
+                Sight::Seen(seen) if version.is_back => stuck(&scope, seen),
+                Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),
+            });
+            self.unstick(&cluster, pods.unwrap_or_default()).await;
+            let judgement = watched.look(|sight| rollout.observe(sight, self.apps.now().mono));
+            if let Some(judgement) = judgement {
+                self.apps.show(&self.plan.app, &judgement);
+                if judgement.verdict.is_final() {
+                    break judgement;
+                }
             }
             Timer::after(LOOK_EVERY).await;
         };
         self.apps.may_stop(&self.plan.app, false);
+        self.apps.stops_to_watch(&self.plan.app);
         Ok(judged)
     }
 
     /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted, as the documentation of Kubernetes says.
-    async fn unstick(&self, cluster: &Cluster<'_>, scope: &Scope, seen: &Observation) {
-        for (namespace, name, uid) in stuck(scope, seen) {
+    async fn unstick(&self, cluster: &Cluster<'_>, pods: Vec<(String, String, String)>) {
+        for (namespace, name, uid) in pods {
             log::info!(
                 "app {}: Pod {namespace}/{name} of the bad version is deleted",
                 self.plan.app

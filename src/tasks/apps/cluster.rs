@@ -10,11 +10,17 @@ use serde_json::{Value, json};
 use super::{account::Account, observe::observe};
 use crate::{
     core::{
-        apps::{App, CHANGE, Entry, Head, MANAGER, Manifest, Place, as_applied, denied},
+        apps::{
+            App, CHANGE, Entry, Head, Kind, MANAGER, Manifest, NODE, Place, as_applied, denied,
+        },
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
-    kube::{Client, Error as Refusal, Identity, Patch, rbac::APPS_ACCOUNT},
+    kube::{
+        Client, Error as Refusal, Identity, Patch,
+        rbac::APPS_ACCOUNT,
+        watch::{Event, Watch},
+    },
     wire::json::fields,
 };
 
@@ -95,7 +101,7 @@ impl Cluster<'_> {
     /// Makes a call as the account; once more with a new token where this one is not accepted.
     async fn call<T>(
         &self,
-        call: impl AsyncFn(&Identity) -> Result<T, Refusal>,
+        mut call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
     ) -> Result<T, Failed> {
         let first = call(&self.account.identity().await?).await;
         if !matches!(first, Err(Refusal::Refused { status: 401, .. })) {
@@ -288,6 +294,34 @@ impl Cluster<'_> {
             .call(async |identity| observe(self.client, identity, namespace, &kinds).await)
             .await;
         seen.map_err(|failed| self.failed(namespace, failed))
+    }
+
+    /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent itself. Leaves in `version` where to resume,
+    /// and returns the number of lines that came.
+    pub async fn watch(
+        &self,
+        (kind, namespace): (&Kind, &str),
+        version: &mut Option<String>,
+        mut on: impl FnMut(Event<Value>),
+    ) -> Result<u32, Error> {
+        let of_cluster = *kind == NODE;
+        let path = kind.path(if of_cluster { "" } else { namespace }, "");
+        let watch = Watch::whole(path);
+        let mut lines = 0;
+        let watched = if of_cluster {
+            let as_agent = (self.client, &Identity::Agent);
+            let round = watch.round(as_agent, version, &mut lines, &mut on);
+            Box::pin(round).await.map_err(Failed::Call)
+        } else {
+            self.call(async |identity| {
+                let round = watch.round((self.client, identity), version, &mut lines, &mut on);
+                Box::pin(round).await
+            })
+            .await
+        };
+        watched
+            .map(|()| lines)
+            .map_err(|failed| self.failed(namespace, failed))
     }
 
     /// The object as it is sent: marked with the change, and bound to the UID where there is one.

@@ -8,6 +8,7 @@ mod change;
 pub mod cluster;
 pub mod ledger;
 pub mod observe;
+mod watched;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -19,6 +20,7 @@ use self::{
     change::{KIND, Plan, Verb, Work, of_api, refused, scope, sight},
     cluster::Cluster,
     ledger::{Ledger, Read},
+    watched::Watched,
 };
 use super::audit::AuditWriter;
 use crate::{
@@ -26,7 +28,7 @@ use crate::{
         apps::{App, Manifest, Outcome as Concluded, Revision, is_name, parse, refused_namespace},
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
         journal::{Change, Intent, Journal, Outcome},
-        rollout::{Judgement, Verdict, standing},
+        rollout::{Finding, Judgement, Scope, Verdict, standing},
         time::{Now, Wall},
     },
     error::{Error, Result, Retry},
@@ -66,6 +68,8 @@ struct Running {
     /// True while another change may take its place: nothing is lost by that.
     may_stop: bool,
     outcome: Concluded,
+    /// The namespace, while the revision is judged.
+    watched: Option<Rc<Watched>>,
     _task: Task<()>,
 }
 
@@ -416,12 +420,15 @@ impl Apps {
             .filter(|manifest| manifest.kind.name != "Job")
             .collect();
         let scope = scope(&services);
-        let seen = self
-            .cluster("")
-            .observe(&app.namespace, &scope.targets)
-            .await;
-        let seen = seen.map_err(|error| refused(&error));
-        let (verdict, sentence, finding) = standing(&scope, sight(&seen));
+        let known = self.watched_standing(app, &scope);
+        let (verdict, sentence, finding) = if let Some(known) = known {
+            known
+        } else {
+            let cluster = self.cluster("");
+            let seen = cluster.observe(&app.namespace, &scope.targets).await;
+            let seen = seen.map_err(|error| refused(&error));
+            standing(&scope, sight(&seen))
+        };
         let judgement = Judgement {
             verdict,
             sentence,
@@ -569,6 +576,7 @@ impl Apps {
                 since: self.now().wall,
                 ..Concluded::default()
             },
+            watched: None,
             _task: self.executor.spawn(work.run(known)),
             plan,
         };
@@ -586,6 +594,29 @@ impl Apps {
 
     fn may_stop(&self, app: &str, may_stop: bool) {
         self.with_running(app, |running| running.may_stop = may_stop);
+    }
+
+    fn watches(&self, app: &str, watched: &Rc<Watched>) {
+        self.with_running(app, |running| running.watched = Some(Rc::clone(watched)));
+    }
+
+    fn stops_to_watch(&self, app: &str) {
+        self.with_running(app, |running| running.watched = None);
+    }
+
+    /// Verdict on what runs by the watches of a change that judges it; `None`: there are none.
+    fn watched_standing(
+        &self,
+        app: &App,
+        scope: &Scope,
+    ) -> Option<(Verdict, String, Option<Finding>)> {
+        let running = self.running.borrow();
+        let running = running.get(&app.name)?;
+        let watched = running.watched.as_ref()?;
+        if running.revision != app.running {
+            return None;
+        }
+        watched.look(|sight| standing(scope, sight))
     }
 
     fn goes_back(&self, app: &str, to: u64) {

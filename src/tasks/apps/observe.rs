@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Objects of one kind that are read; Pods, events and sets of one namespace. What is beyond makes a verdict later, not wrong.
-const OBJECTS_MAX: usize = 2_000;
+pub const OBJECTS_MAX: usize = 2_000;
 
 /// Reads what is in a namespace as `identity`, as far as versions with these kinds need it. Nodes are read by the agent itself:
 /// no account of an app sees them.

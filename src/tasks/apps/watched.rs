@@ -1,0 +1,219 @@
+//! Namespace that is watched while a change is judged: lists once, then only what changes. A look costs the API server nothing.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Duration,
+};
+
+use serde_json::Value;
+use smol::{Task, Timer};
+
+use super::{Apps, change::refused, cluster::Targets, observe::OBJECTS_MAX};
+use crate::{
+    core::{
+        apps::{Kind, NODE, read_for},
+        backoff::Backoff,
+        rollout::{Key, Object, Observation, Sight},
+    },
+    error::{Error, Retry},
+    kube::watch::Event,
+};
+
+/// Pauses before a watch is begun again.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// A namespace with everything that verdicts on some objects read. Dropping it ends the watches.
+pub(super) struct Watched {
+    state: Rc<RefCell<State>>,
+    _tasks: Vec<Task<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    seen: Observation,
+    kinds: BTreeMap<&'static str, Part>,
+}
+
+/// Watch of one kind.
+#[derive(Default)]
+struct Part {
+    is_complete: bool,
+    /// Objects of a list while it is read.
+    listed: Option<BTreeSet<Key>>,
+    count: usize,
+    failure: Option<Error>,
+}
+
+impl Watched {
+    /// Begins to watch.
+    pub(super) fn new(apps: &Rc<Apps>, namespace: &str, targets: &Targets) -> Self {
+        let state = Rc::<RefCell<State>>::default();
+        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
+        let executor = &apps.executor;
+        let begin = |kind: &'static Kind| {
+            state.borrow_mut().kinds.entry(kind.name).or_default();
+            let (apps, state) = (Rc::clone(apps), Rc::clone(&state));
+            let namespace = namespace.to_owned();
+            let watch = async move { watch(&apps, (kind, &namespace), &state).await };
+            executor.spawn(watch)
+        };
+        let tasks = read_for(&kinds).chain([&NODE]).map(begin).collect();
+        Self {
+            state,
+            _tasks: tasks,
+        }
+    }
+
+    /// Gives what is seen now to `look`; `None` until the first lists are complete.
+    pub(super) fn look<T>(&self, look: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
+        let state = self.state.borrow();
+        let failures = || {
+            state
+                .kinds
+                .values()
+                .filter_map(|part| part.failure.as_ref())
+        };
+        // A right that is missing says more than an answer that is.
+        let failure = failures()
+            .find(|failure| failure.retry == Retry::Later)
+            .or_else(|| failures().next());
+        let refused = failure.and_then(refused);
+        match (failure, &refused) {
+            (Some(_), Some(found)) => Some(look(Sight::Refused(found))),
+            (Some(_), None) => Some(look(Sight::Blind)),
+            (None, _) => {
+                let is_complete = state.kinds.values().all(|part| part.is_complete);
+                is_complete.then(|| look(Sight::Seen(&state.seen)))
+            }
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self, kind: &'static str, event: Event<Value>) {
+        let part = self.kinds.entry(kind).or_default();
+        match event {
+            Event::Restarted => part.listed = Some(BTreeSet::new()),
+            Event::Added(whole) | Event::Modified(whole) => {
+                let object = Object::reduced(kind, &whole);
+                let key = object.key();
+                let is_known = self.seen.get(&key).is_some();
+                if is_known || part.count < OBJECTS_MAX {
+                    part.count = part.count.saturating_add(usize::from(!is_known));
+                    part.listed.as_mut().map(|listed| listed.insert(key));
+                    self.seen.add(object);
+                }
+            }
+            Event::Deleted(whole) => {
+                let key = Object::reduced(kind, &whole).key();
+                let is_known = self.seen.get(&key).is_some();
+                part.count = part.count.saturating_sub(usize::from(is_known));
+                self.seen.remove(&key);
+            }
+            Event::Synced => {
+                let listed = part.listed.take().unwrap_or_default();
+                self.seen.keep(kind, &listed);
+                part.count = listed.len();
+                part.is_complete = true;
+                part.failure = None;
+            }
+            Event::Failed(_) => {}
+        }
+    }
+
+    fn failed(&mut self, kind: &'static str, error: Error) {
+        self.kinds.entry(kind).or_default().failure = Some(error);
+    }
+}
+
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+async fn watch(apps: &Apps, (kind, namespace): (&'static Kind, &str), state: &RefCell<State>) {
+    let mut version = None;
+    let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+    loop {
+        let cluster = apps.cluster("");
+        let take = |event| state.borrow_mut().take(kind.name, event);
+        match cluster.watch((kind, namespace), &mut version, take).await {
+            // A server that ends every watch at once is not asked in a loop.
+            Ok(0) => {}
+            Ok(_lines) => backoff.reset(),
+            Err(error) => {
+                state.borrow_mut().failed(kind.name, error);
+                // Only a new list tells that the API server answers again.
+                version = None;
+            }
+        }
+        Timer::after(backoff.next(fastrand::u16(..))).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str) -> Value {
+        json!({"metadata": {"name": name}})
+    }
+
+    fn names(state: &State) -> Vec<&str> {
+        state.seen.all().map(Object::name).collect()
+    }
+
+    #[test]
+    fn a_list_that_is_read_again_takes_the_place_of_what_was_known_once_it_is_complete() {
+        let mut state = State::default();
+        let mut take = |events: Vec<Event<Value>>| {
+            for event in events {
+                state.take("Pod", event);
+            }
+            names(&state).join(" ")
+        };
+        let first = [Event::Restarted, Event::Added(pod("a")), Event::Synced];
+        assert_eq!(take(first.into()), "a");
+        assert_eq!(take(vec![Event::Added(pod("b"))]), "a b");
+        // What is missing from a list is gone when the list is complete, not before.
+        assert_eq!(
+            take(vec![Event::Restarted, Event::Added(pod("c"))]),
+            "a b c"
+        );
+        assert_eq!(take(vec![Event::Synced]), "c");
+        assert_eq!(take(vec![Event::Deleted(pod("c"))]), "");
+        let many = (0..OBJECTS_MAX + 9).map(|number| Event::Added(pod(&number.to_string())));
+        take(many.collect());
+        assert_eq!(state.seen.all().count(), OBJECTS_MAX);
+    }
+
+    #[test]
+    fn nothing_is_seen_before_the_lists_are_complete_nor_after_a_failure() {
+        let state = Rc::<RefCell<State>>::default();
+        let watched = Watched {
+            state: Rc::clone(&state),
+            _tasks: Vec::new(),
+        };
+        let look = || {
+            watched.look(|sight| match sight {
+                Sight::Seen(_) => "seen",
+                Sight::Refused(_) => "refused",
+                Sight::Blind => "blind",
+            })
+        };
+        state.borrow_mut().take("Pod", Event::Restarted);
+        assert_eq!(look(), None);
+        state.borrow_mut().take("Pod", Event::Synced);
+        assert_eq!(look(), Some("seen"));
+        let silent = Error::new("no answer").retry(Retry::Soon);
+        state.borrow_mut().failed("Pod", silent);
+        assert_eq!(look(), Some("blind"));
+        let refused = Error::new("it may not").retry(Retry::Later);
+        state.borrow_mut().failed("Event", refused);
+        assert_eq!(look(), Some("refused"));
+        for kind in ["Pod", "Event"] {
+            state.borrow_mut().take(kind, Event::Synced);
+        }
+        assert_eq!(look(), Some("seen"));
+    }
+}
