@@ -1,6 +1,8 @@
 //! `apps`: deploy apps, find out whether they work and why not, go back to what worked.
 
 mod deploy;
+mod inspect;
+mod operate;
 mod replay;
 mod show;
 
@@ -15,8 +17,15 @@ pub(super) static COMMAND: Command = Command {
         &show::LIST,
         &show::SHOW,
         &show::WHY,
+        &inspect::LOGS,
+        &inspect::EVENTS,
+        &inspect::DIFF,
         &show::HISTORY,
         &deploy::ROLLBACK,
+        &operate::RESTART,
+        &operate::SCALE,
+        &operate::PAUSE,
+        &operate::RESUME,
         &deploy::REMOVE,
         &replay::COMMAND,
     ],

@@ -67,7 +67,14 @@ pub(super) static COMMAND: Command = Command {
 fn logs(args: &Args, output: &mut Output) -> Result<Exit> {
     let tail = args.read("tail", lines)?.unwrap_or(AT_ONCE);
     match args.text("pod") {
-        Some(pod) => of_pod(pod, tail, args, output),
+        Some(pod) => match pod.split_once('/') {
+            Some((namespace, name)) => {
+                let container = args.text("container").unwrap_or_default();
+                of_pod((namespace, name, container), tail, args, output)
+            }
+            None => Err(Error::new(format!("{pod:?} names no namespace"))
+                .fix(format!("--pod default/{pod}"))),
+        },
         None if args.has("container") || args.has("previous") => {
             Err(Error::new("no Pod is named").fix("pipeops-agent logs --pod NAMESPACE/POD"))
         }
@@ -167,18 +174,19 @@ pub(super) fn line(entry: View<'_>, output: &Output) -> String {
     )
 }
 
-fn of_pod(pod: &str, tail: usize, args: &Args, output: &mut Output) -> Result<Exit> {
-    let Some((namespace, name)) = pod.split_once('/') else {
-        return Err(
-            Error::new(format!("{pod:?} names no namespace")).fix(format!("--pod default/{pod}"))
-        );
-    };
+/// The log of a container: of this namespace, Pod and container, where one is named.
+pub(super) fn of_pod(
+    (namespace, name, container): (&str, &str, &str),
+    tail: usize,
+    args: &Args,
+    output: &mut Output,
+) -> Result<Exit> {
     let mut path = format!(
         "{POD_LOGS_PATH}?namespace={}&pod={}&tail={tail}",
         escaped(namespace),
         escaped(name)
     );
-    if let Some(container) = args.text("container") {
+    if !container.is_empty() {
         path = format!("{path}&container={}", escaped(container));
     }
     for (option, word) in [("follow", "&follow=1"), ("previous", "&previous=1")] {
@@ -186,7 +194,7 @@ fn of_pod(pod: &str, tail: usize, args: &Args, output: &mut Output) -> Result<Ex
             path.push_str(word);
         }
     }
-    let cannot = format!("cannot show the log of {pod}");
+    let cannot = format!("cannot show the log of {namespace}/{name}");
     if args.has("follow") {
         return follow_pod(args, &path, &cannot, output);
     }

@@ -17,7 +17,7 @@ use super::{
     kube::Metadata,
 };
 use crate::core::{
-    apps::{App, Entry, Manifest, Outcome, Revision, kind_of},
+    apps::{App, Entry, Manifest, Outcome, Overlay, Revision, kind_of},
     time::Wall,
 };
 
@@ -73,6 +73,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "namespace": app.namespace,
         "running": app.running,
         "good": app.good,
+        "paused": app.is_paused,
         "inventory": inventory,
         "revisions": revisions,
     });
@@ -84,6 +85,7 @@ fn revision(revision: &Revision) -> Value {
     let outcome = &revision.outcome;
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
+        "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
     })
@@ -95,6 +97,7 @@ struct RecordShape {
     namespace: String,
     running: u64,
     good: u64,
+    paused: bool,
     inventory: Vec<EntryShape>,
     revisions: Vec<RevisionShape>,
 }
@@ -103,6 +106,7 @@ fields!(RecordShape {
     namespace,
     running,
     good,
+    paused,
     inventory,
     revisions
 });
@@ -126,6 +130,8 @@ struct RevisionShape {
     number: u64,
     at: i64,
     by: String,
+    scaled: BTreeMap<String, u64>,
+    restarted: i64,
     verdict: String,
     cause: String,
     object: String,
@@ -138,6 +144,8 @@ fields!(RevisionShape {
     number,
     at,
     by,
+    scaled,
+    restarted,
     verdict,
     cause,
     object,
@@ -180,6 +188,10 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         number: found.number,
         at: Wall::from_millis(found.at),
         by: found.by,
+        overlay: Overlay {
+            scaled: found.scaled,
+            restarted: Wall::from_millis(found.restarted),
+        },
         outcome: Outcome {
             verdict: found.verdict,
             cause: found.cause,
@@ -195,6 +207,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         namespace: shape.namespace,
         running: shape.running,
         good: shape.good,
+        is_paused: shape.paused,
         inventory: shape.inventory.into_iter().map(entry).collect(),
         revisions: shape.revisions.into_iter().map(revision).collect(),
     })
@@ -286,6 +299,16 @@ pub struct RollbackWish {
 }
 fields!(RollbackWish { to });
 
+/// Request to change the number of Pods.
+#[derive(Debug, Default)]
+pub struct ScaleWish {
+    /// Number; absent: the one of the manifest again.
+    pub to: Option<u64>,
+    /// Workload: `Deployment/web`; empty: the only one.
+    pub workload: String,
+}
+fields!(ScaleWish { to, workload });
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +325,7 @@ mod tests {
             namespace: "shop".to_owned(),
             running: 2,
             good: 1,
+            is_paused: true,
             ..App::default()
         };
         let manifests = parse(
@@ -315,6 +339,10 @@ mod tests {
             number: 2,
             at: Wall::from_millis(5),
             by: "uid 0".to_owned(),
+            overlay: Overlay {
+                scaled: BTreeMap::from([("Deployment/web".to_owned(), 3)]),
+                restarted: Wall::from_millis(6),
+            },
             outcome: Outcome {
                 verdict: "bad".to_owned(),
                 cause: "container.oom".to_owned(),

@@ -363,6 +363,90 @@ fn a_kill_and_missing_rights_only_delay_a_change() {
     assert_eq!(bench.objects("deployments"), "");
 }
 
+#[test]
+fn an_app_that_runs_is_scaled_restarted_compared_and_left_alone() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let secret =
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {name: keys}\nstringData: {password: old}\n";
+    let whole = deployment("web", "") + secret;
+    let until_soaking = |(code, said): (i32, String)| {
+        assert_eq!(code, 0, "{said}");
+        bench.until_verdict("web", "soaking");
+    };
+    let replicas = || bench.get("deployment/web", "{.spec.replicas}");
+    until_soaking(bench.apply("web", &whole));
+    let (code, said) = bench.apps(&["logs", "web", "--tail", "5"]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = bench.apps(&["logs", "web", "--previous"]);
+    assert!(code == 2 && said.contains("did not run before"), "{said}");
+    let (code, said) = bench.apps(&["events", "web"]);
+    assert!(
+        code == 0 && said.contains("ScalingReplicaSet") && said.contains("Pod apps-of-"),
+        "{said}"
+    );
+    shows_differences(&bench, &whole);
+    // The number of Pods outlives a deployment, until it is given back to the manifest.
+    until_soaking(bench.apps(&["scale", "web", "--to", "2"]));
+    assert_eq!(replicas(), "2");
+    until_soaking(bench.apply("web", &whole));
+    assert_eq!(replicas(), "2");
+    until_soaking(bench.apps(&["scale", "web", "--to", "manifest"]));
+    assert_eq!(replicas(), "1");
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "autoscale",
+        "deployment",
+        "web",
+        "--max=3",
+    ]);
+    let (code, said) = bench.apps(&["scale", "web", "--to", "2"]);
+    assert!(
+        code == 2 && said.contains("HorizontalPodAutoscaler web does that"),
+        "{said}"
+    );
+    let template = "{.spec.template.metadata.annotations}";
+    assert_eq!(bench.get("deployment/web", template), "");
+    until_soaking(bench.apps(&["restart", "web"]));
+    let restarted = bench.get("deployment/web", template);
+    assert!(restarted.contains("pipeops.io/restarted-at"), "{restarted}");
+    // A paused app says so.
+    assert_eq!(bench.apps(&["pause", "web"]).0, 0);
+    assert!(bench.apps(&["list"]).1.contains("(paused)"));
+    assert_eq!(bench.why("web").1["paused"], true);
+    assert_eq!(bench.apps(&["resume", "web"]).0, 0);
+    assert_eq!(bench.why("web").1["paused"], false);
+}
+
+fn shows_differences(bench: &Bench, whole: &str) {
+    let diff = |manifests: &str| {
+        let file = bench.agent.folder().join("diff.yaml");
+        put(&file, manifests);
+        let file = file.display().to_string();
+        bench.apps(&[
+            "diff",
+            "-f",
+            &file,
+            "--app",
+            "web",
+            "--namespace",
+            &bench.namespace,
+        ])
+    };
+    assert_eq!(diff(whole), (0, "nothing would change\n".to_owned()));
+    let other = whole
+        .replace("spec:\n  selector", "spec:\n  replicas: 2\n  selector")
+        .replace("password: old", &format!("password: {SEED}"));
+    let (code, said) = diff(&other);
+    assert!(
+        code == 1
+            && said.contains("  spec.replicas: 1 -> 2\n")
+            && said.contains("data.password: (hidden) -> (hidden)"),
+        "{said}"
+    );
+}
+
 /// The soak takes a minute each time, so this runs with the recordings: make corpus.
 #[test]
 fn a_version_that_does_not_work_is_rolled_back_by_itself() {
@@ -388,7 +472,6 @@ fn a_version_that_does_not_work_is_rolled_back_by_itself() {
     assert_eq!(code, 0, "{said}");
     let (code, said) = apply(&(deployment("web", ", command: [/app/missing]") + extra));
     assert_eq!(code, 1, "{said}");
-    println!("{said}");
     assert!(said.contains("rolled back to revision 1"), "{said}");
     let (code, why) = bench.why("web");
     assert_eq!(
@@ -410,4 +493,12 @@ fn a_version_that_does_not_work_is_rolled_back_by_itself() {
         history.contains("good") && history.contains("bad"),
         "{history}"
     );
+    // A paused app stays as it is.
+    assert_eq!(bench.apps(&["pause", "web"]).0, 0);
+    let (code, said) = apply(&deployment("web", ", command: [/app/other]"));
+    assert!(
+        code == 1 && said.contains("stays, because the app is paused"),
+        "{said}"
+    );
+    assert_eq!(bench.why("web").1["running"]["revision"], 3);
 }

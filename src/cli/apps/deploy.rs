@@ -28,32 +28,37 @@ const FILES_MAX: usize = 200;
 /// Time between two looks of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
+/// Waiting for the verdict.
+pub(super) const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
+/// Manifests.
+pub(super) const FILE: Opt = Opt::value(
+    "file",
+    Takes::File,
+    "FILE",
+    "File or folder of manifests, YAML or JSON",
+)
+.short('f');
+/// Namespace of manifests.
+pub(super) const NAMESPACE: Opt = Opt::value(
+    "namespace",
+    Takes::Text,
+    "NAMESPACE",
+    "Namespace (default: that of the manifests)",
+);
 
 /// `apps apply`.
 pub(super) static APPLY: Command = Command {
     name: "apply",
     about: "Deploy manifests as an app",
     options: &[
-        Opt::value(
-            "file",
-            Takes::File,
-            "FILE",
-            "File or folder of manifests, YAML or JSON",
-        )
-        .short('f'),
+        FILE,
         Opt::value(
             "app",
             Takes::Text,
             "NAME",
             "Name of the app (default: that of the file or folder)",
         ),
-        Opt::value(
-            "namespace",
-            Takes::Text,
-            "NAMESPACE",
-            "Namespace (default: that of the manifests)",
-        ),
+        NAMESPACE,
         WAIT,
         Opt::flag(
             "prune-most",
@@ -193,7 +198,7 @@ fn name_of(file: &Path) -> Result<String> {
 }
 
 /// The manifests in a file, or in all .yaml, .yml and .json files of a folder.
-fn manifests(file: &Path) -> Result<String> {
+pub(super) fn manifests(file: &Path) -> Result<String> {
     if !file.is_dir() {
         return text(file);
     }
@@ -226,7 +231,11 @@ fn text(path: &Path) -> Result<String> {
 }
 
 /// Says that a change was accepted; with `--wait` until it is over.
-fn follow(args: &Args, output: &mut Output, (app, accepted): (&str, &Value)) -> Result<Exit> {
+pub(super) fn follow(
+    args: &Args,
+    output: &mut Output,
+    (app, accepted): (&str, &Value),
+) -> Result<Exit> {
     let change = View::new(accepted).text("change").to_owned();
     if !args.has("wait") {
         if args.has("json") {

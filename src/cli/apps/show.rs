@@ -18,6 +18,9 @@ use crate::{
     error::{Exit, Result},
 };
 
+/// Addition to the sentence of an app that is left alone.
+const PAUSED: &str = " (paused)";
+
 /// `apps list`.
 pub(super) static LIST: Command = Command {
     name: "list",
@@ -75,9 +78,12 @@ fn list(args: &Args, output: &mut Output) -> Result<Exit> {
     let rows: Vec<_> = View::new(&value)
         .list("apps")
         .map(|app| {
-            ["namespace", "app", "verdict", "sentence"]
-                .map(|name| printable(app.text(name)))
-                .to_vec()
+            let mut row =
+                ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
+            if let ([.., sentence], Some(true)) = (&mut row, app.flag("paused")) {
+                sentence.push_str(PAUSED);
+            }
+            row.to_vec()
         })
         .collect();
     if rows.is_empty() {
@@ -163,6 +169,12 @@ pub(super) fn told(value: &Value, output: &mut Output) {
         printable(app.text("app")),
         printable(app.text("sentence"))
     ));
+    if app.flag("paused") == Some(true) {
+        let name = printable(app.text("app"));
+        output.line(&format!(
+            "  paused: no earlier version is put back by itself (pipeops-agent apps resume {name})"
+        ));
+    }
     for (label, field) in [
         ("cause", "cause"),
         ("object", "object"),

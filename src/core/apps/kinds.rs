@@ -63,7 +63,7 @@ const READ: [(Kind, &[&str]); 10] = [
         &["StatefulSet"],
     ),
     (kind("apps/v1", "DaemonSet", "daemonsets"), &["DaemonSet"]),
-    (kind("batch/v1", "Job", "jobs"), &["Job"]),
+    (kind("batch/v1", "Job", "jobs"), &["Job", "CronJob"]),
     (kind("v1", "Service", "services"), &["Service", "Ingress"]),
     (
         kind("networking.k8s.io/v1", "Ingress", "ingresses"),

@@ -2,13 +2,17 @@
 //!
 //! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by their place.
 
+mod difference;
 mod kinds;
 mod manifests;
+mod overlay;
 mod ownership;
 mod record;
 
+pub use difference::{Difference, differences};
 pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
+pub use overlay::Overlay;
 pub use ownership::{Head, Place, as_applied, denied};
 pub use record::{App, Entry, Outcome, Revision};
 

@@ -1,6 +1,6 @@
 //! Record of an app: its inventory, its revisions, and which of them runs.
 
-use super::{super::time::Wall, kinds::kind_of, manifests::Manifest};
+use super::{super::time::Wall, kinds::kind_of, manifests::Manifest, overlay::Overlay};
 
 /// Revisions that are remembered; the last good one stays beyond that.
 const REVISIONS_MAX: usize = 10;
@@ -79,6 +79,8 @@ pub struct Revision {
     pub at: Wall,
     /// Requester.
     pub by: String,
+    /// Wishes beside its manifests.
+    pub overlay: Overlay,
     /// Result; empty while there is none.
     pub outcome: Outcome,
 }
@@ -94,6 +96,8 @@ pub struct App {
     pub running: u64,
     /// The last good revision. 0: none.
     pub good: u64,
+    /// True while nothing is changed without being asked for.
+    pub is_paused: bool,
     /// Objects that are ours.
     pub inventory: Vec<Entry>,
     /// Oldest first.
@@ -123,6 +127,14 @@ impl App {
         if let Some(revision) = found {
             revision.outcome = outcome;
         }
+    }
+
+    /// Wishes beside the manifests of a revision; none where it is forgotten.
+    pub fn overlay(&self, number: u64) -> Overlay {
+        let revision = self.revision(number);
+        revision
+            .map(|revision| revision.overlay.clone())
+            .unwrap_or_default()
     }
 
     /// UID of an object of the inventory; `Some("")`: it is about to be written for the first time.

@@ -109,6 +109,13 @@ pub enum View {
     ApplyApp,
     RollAppBack,
     RemoveApp,
+    AppPods,
+    AppEvents,
+    DiffApp,
+    RestartApp,
+    ScaleApp,
+    PauseApp,
+    ResumeApp,
 }
 
 /// A line of the table.
@@ -217,6 +224,33 @@ pub const ROUTES: &[Route] = &[
         "/api/v1/apps/{id}/rollback",
         Role::Operator,
         View::RollAppBack,
+    )),
+    get("/api/v1/apps/{id}/pods", Role::Viewer, View::AppPods),
+    get("/api/v1/apps/{id}/events", Role::Viewer, View::AppEvents),
+    on_socket(post(
+        "/api/v1/apps/{id}/diff",
+        Role::Operator,
+        View::DiffApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/restart",
+        Role::Operator,
+        View::RestartApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/scale",
+        Role::Operator,
+        View::ScaleApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/pause",
+        Role::Operator,
+        View::PauseApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/resume",
+        Role::Operator,
+        View::ResumeApp,
     )),
     get("/api/v1/session", Role::Nobody, View::Session),
     post("/api/v1/session", Role::Nobody, View::LogIn),

@@ -8,6 +8,7 @@ mod look;
 mod messages;
 mod object;
 mod pods;
+mod related;
 mod routes;
 mod workloads;
 
@@ -16,6 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 pub use cause::{Blame, Cause};
 pub use look::{Look, look};
 pub use object::{Key, Object, Observation};
+pub use related::{EventLine, PodLine, events_of, pods_of};
 
 use super::time::{Mono, in_words};
 

@@ -226,6 +226,15 @@ impl Work {
                 format!("revision {bad} does not work and stays for inspection: {why}"),
             ));
         }
+        if self.record().await?.app.is_paused {
+            return Ok((
+                Outcome::Failed,
+                format!(
+                    "revision {bad} does not work and stays, because the app is paused: {why}; pipeops-agent apps rollback {}",
+                    self.plan.app
+                ),
+            ));
+        }
         let version = self.version(good, bad, true).await?;
         let failed = self.version(bad, good, false).await?;
         let job = failed
@@ -286,10 +295,11 @@ impl Work {
         let kept = self
             .patiently(async || ledger.manifests(app, number).await.map_err(of_api))
             .await?;
-        let manifests = kept.ok_or_else(|| {
+        let mut manifests = kept.ok_or_else(|| {
             Error::new(format!("revision {number} of {app} was not kept"))
                 .fix("deploy it again: pipeops-agent apps apply")
         })?;
+        self.record().await?.app.overlay(number).lay(&mut manifests);
         let before = if before == 0 {
             None
         } else {

@@ -11,13 +11,14 @@ use super::{account::Account, observe::observe};
 use crate::{
     core::{
         apps::{
-            App, CHANGE, Entry, Head, Kind, MANAGER, Manifest, NODE, Place, as_applied, denied,
+            App, CHANGE, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, Place, as_applied,
+            denied, differences,
         },
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
     kube::{
-        Client, Error as Refusal, Identity, Patch,
+        Client, Detail, Error as Refusal, Identity, Patch,
         rbac::APPS_ACCOUNT,
         watch::{Event, Watch},
     },
@@ -150,6 +151,66 @@ impl Cluster<'_> {
             tried.map_err(|failed| self.explained(manifest, failed))?;
         }
         Ok(())
+    }
+
+    /// Differences that writing an object would make; none where it is not there yet.
+    pub async fn differences(
+        &self,
+        app: &App,
+        manifest: &Manifest,
+    ) -> Result<Vec<Difference>, Error> {
+        let entry = Entry::of(manifest);
+        let uid = app.uid(&entry);
+        let path = format!(
+            "{}?fieldManager={MANAGER}&force=true&dryRun=All",
+            manifest.path()
+        );
+        let object = self.object(manifest, uid);
+        let explained = |failed| self.explained(manifest, failed);
+        if uid.is_some() && manifest.kind.name == "Job" {
+            // It is made again, because it cannot be changed: nothing can be tried.
+            return Ok(Vec::new());
+        }
+        let tried = self.call(async |identity| {
+            let apply = Patch::Apply;
+            self.client
+                .patch_as::<_, Value>(identity, &path, apply, &object)
+                .await
+        });
+        let tried = tried.await.map_err(explained)?;
+        if uid.is_none() {
+            return Ok(Vec::new());
+        }
+        let path = manifest.path();
+        let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
+        Ok(differences(&live.await.map_err(explained)?, &tried))
+    }
+
+    /// Name of the HorizontalPodAutoscaler of a workload.
+    pub async fn autoscaler(
+        &self,
+        namespace: &str,
+        (kind, name): (&str, &str),
+    ) -> Result<Option<String>, Error> {
+        let path = format!("/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers");
+        let mut found = None;
+        let listed = self
+            .call(async |identity| {
+                let each = |scaler: Value| {
+                    let text = |pointer: &str| scaler.pointer(pointer).and_then(Value::as_str);
+                    let is_meant = text("/spec/scaleTargetRef/kind") == Some(kind)
+                        && text("/spec/scaleTargetRef/name") == Some(name);
+                    if is_meant {
+                        found = text("/metadata/name").map(str::to_owned);
+                    }
+                };
+                self.client
+                    .list_as(identity, &path, Detail::Whole, each)
+                    .await
+            })
+            .await;
+        listed.map_err(|failed| self.failed(namespace, failed))?;
+        Ok(found)
     }
 
     /// Writes one object, and returns its UID. What is not there is created and never applied: where somebody was faster, this fails and

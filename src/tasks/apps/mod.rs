@@ -6,8 +6,10 @@
 pub mod account;
 mod change;
 pub mod cluster;
+mod inspect;
 pub mod ledger;
 pub mod observe;
+mod operate;
 mod watched;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -15,6 +17,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 use serde_json::{Value, json};
 use smol::{LocalExecutor, Task, Timer};
 
+pub use self::operate::Care;
 use self::{
     account::Account,
     change::{KIND, Plan, Verb, Work, of_api, refused, scope, sight},
@@ -25,7 +28,10 @@ use self::{
 use super::audit::AuditWriter;
 use crate::{
     core::{
-        apps::{App, Manifest, Outcome as Concluded, Revision, is_name, parse, refused_namespace},
+        apps::{
+            App, Manifest, Outcome as Concluded, Overlay, Revision, is_name, parse,
+            refused_namespace,
+        },
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
         journal::{Change, Intent, Journal, Outcome},
         rollout::{Finding, Judgement, Scope, Verdict, standing},
@@ -171,25 +177,46 @@ impl Apps {
     /// Reason why nothing was changed.
     pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
         let (manifests, namespace) = self.read(wish)?;
-        let mut read = self.kept(&wish.app, &namespace).await?;
+        let read = self.kept(&wish.app, &namespace).await?;
         fits(&read.app, &manifests, wish)?;
+        let mut overlay = read.app.overlay(read.app.running);
+        overlay.fit(&manifests);
+        self.accept(read, (manifests, overlay), by).await
+    }
+
+    /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
+    async fn accept(
+        self: Rc<Self>,
+        mut read: Read,
+        (manifests, overlay): (Vec<Manifest>, Overlay),
+        by: &str,
+    ) -> Result<Value> {
+        let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
         let id = change_id()?;
         let cluster = self.cluster(&id);
-        cluster.only_ours(&mut read.app, &manifests).await?;
-        cluster.dry_run(&read.app, &manifests).await?;
-        self.supersede(&wish.app, "another version was deployed")
-            .await?;
+        let mut laid = manifests.clone();
+        overlay.lay(&mut laid);
+        cluster.only_ours(&mut read.app, &laid).await?;
+        cluster.dry_run(&read.app, &laid).await?;
+        self.supersede(&app, "another version was deployed").await?;
         // It may have been written since.
-        let mut read = self.kept(&wish.app, &namespace).await?;
+        let mut read = self.kept(&app, &namespace).await?;
+        let revision = Revision {
+            number: read.app.next(),
+            at: self.now().wall,
+            by: by.to_owned(),
+            overlay,
+            outcome: Concluded::default(),
+        };
         let plan = Plan {
-            app: wish.app.clone(),
+            app,
             verb: Verb::Apply,
-            revision: read.app.next(),
+            revision: revision.number,
             before: read.app.running,
             back_to: read.app.good,
         };
         self.begin(&id, &plan, by).await?;
-        let kept = self.keep(&plan, &mut read, (&manifests, by)).await;
+        let kept = self.keep(revision, &mut read, &manifests).await;
         if let Err(error) = kept {
             self.give_up(&id, "its content could not be kept").await?;
             return Err(error);
@@ -229,18 +256,16 @@ impl Apps {
     /// Keeps the content of a revision, and that there is one.
     async fn keep(
         &self,
-        plan: &Plan,
+        revision: Revision,
         read: &mut Read,
-        (manifests, by): (&[Manifest], &str),
+        manifests: &[Manifest],
     ) -> Result<()> {
-        let kept = self.ledger.keep(&plan.app, plan.revision, manifests).await;
+        let kept = self
+            .ledger
+            .keep(&read.app.name, revision.number, manifests)
+            .await;
         kept.map_err(of_api)?;
-        read.app.revisions.push(Revision {
-            number: plan.revision,
-            at: self.now().wall,
-            by: by.to_owned(),
-            outcome: Concluded::default(),
-        });
+        read.app.revisions.push(revision);
         self.ledger.write(read).await.map_err(of_api)?;
         self.remember(&read.app);
         Ok(())
@@ -482,7 +507,7 @@ impl Apps {
             "sentence": text(&outcome.sentence).unwrap_or("it was not looked at yet"),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
-            "good": app.good,
+            "good": app.good, "paused": app.is_paused,
         })
     }
 
@@ -519,6 +544,7 @@ impl Apps {
         self.give_up(&id, why).await
     }
 
+    /// Writes an intent, with its row in the audit around it.
     async fn begin(&self, id: &str, plan: &Plan, by: &str) -> Result<()> {
         let what = format!(
             "{} app {} revision {}",
@@ -526,13 +552,6 @@ impl Apps {
             plan.app,
             plan.revision
         );
-        let entry = AuditEntry::new(
-            by,
-            &what,
-            Permission::Permitted,
-            "asked for on this machine",
-        );
-        let begun = self.audit.begin(entry, self.now().wall).await?;
         let intent = Intent {
             origin: by.to_owned(),
             kind: KIND.to_owned(),
@@ -542,18 +561,31 @@ impl Apps {
         let lock = journal
             .lock(id)
             .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
-        let kept = self
-            .store
-            .begin_change(&lock, intent, self.now().wall)
-            .await;
-        let outcome = if kept.is_ok() { "accepted" } else { "failed" };
-        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
-            log::warn!("how {what} ended is not in the audit: {failure}");
-        }
-        match kept? {
+        let kept = async {
+            let begun = self.store.begin_change(&lock, intent, self.now().wall);
+            Ok(begun.await?)
+        };
+        match self.audited((by, &what), kept).await? {
             Begun::New => Ok(()),
             Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
         }
+    }
+
+    /// Does something with its row in the audit around it.
+    async fn audited<T>(
+        &self,
+        (by, what): (&str, &str),
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let permitted = Permission::Permitted;
+        let entry = AuditEntry::new(by, what, permitted, "asked for on this machine");
+        let begun = self.audit.begin(entry, self.now().wall).await?;
+        let done = work.await;
+        let outcome = if done.is_ok() { "accepted" } else { "failed" };
+        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
+            log::warn!("how {what} ended is not in the audit: {failure}");
+        }
+        done
     }
 
     fn start(self: Rc<Self>, id: &str, plan: Plan, known: Option<Change>) -> Result<()> {
@@ -598,6 +630,14 @@ impl Apps {
 
     fn watches(&self, app: &str, watched: &Rc<Watched>) {
         self.with_running(app, |running| running.watched = Some(Rc::clone(watched)));
+    }
+
+    /// Returns whether a change is between reading and writing the record of an app.
+    fn is_writing(&self, app: &str) -> bool {
+        let running = self.running.borrow();
+        running
+            .get(app)
+            .is_some_and(|running| running.watched.is_none())
     }
 
     fn stops_to_watch(&self, app: &str) {

@@ -15,7 +15,7 @@ use crate::{
     dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     tasks::{
-        apps::Apps,
+        apps::{Apps, Care},
         audit::AuditWriter,
         link::registration::Registrar,
         proxy::{Proxy, level::Access},
@@ -171,6 +171,13 @@ impl Answers for Local {
                 View::ApplyApp => self.apply_app(&asked).await,
                 View::RollAppBack => self.roll_app_back(&asked).await,
                 View::RemoveApp => self.remove_app(&asked).await,
+                View::AppPods => self.app_pods(&asked).await,
+                View::AppEvents => self.app_events(&asked).await,
+                View::DiffApp => self.diff_app(&asked).await,
+                View::RestartApp => self.restart_app(&asked).await,
+                View::ScaleApp => self.scale_app(&asked).await,
+                View::PauseApp => self.care_for_app(&asked, Care::Paused).await,
+                View::ResumeApp => self.care_for_app(&asked, Care::Resumed).await,
             }
         })
     }

@@ -8,9 +8,9 @@ use super::Local;
 use crate::{
     dashboard::{Asked, Reply, StatusCode},
     error::{Error, Retry},
-    tasks::apps::Apps,
+    tasks::apps::{Apps, Care},
     wire::{
-        apps::{ApplyWish, RollbackWish},
+        apps::{ApplyWish, RollbackWish, ScaleWish},
         json,
     },
 };
@@ -59,17 +59,9 @@ impl Local {
     }
 
     pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
-        let apps = match self.changer(asked) {
-            Ok(apps) => apps,
-            Err(reply) => return reply,
-        };
-        // The body may hold Secrets: what cannot be read is not quoted.
-        match json::shape::<ApplyWish>(&asked.body) {
-            Ok(wish) => said(apps.apply(&wish, &asked.caller.in_words()).await),
-            Err(_values) => Reply::bad_request(
-                "the body names no app and no manifests",
-                Some(r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#),
-            ),
+        match (self.changer(asked), apply_wish(asked)) {
+            (Ok(apps), Ok(wish)) => said(apps.apply(&wish, &asked.caller.in_words()).await),
+            (Err(reply), _) | (_, Err(reply)) => reply,
         }
     }
 
@@ -96,6 +88,71 @@ impl Local {
             Err(reply) => reply,
         }
     }
+
+    pub(super) async fn app_pods(&self, asked: &Asked) -> Reply {
+        match self.deployer() {
+            Ok(apps) => said(apps.pods(&asked.id).await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn app_events(&self, asked: &Asked) -> Reply {
+        match self.deployer() {
+            Ok(apps) => said(apps.events(&asked.id).await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn diff_app(&self, asked: &Asked) -> Reply {
+        match (self.changer(asked), apply_wish(asked)) {
+            (Ok(apps), Ok(wish)) => {
+                let app = asked.id.clone();
+                said(apps.diff(&ApplyWish { app, ..wish }).await)
+            }
+            (Err(reply), _) | (_, Err(reply)) => reply,
+        }
+    }
+
+    pub(super) async fn restart_app(&self, asked: &Asked) -> Reply {
+        match self.changer(asked) {
+            Ok(apps) => said(apps.restart(&asked.id, &asked.caller.in_words()).await),
+            Err(reply) => reply,
+        }
+    }
+
+    pub(super) async fn scale_app(&self, asked: &Asked) -> Reply {
+        let apps = match self.changer(asked) {
+            Ok(apps) => apps,
+            Err(reply) => return reply,
+        };
+        match json::shape::<ScaleWish>(&asked.body) {
+            Ok(wish) => {
+                let by = asked.caller.in_words();
+                said(apps.scale(&asked.id, &wish, &by).await)
+            }
+            Err(error) => Reply::bad_request(
+                format!("the body names no number of Pods: {error}"),
+                Some(r#"{"to":3}, or {"to":null} for the number of the manifest"#),
+            ),
+        }
+    }
+
+    pub(super) async fn care_for_app(&self, asked: &Asked, care: Care) -> Reply {
+        match self.changer(asked) {
+            Ok(apps) => said(apps.care(&asked.id, care, &asked.caller.in_words()).await),
+            Err(reply) => reply,
+        }
+    }
+}
+
+/// The manifests of a body. It may hold Secrets: what cannot be read is not quoted.
+fn apply_wish(asked: &Asked) -> Result<ApplyWish, Reply> {
+    json::shape(&asked.body).map_err(|_values| {
+        Reply::bad_request(
+            "the body names no app and no manifests",
+            Some(r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#),
+        )
+    })
 }
 
 fn said(result: Result<Value, Error>) -> Reply {

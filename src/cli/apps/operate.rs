@@ -1,0 +1,143 @@
+//! `apps restart`, `scale`, `pause` and `resume`.
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        args::Args,
+        output::{Output, printable},
+        socket::{self, Ask},
+        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+    },
+    NAME,
+    deploy::{WAIT, follow},
+    path,
+};
+use crate::error::{Error, Exit, Result};
+
+/// Word for the number of Pods that the manifest has.
+const MANIFEST: &str = "manifest";
+
+/// `apps restart`.
+pub(super) static RESTART: Command = Command {
+    name: "restart",
+    about: "Replace the Pods of an app",
+    options: &[WAIT, SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    notes: "It is a revision of its own: where it does not work, the last good one is put back.",
+    examples: &["sudo pipeops-agent apps restart web --wait"],
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was changed.",
+    run: Some(restart),
+    ..Command::BARE
+};
+
+/// `apps scale`.
+pub(super) static SCALE: Command = Command {
+    name: "scale",
+    about: "Change the number of Pods of an app",
+    options: &[
+        Opt::value(
+            "to",
+            Takes::Text,
+            "N",
+            "Number of Pods, or 'manifest' for the number of the manifest",
+        ),
+        Opt::value(
+            "workload",
+            Takes::Text,
+            "KIND/NAME",
+            "Deployment or StatefulSet (default: the only one)",
+        ),
+        WAIT,
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    arguments: &[NAME],
+    notes: "The number stays when the app is deployed again, until '--to manifest'. A workload with a HorizontalPodAutoscaler is refused.",
+    examples: &[
+        "sudo pipeops-agent apps scale web --to 3 --wait",
+        "sudo pipeops-agent apps scale web --to manifest",
+    ],
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was changed.",
+    run: Some(scale),
+    ..Command::BARE
+};
+
+/// `apps pause`.
+pub(super) static PAUSE: Command = Command {
+    name: "pause",
+    about: "Stop putting earlier versions of an app back",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    notes: "A version that does not work stays until 'apps rollback' or 'apps resume' and another version.",
+    examples: &["sudo pipeops-agent apps pause web"],
+    exit: "0 paused, 2 nothing was changed.",
+    run: Some(pause),
+    ..Command::BARE
+};
+
+/// `apps resume`.
+pub(super) static RESUME: Command = Command {
+    name: "resume",
+    about: "Put earlier versions of an app back again",
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    examples: &["sudo pipeops-agent apps resume web"],
+    exit: "0 resumed, 2 nothing was changed.",
+    run: Some(resume),
+    ..Command::BARE
+};
+
+fn restart(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let accepted = post(args, (app, "restart"), json!({}))?;
+    follow(args, output, (app, &accepted))
+}
+
+fn scale(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let to = args.read("to", |text| match text {
+        MANIFEST => Ok(None),
+        text => text
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_number| "use a number of Pods, or 'manifest'".to_owned()),
+    })?;
+    let to = to.ok_or_else(|| {
+        Error::new("no number of Pods was named")
+            .fix(format!("sudo pipeops-agent apps scale {app} --to N"))
+    })?;
+    let workload = args.text("workload").unwrap_or_default();
+    let wish = json!({"to": to, "workload": workload});
+    let accepted = post(args, (app, "scale"), wish)?;
+    follow(args, output, (app, &accepted))
+}
+
+fn pause(args: &Args, output: &mut Output) -> Result<Exit> {
+    let done = "no version of it is put back by itself until 'apps resume'";
+    care(args, output, ("pause", done))
+}
+
+fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
+    let done = "a version that does not work is rolled back again";
+    care(args, output, ("resume", done))
+}
+
+fn care(args: &Args, output: &mut Output, (verb, done): (&str, &str)) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let answer = post(args, (app, verb), json!({}))?;
+    if args.has("json") {
+        output.json(&answer);
+    } else {
+        output.line(&format!("{}: {done}", printable(app)));
+    }
+    Ok(Exit::Fine)
+}
+
+fn post(args: &Args, (app, verb): (&str, &str), body: Value) -> Result<Value> {
+    let path = path(app, &format!("/{verb}"));
+    let cannot = format!("{verb} of {app} was not accepted");
+    socket::say(args, &Ask::Slow(&path, body), &cannot)
+}

@@ -1,0 +1,132 @@
+//! Difference between an object as it is and as it would be.
+
+use serde_json::Value;
+
+use super::CHANGE;
+
+/// Fields of one object that are named; the rest is cut.
+const FIELDS_MAX: usize = 100;
+
+/// A field that would change. Values of Secrets are not in it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Difference {
+    /// Path: `spec.replicas`.
+    pub field: String,
+    /// Value now; null where there is none.
+    pub from: Value,
+    /// Value then.
+    pub to: Value,
+}
+
+/// Differences between the live object and what a dry run makes of it, without what the API server sets at each write.
+pub fn differences(live: &Value, tried: &Value) -> Vec<Difference> {
+    let is_secret = [live, tried]
+        .iter()
+        .any(|object| object.get("kind").and_then(Value::as_str) == Some("Secret"));
+    let mut found = Vec::new();
+    compare("", live, tried, &mut found);
+    if is_secret {
+        for difference in &mut found {
+            difference.from = hidden(&difference.from);
+            difference.to = hidden(&difference.to);
+        }
+    }
+    found
+}
+
+fn hidden(value: &Value) -> Value {
+    if value.is_null() {
+        Value::Null
+    } else {
+        Value::from("(hidden)")
+    }
+}
+
+fn is_set_by_server(path: &str) -> bool {
+    const FIELDS: [&str; 7] = [
+        "status",
+        "metadata.managedFields",
+        "metadata.resourceVersion",
+        "metadata.generation",
+        "metadata.uid",
+        "metadata.creationTimestamp",
+        "metadata.selfLink",
+    ];
+    FIELDS.contains(&path) || path.strip_prefix("metadata.annotations.") == Some(CHANGE)
+}
+
+fn compare(path: &str, from: &Value, to: &Value, found: &mut Vec<Difference>) {
+    if from == to || is_set_by_server(path) || found.len() >= FIELDS_MAX {
+        return;
+    }
+    let below = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
+    match (from, to) {
+        (Value::Object(from), Value::Object(to)) => {
+            let mut names: Vec<_> = from.keys().chain(to.keys()).collect();
+            names.sort();
+            names.dedup();
+            for name in names {
+                let value = |fields: &serde_json::Map<String, Value>| {
+                    fields.get(name).cloned().unwrap_or_default()
+                };
+                compare(&below(name), &value(from), &value(to), found);
+            }
+        }
+        (Value::Array(from), Value::Array(to)) if from.len() == to.len() => {
+            for (index, (from, to)) in from.iter().zip(to).enumerate() {
+                compare(&format!("{path}[{index}]"), from, to, found);
+            }
+        }
+        _ => found.push(Difference {
+            field: path.to_owned(),
+            from: from.clone(),
+            to: to.clone(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_fields_of_the_owner_are_compared() {
+        let live = json!({"kind": "Deployment", "metadata": {"name": "a", "generation": 1, "annotations": {CHANGE: "c1"}},
+            "spec": {"replicas": 1, "list": [{"a": 1}, {"a": 2}]}, "status": {"replicas": 1}});
+        let mut tried = live.clone();
+        tried["metadata"] =
+            json!({"name": "a", "generation": 2, "annotations": {CHANGE: "c2", "x": "y"}});
+        tried["spec"] = json!({"replicas": 2, "list": [{"a": 1}, {"a": 3}]});
+        let found: Vec<_> = differences(&live, &tried)
+            .into_iter()
+            .map(|one| format!("{}: {} {}", one.field, one.from, one.to))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "metadata.annotations.x: null \"y\"",
+                "spec.list[1].a: 2 3",
+                "spec.replicas: 1 2"
+            ]
+        );
+    }
+
+    #[test]
+    fn values_of_secrets_are_not_shown() {
+        let of = |data: Value| json!({"kind": "Secret", "data": data});
+        let found = differences(
+            &of(json!({"p": "b2xk"})),
+            &of(json!({"p": "bmV3", "q": "bmV3"})),
+        );
+        assert_eq!(found.len(), 2);
+        assert!(!format!("{found:?}").contains("b2xk") && !format!("{found:?}").contains("bmV3"));
+        assert_eq!(found[1].from, Value::Null);
+    }
+}

@@ -1,0 +1,150 @@
+//! Objects that belong to an app by their owners: its Pods, the most telling first, and its events.
+
+use std::collections::BTreeSet;
+
+use super::{Object, Observation, pods, workloads::is_ready};
+use crate::core::time::Wall;
+
+/// A Pod of an app.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PodLine {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// True if it is ready.
+    pub is_ready: bool,
+    /// Restarts of its containers.
+    pub restarts: u64,
+    /// Names of its containers.
+    pub containers: Vec<String>,
+}
+
+/// An event about an object of an app.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EventLine {
+    /// Last time at which it happened.
+    pub at: Option<Wall>,
+    /// Object: `Pod shop/web-7d4b9`.
+    pub object: String,
+    /// True if it is a warning.
+    pub is_warning: bool,
+    /// Reason.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+    /// Number of times.
+    pub count: u64,
+}
+
+/// UIDs with those of everything that these objects own, however far down.
+fn family(mut uids: BTreeSet<String>, seen: &Observation) -> BTreeSet<String> {
+    loop {
+        let children: Vec<_> = seen
+            .all()
+            .filter(|object| !uids.contains(object.uid()))
+            .filter(|object| uids.iter().any(|uid| object.is_owned_by(uid)))
+            .map(|object| object.uid().to_owned())
+            .collect();
+        if children.is_empty() {
+            return uids;
+        }
+        uids.extend(children);
+    }
+}
+
+/// Pods of the objects with these UIDs: first those that are not ready, the newest first.
+pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
+    let uids = family(uids, seen);
+    let mut pods: Vec<_> = seen
+        .of_kind("Pod")
+        .filter(|pod| uids.contains(pod.uid()))
+        .collect();
+    pods.sort_by_key(|pod| {
+        let made = Wall::parse_rfc3339(pod.text("/metadata/creationTimestamp"));
+        (is_ready(pod), std::cmp::Reverse(made))
+    });
+    let line = |pod: &&Object| PodLine {
+        namespace: pod.text("/metadata/namespace").to_owned(),
+        name: pod.name().to_owned(),
+        is_ready: is_ready(pod),
+        restarts: pods::restarts(pod),
+        containers: pod
+            .list("/spec/containers")
+            .map(|container| super::object::text(container, "/name").to_owned())
+            .collect(),
+    };
+    pods.iter().map(line).collect()
+}
+
+/// Events about the objects with these UIDs, the oldest first.
+pub fn events_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<EventLine> {
+    let uids = family(uids, seen);
+    let line = |event: &Object| {
+        let about = |field: &str| event.text(&format!("/involvedObject/{field}"));
+        EventLine {
+            at: event.moment(),
+            object: format!("{} {}/{}", about("kind"), about("namespace"), about("name")),
+            is_warning: event.text("/type") == "Warning",
+            reason: event.text("/reason").to_owned(),
+            message: event.text("/message").to_owned(),
+            count: event
+                .count("/count")
+                .max(event.count("/series/count"))
+                .max(1),
+        }
+    };
+    let mut events: Vec<_> = seen
+        .of_kind("Event")
+        .filter(|event| uids.contains(event.text("/involvedObject/uid")))
+        .map(line)
+        .collect();
+    events.sort_by_key(|event| event.at);
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn pods_and_events_of_an_app_are_found_by_their_owners() {
+        let mut seen = Observation::default();
+        let object = |uid: &str, owner: &str, made: &str, ready: &str| {
+            json!({"metadata": {"name": uid, "namespace": "shop", "uid": uid, "creationTimestamp": made,
+                "ownerReferences": [{"uid": owner}]}, "spec": {"containers": [{"name": "c"}]},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}})
+        };
+        let mut add = |kind: &str, whole: &Value| seen.add(Object::reduced(kind, whole));
+        add("ReplicaSet", &object("r", "d", "", ""));
+        add("Pod", &object("new", "r", "2026-01-02T00:00:00Z", "True"));
+        add("Pod", &object("old", "r", "2026-01-01T00:00:00Z", "True"));
+        add(
+            "Pod",
+            &object("broken", "r", "2026-01-01T00:00:00Z", "False"),
+        );
+        add(
+            "Pod",
+            &object("foreign", "x", "2026-01-03T00:00:00Z", "False"),
+        );
+        for (name, uid) in [("e1", "broken"), ("e2", "d"), ("e3", "foreign")] {
+            add(
+                "Event",
+                &json!({"metadata": {"name": name}, "lastTimestamp": "2026-01-01T00:00:00Z",
+                "involvedObject": {"uid": uid, "kind": "Pod", "namespace": "shop", "name": uid}, "type": "Warning"}),
+            );
+        }
+        let uids = BTreeSet::from(["d".to_owned()]);
+        let names: Vec<_> = pods_of(uids.clone(), &seen)
+            .into_iter()
+            .map(|pod| pod.name)
+            .collect();
+        assert_eq!(names, ["broken", "new", "old"]);
+        let objects: Vec<_> = events_of(uids, &seen)
+            .into_iter()
+            .map(|event| event.object)
+            .collect();
+        assert_eq!(objects, ["Pod shop/broken", "Pod shop/d"]);
+    }
+}

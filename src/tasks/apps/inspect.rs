@@ -1,0 +1,102 @@
+//! Looks at an app that change nothing: its Pods, its events, and what a deployment would change.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Apps, cluster::Targets};
+use crate::{
+    core::{
+        apps::{App, Difference, Entry, Manifest},
+        rollout::{EventLine, Key, Observation, PodLine, events_of, pods_of},
+        time::Wall,
+    },
+    error::Result,
+    wire::apps::ApplyWish,
+};
+
+impl Apps {
+    /// Pods of an app, the most telling first.
+    ///
+    /// # Errors
+    /// There is no such app, or the cluster cannot be seen.
+    pub async fn pods(&self, app: &str) -> Result<Value> {
+        let (uids, seen) = self.seen(app).await?;
+        let pods: Vec<_> = pods_of(uids, &seen).iter().map(pod).collect();
+        Ok(json!({"app": app, "pods": pods}))
+    }
+
+    /// Events about an app and its Pods, the oldest first.
+    ///
+    /// # Errors
+    /// As [`Apps::pods`].
+    pub async fn events(&self, app: &str) -> Result<Value> {
+        let (uids, seen) = self.seen(app).await?;
+        let events: Vec<_> = events_of(uids, &seen).iter().map(event).collect();
+        Ok(json!({"app": app, "events": events}))
+    }
+
+    /// The UIDs of an app, and what there is in its namespace.
+    async fn seen(&self, app: &str) -> Result<(BTreeSet<String>, Observation)> {
+        let app = self.existing(app).await?.app;
+        let key = |entry: &Entry| Key {
+            kind: entry.kind.clone(),
+            namespace: app.namespace.clone(),
+            name: entry.name.clone(),
+        };
+        let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).collect();
+        let seen = self.cluster("").observe(&app.namespace, &targets).await?;
+        let uids = app.inventory.iter().map(|entry| entry.uid.clone());
+        Ok((uids.filter(|uid| !uid.is_empty()).collect(), seen))
+    }
+
+    /// Differences that deploying these manifests would make, by a dry run of the API server. Values of Secrets are not among them.
+    ///
+    /// # Errors
+    /// Reason why it could not be tried.
+    pub async fn diff(&self, wish: &ApplyWish) -> Result<Value> {
+        let (mut manifests, namespace) = self.read(wish)?;
+        let mut app = self.kept(&wish.app, &namespace).await?.app;
+        let mut overlay = app.overlay(app.running);
+        overlay.fit(&manifests);
+        overlay.lay(&mut manifests);
+        let cluster = self.cluster("");
+        cluster.only_ours(&mut app, &manifests).await?;
+        let mut objects = Vec::new();
+        for manifest in &manifests {
+            let found = cluster.differences(&app, manifest).await?;
+            objects.push(change(&app, manifest, &found));
+        }
+        for entry in app.surplus(&manifests) {
+            let object = entry.in_words(&app.namespace);
+            objects.push(json!({"object": object, "change": "deleted", "fields": []}));
+        }
+        Ok(json!({"app": wish.app, "objects": objects}))
+    }
+}
+
+fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
+    let word = match (app.uid(&Entry::of(manifest)), found.is_empty()) {
+        (None, _) => "created",
+        (Some(_), true) => "unchanged",
+        (Some(_), false) => "changed",
+    };
+    let field =
+        |found: &Difference| json!({"field": found.field, "from": found.from, "to": found.to});
+    let fields: Vec<_> = found.iter().map(field).collect();
+    json!({"object": manifest.in_words(), "change": word, "fields": fields})
+}
+
+fn pod(pod: &PodLine) -> Value {
+    json!({
+        "namespace": pod.namespace, "name": pod.name, "ready": pod.is_ready, "restarts": pod.restarts,
+        "containers": pod.containers,
+    })
+}
+
+fn event(event: &EventLine) -> Value {
+    json!({
+        "at": event.at.map(Wall::rfc3339), "severity": if event.is_warning { "warning" } else { "note" },
+        "subject": event.object, "reason": event.reason, "message": event.message, "count": event.count,
+    })
+}

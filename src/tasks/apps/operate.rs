@@ -1,0 +1,175 @@
+//! Wishes about an app that runs: restart it, scale it, and leave it alone for a while.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::{Apps, change::of_api};
+use crate::{
+    core::apps::{Manifest, Overlay},
+    error::{Error, Result, Retry},
+    wire::apps::ScaleWish,
+};
+
+/// Pods of a workload at most: a small machine runs 110.
+const PODS_MAX: u64 = 1_000;
+
+/// Care that the agent takes of an app by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Care {
+    /// Nothing is changed without being asked for: no version is put back.
+    Paused,
+    /// It goes back to the last good version.
+    Resumed,
+}
+
+impl Apps {
+    /// Replaces the Pods of an app, as a revision of its own.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn restart(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        let now = self.now().wall;
+        let restart = |overlay: &mut Overlay| overlay.restarted = now;
+        self.again(app, restart, by).await
+    }
+
+    /// Changes the number of Pods of a workload. It stays when the app is deployed again.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn scale(self: Rc<Self>, app: &str, wish: &ScaleWish, by: &str) -> Result<Value> {
+        if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
+            return Err(Error::new(format!("{app} is not scaled to {to}"))
+                .why(format!("{PODS_MAX} Pods are the most")));
+        }
+        let read = self.existing(app).await?;
+        let kept = self.ledger().manifests(app, read.app.running).await;
+        let kept = kept.map_err(of_api)?.unwrap_or_default();
+        let workload = workload(app, &kept, &wish.workload)?;
+        let (kind, name) = workload.split_once('/').unwrap_or_default();
+        let cluster = self.cluster("");
+        let scaler = cluster
+            .autoscaler(&read.app.namespace, (kind, name))
+            .await?;
+        if let Some(scaler) = scaler {
+            return Err(Error::new(format!("{workload} of {app} is not scaled"))
+                .why(format!("the HorizontalPodAutoscaler {scaler} does that"))
+                .fix(format!(
+                    "set its bounds: kubectl -n {} edit hpa {scaler}",
+                    read.app.namespace
+                )));
+        }
+        let scale = |overlay: &mut Overlay| {
+            match wish.to {
+                Some(to) => overlay.scaled.insert(workload.clone(), to),
+                None => overlay.scaled.remove(&workload),
+            };
+        };
+        self.again(app, scale, by).await
+    }
+
+    /// Deploys what runs under other wishes, as a revision of its own.
+    async fn again(
+        self: Rc<Self>,
+        app: &str,
+        change: impl FnOnce(&mut Overlay),
+        by: &str,
+    ) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let running = read.app.running;
+        let kept = self
+            .ledger()
+            .manifests(app, running)
+            .await
+            .map_err(of_api)?;
+        let Some(manifests) = kept else {
+            return Err(Error::new(format!("nothing of {app} runs yet"))
+                .fix(format!("pipeops-agent apps why {app}")));
+        };
+        let mut overlay = read.app.overlay(running);
+        change(&mut overlay);
+        self.accept(read, (manifests, overlay), by).await
+    }
+
+    /// Says whether the agent changes an app by itself.
+    ///
+    /// # Errors
+    /// Reason why that stays as it was.
+    pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
+        let mut read = self.existing(app).await?;
+        // A change that writes holds the record in between.
+        if self.is_writing(app) {
+            return Err(Error::new(format!("{app} is being written right now"))
+                .fix("try again in a few seconds")
+                .retry(Retry::Soon));
+        }
+        let (is_paused, word) = match care {
+            Care::Paused => (true, "pause"),
+            Care::Resumed => (false, "resume"),
+        };
+        let write = async {
+            read.app.is_paused = is_paused;
+            self.ledger().write(&mut read).await.map_err(of_api)
+        };
+        self.audited((by, &format!("{word} app {app}")), write)
+            .await?;
+        self.remember(&read.app);
+        Ok(json!({"app": app, "paused": is_paused}))
+    }
+}
+
+/// The workload that is meant, as the key of an overlay.
+fn workload(app: &str, manifests: &[Manifest], asked: &str) -> Result<String> {
+    let all: Vec<_> = manifests.iter().filter_map(Overlay::key).collect();
+    let cannot = || Error::new(format!("{app} is not scaled"));
+    match all.as_slice() {
+        [] => Err(cannot().why("it has no Deployment and no StatefulSet")),
+        [only] if asked.is_empty() => Ok(only.clone()),
+        all if all.iter().any(|key| key == asked) => Ok(asked.to_owned()),
+        all => {
+            let why = if asked.is_empty() {
+                "it has several workloads".to_owned()
+            } else {
+                format!("it has no {asked}")
+            };
+            let ways: Vec<_> = all.iter().map(|key| format!("--workload {key}")).collect();
+            Err(cannot().why(why).fix(ways.join(" or ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    #[test]
+    fn the_workload_that_is_scaled_is_the_only_one_or_named() {
+        let text = |kinds: &[&str]| {
+            let documents: Vec<_> = kinds
+                .iter()
+                .map(|kind| format!("apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: a}}\n"))
+                .collect();
+            parse(&documents.join("---\n"), Some("shop")).unwrap()
+        };
+        let one = text(&["Deployment", "DaemonSet"]);
+        assert_eq!(workload("web", &one, "").unwrap(), "Deployment/a");
+        assert_eq!(
+            workload("web", &one, "Deployment/b").unwrap_err().why,
+            ["it has no Deployment/b"]
+        );
+        let two = text(&["Deployment", "StatefulSet"]);
+        let error = workload("web", &two, "").unwrap_err();
+        assert_eq!(
+            error.fix.unwrap(),
+            "--workload Deployment/a or --workload StatefulSet/a"
+        );
+        assert_eq!(
+            workload("web", &two, "StatefulSet/a").unwrap(),
+            "StatefulSet/a"
+        );
+        let none = text(&["DaemonSet"]);
+        assert!(workload("web", &none, "").is_err());
+    }
+}
