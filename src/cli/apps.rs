@@ -5,6 +5,7 @@ mod inspect;
 mod operate;
 mod replay;
 mod show;
+mod simple;
 
 use super::table::{Argument, Command, Need, Takes};
 
@@ -14,6 +15,7 @@ pub(super) static COMMAND: Command = Command {
     about: "Deploy apps, find out why they do not work, roll them back",
     below: &[
         &deploy::APPLY,
+        &simple::DEPLOY,
         &show::LIST,
         &show::SHOW,
         &show::WHY,

@@ -17,7 +17,7 @@ use super::{
     kube::Metadata,
 };
 use crate::core::{
-    apps::{App, Entry, Manifest, Outcome, Overlay, Revision, kind_of},
+    apps::{App, Entry, Manifest, Outcome, Overlay, Revision, Simple, kind_of},
     time::Wall,
 };
 
@@ -308,6 +308,17 @@ pub struct ScaleWish {
     pub workload: String,
 }
 fields!(ScaleWish { to, workload });
+
+fields!(Simple {
+    namespace,
+    image,
+    port,
+    host,
+    env,
+    secret_env,
+    volumes,
+    pull_secret
+});
 
 #[cfg(test)]
 mod tests {

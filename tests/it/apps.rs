@@ -447,6 +447,49 @@ fn shows_differences(bench: &Bench, whole: &str) {
     );
 }
 
+#[test]
+fn an_image_is_deployed_and_changed_by_a_few_words() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let file = bench.agent.folder().join("key.txt");
+    put(&file, &format!("{SEED}\n"));
+    let key = format!("KEY={}", file.display());
+    let first = [
+        "deploy",
+        "web",
+        "--namespace",
+        &bench.namespace,
+        "--image",
+        IMAGE,
+        "--env",
+        "A=1",
+        "--env",
+        "B=2",
+        "--env-secret",
+        &key,
+    ];
+    let (code, said) = bench.apps(&["deploy", "web", "--image", IMAGE]);
+    assert!(code == 2 && said.contains("add --namespace NAME"), "{said}");
+    let (code, said) = bench.apps(&first);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    let value = bench.get("secret/web-env", "{.data.KEY}");
+    let before = bench.get("deployment/web", "{.spec.template.spec}");
+    let (code, said) = bench.apps(&["deploy", "web", "--env", "B=3"]);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    let after = bench.get("deployment/web", "{.spec.template.spec}");
+    assert_eq!(
+        before.replace(r#"{"name":"B","value":"2"}"#, r#"{"name":"B","value":"3"}"#),
+        after
+    );
+    assert_ne!(before, after);
+    assert_eq!(bench.get("secret/web-env", "{.data.KEY}"), value);
+    let (code, said) = bench.apps(&["deploy", "web", "--host", "web.example"]);
+    assert!(code == 2 && said.contains("--port PORT"), "{said}");
+    assert!(!bench.agent.log().contains(SEED));
+}
+
 /// The soak takes a minute each time, so this runs with the recordings: make corpus.
 #[test]
 fn a_version_that_does_not_work_is_rolled_back_by_itself() {

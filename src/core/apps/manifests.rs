@@ -46,7 +46,11 @@ pub struct Problem {
     pub fix: String,
 }
 
-fn problem(what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) -> Problem {
+pub(super) fn problem(
+    what: impl Into<String>,
+    why: impl Into<String>,
+    fix: impl Into<String>,
+) -> Problem {
     Problem {
         what: what.into(),
         why: why.into(),

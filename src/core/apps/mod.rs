@@ -8,6 +8,7 @@ mod manifests;
 mod overlay;
 mod ownership;
 mod record;
+mod simple;
 
 pub use difference::{Difference, differences};
 pub use kinds::{Kind, NODE, kind_of, read_for};
@@ -15,6 +16,7 @@ pub use manifests::{Manifest, Problem, parse};
 pub use overlay::Overlay;
 pub use ownership::{Head, Place, as_applied, denied};
 pub use record::{App, Entry, Outcome, Revision};
+pub use simple::{Simple, deployed};
 
 /// Objects of one app.
 pub const OBJECTS_MAX: usize = 1_000;

@@ -112,6 +112,7 @@ pub enum View {
     AppPods,
     AppEvents,
     DiffApp,
+    DeployApp,
     RestartApp,
     ScaleApp,
     PauseApp,
@@ -231,6 +232,11 @@ pub const ROUTES: &[Route] = &[
         "/api/v1/apps/{id}/diff",
         Role::Operator,
         View::DiffApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/deploy",
+        Role::Operator,
+        View::DeployApp,
     )),
     on_socket(post(
         "/api/v1/apps/{id}/restart",

@@ -29,7 +29,7 @@ use super::audit::AuditWriter;
 use crate::{
     core::{
         apps::{
-            App, Manifest, Outcome as Concluded, Overlay, Revision, is_name, parse,
+            App, Manifest, Outcome as Concluded, Overlay, Problem, Revision, is_name, parse,
             refused_namespace,
         },
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
@@ -227,24 +227,24 @@ impl Apps {
 
     /// The manifests of a wish, with their namespace.
     fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
-        if !is_name(&wish.app) {
-            let what = format!("{:?} cannot be the name of an app", wish.app);
-            return Err(
-                Error::new(what).fix("use up to 40 small letters, digits and dashes: --app NAME")
-            );
-        }
+        named(&wish.app)?;
         let asked = Some(wish.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-        let manifests = parse(&wish.manifests, asked)
-            .map_err(|problem| Error::new(problem.what).why(problem.why).fix(problem.fix))?;
+        let manifests = parse(&wish.manifests, asked).map_err(of_problem)?;
         let first = manifests.first();
         let namespace = first
             .map(|manifest| manifest.namespace.clone())
             .unwrap_or_default();
-        match refused_namespace(&namespace, self.account.own_namespace()) {
+        self.allowed(&namespace)?;
+        Ok((manifests, namespace))
+    }
+
+    /// Refuses the namespaces of the cluster and of the agent.
+    fn allowed(&self, namespace: &str) -> Result<()> {
+        match refused_namespace(namespace, self.account.own_namespace()) {
             Some(why) => Err(Error::new("nothing was deployed")
                 .why(why)
                 .fix("use a namespace of its own for the app")),
-            None => Ok((manifests, namespace)),
+            None => Ok(()),
         }
     }
 
@@ -710,6 +710,19 @@ impl Apps {
             drop(running.remove(app));
         }
     }
+}
+
+/// Refuses what cannot be the name of an app.
+fn named(app: &str) -> Result<()> {
+    if is_name(app) {
+        return Ok(());
+    }
+    let what = format!("{app:?} cannot be the name of an app");
+    Err(Error::new(what).fix("use up to 40 small letters, digits and dashes"))
+}
+
+fn of_problem(problem: Problem) -> Error {
+    Error::new(problem.what).why(problem.why).fix(problem.fix)
 }
 
 /// Returns whether a new version may take the place of what is there.

@@ -1,12 +1,12 @@
-//! Wishes about an app that runs: restart it, scale it, and leave it alone for a while.
+//! Wishes in a few words: deploy an app of one container, restart it, scale it, and leave it alone for a while.
 
 use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::{Apps, change::of_api};
+use super::{Apps, change::of_api, ledger::Read, named, of_problem};
 use crate::{
-    core::apps::{Manifest, Overlay},
+    core::apps::{Manifest, Overlay, Simple, deployed},
     error::{Error, Result, Retry},
     wire::apps::ScaleWish,
 };
@@ -67,6 +67,42 @@ impl Apps {
             };
         };
         self.again(app, scale, by).await
+    }
+
+    /// Deploys an app of one container by a few words. Of an app that is there only what is named changes.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, by: &str) -> Result<Value> {
+        named(app)?;
+        let known = self.record(app).await?;
+        let namespace = match (&known, wish.namespace.as_str()) {
+            (Some(read), "") => read.app.namespace.clone(),
+            (Some(read), asked) if asked == read.app.namespace => asked.to_owned(),
+            (Some(read), _) => {
+                let what = format!("the app {app} lies in the namespace {}", read.app.namespace);
+                return Err(Error::new(what).fix("deploy it under another name"));
+            }
+            (None, "") => {
+                return Err(Error::new(format!("{app} is not deployed"))
+                    .why("no namespace is named")
+                    .fix("add --namespace NAME"));
+            }
+            (None, asked) => asked.to_owned(),
+        };
+        self.allowed(&namespace)?;
+        let read = known.unwrap_or_else(|| Read::new(app, &namespace));
+        // The last version is what the words are about, also where it does not work yet.
+        let last = read.app.next().saturating_sub(1);
+        let kept = self.ledger().manifests(app, last).await.map_err(of_api)?;
+        let mut overlay = read.app.overlay(last);
+        if !wish.secret_env.is_empty() {
+            // A container reads its variables when it starts.
+            overlay.restarted = self.now().wall;
+        }
+        let manifests = deployed((app, &namespace), &kept.unwrap_or_default(), wish);
+        self.accept(read, (manifests.map_err(of_problem)?, overlay), by)
+            .await
     }
 
     /// Deploys what runs under other wishes, as a revision of its own.

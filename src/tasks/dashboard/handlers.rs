@@ -174,6 +174,7 @@ impl Answers for Local {
                 View::AppPods => self.app_pods(&asked).await,
                 View::AppEvents => self.app_events(&asked).await,
                 View::DiffApp => self.diff_app(&asked).await,
+                View::DeployApp => self.deploy_app(&asked).await,
                 View::RestartApp => self.restart_app(&asked).await,
                 View::ScaleApp => self.scale_app(&asked).await,
                 View::PauseApp => self.care_for_app(&asked, Care::Paused).await,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Local;
 use crate::{
+    core::apps::Simple,
     dashboard::{Asked, Reply, StatusCode},
     error::{Error, Retry},
     tasks::apps::{Apps, Care},
@@ -110,6 +111,24 @@ impl Local {
                 said(apps.diff(&ApplyWish { app, ..wish }).await)
             }
             (Err(reply), _) | (_, Err(reply)) => reply,
+        }
+    }
+
+    pub(super) async fn deploy_app(&self, asked: &Asked) -> Reply {
+        let apps = match self.changer(asked) {
+            Ok(apps) => apps,
+            Err(reply) => return reply,
+        };
+        // The body may hold Secrets: what cannot be read is not quoted.
+        match json::shape::<Simple>(&asked.body) {
+            Ok(wish) => {
+                let by = asked.caller.in_words();
+                said(apps.deploy(&asked.id, &wish, &by).await)
+            }
+            Err(_values) => Reply::bad_request(
+                "the body does not describe an app",
+                Some(r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#),
+            ),
         }
     }
 

@@ -1,0 +1,154 @@
+//! `apps deploy`.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use serde_json::json;
+
+use super::{
+    super::{
+        args::Args,
+        output::Output,
+        socket::{self, Ask},
+        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes, Times},
+    },
+    NAME,
+    deploy::{WAIT, follow},
+    path,
+};
+use crate::{
+    error::{Error, Exit, Result},
+    files,
+};
+
+/// The largest value of a Secret.
+const SECRET_BYTES_MAX: usize = 64 << 10;
+
+const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
+    Opt {
+        times: Times::Many,
+        ..Opt::value(long, Takes::Text, value, help)
+    }
+}
+
+/// `apps deploy`.
+pub(super) static DEPLOY: Command = Command {
+    name: "deploy",
+    about: "Deploy an image as an app, or change one by a few words",
+    options: &[
+        Opt::value("image", Takes::Text, "IMAGE", "Image"),
+        Opt::value(
+            "namespace",
+            Takes::Text,
+            "NAMESPACE",
+            "Namespace (needed the first time)",
+        ),
+        Opt::value(
+            "port",
+            Takes::Text,
+            "PORT",
+            "Port that the program listens on",
+        ),
+        Opt::value(
+            "host",
+            Takes::Text,
+            "HOST",
+            "Name under which it is reached",
+        ),
+        many("env", "KEY=VALUE", "Environment variable"),
+        many(
+            "env-secret",
+            "KEY=FILE",
+            "Environment variable with a secret value from a file; '-' reads standard input",
+        ),
+        many("volume", "PATH:SIZE", "Volume that stays: /data:1Gi"),
+        Opt::value(
+            "pull-secret",
+            Takes::Text,
+            "SECRET",
+            "Secret with the credentials of the registry",
+        ),
+        WAIT,
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    arguments: &[NAME],
+    notes: "It makes a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
+        Of an app that is there only what is named changes.",
+    examples: &[
+        "sudo pipeops-agent apps deploy web --namespace shop --image ghcr.io/acme/web:42 --port 8080 --host web.example --wait",
+        "sudo pipeops-agent apps deploy web --image ghcr.io/acme/web:43",
+        "sudo pipeops-agent apps deploy web --env-secret API_KEY=key.txt",
+    ],
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
+    run: Some(deploy),
+    ..Command::BARE
+};
+
+fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let port = args.read("port", |text| {
+        text.parse::<u16>()
+            .map_err(|_number| "use a number up to 65535".to_owned())
+    })?;
+    let mut secret_env = BTreeMap::new();
+    for (key, file) in pairs(args, ("env-secret", '='))? {
+        secret_env.insert(key, secret(Path::new(&file))?);
+    }
+    let body = json!({
+        "namespace": args.text("namespace").unwrap_or_default(),
+        "image": args.text("image"),
+        "port": port,
+        "host": args.text("host"),
+        "env": pairs(args, ("env", '='))?,
+        "secret_env": secret_env,
+        "volumes": pairs(args, ("volume", ':'))?,
+        "pull_secret": args.text("pull-secret"),
+    });
+    let cannot = format!("{app} was not deployed");
+    let ask = Ask::Slow(&path(app, "/deploy"), body);
+    let accepted = socket::say(args, &ask, &cannot)?;
+    follow(args, output, (app, &accepted))
+}
+
+/// The pairs of an option that may be given many times.
+fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<BTreeMap<String, String>> {
+    let pair = |text: String| {
+        let pair = text
+            .split_once(separator)
+            .filter(|(key, value)| !key.is_empty() && (name == "env" || !value.is_empty()));
+        // The text is not repeated: people take one option for the other.
+        let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pair.ok_or_else(|| {
+            Error::new(format!("invalid value for --{name}"))
+                .fix("pipeops-agent apps deploy --help has an example")
+        })
+    };
+    args.all(name).into_iter().map(pair).collect()
+}
+
+/// A secret value: a file without the end of its last line.
+fn secret(file: &Path) -> Result<String> {
+    let cannot = || {
+        Error::new(format!(
+            "cannot read a secret value from {}",
+            file.display()
+        ))
+    };
+    let content = if file == Path::new("-") {
+        let mut content = Vec::new();
+        let limit = u64::try_from(SECRET_BYTES_MAX).unwrap_or(u64::MAX);
+        let read = io::stdin().take(limit).read_to_end(&mut content);
+        read.map_err(|error| cannot().because(&error))?;
+        content
+    } else {
+        files::read(file, SECRET_BYTES_MAX)?
+    };
+    let text = String::from_utf8(content).map_err(|error| cannot().because(&error.utf8_error()))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
