@@ -1,4 +1,4 @@
-//! `apps`: deploy apps, find out whether they work and why not, go back to what worked.
+//! `apps`: deploys apps, explains their state, rolls them back.
 
 mod deploy;
 mod inspect;

@@ -11,15 +11,15 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A line that somebody types is shorter.
+/// Longest line that is read.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether there is somebody to ask.
+/// True if there is a terminal to ask on.
 pub(super) fn is_possible() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// The answer to `question`, without the white space around it; `usual` where nothing is typed.
+/// The trimmed answer to `question`; `usual` if it is empty.
 pub(super) fn line(question: &str, usual: &str) -> Result<String> {
     let shown = match usual {
         "" => format!("{question}: "),
@@ -33,14 +33,14 @@ pub(super) fn line(question: &str, usual: &str) -> Result<String> {
     })
 }
 
-/// Whether `question` is answered with yes.
+/// True if `question` is answered with yes.
 pub(super) fn is_agreed(question: &str) -> Result<bool> {
     say(&format!("{question} [y/N] "));
     let typed = input()?.trim().to_lowercase();
     Ok(typed == "y" || typed == "yes")
 }
 
-/// Whether something that cannot be undone easily may be done: by `--yes`, or by an answer. With nobody to ask it is an error.
+/// Permission for a change that is hard to undo: `--yes`, or an answer. Without a terminal to ask on it is an error.
 pub(super) fn is_permitted(args: &Args, question: &str) -> Result<bool> {
     if args.has("yes") {
         return Ok(true);
@@ -53,7 +53,7 @@ pub(super) fn is_permitted(args: &Args, question: &str) -> Result<bool> {
         .fix("confirm with --yes"))
 }
 
-/// What somebody types without seeing it; in a pipe the first line of what comes in.
+/// Reads a secret without echo; from a pipe, its first line.
 pub(super) fn secret(question: &str) -> Result<Secret> {
     if !is_possible() {
         return input().map(|line| Secret::new(line.trim_end_matches(['\r', '\n'])));
@@ -87,7 +87,7 @@ fn cannot() -> Error {
     Error::new("cannot read what is typed")
 }
 
-/// A terminal that shows nothing; its drop makes it show everything again.
+/// A terminal without echo; dropping this restores the echo.
 struct Unseen {
     before: Termios,
 }
@@ -113,7 +113,7 @@ impl Unseen {
                 b'\r' | b'\n' | 0x04 => break,
                 0x03 => return Err(Error::new("cancelled")),
                 0x08 | 0x7f => {
-                    // A letter may be several bytes.
+                    // A character may be several bytes.
                     while typed.pop().is_some_and(|byte: u8| byte & 0xc0 == 0x80) {}
                 }
                 byte => typed.push(byte),

@@ -25,7 +25,7 @@ use crate::{
 
 /// Life of the file: a board with a slow card takes half a minute to start a browser.
 const LIFE: Duration = Duration::from_secs(60);
-/// Time between two looks whether the file was used.
+/// Interval between checks for use of the file.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Longest address that is taken from standard input.
 const URL_BYTES_MAX: usize = 4096;
@@ -62,7 +62,7 @@ fn number(name: &str) -> Option<u32> {
 }
 
 impl Desktop {
-    /// The user who typed sudo, where root runs this; else whoever runs it.
+    /// The user who called sudo, or the user of this process.
     fn of_process() -> Self {
         let sudo = number("SUDO_UID").filter(|uid| geteuid().is_root() && *uid != 0);
         let Some(uid) = sudo else {
@@ -94,7 +94,7 @@ impl Desktop {
     }
 }
 
-/// Whether there is a desktop to open a browser on.
+/// True if there is a desktop to open a browser on.
 pub(super) fn has_screen() -> bool {
     let by_ssh = variable("SSH_CONNECTION").is_some();
     let has_display = || variable("DISPLAY").is_some() || Desktop::of_process().wayland().is_some();
@@ -135,7 +135,7 @@ pub(super) fn open_from_input() -> Result<()> {
     here(&url, &Desktop::of_process(), has_input_ended)
 }
 
-/// Whether whoever holds the other end of standard input has closed it.
+/// True once the other end of standard input is closed.
 fn has_input_ended() -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
@@ -144,7 +144,7 @@ fn has_input_ended() -> bool {
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
-/// Runs this program as the desktop's user: whatever is done in a home is done with the rights of its owner.
+/// Runs this program as the desktop's user: a home is only changed with the rights of its owner.
 fn as_user(
     url: &str,
     desktop: &Desktop,
@@ -212,7 +212,7 @@ fn as_user(
     }
 }
 
-/// Opens it as whoever runs this.
+/// Opens the browser as the user of this process.
 fn here(url: &str, desktop: &Desktop, mut is_used: impl FnMut() -> bool) -> Result<()> {
     let page = Page::write(url, desktop)?;
     let mut opener = start(&page.file)?;
@@ -241,7 +241,7 @@ fn start(file: &Path) -> Result<Child> {
         .map_err(|error| Error::new("cannot start xdg-open").because(&error))
 }
 
-/// Waits until something is so, a signal asks for the end, or the file has lived long enough.
+/// Waits until `is_over`, a signal, or the end of the file's life.
 fn wait(mut is_over: impl FnMut() -> bool) {
     let until = clock::now().mono.after(LIFE);
     let looks = async {

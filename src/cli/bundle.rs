@@ -28,7 +28,7 @@ const BYTES_MAX: usize = 4_500_000;
 /// Content of one file: its end is what is new.
 const FILE_BYTES_MAX: usize = 700_000;
 
-/// What the agent says: file, path, whether it tests something.
+/// Answers of the agent: file, path.
 const ANSWERS: &[(&str, &str)] = &[
     ("status.json", "/api/v1/status"),
     ("problems.json", "/api/v1/problems"),
@@ -44,7 +44,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("log.json", "/api/v1/logs?tail=2000"),
 ];
 
-/// What the system says by files.
+/// Files of the system.
 const FILES: &[&str] = &[
     "/etc/os-release",
     "/proc/version",
@@ -63,7 +63,7 @@ const FILES: &[&str] = &[
     "/proc/device-tree/model",
 ];
 
-/// What the system says by programs, where they are.
+/// Programs whose output is included, if they are installed.
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "journal-agent.txt",
@@ -161,7 +161,7 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-/// A file of the archive, and where it is from.
+/// A file of the archive, and its source.
 struct Part {
     file: File,
     from: String,
@@ -303,7 +303,7 @@ fn collect(args: &Args) -> Vec<Part> {
     parts.list
 }
 
-/// What must not be read wherever it stands.
+/// Secrets that are redacted in all files.
 fn secrets(settings: &Settings) -> Vec<Secret> {
     let server = settings.pipeops.control_plane.as_ref();
     let token = server.and_then(|server| server.token.read().ok());
@@ -331,7 +331,7 @@ impl Parts {
     fn add(&mut self, name: &str, from: &str, text: &str) {
         let safe = redacted(text, &self.known);
         let most = FILE_BYTES_MAX.min(self.left);
-        // The end is what is new; a letter is not cut in two.
+        // The newest lines are at the end; a character is not cut in two.
         let start = safe.len().saturating_sub(most);
         let start = (start..=safe.len()).find(|at| safe.is_char_boundary(*at));
         let kept = start

@@ -60,7 +60,7 @@ pub(super) static UNDO: Command = Command {
     ..Command::BARE
 };
 
-/// Who does it.
+/// Executor of a change.
 pub(super) enum Hands {
     /// This process, which is root.
     Own(Keeper),
@@ -69,7 +69,7 @@ pub(super) enum Hands {
 }
 
 impl Hands {
-    /// Root's own, or the helper's.
+    /// This process for root, the root helper for everybody else.
     pub(super) fn of(loaded: &Loaded, args: &Args) -> Result<Self> {
         let settings = loaded.keeper();
         if !geteuid().is_root() {
@@ -83,7 +83,7 @@ impl Hands {
         Ok(Self::Own(Keeper::new(root, &settings.state_dir)))
     }
 
-    /// What a fix would do.
+    /// Plan of a fix, without executing it.
     pub(super) fn plan(&self, check: &str) -> Result<Plan> {
         match self {
             Self::Own(keeper) => keeper.plan(check),
@@ -93,7 +93,7 @@ impl Hands {
         }
     }
 
-    /// Does it.
+    /// Executes a fix.
     pub(super) fn fix(&self, check: &str) -> Result<Done> {
         match self {
             Self::Own(keeper) => keeper.fix(check, &who()),
@@ -122,7 +122,7 @@ impl Hands {
     }
 }
 
-/// Root, and who became root by sudo, as far as sudo says.
+/// Root, with the user who called sudo, if known.
 pub(super) fn who() -> String {
     let by = std::env::var_os("SUDO_USER").and_then(|user| user.into_string().ok());
     match by {
@@ -131,7 +131,7 @@ pub(super) fn who() -> String {
     }
 }
 
-/// What came of a change.
+/// Prints the result of a change.
 pub(super) fn tell(done: &Done, output: &mut Output) {
     let tone = if done.outcome == "failed" {
         Tone::Bad

@@ -23,7 +23,7 @@ const TOKENS_PATH: &str = "/api/v1/tokens";
 const PASSWORD_PATH: &str = "/api/v1/password";
 const SESSIONS_PATH: &str = "/api/v1/sessions";
 
-/// Shorter ones are guessed.
+/// Shorter passwords are guessed.
 const PASSWORD_LETTERS_MIN: usize = 10;
 
 const ROLE: Opt = Opt::value(
@@ -103,7 +103,7 @@ static LOGOUT: Command = Command {
     ..Command::BARE
 };
 
-/// As root: only root and the agent's own user may let people in.
+/// Adds the hint to use sudo: only root and the agent's user may grant logins.
 fn as_root(mut error: Error, args: &Args) -> Error {
     if error.fix.is_none() {
         let name = args.command().name;
@@ -187,7 +187,7 @@ fn open(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// The newest login that the agent wrote down.
+/// Time and user of the newest recorded login.
 fn logins(args: &Args) -> Option<String> {
     let changes = socket::say(args, &Ask::Get(CHANGES_PATH), "").ok()?;
     let view = View::new(&changes);
@@ -199,7 +199,7 @@ fn logins(args: &Args) -> Option<String> {
     logins.next().map(|login| login.text("id").to_owned())
 }
 
-/// Where the person is.
+/// Surroundings of the person at the command line.
 struct Around {
     user: String,
     address: String,

@@ -121,7 +121,7 @@ fn check_is_known(named: &str) -> Result<()> {
     Err(Error::new(format!("no such check: {named:?}")).fix(fix))
 }
 
-/// What the agent that runs here finds, completed by what only root sees; without one, what this command finds by itself.
+/// Findings of the running agent, completed by those that only root can see; without an agent, those of this command.
 fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
     let loaded = load(args);
     // Other settings than the agent's are to be looked at, or another machine.
@@ -167,7 +167,7 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     smol::block_on(doctor::look(&subject)).told()
 }
 
-/// Puts what root sees in the place of what the agent could not see. What the agent said of itself stays.
+/// Replaces checks that the agent could not make by those of root. The agent's checks of itself stay.
 fn complete(told: &mut Doctor, mut own: Doctor) {
     for check in &mut told.checks {
         if check.outcome != "unknown" || !check.needs_root {
@@ -187,7 +187,7 @@ fn complete(told: &mut Doctor, mut own: Doctor) {
     });
 }
 
-/// The look of a command that has other settings than the agent beside it: what it says of settings is not about that agent.
+/// Findings of a command whose settings differ from the agent's: those about settings are left out.
 fn beside(mut own: Doctor) -> Doctor {
     for check in &mut own.checks {
         if check.id == "agent.settings" && check.outcome == "problem" {
@@ -198,7 +198,7 @@ fn beside(mut own: Doctor) -> Doctor {
     own
 }
 
-/// One check, whatever it came to.
+/// Lines of one check.
 fn one(check: &Check, output: &Output) -> Vec<String> {
     if check.outcome == "problem" {
         return problem(check, &[], output);
@@ -210,7 +210,7 @@ fn one(check: &Check, output: &Output) -> Vec<String> {
     ]
 }
 
-/// Problems first, then what could not be seen, then in one line what is well.
+/// Problems first, then unknown results, then passed checks in one line.
 fn lines(told: &Doctor, output: &Output) -> Vec<String> {
     let of = |outcome: &str| -> Vec<&Check> {
         let checks = told.checks.iter();

@@ -20,7 +20,7 @@ use crate::{
     wire::api::EVENTS_PATH,
 };
 
-/// Events that are remembered so that none is told twice: more than one answer has.
+/// Events that are remembered so that none is printed twice: more than one answer has.
 const TOLD_MAX: usize = 600;
 /// Events of one answer.
 const PAGE: usize = 500;
@@ -70,7 +70,7 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-/// A moment, or how long ago it was.
+/// A timestamp, or an age.
 fn moment(text: &str) -> std::result::Result<Wall, String> {
     let back = length(text).map(|length| {
         let millis = i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
@@ -110,7 +110,7 @@ fn events(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// At most so many events, the oldest first.
+/// At most `most` events, the oldest first.
 fn pages(args: &Args, since: Option<Wall>, most: usize) -> Result<Vec<Value>> {
     let mut found: Vec<Value> = Vec::new();
     let mut before = String::new();
@@ -146,12 +146,12 @@ fn page(args: &Args, query: &str) -> Result<Value> {
     socket::say(args, &Ask::Get(&path), "the agent refused to return events")
 }
 
-/// Events that go on. They come by their numbers; one that happens again within its minute comes again, with its count.
+/// Stream of events, by number. A repetition within the minute arrives again, with its count.
 struct Happenings<'a> {
     args: &'a Args,
-    /// What was told last, so that nothing is told twice.
+    /// Events printed last, so that none is printed twice.
     told: VecDeque<Value>,
-    /// Nothing at and below this number is of interest.
+    /// Events up to this number are skipped.
     floor: u64,
 }
 
@@ -172,7 +172,7 @@ impl Happenings<'_> {
         }
     }
 
-    /// Whether it is one of those that the options name.
+    /// True if the options select this event.
     fn is_wanted(&self, event: View<'_>) -> bool {
         let least = self.args.text("severity").and_then(Severity::of);
         let severity = Severity::of(event.text("severity"));

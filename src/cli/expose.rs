@@ -27,7 +27,7 @@ use crate::{
 const KEY: &str = "dashboard.listen";
 /// The port where the settings name none.
 const USUAL_PORT: u16 = 7480;
-/// How long a started agent may take to open the page: a slow card takes long to open its databases.
+/// Deadline for a restarted agent to open the page: opening databases on a slow card takes long.
 const OPENS_WITHIN: Duration = Duration::from_secs(45);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -139,7 +139,7 @@ fn wanted(args: &Args, before: &Loaded) -> Result<SocketAddr> {
     Ok(listen)
 }
 
-/// A file that is read later, or the environment, may say otherwise.
+/// Refuses an address that a later file or the environment overrides.
 fn check_that_it_holds(args: &Args, listen: &str) -> Result<()> {
     let (_, after) = install::now(args);
     let shown = after.shown();
@@ -153,7 +153,7 @@ fn check_that_it_holds(args: &Args, listen: &str) -> Result<()> {
     }
 }
 
-/// What the agent says of the page, once it is where it was wanted. `None`, and told why, where it does not come to that.
+/// The agent's report on the page, once it is at the address. `None`, with a warning, at the deadline.
 fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option<Value>> {
     let is_for_others = !listen.ip().is_loopback();
     let sockets = socket::candidates(args, &load(args));
@@ -196,7 +196,7 @@ fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option
     }
 }
 
-/// What a person has to know: where it is, what to compare, how to log in, the way back.
+/// Lines for the person: address, fingerprint, login, the way back.
 fn told(dashboard: View<'_>, listen: SocketAddr) -> Vec<String> {
     let urls = dashboard.list("urls");
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();

@@ -16,21 +16,21 @@ use crate::{
     wire::{api::STREAM_PATH, json},
 };
 
-/// The agent says every 2 s that it is there. Longer silence than this is an agent that hangs, or one that is gone.
+/// Longest silence of a living agent: it sends a sign of life every 2 s.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How long an agent that is gone is left alone between two tries.
+/// Interval between attempts to reach an agent that is gone.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
-/// Tells what it hears, each thing once.
+/// Prints each item of a stream once.
 pub(super) trait Teller {
-    /// Reads the list of what there is: at the beginning, and whenever something was missed.
+    /// Reads the list of existing items: at the beginning, and after a gap.
     fn read(&mut self, output: &mut Output) -> Result<()>;
 
-    /// Hears one thing that is new, or that the list had already.
+    /// Takes an item that is new, or that the list had already.
     fn hear(&mut self, message: &Value, output: &mut Output);
 }
 
-/// Tells of a topic until somebody ends it, or nobody reads any more. That no agent is there at the beginning is an error.
+/// Prints a topic until it is interrupted or standard output has no reader. No agent at the beginning is an error.
 pub(super) fn follow(
     args: &Args,
     topic: &str,
@@ -51,21 +51,21 @@ pub(super) fn follow(
     }
 }
 
-/// Where in the stream it is.
+/// Position in the stream.
 #[derive(Debug, Default)]
 struct Place {
     last_id: Option<u64>,
     has_begun: bool,
 }
 
-/// Whether somebody was told that an agent is waited for.
+/// Message that an agent is awaited, printed once.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     is_told: bool,
 }
 
 impl Waiting {
-    /// Says once why nothing comes.
+    /// Prints the reason once.
     pub(super) fn say(&mut self, error: &Error, output: &mut Output) {
         if !std::mem::replace(&mut self.is_told, true) {
             let error = error.clone();
@@ -73,13 +73,13 @@ impl Waiting {
         }
     }
 
-    /// Something comes again.
+    /// Ends the wait: items arrive again.
     pub(super) fn over(&mut self) {
         self.is_told = false;
     }
 }
 
-/// Until the stream ends, which is an error, or nobody reads any more.
+/// Prints until the stream ends, which is an error, or standard output has no reader.
 fn session(
     args: &Args,
     topic: &str,
@@ -140,7 +140,7 @@ fn message(flow: &mut Flow) -> std::result::Result<Option<Message>, Lost> {
     }
 }
 
-/// The number of a thing; `None` for what an agent of another version does not number.
+/// Number of an item; `None` if an agent of another version does not number it.
 pub(super) fn number(thing: &Value) -> Option<u64> {
     View::new(thing).count("id")
 }

@@ -35,7 +35,7 @@ mod carried;
 use carried::{Copy, is_secret};
 pub(super) use carried::{copy_names, from_environment};
 
-/// What is written here belongs to the drop-in of this name, where there is a file of settings already.
+/// Drop-in for the written keys, if there is a settings file already.
 const DROP_IN: &str = "up.toml";
 
 /// Everybody may read settings, and only root may write them: no secret is in them.
@@ -49,7 +49,7 @@ pub(super) const UNCHECKED: Opt = Opt::flag(
     "Do not verify the token with the control plane",
 );
 
-/// Where a new token is.
+/// File of the new token.
 pub(super) const TOKEN_FILE: Opt = Opt::value(
     "token-file",
     Takes::File,
@@ -73,14 +73,14 @@ pub(super) struct Plan {
     pub(super) file: PathBuf,
     /// Keys that are written.
     pub(super) keys: Vec<Override>,
-    /// What will hold.
+    /// The resulting settings.
     pub(super) settings: Settings,
-    /// Who the agent runs as: user and group.
+    /// User and group of the agent.
     pub(super) owner: Option<(u32, u32)>,
     copies: Vec<Copy>,
 }
 
-/// What holds now, whether it is enough to run with or not.
+/// The current settings, complete or not.
 pub(super) fn now(args: &Args) -> (PathBuf, Loaded) {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
     let named = args.path("config").or_else(|| named.map(PathBuf::from));
@@ -103,7 +103,7 @@ fn sources(file: &Path, basis: Basis) -> Sources {
     sources
 }
 
-/// Refuses `command` where it could not write beside `file` in the end, before anything is asked.
+/// Refuses `command` before it asks anything, if it could not write to the folder of `file`.
 pub(super) fn check_may_write(file: &Path, command: &str) -> Result<()> {
     let folder = file.ancestors().skip(1).find(|folder| folder.exists());
     let folder = folder.unwrap_or_else(|| Path::new("/"));
@@ -238,7 +238,7 @@ impl Plan {
         files::replace_secret(path, content.as_bytes(), self.owner)
     }
 
-    /// Writes the keys: the file itself where there is none, else one beside it that is read after it. Says which, where any.
+    /// Writes the keys to the settings file, or to a drop-in if that exists. Returns the path, if any.
     pub(super) fn write_keys(&self) -> Result<Option<PathBuf>> {
         if self.keys.is_empty() {
             return Ok(None);
@@ -319,13 +319,13 @@ fn make_folder(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether this command line or its environment has a token.
+/// True if the command line or the environment has a token.
 pub(super) fn is_token_given(args: &Args) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     args.has(TOKEN_FILE.long) || is_set("PIPEOPS_TOKEN_FILE") || is_set("PIPEOPS_TOKEN")
 }
 
-/// The token of this command line, or of somebody who is asked for it. `None` where there is none and nobody is asked.
+/// The token from the command line, or from a prompt if `question` is given.
 pub(super) fn new_token(args: &Args, question: Option<&str>) -> Result<Option<Secret>> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let file = args
@@ -355,7 +355,7 @@ pub(super) fn new_token(args: &Args, question: Option<&str>) -> Result<Option<Se
     Ok(Some(token))
 }
 
-/// Starts the agent with the settings as they are now, where it is a service; else the line that runs it.
+/// Starts the agent with the current settings if it is a service; otherwise returns the command that runs it.
 pub(super) fn start(plan: &Plan) -> Result<Option<String>> {
     let root = Path::new("/");
     let is_usual = plan.file == Path::new(DEFAULT_FILE);

@@ -13,7 +13,7 @@ use crate::{
     error::{Exit, Result},
 };
 
-/// Where everything is below, for a trial.
+/// Root directory, for trials.
 pub(super) const ROOT: Opt = Opt::value(
     "root",
     Takes::Folder,

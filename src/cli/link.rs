@@ -21,7 +21,7 @@ use crate::{
     wire::api::{DIAGNOSIS_PATH, LINK_PATH},
 };
 
-/// Outages that are told; `--json` has all.
+/// Maximum number of outages shown; `--json` has all.
 const OUTAGES_MAX: usize = 10;
 
 /// `link`.
@@ -39,7 +39,7 @@ pub(super) static COMMAND: Command = Command {
 fn link(args: &Args, output: &mut Output) -> Result<Exit> {
     let cannot = "the agent refused to return the state of its link";
     let report = socket::say(args, &Ask::Get(LINK_PATH), cannot)?;
-    // What is known without it is told where the way cannot be tested.
+    // The other facts are printed even if the connection cannot be tested.
     let diagnosis = diagnosis(args);
     let view = View::new(&report);
     let state = view.at("link").text("state");
@@ -64,7 +64,7 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
         let mut above = told
             .as_ref()
             .map_or_else(|_| String::new(), |told| told.join("\n"));
-        // The reason stands beside the step that fails, and nowhere else.
+        // The reason stands at the failed step, and nowhere else.
         let state = status::sentence(&status::link(view.at("link"), now, &above));
         output.line(&output.toned(tone, &printable(&state)));
         output.line("");
@@ -89,7 +89,7 @@ pub(super) fn diagnosis(args: &Args) -> Result<Value> {
     socket::say(args, &Ask::Test(DIAGNOSIS_PATH), cannot)
 }
 
-/// Which side is broken, and every step; the reason is told by the step alone.
+/// The broken side, and every step; the reason is at its step only.
 fn ladder(diagnosis: View<'_>, output: &Output) -> Vec<String> {
     let sentence = diagnosis.text("sentence");
     let mut steps = steps(diagnosis, output);

@@ -20,9 +20,9 @@ use crate::{
     wire::api::{LOGS_PATH, POD_LOGS_PATH},
 };
 
-/// Lines that are asked for each time.
+/// Lines of one request.
 const AT_ONCE: usize = 200;
-/// How long a container may say nothing before the answer that does not follow is given up.
+/// Longest silence of a container in an answer that does not follow.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// `logs`.
@@ -106,7 +106,7 @@ fn of_agent(tail: usize, args: &Args, output: &mut Output) -> Result<Exit> {
     follow(args, "logs", &mut lines, output)
 }
 
-/// The agent's own lines that go on. They are numbered for as long as an agent runs.
+/// Stream of the agent's own lines. Their numbers begin again with each start of the agent.
 struct OwnLines<'a> {
     args: &'a Args,
     last: Option<Value>,
@@ -144,7 +144,7 @@ impl Teller for OwnLines<'_> {
     }
 }
 
-/// The lines behind the last one that was told. Where it is not among them, too much was written meanwhile or another agent runs: all are new.
+/// Lines after the last printed one. If it is missing, lines were lost or the agent restarted: all are new.
 fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
     let lines: Vec<&Value> = View::new(found).list("lines").map(View::json).collect();
     let place = lines.iter().position(|line| Some(*line) == last);
@@ -222,7 +222,7 @@ pub(super) fn of_pod(
     Ok(Exit::Fine)
 }
 
-/// Until the container ends, or nobody reads any more. What is written while the agent is away is asked for when it is back.
+/// Prints until the container ends or standard output has no reader. Lines written while the agent is away are read later.
 fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Result<Exit> {
     let mut waiting = Waiting::default();
     let mut last: Option<String> = None;
@@ -232,7 +232,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
             Some(second) => format!("{path}&since={second}"),
             None => path.to_owned(),
         };
-        // A container that is followed may say nothing for days.
+        // A container that is followed may be silent for days.
         let opened = socket::flow(args, &path, (None, None), cannot);
         let error = match opened {
             Ok(mut flow) => {
@@ -256,7 +256,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
     }
 }
 
-/// Tells lines of a container, those after the last one that was told.
+/// Prints the lines of a container after the last printed one.
 fn tell_pod(
     flow: &mut Flow,
     last: &mut Option<String>,
@@ -266,7 +266,7 @@ fn tell_pod(
     let seen = last.clone();
     while let Some(text) = flow.line()? {
         let stamp = text.split(' ').next().unwrap_or_default();
-        // The API counts from whole seconds: what was told of the last one comes again. Its stamps are of one length.
+        // The API counts from whole seconds: printed lines of the last one arrive again. Its timestamps have one length.
         if Wall::parse_rfc3339(stamp).is_some() {
             if seen.as_deref().is_some_and(|seen| stamp <= seen) {
                 continue;

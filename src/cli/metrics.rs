@@ -28,13 +28,13 @@ use crate::{
     store::telemetry::Reader,
 };
 
-/// What an export asks for at once: an hour of all series, or a day of a few, stays below what one answer holds.
+/// Time range of one request of an export, so that its result stays below the limit of an answer.
 const EXPORT_AT_ONCE: Duration = Duration::from_secs(6 * 3600);
 /// Series of one question: 16 series at 5 s through six hours are 69,000 values.
 const AT_ONCE: usize = 16;
 /// Charts of one answer.
 const CHARTS_MAX: usize = 12;
-/// Columns of a chart where the terminal does not say how wide it is.
+/// Width of a chart if that of the terminal is unknown.
 const WIDTH: usize = 80;
 
 /// `metrics`.
@@ -265,8 +265,7 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
     Ok(Exit::Fine)
 }
 
-/// The newest value of each series that has one: looked for in the last quarter of an hour first, because that is where it nearly always
-/// is.
+/// The newest value of each series that has one. The last quarter of an hour is searched first: it nearly always has it.
 fn newest(reader: &Reader, keys: &[String], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
     let mut found = Vec::new();

@@ -36,7 +36,7 @@ enum Colours {
     Off,
 }
 
-/// What a piece of text is, for its colour.
+/// Role of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tone {
     Strong,
@@ -103,50 +103,50 @@ impl Output {
         }
     }
 
-    /// `text` in its tone where standard output shows colours.
+    /// `text` in its tone, if standard output shows colours.
     pub(super) fn toned(&self, tone: Tone, text: &str) -> String {
         toned(self.colours_out, tone, text)
     }
 
-    /// How many columns the terminal behind standard output has; `None` where there is none.
+    /// Width of the terminal behind standard output in columns; `None` without a terminal.
     pub(super) fn width(&self) -> Option<usize> {
         let size = rustix::termios::tcgetwinsize(&self.out).ok()?;
         Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
     }
 
-    /// Whether somebody looks at standard output.
+    /// True if standard output is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.out.is_terminal()
     }
 
-    /// Whether it is a terminal that can be drawn on.
+    /// True if standard output is a terminal that understands cursor movement.
     pub(super) fn is_drawn(&self) -> bool {
         self.is_terminal() && !self.is_dumb
     }
 
-    /// Waits, and says whether somebody reads standard output still.
+    /// Waits, and returns true while standard output still has a reader.
     pub(super) fn rest(&mut self, time: Duration) -> bool {
         let mut reader = [PollFd::new(self.out.as_fd(), PollFlags::empty())];
         let wait = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        // Nothing is asked for, so anything that is said is the end of whoever reads.
+        // No event is requested, so any event is the end of the reader.
         let is_over = matches!(poll(&mut reader, wait), Ok(1..));
         self.is_over |= is_over;
         !self.is_over
     }
 
-    /// Whether nobody reads standard output any more.
+    /// True once standard output has no reader.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Text in the place of all that is on the terminal.
+    /// Replaces the contents of the terminal with `text`.
     pub(super) fn draw(&mut self, text: &str) {
         // Home, the text with each line's old rest removed, and whatever was below it.
         let text = text.replace('\n', "\u{1b}[K\n");
         self.write(&format!("\u{1b}[H{text}\u{1b}[K\u{1b}[J"));
     }
 
-    /// What a person can do, below what it is about.
+    /// Line with the remedy, to be printed below a problem.
     pub(super) fn fix(&self, fix: Option<&str>) -> Option<String> {
         let word = self.toned(Tone::Strong, "fix:");
         fix.map(|fix| format!("  {word} {}", printable(fix)))
@@ -203,7 +203,7 @@ impl Output {
         write(&mut self.err, &text);
     }
 
-    /// A line about what is being done, on standard error: standard output is for what came of it.
+    /// A line of progress on standard error: standard output is for the result.
     pub(super) fn note(&mut self, text: &str) {
         write(&mut self.err, &format!("{text}\n"));
     }
@@ -225,7 +225,7 @@ fn write(stream: &mut dyn Write, text: &str) {
     );
 }
 
-/// JSON in which no letter commands a terminal: such letters stand in texts only, where an escape means the same.
+/// JSON without control sequences: they can occur in strings only, where an escape means the same.
 fn tamed(json: &str) -> String {
     if !json.chars().any(is_harmful) {
         return json.to_owned();
@@ -240,7 +240,7 @@ fn tamed(json: &str) -> String {
     letters.collect()
 }
 
-/// Texts from outside (file names, answers) may hold control sequences for the terminal: they are shown, not obeyed.
+/// Text from outside (file names, answers) with control sequences escaped.
 pub(super) fn printable(text: &str) -> String {
     if !text.chars().any(is_harmful) {
         return text.to_owned();
@@ -256,12 +256,12 @@ pub(super) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// A line end is what a program prints itself.
+/// True for control characters other than a line end.
 fn is_harmful(letter: char) -> bool {
     is_command(letter) && letter != '\n'
 }
 
-/// Columns of equal width, two spaces apart; the last one as long as it is.
+/// Rows as lines of aligned columns, two spaces apart.
 pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -280,7 +280,7 @@ pub(super) fn columns(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// The time since a stamp; `None` where it is no stamp, or one of the future: a clock was set.
+/// Time since a timestamp; `None` if it is invalid or in the future (a clock was set).
 pub(super) fn ago(stamp: &str, now: Wall) -> Option<String> {
     let millis = now
         .millis()
@@ -290,7 +290,7 @@ pub(super) fn ago(stamp: &str, now: Wall) -> Option<String> {
         .map(|millis| in_words(Duration::from_millis(millis)))
 }
 
-/// A moment to the second, for lists: `2026-06-16 05:50:28Z`.
+/// Timestamp to the second, for lists: `2026-06-16 05:50:28Z`.
 pub(super) fn moment(stamp: &str) -> String {
     let whole = Wall::parse_rfc3339(stamp).map(Wall::rfc3339);
     let text = whole.as_deref().unwrap_or(stamp);

@@ -20,7 +20,7 @@ use crate::config::keys::KEYS;
 
 /// Completion of a file name, which is left to the shell.
 pub(super) const FILES: &str = ":files";
-/// Completion of a directory name, likewise.
+/// Completion of a directory name, which is left to the shell, too.
 pub(super) const FOLDERS: &str = ":folders";
 
 /// The program with all its commands.

@@ -21,9 +21,9 @@ pub(super) const FIX: Opt = Opt::flag(
     "fix",
     "Apply safe repairs: shows each repair and its undo, and asks for confirmation",
 );
-/// Without being asked.
+/// Skips the question.
 pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
-/// What is repaired.
+/// Check to repair.
 pub(super) const CHECK: Argument = Argument {
     name: "CHECK",
     takes: Takes::Text,
@@ -53,7 +53,7 @@ pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result
             Err(error) => return Err(error),
         }
     }
-    // What holds for all of them is told once.
+    // Whatever concerns all of them is printed once.
     match failed.as_slice() {
         [(error, same)] if same.len() == checks.len() => return Err(error.clone()),
         _ => {}
@@ -108,7 +108,7 @@ fn show(plan: &Plan, output: &mut Output) {
     }
 }
 
-/// Asks on the terminal. Where nobody can be asked, nothing is done.
+/// Asks on the terminal; without one the answer is no.
 fn agreed(output: &mut Output) -> Result<bool> {
     let terminal = std::io::stdin();
     if !terminal.is_terminal() {

@@ -149,7 +149,7 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// What was done, and what is left to do.
+/// Prints what was done, and what is left to do.
 fn told_end(found: &Found, undo: &str, line: Option<String>, args: &Args, output: &mut Output) {
     if args.has("json") {
         output.json(&json!({
@@ -203,7 +203,7 @@ fn manifest_path(plan: &Plan) -> std::path::PathBuf {
     plan.file.with_file_name("go-agent.json")
 }
 
-/// Stops it; says how that is undone.
+/// Stops the Go agent; returns the command that undoes it.
 fn stop(found: &Found, plan: &Plan, args: &Args) -> Result<String> {
     let path = found.path();
     if args.has("remove") {
@@ -288,7 +288,7 @@ async fn find(client: &Client, namespace: &str) -> Result<Found> {
     Ok(found)
 }
 
-/// The value of a variable: as it stands, or out of the Secret or ConfigMap that it names.
+/// Value of a variable: literal, or from the Secret or ConfigMap that it names.
 async fn value_of(client: &Client, namespace: &str, variable: View<'_>) -> Option<String> {
     if let Some(value) = variable.maybe("value") {
         return Some(value.to_owned());

@@ -17,7 +17,7 @@ const LIMITS: exec::Limits = exec::Limits {
     output_bytes_max: 16 * 1024,
 };
 
-/// Who starts services here, where the agent is installed as one.
+/// Service manager that knows the agent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Manager {
     Systemd,
@@ -40,7 +40,7 @@ pub(super) fn manager(root: &Path) -> Option<Manager> {
     }
 }
 
-/// How the agent of this machine is started.
+/// Hint for starting the agent of this machine.
 pub(super) fn start_line() -> &'static str {
     let is_set_up = Path::new(DEFAULT_FILE).exists();
     match manager(Path::new("/")) {
@@ -51,7 +51,7 @@ pub(super) fn start_line() -> &'static str {
     }
 }
 
-/// Where the agent of this machine writes what it does.
+/// Hint for finding the agent's log.
 pub(super) fn log_line() -> &'static str {
     match manager(Path::new("/")) {
         Some(Manager::Systemd) => "look at its log: journalctl -u pipeops-agent -n 50",
@@ -61,7 +61,7 @@ pub(super) fn log_line() -> &'static str {
 }
 
 impl Manager {
-    /// Lets the agent run now, with the settings as they are now, and after every boot.
+    /// Starts the agent with the current settings, now and at boot.
     pub(super) fn start(self, root: &Path) -> Result<()> {
         let steps: [&[&str]; 2] = match self {
             Self::Systemd => [
@@ -76,7 +76,7 @@ impl Manager {
         steps.into_iter().try_for_each(|argv| run(root, argv))
     }
 
-    /// Lets it stop now, and start at no boot.
+    /// Stops the agent and disables it at boot.
     pub(super) fn stop(self, root: &Path) -> Result<()> {
         let steps: [&[&str]; 2] = match self {
             Self::Systemd => [

@@ -30,7 +30,7 @@ use crate::{
     wire::json::{self, Shape},
 };
 
-/// Where the agent of a service has its socket.
+/// Socket of an agent that runs as a service.
 const SERVICE_SOCKET: &str = "/run/pipeops-agent/agent.sock";
 
 // The agent answers from memory in a millisecond; a board that swaps may take seconds.
@@ -53,7 +53,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What the agent says, as it said it: it may know more than this program.
+    /// The JSON as received: a newer agent may send more than this program knows.
     pub(super) fn json(&self) -> Result<Value> {
         let value: Value =
             serde_json::from_slice(&self.body).map_err(|error| odd(error.to_string()))?;
@@ -64,12 +64,12 @@ impl Answer {
         }
     }
 
-    /// The same as far as this program understands it.
+    /// The fields that this program knows.
     pub(super) fn understood<T: Shape + Default>(&self) -> Result<T> {
         understood(&self.json()?)
     }
 
-    /// The same where it did what it was asked for; else why it does not do `what`.
+    /// The JSON of a successful answer; otherwise the refusal, headed `what`.
     pub(super) fn fine(&self, what: &str) -> Result<Value> {
         if self.code == 200 {
             self.json()
@@ -78,7 +78,7 @@ impl Answer {
         }
     }
 
-    /// Why the agent does not do `what`: the answer to a request that it refused.
+    /// The refusal of a request as an error headed `what`.
     pub(super) fn refusal(&self, what: &str) -> Error {
         let view: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let view = View::new(&view);
@@ -92,24 +92,24 @@ impl Answer {
     }
 }
 
-/// An answer as far as this program understands it.
+/// The fields of an answer that this program knows.
 pub(super) fn understood<T: Shape + Default>(value: &Value) -> Result<T> {
     json::shape(value.to_string().as_bytes()).map_err(|error| odd(error.to_string()))
 }
 
-/// The error of an answer that makes no sense here.
+/// Error for an answer that this program does not understand.
 pub(super) fn odd(why: impl Into<String>) -> Error {
     Error::new("the agent sent an answer that this program does not understand")
         .why(why)
         .fix("check that both have the same version: pipeops-agent version")
 }
 
-/// Why there is no answer.
+/// Failure to get an answer.
 #[derive(Debug)]
 pub(super) struct Silence {
     /// For people.
     pub(super) error: Error,
-    /// Whether no agent runs, as far as one can see.
+    /// True if apparently no agent runs.
     pub(super) is_down: bool,
 }
 
@@ -122,22 +122,22 @@ impl Silence {
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub(super) enum Ask<'a> {
-    /// This path, with its query.
+    /// GET of this path with its query.
     Get(&'a str),
-    /// The same where the answer takes tests of the network or of the machine.
+    /// GET whose answer takes tests of the network or of the machine.
     Test(&'a str),
-    /// The same where the answer goes on, behind the message of this number where there is one.
+    /// GET of an event stream, resumed after the message of this number.
     Flow(&'a str, Option<u64>),
-    /// This path with this JSON.
+    /// POST of this JSON.
     Post(&'a str, Value),
-    /// The same where the answer takes a look at the cluster.
+    /// POST whose answer takes calls to the cluster.
     Slow(&'a str, Value),
-    /// The same, in the place of what was there.
+    /// PUT of this JSON.
     Put(&'a str, Value),
-    /// What is at this path goes away.
+    /// DELETE of this path.
     Delete(&'a str),
 }
 
@@ -149,7 +149,7 @@ pub(super) fn candidates(args: &Args, of_settings: &Loaded) -> Vec<PathBuf> {
     }
 }
 
-/// The same where none can be named.
+/// Sockets to try for a command without `--socket`.
 pub(super) fn candidates_of(of_settings: &Loaded) -> Vec<PathBuf> {
     let mut sockets = vec![of_settings.socket().to_owned()];
     if of_settings.socket() != Path::new(SERVICE_SOCKET) {
@@ -158,7 +158,7 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Vec<PathBuf> {
     sockets
 }
 
-/// What the agent of this command line says to `what`, or why it does not do `cannot`.
+/// Sends `what` to the agent of this command line; a refusal is an error headed `cannot`.
 pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
     let answer = ask(&candidates(args, &load(args)), what).map_err(|silence| silence.error)?;
     answer.fine(cannot)
@@ -190,7 +190,7 @@ pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Ans
     answer.map_err(|error| Silence::of(broken(&error, socket, within)))
 }
 
-/// What flows out of the agent at one path, until it ends or nobody wants more.
+/// Event stream of the agent.
 #[derive(Debug)]
 pub(super) struct Flow {
     body: BufReader<Body>,
@@ -198,17 +198,17 @@ pub(super) struct Flow {
     socket: PathBuf,
 }
 
-/// Why a stream is over before its end.
+/// Reason for the early end of a stream.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// Nobody reads any more what this program says.
+    /// Standard output has no reader.
     Reader,
     /// The agent is gone, or hangs.
     Agent(Error),
 }
 
-/// Opens a stream at `path`, or says why the agent does not do `cannot`. `silence` is how long it may say nothing; with `last_id` it goes on
-/// behind that message.
+/// Opens a stream at `path`; a refusal is an error headed `cannot`. `silence` is its longest pause; with `last_id` it
+/// resumes after that message.
 pub(super) fn flow(
     args: &Args,
     path: &str,
@@ -289,7 +289,7 @@ fn connect(sockets: &[PathBuf]) -> std::result::Result<(UnixStream, &PathBuf), S
     for socket in sockets {
         match connected(socket) {
             Ok(stream) => return Ok((stream, socket)),
-            // The first is the one that the settings name: its failure says most, unless it is just not there.
+            // The first is the one in the settings: its failure is the most useful, unless it does not exist.
             Err(error) => {
                 let is_missing = error.kind() == io::ErrorKind::NotFound;
                 let replaces = first_failure
@@ -352,7 +352,7 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silen
 struct Wire {
     stream: UnixStream,
     until: Option<Mono>,
-    /// Whether a wait ends when nobody reads any more what this program says, too.
+    /// True if a wait also ends when standard output has no reader.
     is_flow: bool,
 }
 
@@ -371,12 +371,12 @@ impl Read for Wire {
     }
 }
 
-/// Waits until there is something to read, or nobody who reads standard output.
+/// Waits for data, or until standard output has no reader.
 fn wait(stream: &UnixStream, time: Option<Duration>) -> io::Result<()> {
     let output = io::stdout();
     let mut ends = [
         PollFd::new(stream.as_fd(), PollFlags::POLLIN),
-        // Nothing is asked for, so anything that is said is its end.
+        // No event is requested, so any event is its end.
         PollFd::new(output.as_fd(), PollFlags::empty()),
     ];
     let time = match time {
@@ -408,14 +408,14 @@ struct Body {
     left: Left,
 }
 
-/// What is still to come of it.
+/// Remainder of a body.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(u64),
-    /// So many bytes of this chunk, then others; the second says whether its end has still to be read.
+    /// Rest of this chunk in bytes, then other chunks; true if its line end is unread.
     Chunk(u64, bool),
-    /// Whatever comes before the end.
+    /// All bytes until the connection closes.
     All,
     /// Nothing.
     Nothing,

@@ -23,9 +23,9 @@ use crate::{
     wire::api,
 };
 
-/// How often `--watch` asks.
+/// Interval of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
-/// Age from which numbers of the cluster are told with it.
+/// Age from which numbers of the cluster are shown with it.
 const AGED: Duration = Duration::from_secs(10);
 
 /// `status`.
@@ -60,7 +60,7 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let status = asked(args, &Ask::Test(api::STATUS_FRESH_PATH))?;
     if args.has("json") {
-        // As the agent said it: it may know more than this program.
+        // As received: a newer agent may send more than this program knows.
         output.json(&status);
     } else {
         for line in told(View::new(&status), clock::now().wall, output) {
@@ -74,7 +74,7 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     })
 }
 
-/// What the agent says about itself.
+/// The agent's status.
 pub(super) fn fetch(args: &Args) -> Result<Value> {
     asked(args, &Ask::Test(api::STATUS_PATH))
 }
@@ -90,7 +90,7 @@ fn asked(args: &Args, ask: &Ask<'_>) -> Result<Value> {
     Ok(status)
 }
 
-/// Until somebody ends it, or nobody reads any more.
+/// Prints the status until it is interrupted or standard output has no reader.
 fn watch(args: &Args, output: &mut Output) -> Exit {
     let is_drawn = output.is_drawn() && !args.has("json");
     let mut last = String::new();
@@ -114,7 +114,7 @@ fn watch(args: &Args, output: &mut Output) -> Exit {
             output.draw(&format!("{shown}\n\n{}", output.toned(Tone::Faint, &hint)));
         } else if news != last {
             match &asked {
-                // The whole of it: what decided that it is told is only a part.
+                // The whole status: the part that was compared is smaller.
                 Ok(status) if args.has("json") => output.json_line(status),
                 Err(error) if args.has("json") => {
                     output.json_line(&serde_json::json!({ "error": super::error_json(error) }));
@@ -132,7 +132,7 @@ fn silent(error: &Error, output: &Output) -> String {
     output.toned(Tone::Bad, &printable(&sentence(&error.sentence())))
 }
 
-/// What a change is of: not the ages and counters, which are always other ones.
+/// Part of the status that counts as a change: without ages and counters, which always differ.
 fn changes(status: View<'_>) -> Value {
     let code = code(status).unwrap_or_else(|| status.text("summary"));
     let parts = [
@@ -157,7 +157,7 @@ fn line(status: View<'_>) -> String {
     ))
 }
 
-/// Notes are told, but nothing is wrong with them.
+/// True if there is a problem; notes are none.
 pub(super) fn is_wrong(status: View<'_>) -> bool {
     let mut conditions = status.list("conditions");
     conditions.any(|condition| condition.text("severity") != "note")
@@ -177,7 +177,7 @@ fn told(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     if others.clone().next().is_some() {
         lines.push(String::new());
     }
-    // What was said above is not said again.
+    // Nothing is repeated.
     let above = lines.join("\n");
     let link_part = status.at("link");
     let rows = [
@@ -199,7 +199,7 @@ fn told(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     lines
 }
 
-/// The first line with what belongs to it: since when, how old the knowledge is, the reason where it says more, and the fix.
+/// The verdict with its duration, the age of its evidence, its reason and its fix.
 pub(super) fn verdict(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let verdict = status.at("verdict");
     let tone = match is_wrong(status) {
@@ -239,13 +239,13 @@ pub(super) fn verdict(status: View<'_>, now: Wall, output: &Output) -> Vec<Strin
     lines
 }
 
-/// The code of the verdict; `None`: the agent is from before it.
+/// The code of the verdict; `None` from an older agent.
 fn code(status: View<'_>) -> Option<&str> {
     let code = status.at("verdict").maybe("code");
     code.filter(|code| !code.is_empty())
 }
 
-/// Whether the first line is about this condition.
+/// True if the verdict is about this condition.
 fn is_the_verdict(condition: View<'_>, status: View<'_>) -> bool {
     match code(status) {
         Some(code) => condition.text("id") == code,
@@ -253,7 +253,7 @@ fn is_the_verdict(condition: View<'_>, status: View<'_>) -> bool {
     }
 }
 
-/// Since when it is so, and how old that is: ` (for 1 h, checked 8 s ago)`.
+/// Duration of the verdict and age of its evidence: ` (for 1 h, checked 8 s ago)`.
 fn ages(verdict: View<'_>, now: Wall) -> String {
     // The sentence of a silent cluster has its age.
     let is_told = verdict.text("code") == UNREACHABLE;
@@ -272,7 +272,7 @@ fn ages(verdict: View<'_>, now: Wall) -> String {
     }
 }
 
-/// The parts that cannot do what they are for, with their reasons, as far as they were not told; none where all can.
+/// Parts that are not ready, with reasons that are not shown above; `None` if all are ready.
 fn unready(readiness: View<'_>, above: &str) -> Option<String> {
     let parts = readiness.list("parts");
     let parts = parts.filter(|part| part.flag("ready") == Some(false));
@@ -285,7 +285,7 @@ fn unready(readiness: View<'_>, above: &str) -> Option<String> {
     (!parts.is_empty()).then_some(parts)
 }
 
-/// Whether a text was told, at the beginning of a line or in it.
+/// True if the text is contained in a line above.
 pub(super) fn is_told(text: &str, above: &str) -> bool {
     let text = printable(text);
     above.contains(&text) || above.contains(&sentence(&text))
@@ -422,7 +422,7 @@ fn access(access: View<'_>) -> String {
     }
 }
 
-/// Where the page is, and what somebody compares who opens it from elsewhere.
+/// Address of the page, and the fingerprint to compare from another machine.
 fn page(dashboard: View<'_>) -> Vec<(&'static str, String)> {
     let urls = dashboard.list("urls");
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();

@@ -1,6 +1,6 @@
-//! What a command is: one static value that is read by the parser, `--help`, the manual pages and the completion of shells alike.
+//! Command descriptions: static values that clap's parser, help, manual pages and completion are made from.
 //!
-//! It parses nothing and prints nothing.
+//! `parser.rs` translates them.
 
 use super::{args::Args, output::Output};
 use crate::error::{Exit, Result};
@@ -8,38 +8,38 @@ use crate::error::{Exit, Result};
 /// A command, or a family of them.
 #[derive(Debug)]
 pub(super) struct Command {
-    /// The word.
+    /// Its name.
     pub(super) name: &'static str,
     /// One line without a full stop, from the user's point of view.
     pub(super) about: &'static str,
-    /// What it takes besides; commands below it take it, too.
+    /// Its options; commands below it accept them, too.
     pub(super) options: &'static [Opt],
-    /// What follows by position.
+    /// Its positional arguments.
     pub(super) arguments: &'static [Argument],
-    /// The commands below it.
+    /// Its subcommands.
     pub(super) below: &'static [&'static Self],
-    /// What else a person should know: whole sentences, one a line. Empty where there is nothing.
+    /// Further notes: sentences, one a line.
     pub(super) notes: &'static str,
-    /// Command lines that work as they stand.
+    /// Command lines that work.
     pub(super) examples: &'static [&'static str],
-    /// What the exit codes mean here, as the end of a sentence. Empty where nothing is special.
+    /// Meaning of its exit codes; empty if it is the usual one.
     pub(super) exit: &'static str,
-    /// More that only `--help` and the manual have, not `-h`: its title and its lines.
+    /// Section of `--help` and the manual that `-h` leaves out.
     pub(super) more: Option<More>,
-    /// Called by our own scripts only: left out of help, manual, completions and suggestions.
+    /// Internal: left out of help, manual, completions and suggestions.
     pub(super) is_internal: bool,
-    /// What it does; `None` where a command below it must be named. An error that it returns is printed by the caller.
+    /// Its function; `None` if a subcommand is required. The caller prints the error that it returns.
     pub(super) run: Option<fn(&Args, &mut Output) -> Result<Exit>>,
 }
 
 impl Command {
-    /// Commands below this one that people use.
+    /// Subcommands that are not internal.
     pub(super) fn shown(&self) -> impl Iterator<Item = &'static Self> + use<> {
         let below = self.below.iter().copied();
         below.filter(|below| !below.is_internal)
     }
 
-    /// What a command has that says nothing else.
+    /// Defaults of a command.
     pub(super) const BARE: Self = Self {
         name: "",
         about: "",
@@ -55,37 +55,37 @@ impl Command {
     };
 }
 
-/// The title of what follows, and what makes its lines.
+/// Title of a section, and the function that returns its lines.
 pub(super) type More = (&'static str, fn() -> String);
 
-/// Something that begins with two dashes.
+/// An option.
 #[derive(Debug)]
 pub(super) struct Opt {
-    /// Its name without the dashes.
+    /// Long name, without dashes.
     pub(super) long: &'static str,
-    /// Its letter.
+    /// Short name.
     pub(super) short: Option<char>,
-    /// What follows it.
+    /// Kind of its value.
     pub(super) takes: Takes,
-    /// How that is called in the help.
+    /// Name of its value in the help.
     pub(super) value: &'static str,
     /// One line.
     pub(super) help: &'static str,
-    /// What holds where it is not given.
+    /// Default value.
     pub(super) default: Option<&'static str>,
-    /// How often it may be given.
+    /// Number of occurrences.
     pub(super) times: Times,
-    /// The option that it cannot stand beside.
+    /// An option that it conflicts with.
     pub(super) against: Option<&'static str>,
 }
 
 impl Opt {
-    /// One that is there or not.
+    /// A flag.
     pub(super) const fn flag(long: &'static str, help: &'static str) -> Self {
         Self::value(long, Takes::Nothing, "", help)
     }
 
-    /// One with a value.
+    /// An option with a value.
     pub(super) const fn value(
         long: &'static str,
         takes: Takes,
@@ -104,65 +104,65 @@ impl Opt {
         }
     }
 
-    /// With a letter for those who type it often.
+    /// Adds a short name.
     pub(super) const fn short(mut self, letter: char) -> Self {
         self.short = Some(letter);
         self
     }
 
-    /// With a value that holds where none is given.
+    /// Adds a default value.
     pub(super) const fn default(mut self, value: &'static str) -> Self {
         self.default = Some(value);
         self
     }
 
-    /// Never beside the option of this name.
+    /// Adds a conflict with the option of this name.
     pub(super) const fn against(mut self, other: &'static str) -> Self {
         self.against = Some(other);
         self
     }
 }
 
-/// Something that stands at a place of its own.
+/// A positional argument.
 #[derive(Debug)]
 pub(super) struct Argument {
-    /// How it is called, in capitals.
+    /// Name in capitals.
     pub(super) name: &'static str,
-    /// What it is.
+    /// Kind of its value.
     pub(super) takes: Takes,
-    /// Whether it must be there.
+    /// Number of words.
     pub(super) need: Need,
     /// One line.
     pub(super) help: &'static str,
 }
 
-/// What an option or an argument takes.
+/// Kind of value of an option or an argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Takes {
     /// Nothing: a flag.
     Nothing,
     /// Any text.
     Text,
-    /// A file, whatever its name is made of.
+    /// A file name of any bytes.
     File,
-    /// A folder, likewise.
+    /// A directory name of any bytes.
     Folder,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A key of the settings with its value.
+    /// A key of the settings with a value.
     Setting,
 }
 
-/// How often an option may be given.
+/// Number of occurrences of an option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Times {
     /// At most once.
     Once,
-    /// As often as one likes.
+    /// Any number of times.
     Many,
 }
 
-/// How many words an argument stands for.
+/// Number of words of an argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Need {
     /// One.
@@ -173,10 +173,10 @@ pub(super) enum Need {
     Any,
 }
 
-/// The same answer for programs.
+/// Output for programs.
 pub(super) const JSON: Opt = Opt::flag("json", "Print JSON for programs");
 
-/// Which file the settings are in.
+/// Settings file.
 pub(super) const CONFIG: Opt = Opt::value(
     "config",
     Takes::File,
@@ -195,7 +195,7 @@ pub(super) const SET: Opt = Opt {
     )
 };
 
-/// Which agent is asked.
+/// Socket of the agent.
 pub(super) const SOCKET: Opt = Opt::value(
     "socket",
     Takes::File,

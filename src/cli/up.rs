@@ -25,10 +25,10 @@ use crate::{
     wire::api::STATUS_PATH,
 };
 
-/// How long a started agent may take to answer: a slow card takes long to open its databases.
+/// Deadline for the first answer of a started agent: opening databases on a slow card takes long.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// States of a link that is on its way.
+/// States of a link that is being established.
 const BUSY: [&str; 3] = ["waiting", "dialing", "registering"];
 
 /// `up`.
@@ -150,7 +150,7 @@ fn finish(plan: &Plan, token: Option<&Secret>, args: &Args, output: &mut Output)
     Ok(Exit::Fine)
 }
 
-/// What is to be written: what was given by options and in the environment, and what a new machine needs.
+/// Keys to write: from options, from the environment, and those that a new machine needs.
 fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
     let mut keys = install::from_environment(before, false);
     for (name, option, key) in [
@@ -177,7 +177,7 @@ fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
     keys
 }
 
-/// Files that the settings name and that the agent's user cannot read: the check was made by root.
+/// Warns of files in the settings that the agent's user cannot read: the check ran as root.
 fn warn_of_unreadable(plan: &Plan, output: &mut Output) {
     for path in plan.unreadable() {
         let path = path.display();
@@ -190,7 +190,7 @@ fn warn_of_unreadable(plan: &Plan, output: &mut Output) {
     }
 }
 
-/// The status of the agent that was just started, as soon as its link is up, or when that takes too long.
+/// Prints the status of the started agent once its link is up, or at the deadline.
 fn first_words(args: &Args, output: &mut Output) -> Result<Exit> {
     let sockets = socket::candidates_of(&load(args));
     let until = clock::now().mono.after(ANSWERS_WITHIN);

@@ -16,12 +16,12 @@ impl<'a> View<'a> {
         Self(value)
     }
 
-    /// What has this name.
+    /// The member of this name.
     pub(super) fn at(self, name: &str) -> Self {
         Self(self.0.get(name).unwrap_or(&Value::Null))
     }
 
-    /// The text of this name; empty where there is none.
+    /// The text of this name; empty if there is none.
     pub(super) fn text(self, name: &str) -> &'a str {
         self.maybe(name).unwrap_or_default()
     }
@@ -41,7 +41,7 @@ impl<'a> View<'a> {
         self.0.get(name)?.as_f64()
     }
 
-    /// Whether the flag of this name is set; `None`: it is not said.
+    /// The flag of this name; `None` if it is absent.
     pub(super) fn flag(self, name: &str) -> Option<bool> {
         self.0.get(name)?.as_bool()
     }
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
         list.map_or(&[][..], Vec::as_slice).iter().map(View)
     }
 
-    /// As it was said.
+    /// The JSON itself.
     pub(super) fn json(self) -> &'a Value {
         self.0
     }

@@ -19,9 +19,9 @@ use crate::{
     wire::api::{EVENTS_PATH, HOST_PATH, LOGS_PATH},
 };
 
-/// Where the findings of the doctor are.
+/// Path of the doctor's findings.
 const PROBLEMS_PATH: &str = "/api/v1/problems";
-/// Events and log lines that are told of each thing.
+/// Maximum number of events and log lines shown.
 const RELATED_MAX: usize = 8;
 
 /// `why`.
@@ -45,7 +45,7 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
-/// Everything that the agent knows, as far as it says so.
+/// Answers of the agent that explanations are drawn from.
 struct Known {
     status: Value,
     host: Value,
@@ -57,7 +57,7 @@ struct Known {
 impl Known {
     fn ask(args: &Args) -> Result<Self> {
         let status = status::fetch(args)?;
-        // An agent of another version, or a part of it that is broken: the rest is told all the same.
+        // An agent of another version, or a broken part of it: the rest is shown all the same.
         let part = |ask| socket::say(args, &ask, "").unwrap_or_default();
         Ok(Self {
             status,
@@ -84,7 +84,7 @@ impl Known {
         View::new(&self.problems).list("checks")
     }
 
-    /// Every id that can be asked for.
+    /// All ids that can be explained.
     fn ids(&self) -> Vec<&str> {
         let all = self.conditions().chain(self.parts()).chain(self.figures());
         let all = all.chain(self.checks()).map(|it| it.text("id"));
@@ -95,7 +95,7 @@ impl Known {
     }
 }
 
-/// What is known of one thing.
+/// Evidence about one id.
 struct Evidence<'a> {
     about: String,
     conditions: Vec<View<'a>>,
@@ -166,7 +166,7 @@ fn nothing_wrong(known: &Known, args: &Args, output: &mut Output) -> Exit {
     Exit::Fine
 }
 
-/// What a condition belongs to: `link` of `link.refused`.
+/// Prefix of a condition's id: `link` of `link.refused`.
 fn room(id: &str) -> &str {
     id.split('.').next().unwrap_or(id)
 }
@@ -277,7 +277,7 @@ impl Evidence<'_> {
             .iter()
             .map(|it| it.text("sentence"))
             .collect();
-        // A sentence is told once: events and log lines begin with the same words.
+        // Each sentence is printed once: events and log lines begin with the same words.
         let once = |line: String| {
             let view = told.iter().filter(|sentence| !sentence.is_empty());
             view.fold(line, |line, sentence| {

@@ -8,7 +8,7 @@ use crate::{
     wire::api::{AccessReport, Asked, LastDay, RefusedCall},
 };
 
-/// Refusals that are told; `--json` has more.
+/// Maximum number of refusals shown; `--json` has more.
 const REFUSALS_MAX: usize = 5;
 
 /// The whole report.
@@ -73,7 +73,7 @@ fn meaning(level: &str) -> String {
     format!("{}: {meaning}", printable(level))
 }
 
-/// Why it is so, and how to have it otherwise.
+/// Reasons of the level, and commands that change it.
 fn reasons(report: &AccessReport, now: Wall) -> Vec<(&'static str, String)> {
     let configured = &report.configured;
     let configuration = format!("{} ({})", configured.level, configured.from);

@@ -11,7 +11,7 @@ use crate::files::{PRIVATE, tar};
 pub(super) struct File {
     /// Its name.
     pub(super) name: String,
-    /// What is in it.
+    /// Its content.
     pub(super) content: Vec<u8>,
 }
 

@@ -13,12 +13,12 @@ use std::{
 use super::super::install;
 use crate::{dashboard, files, store};
 
-/// Places that are looked at.
+/// Places to search for the agent's files.
 #[derive(Debug)]
 pub(super) struct Subject {
     /// The file of settings.
     pub(super) file: PathBuf,
-    /// Whether that is the usual one, whose folder is the agent's alone.
+    /// True for the default file, whose folder belongs to the agent alone.
     pub(super) is_usual: bool,
     /// The token that the settings name.
     pub(super) token: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) struct Left {
     pub(super) why: String,
 }
 
-/// What is to be removed, in the order in which it is.
+/// Files and folders to remove, in order.
 #[derive(Debug, Default)]
 pub(super) struct Purge {
     files: Vec<PathBuf>,
@@ -46,7 +46,7 @@ pub(super) struct Purge {
     left: Vec<Left>,
 }
 
-/// What came of it.
+/// Result of a removal.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) removed: Vec<PathBuf>,
@@ -55,7 +55,7 @@ pub(super) struct Done {
 }
 
 impl Purge {
-    /// Everything of the agent that is there.
+    /// Finds everything that belongs to the agent.
     pub(super) fn find(subject: &Subject) -> Self {
         let mut purge = Self::default();
         let settings = subject.file.parent().unwrap_or_else(|| Path::new("/"));
@@ -92,7 +92,7 @@ impl Purge {
                 }
             }
         }
-        // Last, because it says where the rest is: an attempt that stops half-way is finished by the next.
+        // Last, because it names the other places: the next attempt finishes one that stopped half-way.
         purge.file(&subject.file);
         purge.last(&subject.file);
         if subject.is_usual {
@@ -160,7 +160,7 @@ impl Purge {
         }
     }
 
-    /// Puts a file behind all others.
+    /// Moves a file to the end.
     fn last(&mut self, path: &Path) {
         let count = self.files.len();
         self.files.retain(|known| known != path);
@@ -201,13 +201,13 @@ impl Purge {
         self.folders.push((folder.to_owned(), foreign));
     }
 
-    /// Whether a folder is one of those that are removed.
+    /// True if the folder is among those to be removed.
     fn is_emptied(&self, path: &Path) -> bool {
         let mut known = self.folders.iter().filter(|(folder, _)| folder == path);
         known.any(|(_, foreign)| foreign.is_empty())
     }
 
-    /// What a person is asked about: whole folders, and files beside others.
+    /// Paths for the confirmation: whole folders, and files in folders that stay.
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         let whole = self
             .folders
@@ -239,7 +239,7 @@ impl Purge {
             if foreign.is_empty() {
                 done.note(folder, fs::remove_dir(folder));
             }
-            // What is in a folder that is looked at itself is told there.
+            // Contents of a folder that is searched itself are listed there.
             let is_known = |path: &PathBuf| self.folders.iter().any(|(known, _)| known == path);
             let foreign = foreign.iter().filter(|path| !is_known(path));
             done.left.extend(foreign.map(|path| Left {
@@ -280,7 +280,7 @@ fn names(folder: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-/// Whether a name, or the name that an interrupted write of it left behind, is one of ours.
+/// True if a name, or the name that an interrupted write of it left, is the agent's.
 fn is_of(name: &OsStr, is_ours: impl Fn(&str) -> bool) -> bool {
     let Some(name) = name.to_str() else {
         return false;

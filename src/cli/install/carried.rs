@@ -41,7 +41,7 @@ pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> V
     KEYS.iter().filter_map(of_environment).collect()
 }
 
-/// Whether the value must not be read by everybody.
+/// True if the value must not be world-readable.
 pub(super) fn is_secret(wish: &Override) -> bool {
     let secrecy = keys::find(wish.key).map(|key| key.secrecy);
     match secrecy {
@@ -51,7 +51,7 @@ pub(super) fn is_secret(wish: &Override) -> bool {
     }
 }
 
-/// The value as it is written in a file of settings. It was read before, so a value that cannot be read does not occur.
+/// The value in the syntax of a settings file. It was parsed before, so it is valid.
 pub(super) fn toml(key: &str, text: &str) -> String {
     let value = keys::find(key).and_then(|key| key.kind.read_text(text, Path::new("/")).ok());
     value.map_or_else(|| Value::Text(text.to_owned()).toml(), |value| value.toml())
@@ -84,7 +84,7 @@ pub(super) fn check_order(
     Ok(())
 }
 
-/// Whether the files say already what the environment says.
+/// True if the files already have the value of the environment.
 pub(super) fn is_there(wish: &Override, copies: &[Copy], wanted: &Loaded, before: &Loaded) -> bool {
     let Some(now) = before.entry(wish.key) else {
         return false;
@@ -101,14 +101,14 @@ pub(super) fn is_there(wish: &Override, copies: &[Copy], wanted: &Loaded, before
     is_same && matches!(wish.origin, Origin::Environment(_))
 }
 
-/// A file that is copied beside the settings.
+/// A file that is copied to the folder of the settings.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) key: &'static str,
     pub(super) from: PathBuf,
     to: PathBuf,
     content: Vec<u8>,
-    /// Whether everybody may read it.
+    /// True if everybody may read it.
     is_open: bool,
 }
 
@@ -127,7 +127,7 @@ impl Copy {
     }
 }
 
-/// Files that the environment names and that the agent could not read, or that would be gone with the next start of the machine.
+/// Files named by the environment that the agent could not read, or that a reboot would remove.
 pub(super) fn copies(
     wishes: &[Override],
     file: &Path,
@@ -173,7 +173,7 @@ pub(in crate::cli) fn copy_names() -> impl Iterator<Item = String> {
     files.map(copy_name)
 }
 
-/// Whether the agent finds the file later and may read it then.
+/// True if the file survives a reboot and the agent may read it.
 fn lasts(path: &Path, owner: Option<(u32, u32)>) -> bool {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let is_below = |folders: &[&str]| folders.iter().any(|folder| real.starts_with(folder));
@@ -183,7 +183,7 @@ fn lasts(path: &Path, owner: Option<(u32, u32)>) -> bool {
     owner.is_none_or(|owner| is_readable(&real, owner))
 }
 
-/// Whether owners and modes let a user read the file.
+/// True if owners and modes let a user read the file.
 pub(super) fn is_readable(path: &Path, (user, group): (u32, u32)) -> bool {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     real.ancestors().all(|part| {

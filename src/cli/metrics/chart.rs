@@ -13,12 +13,12 @@ const ROWS: usize = 8;
 const DOTS: (usize, usize) = (2, 4);
 /// The narrowest and the widest chart, in characters.
 const WIDTHS: (usize, usize) = (40, 200);
-/// What stands left of the chart: the longest value and a space.
+/// Width left of the chart: the longest value and a space.
 const MARGIN: usize = 12;
 /// The bit of each point of a character, row by row (Unicode, block Braille Patterns).
 const BITS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-/// Where and when a chart is drawn.
+/// Width and time range of a chart.
 #[derive(Debug)]
 pub(super) struct Area {
     from: Wall,
@@ -27,13 +27,13 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// A chart of this time on a terminal of so many columns.
+    /// A chart of this time range on a terminal of this width.
     pub(super) fn new(from: Wall, to: Wall, columns: usize) -> Self {
         let width = columns.saturating_sub(MARGIN).clamp(WIDTHS.0, WIDTHS.1);
         Self { from, to, width }
     }
 
-    /// How long one point is.
+    /// Duration of one point.
     pub(super) fn step(&self) -> Duration {
         let points = i64::try_from(self.points()).unwrap_or(1);
         let span = self.to.millis().saturating_sub(self.from.millis());
@@ -44,7 +44,7 @@ impl Area {
         self.width * DOTS.0
     }
 
-    /// The rows of a chart, with the largest and the smallest value beside it and the time below.
+    /// The rows of a chart, with the largest and the smallest value at its side and the time below.
     pub(super) fn draw(&self, line: &Line, words: impl Fn(&str) -> String) -> Vec<String> {
         let low = line.spots.iter().map(|spot| spot.min).min().unwrap_or(0);
         let high = line.spots.iter().map(|spot| spot.max).max().unwrap_or(0);
