@@ -5,6 +5,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::client::{Client, Identity};
@@ -469,19 +470,16 @@ pub(super) async fn collected(
     Ok(bytes)
 }
 
+/// Characters that are escaped in a value of a query: all but the unreserved ones of RFC 3986.
+const RESERVED: AsciiSet = NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
 /// Percent-escapes everything that could end a value of a query.
 pub fn query_escaped(value: &str) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            text.push(char::from(byte));
-        } else if write!(text, "%{byte:02X}").is_err() {
-            // Writing to a String cannot fail.
-            break;
-        }
-    }
-    text
+    utf8_percent_encode(value, &RESERVED).to_string()
 }
 
 #[cfg(test)]

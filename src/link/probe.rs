@@ -1,7 +1,7 @@
 //! Connectivity probe of the control plane, step by step, to find the side that is broken. It opens
 //! connections of its own and no session.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -254,16 +254,13 @@ fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Probe
     (probe, date)
 }
 
-/// A time like `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// The time of a `Date` header.
 fn date(text: &str) -> Option<Wall> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let (_, rest) = text.split_once(", ")?;
-    let words: Vec<_> = rest.split(' ').collect();
-    let [day, month, year, time, "GMT"] = words.as_slice() else {
-        return None;
-    };
-    let month = MONTHS.find(month).filter(|_| month.len() == 3)? / 3 + 1;
-    Wall::parse_rfc3339(&format!("{year}-{month:02}-{day}T{time}Z"))
+    let since = httpdate::parse_http_date(text)
+        .ok()?
+        .duration_since(UNIX_EPOCH)
+        .ok()?;
+    i64::try_from(since.as_millis()).ok().map(Wall::from_millis)
 }
 
 /// Compares this machine's clock with the control plane's.

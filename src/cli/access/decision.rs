@@ -1,5 +1,6 @@
 //! Decision about a request: the running agent's, or, without one, that of the settings alone.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::{
@@ -22,8 +23,15 @@ use crate::{
     wire::api::{DECISION_PATH, Decision, Namespace},
 };
 
-/// Letters that a query holds as they are.
-const PLAIN: &[u8] = b"-._~/:,";
+/// Characters that are escaped in a query.
+const RESERVED: AsciiSet = NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b',');
 
 /// Explains what would become of a request.
 pub(super) fn test(args: &Args, output: &mut Output) -> Result<Exit> {
@@ -184,16 +192,5 @@ fn told_namespace(namespace: &Namespace) -> String {
 
 /// A text as a value in a query.
 pub(in crate::cli) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push('%');
-            for digit in [byte >> 4, byte & 15] {
-                escaped.extend(char::from_digit(digit.into(), 16));
-            }
-        }
-    }
-    escaped
+    utf8_percent_encode(text, &RESERVED).to_string()
 }
