@@ -3,7 +3,7 @@
 //! The scripts only pass words to `completions next` and its output back, so an update of the
 //! program does not require new scripts.
 
-use std::{ffi::OsString, iter};
+use std::{ffi::OsString, iter, os::unix::ffi::OsStrExt};
 
 use clap_complete::engine::complete;
 use serde_json::json;
@@ -110,7 +110,12 @@ fn candidates(words: &[String], last: &str) -> Vec<Candidate> {
         .collect();
     let place = line.len().saturating_sub(1);
     let found = complete(&mut parser::program(), line, place, None).unwrap_or_default();
-    let shown = found.iter().filter(|found| !found.is_hide_set());
+    // Options are offered once one was begun, and nothing else then.
+    let wants_options = last.starts_with('-');
+    let shown = found.iter().filter(|found| {
+        let is_option = found.get_value().as_bytes().starts_with(b"-");
+        !found.is_hide_set() && is_option == wants_options
+    });
     let shown = shown.map(|found| {
         let word = found.get_value().to_string_lossy();
         let meaning = found.get_help().map(ToString::to_string);
@@ -119,9 +124,6 @@ fn candidates(words: &[String], last: &str) -> Vec<Candidate> {
         let word = left_to_the_shell.map_or_else(|| word.to_string(), str::to_owned);
         (word, meaning.unwrap_or_default())
     });
-    // Options are offered once one was begun.
-    let wants_options = last.starts_with('-');
-    let shown = shown.filter(|(word, _)| wants_options || !word.starts_with('-'));
     shown.collect()
 }
 
@@ -146,6 +148,8 @@ mod tests {
         assert_eq!(next("metrics export --format=c"), ["--format=csv"]);
         assert_eq!(next("status --socket "), [":files"]);
         assert_eq!(next("status --socket=/r"), [":files"]);
+        assert_eq!(next("k3s restore --config=/e"), [":files"]);
+        assert!(next("k3s restore --json=").is_empty());
         assert_eq!(next("metrics --state-dir "), [":folders"]);
         assert_eq!(next("run --set log.l"), ["log.level="]);
     }

@@ -23,6 +23,9 @@ pub(super) const FILES: &str = ":files";
 /// Completion of a directory name, which is left to the shell, too.
 pub(super) const FOLDERS: &str = ":folders";
 
+/// First place of options in the help that subcommands inherit.
+const INHERITED: usize = 100;
+
 /// The program with all its commands.
 pub(super) fn program() -> clap::Command {
     assembled(PROGRAM.below.iter().map(|row| command(row)))
@@ -72,6 +75,9 @@ fn command(row: &'static Command) -> clap::Command {
 /// A command without those below it.
 fn alone(row: &'static Command) -> clap::Command {
     let notes = notes(row);
+    // Options of a family come after those of the command itself.
+    let order = if row.below.is_empty() { 0 } else { INHERITED };
+    let in_order = |(row, place)| option(row).display_order(place);
     let command = clap::Command::new(row.name)
         .about(row.about)
         .after_help(&notes)
@@ -79,7 +85,7 @@ fn alone(row: &'static Command) -> clap::Command {
         .disable_help_subcommand(true)
         .subcommand_required(row.run.is_none())
         .subcommand_value_name("COMMAND")
-        .args(row.options.iter().map(option))
+        .args(row.options.iter().zip(order..).map(in_order))
         .args(row.arguments.iter().map(argument));
     match row.more {
         Some((title, more)) => {
