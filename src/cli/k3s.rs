@@ -3,7 +3,7 @@
 mod backup;
 mod install;
 mod release;
-mod report;
+pub(super) mod report;
 mod restore;
 mod upgrade;
 
@@ -28,12 +28,12 @@ use crate::{
 };
 
 /// Nothing is changed.
-const DRY_RUN: Opt = Opt::flag(
+pub(super) const DRY_RUN: Opt = Opt::flag(
     "dry-run",
     "Show what would be done, and how to undo it, without doing it",
 );
 
-const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
+pub(super) const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
     Opt {
         times: Times::Many,
         ..Opt::value(long, Takes::Text, value, help)
@@ -120,15 +120,15 @@ static RESUME: Command = Command {
 };
 
 /// Root's own hands; `command` is for those who are somebody else.
-fn keeper(args: &Args, command: &str) -> Result<Keeper> {
+pub(super) fn keeper(args: &Args, command: &str) -> Result<Keeper> {
     if !geteuid().is_root() {
-        return Err(Error::new(format!("k3s {command} needs root"))
-            .fix(format!("sudo pipeops-agent k3s {command}")));
+        return Err(Error::new(format!("{command} needs root"))
+            .fix(format!("sudo pipeops-agent {command}")));
     }
     match Hands::of(&load(args), args)? {
         Hands::Own(keeper) if args.has(JSON.long) => Ok(keeper),
         Hands::Own(keeper) => Ok(keeper.watched(tell_progress)),
-        Hands::Helper(_) => Err(Error::new(format!("k3s {command} needs root"))),
+        Hands::Helper(_) => Err(Error::new(format!("{command} needs root"))),
     }
 }
 
@@ -137,8 +137,8 @@ fn tell_progress(text: &str) {
     Output::of_process().note(&printable(text));
 }
 
-/// The value of [`TIMEOUT`].
-fn within(args: &Args) -> Result<Duration> {
+/// Seconds of the option `timeout`.
+pub(super) fn within(args: &Args, default: u64) -> Result<Duration> {
     let seconds = args.read(TIMEOUT.long, |text| {
         let seconds = text
             .parse::<u64>()
@@ -146,18 +146,18 @@ fn within(args: &Args) -> Result<Duration> {
             .filter(|seconds| (10..=86_400).contains(seconds));
         seconds.ok_or_else(|| "it is a number of seconds, 10 to 86400".to_owned())
     })?;
-    Ok(Duration::from_secs(seconds.unwrap_or(900)))
+    Ok(Duration::from_secs(seconds.unwrap_or(default)))
 }
 
 /// The path of this program, which a service calls after a power cut.
-fn program() -> Result<String> {
+pub(super) fn program() -> Result<String> {
     let path = std::env::current_exe()
         .map_err(|error| Error::new("cannot find the path of this program").because(&error))?;
     Ok(path.display().to_string())
 }
 
 /// Prints the outcome of a change, and returns the exit code for it.
-fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
+pub(super) fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
     if args.has(JSON.long) {
         output.json(&json!(done));
     } else {
@@ -171,7 +171,7 @@ fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
 }
 
 fn status(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "status")?;
+    let keeper = keeper(args, "k3s status")?;
     let status = keeper.k3s_status()?;
     let is_wrong = status.managed != "none" && !status.is_ready;
     if args.has(JSON.long) {
@@ -183,7 +183,7 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
-    let text = keeper(args, "kubeconfig")?.k3s_kubeconfig()?;
+    let text = keeper(args, "k3s kubeconfig")?.k3s_kubeconfig()?;
     if args.has(JSON.long) {
         output.json(&json!({ "kubeconfig": text }));
     } else {
@@ -193,7 +193,7 @@ fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "uninstall")?;
+    let keeper = keeper(args, "k3s uninstall")?;
     let wanted = Uninstall {
         keeps_data: args.has("keep-data"),
         takes_found: args.has("found"),
@@ -218,7 +218,7 @@ fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
     let mut exit = Exit::Fine;
-    let all = keeper(args, "resume")?.k3s_resume()?;
+    let all = keeper(args, "k3s resume")?.k3s_resume()?;
     for done in &all {
         if tell(done, args, output) == Exit::Problem {
             exit = Exit::Problem;

@@ -29,6 +29,7 @@ mod link;
 mod logs;
 mod man;
 mod metrics;
+mod node;
 mod output;
 mod parser;
 mod rbac;
@@ -82,6 +83,7 @@ static PROGRAM: Command = Command {
         &dashboard::COMMAND,
         &doctor::COMMAND,
         &k3s::COMMAND,
+        &node::COMMAND,
         &access::COMMAND,
         &metrics::COMMAND,
         &changes::CHANGES,

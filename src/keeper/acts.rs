@@ -43,7 +43,7 @@ impl Place {
                 path: one,
                 copy: other,
             } => self.guard(one).and_then(|()| self.guard(other)),
-            Act::Run { .. } | Act::Ready { .. } => Ok(()),
+            Act::Run { .. } | Act::Ready { .. } | Act::Cordon { .. } | Act::Drain { .. } => Ok(()),
         }
     }
 
@@ -96,6 +96,12 @@ impl Place {
             } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
             Act::Move { from, to } => self.rename(from, to),
             Act::Datastore { path, copy } => self.keep_datastore(path, copy),
+            Act::Cordon { node } => self.cordon(node, "cordon"),
+            Act::Drain {
+                node,
+                within_s,
+                is_forced,
+            } => self.drain(node, Duration::from_secs(*within_s), *is_forced),
             Act::Gone { path, only_empty } => self.remove(path, *only_empty),
         }
     }
@@ -120,7 +126,11 @@ impl Place {
             Act::Move { from, to } => (self.is_renamed(from, to), format!("moving {from}")),
             Act::Datastore { copy, .. } => (self.is_there(copy), format!("keeping {copy}")),
             // What stays of a tree is another disk's, which was told.
-            Act::Made { .. } | Act::Ready { .. } | Act::Gone { .. } => return Ok(()),
+            Act::Made { .. }
+            | Act::Ready { .. }
+            | Act::Cordon { .. }
+            | Act::Drain { .. }
+            | Act::Gone { .. } => return Ok(()),
         };
         if holds {
             return Ok(());
@@ -171,6 +181,8 @@ impl Place {
             | Act::Ready { .. }
             | Act::Move { .. }
             | Act::Datastore { .. }
+            | Act::Cordon { .. }
+            | Act::Drain { .. }
             | Act::Gone { .. } => return Ok(()),
         };
         let found = self.found(path)?;
@@ -255,7 +267,8 @@ impl Place {
                 within_s,
                 is_back: true,
             } => self.wait_ready(node, version.as_deref(), Duration::from_secs(*within_s)),
-            Act::Ready { is_back: false, .. } | Act::Gone { .. } => Ok(()),
+            Act::Cordon { node } => self.cordon(node, "uncordon"),
+            Act::Ready { is_back: false, .. } | Act::Drain { .. } | Act::Gone { .. } => Ok(()),
         }
     }
 

@@ -205,6 +205,8 @@ impl LockedJournal {
                 | Act::Ready { .. }
                 | Act::Move { .. }
                 | Act::Datastore { .. }
+                | Act::Cordon { .. }
+                | Act::Drain { .. }
                 | Act::Gone { .. } => None,
             });
             for file in copies.chain([format!("{name}.json")]) {

@@ -221,6 +221,20 @@ pub enum Act {
         /// Path of the copy.
         copy: String,
     },
+    /// A node takes no new Pods.
+    Cordon {
+        /// Its name.
+        node: String,
+    },
+    /// The Pods of a node are evicted. There is no way back for a Pod.
+    Drain {
+        /// Its name.
+        node: String,
+        /// Seconds that it may take.
+        within_s: u64,
+        /// True if Pods go, too, that nobody starts again.
+        is_forced: bool,
+    },
     /// Something is removed, without what other disks hold below it. There is no way back.
     Gone {
         /// Path.

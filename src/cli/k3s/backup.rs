@@ -61,7 +61,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "backup")?;
+    let keeper = keeper(args, "k3s backup")?;
     let wanted = wanted(args)?;
     if args.has(DRY_RUN.long) {
         report::plan(&keeper.k3s_backup_plan(&wanted)?, args, output);

@@ -87,7 +87,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn install(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "install")?;
+    let keeper = keeper(args, "k3s install")?;
     let wanted = wanted(args)?;
     if args.has(DRY_RUN.long) {
         let plan = keeper.k3s_install_plan(&wanted)?;
@@ -121,7 +121,7 @@ fn wanted(args: &Args) -> Result<Install> {
             .transpose()?,
         ignored: args.all("ignore"),
         reuses_data: args.has("reuse-data"),
-        within: within(args)?,
+        within: within(args, 900)?,
         program: program()?,
         built: build_date(),
     })

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Prints a plan.
-pub(super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
+pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
     if args.has(JSON.long) {
         output.json(&json!({ "plan": plan }));
         return;

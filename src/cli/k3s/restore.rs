@@ -36,7 +36,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "restore")?;
+    let keeper = keeper(args, "k3s restore")?;
     let named = args.text("BACKUP").unwrap_or_default();
     let file = if named.contains('/') {
         PathBuf::from(named)
@@ -45,7 +45,7 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     let wanted = Restore {
         file: std::path::absolute(&file).unwrap_or(file),
-        within: within(args)?,
+        within: within(args, 900)?,
         program: program()?,
     };
     let plan = keeper.k3s_restore_plan(&wanted)?;

@@ -48,7 +48,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
-    let keeper = keeper(args, "upgrade")?;
+    let keeper = keeper(args, "k3s upgrade")?;
     let (binary, images) = release::sources(args)?;
     let wanted = Upgrade {
         binary,
@@ -56,7 +56,7 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
         version: release::version(args, "to")?,
         ignored: args.all("ignore"),
         limits: Limits::USUAL,
-        within: within(args)?,
+        within: within(args, 900)?,
         program: program()?,
         built: build_date(),
     };

@@ -3,6 +3,7 @@
 //! It reads and writes nothing; the keeper does.
 
 pub mod backup;
+pub mod drain;
 pub mod plan;
 pub mod ready;
 pub mod texts;

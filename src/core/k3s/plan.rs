@@ -1,5 +1,7 @@
 //! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how it is undone.
 
+use std::time::Duration;
+
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, SERVICE, UNINSTALL, UNIT, Version,
     texts::{self, DropIn, Init},
@@ -78,6 +80,18 @@ pub enum Step {
         path: String,
         /// Path of the copy.
         copy: String,
+    },
+    /// A node takes no new Pods, and takes them again by the undo.
+    Cordon {
+        /// Its name.
+        node: String,
+    },
+    /// The Pods of a node are evicted.
+    Drain {
+        /// Its name.
+        node: String,
+        /// What is evicted, and how.
+        drain: Drain,
     },
     /// A file or a tree goes, without what other disks hold below it.
     Gone {
@@ -427,6 +441,50 @@ pub struct Restore {
     pub texts: Vec<(String, String)>,
 }
 
+/// Eviction of the Pods of a node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Drain {
+    /// Time that it may take.
+    pub within: Duration,
+    /// True if Pods go, too, that nobody starts again.
+    pub is_forced: bool,
+    /// Pods of now that go.
+    pub pods: Vec<String>,
+}
+
+/// Parts of a change of this node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Service manager.
+    pub init: Init,
+    /// Path of this program.
+    pub program: String,
+    /// Data directory.
+    pub data_dir: String,
+    /// Name of the node.
+    pub node: String,
+    /// True if it takes no new Pods now, which an undo then leaves so.
+    pub is_cordoned: bool,
+    /// Its Pods go; `None`: they stay.
+    pub drain: Option<Drain>,
+}
+
+/// The steps of a cordon or a drain.
+pub fn node(wanted: &Node) -> Vec<Step> {
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    if !wanted.is_cordoned {
+        steps.push(Step::Cordon {
+            node: wanted.node.clone(),
+        });
+    }
+    steps.extend(wanted.drain.iter().map(|drain| Step::Drain {
+        node: wanted.node.clone(),
+        drain: drain.clone(),
+    }));
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
 /// Kind of an upgrade.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
@@ -543,6 +601,8 @@ pub fn bytes(steps: &[Step]) -> u64 {
         | Step::Ready { .. }
         | Step::Move { .. }
         | Step::Datastore { .. }
+        | Step::Cordon { .. }
+        | Step::Drain { .. }
         | Step::Gone { .. } => 0,
     });
     bytes.fold(0, u64::saturating_add)
@@ -654,6 +714,8 @@ mod tests {
             | Step::Ready { .. }
             | Step::Move { .. }
             | Step::Datastore { .. }
+            | Step::Cordon { .. }
+            | Step::Drain { .. }
             | Step::Gone { .. } => None,
         });
         made.collect()

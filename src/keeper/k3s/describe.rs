@@ -54,6 +54,17 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
                 format!("copy {path} to {copy}"),
                 "put back: what changed since is lost".to_owned(),
             ),
+            Step::Cordon { node } => (
+                format!("let the node {node} take no new Pods"),
+                "it takes Pods again".to_owned(),
+            ),
+            Step::Drain { drain, .. } if drain.pods.is_empty() => (
+                "evict nothing: no Pod needs to go".to_owned(),
+                String::new(),
+            ),
+            Step::Drain { drain, .. } => {
+                (format!("evict {}", drain.pods.join(", ")), String::new())
+            }
             Step::Gone { path, extent } => (removed(path, *extent), String::new()),
         };
         PlannedStep { does, undo }
@@ -98,6 +109,7 @@ pub(in super::super) fn act(act: &Act) -> Option<String> {
             only_empty: false,
         } => format!("removing {path}"),
         Act::File { path, .. } => format!("writing {path}"),
+        Act::Drain { node, .. } => format!("evicting the Pods of {node}"),
         Act::Run { .. }
         | Act::Ready { .. }
         | Act::Gone { .. }
@@ -106,6 +118,7 @@ pub(in super::super) fn act(act: &Act) -> Option<String> {
         | Act::Link { .. }
         | Act::Move { .. }
         | Act::Datastore { .. }
+        | Act::Cordon { .. }
         | Act::Made { .. } => return None,
     })
 }

@@ -6,6 +6,7 @@ mod backup;
 mod datastore;
 mod describe;
 mod look;
+mod node;
 mod ready;
 mod restore;
 mod upgrade;
@@ -14,7 +15,12 @@ use std::{path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
 pub(super) use self::restore::guards;
-pub use self::{backup::Backup, restore::Restore, upgrade::Upgrade};
+pub use self::{
+    backup::Backup,
+    node::{Node, Wish},
+    restore::Restore,
+    upgrade::Upgrade,
+};
 use super::{Keeper, end, journal::LockedJournal, now, place::Place};
 use crate::{
     core::{
@@ -564,6 +570,12 @@ impl Place {
             },
             Step::Move { from, to } => Act::Move { from, to },
             Step::Datastore { path, copy } => Act::Datastore { path, copy },
+            Step::Cordon { node } => Act::Cordon { node },
+            Step::Drain { node, drain } => Act::Drain {
+                node,
+                within_s: drain.within.as_secs(),
+                is_forced: drain.is_forced,
+            },
             Step::Gone { path, extent } => Act::Gone {
                 path,
                 only_empty: extent == plan::Extent::Empty,
@@ -592,5 +604,7 @@ pub(super) fn told_act(act: &Act) -> Option<String> {
 
 /// Returns whether a change is one of k3s, which a sandbox cannot carry out.
 pub(super) fn is_k3s(record: &Record) -> bool {
-    record.check.starts_with("k3s.")
+    ["k3s.", "node."]
+        .iter()
+        .any(|begin| record.check.starts_with(begin))
 }

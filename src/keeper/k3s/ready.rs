@@ -85,7 +85,7 @@ impl Place {
     }
 
     /// Returns whether the API of this machine calls itself ready.
-    fn is_api_ready(&self) -> bool {
+    pub(super) fn is_api_ready(&self) -> bool {
         let asked = self.kubectl(&["get", "--raw=/readyz"]);
         asked.is_ok_and(|ended| ended.is_fine())
     }

@@ -315,6 +315,8 @@ pub(in super::super) fn guards(record: &Record) -> impl Iterator<Item = &Act> {
         | Act::Ready { .. }
         | Act::Move { .. }
         | Act::Datastore { .. }
+        | Act::Cordon { .. }
+        | Act::Drain { .. }
         | Act::Gone { .. } => false,
     };
     record.acts.iter().filter(is_guard)

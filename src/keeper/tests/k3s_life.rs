@@ -298,7 +298,7 @@ pub(super) fn cut_everywhere(
     judge: impl Fn(&Tree, &str),
 ) {
     let last = borders(&prepared(), &work);
-    assert!(last > 40, "{last}");
+    assert!(last > 15, "{last}");
     for border in (0..last).step_by(stride) {
         let tree = prepared();
         cut::at(Some(border));

@@ -1,0 +1,108 @@
+//! Draining of a node: the Pods that go, those that stay, and those that hold it up.
+
+/// The question that [`pods`] understands the answer of, for `kubectl get pods -o jsonpath=`.
+pub const QUESTION: &str = "{range .items[*]}{.metadata.namespace}|{.metadata.name}|\
+    {.metadata.ownerReferences[?(@.controller==true)].kind}|\
+    {.metadata.annotations.kubernetes\\.io/config\\.mirror}|{.status.phase}|\
+    {.spec.volumes[?(@.emptyDir)].name}{\"\\n\"}{end}";
+
+/// Fate of a Pod when its node is drained.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It belongs to the node: a DaemonSet, or a static Pod.
+    Stays,
+    /// It is evicted, and its controller starts another one elsewhere.
+    Moves,
+    /// It has no controller, so nobody starts it again.
+    Ends,
+}
+
+/// A Pod of a node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Pod {
+    /// `namespace/name`.
+    pub name: String,
+    /// Its fate.
+    pub fate: Fate,
+    /// Names of its emptyDir volumes, whose data goes with it.
+    pub empty_dirs: Vec<String>,
+}
+
+/// Reads the answer to [`QUESTION`]. Pods that have ended are left out.
+pub fn pods(text: &str) -> Vec<Pod> {
+    let found = text.lines().filter_map(|line| {
+        let mut fields = line.split('|');
+        let mut next = || fields.next();
+        let (namespace, name, owner, mirror, phase) = (next()?, next()?, next()?, next()?, next()?);
+        let empty_dirs = next()?.split_ascii_whitespace().map(str::to_owned);
+        let fate = match (owner, mirror) {
+            ("DaemonSet" | "Node", _) => Fate::Stays,
+            (_, mirror) if !mirror.is_empty() => Fate::Stays,
+            ("", _) => Fate::Ends,
+            (_, _) => Fate::Moves,
+        };
+        let is_over = matches!(phase, "Succeeded" | "Failed");
+        (!is_over).then(|| Pod {
+            name: format!("{namespace}/{name}"),
+            fate,
+            empty_dirs: empty_dirs.collect(),
+        })
+    });
+    found.collect()
+}
+
+/// Pods that a PodDisruptionBudget held, in what `kubectl drain` said.
+pub fn held(said: &str) -> Vec<String> {
+    let lines = said
+        .lines()
+        .filter(|line| line.contains("disruption budget"));
+    let mut names: Vec<_> = lines
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("pods/\"")?;
+            let (name, rest) = rest.split_once('"')?;
+            let (_, rest) = rest.split_once("-n \"")?;
+            let (namespace, _) = rest.split_once('"')?;
+            Some(format!("{namespace}/{name}"))
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_stays_moves_or_ends() {
+        let answer = "kube-system|svclb-x|DaemonSet||Running|\n\
+                      shop|web-1|ReplicaSet||Running|cache tmp\n\
+                      shop|job-1|Job||Succeeded|\n\
+                      default|shell|||Running|\n\
+                      kube-system|static-box|Node|abc|Running|\n\nbroken\n";
+        let found = pods(answer);
+        let fates: Vec<_> = found.iter().map(|pod| (&*pod.name, pod.fate)).collect();
+        assert_eq!(
+            fates,
+            [
+                ("kube-system/svclb-x", Fate::Stays),
+                ("shop/web-1", Fate::Moves),
+                ("default/shell", Fate::Ends),
+                ("kube-system/static-box", Fate::Stays),
+            ]
+        );
+        assert_eq!(found[1].empty_dirs, ["cache", "tmp"]);
+    }
+
+    #[test]
+    fn a_pod_that_a_budget_holds_is_named_once() {
+        let line = "error when evicting pods/\"web-1\" -n \"shop\" (will retry after 5s): \
+                    Cannot evict pod as it would violate the pod's disruption budget.";
+        assert_eq!(
+            held(&format!("evicting pod shop/web-1\n{line}\n{line}\n")),
+            ["shop/web-1"]
+        );
+        assert!(held("node/box drained").is_empty());
+    }
+}

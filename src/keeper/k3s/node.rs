@@ -1,0 +1,277 @@
+//! Taking this node out of service and back: cordoned, drained, each as a change of the journal.
+
+use std::time::Duration;
+
+use super::{
+    super::{Keeper, now, place::Place},
+    describe, refuse,
+};
+use crate::{
+    core::{
+        k3s::{
+            BINARY,
+            drain::{self, Fate},
+            plan::{self, Step},
+        },
+        time::in_words,
+    },
+    error::{Error, Result},
+    host::{
+        clock,
+        exec::{self, Limits},
+    },
+    wire::keeper::{Done, Finding, K3sPlan, Record},
+};
+
+/// A wanted change of this node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Change.
+    pub wish: Wish,
+    /// Findings that hold nothing up.
+    pub ignored: Vec<String>,
+    /// Path of this program.
+    pub program: String,
+}
+
+/// Change of a node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wish {
+    /// It takes no new Pods.
+    Cordon,
+    /// Its Pods go, too, within this time.
+    Drain(Duration),
+}
+
+/// Finding that Pods have no controller; to ignore it ends them for good.
+const BARE: &str = "drain.bare";
+/// Time for the API to answer: after a reboot it comes up beside the change that goes on.
+const API_WITHIN: Duration = Duration::from_secs(300);
+const PAUSE_MS: u16 = 2000;
+
+struct Prepared {
+    node: String,
+    steps: Vec<Step>,
+    refused: Vec<Finding>,
+    warned: Vec<Finding>,
+}
+
+impl Keeper {
+    /// The plan of a change of this node.
+    pub fn k3s_node_plan(&self, wanted: &Node) -> Result<K3sPlan> {
+        let prepared = self.prepare_node(wanted)?;
+        Ok(K3sPlan {
+            does: sentence(wanted, &prepared.node),
+            refused: prepared.refused,
+            warned: prepared.warned,
+            steps: describe::steps(&prepared.steps),
+            bytes: 0,
+            undo: "sudo pipeops-agent undo ID: the node takes Pods again".to_owned(),
+        })
+    }
+
+    /// Cordons or drains this node. A drain that does not come to its end is undone: the node takes Pods again.
+    pub fn k3s_node(&self, wanted: &Node, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self.prepare_node(wanted)?;
+        if let Some(error) = refuse("the node cannot be drained", &prepared.refused) {
+            return Err(error);
+        }
+        let check = match wanted.wish {
+            Wish::Cordon => "node.cordon",
+            Wish::Drain(_) => "node.drain",
+        };
+        let does = sentence(wanted, &prepared.node);
+        let record = Record::new(check, who, now(), does);
+        self.begin_steps(&journal, record, prepared.steps, Duration::ZERO)
+    }
+
+    fn prepare_node(&self, wanted: &Node) -> Result<Prepared> {
+        let managed = self.managed()?;
+        let data_dir = self.data_dir(managed.as_ref());
+        let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;
+        let found = self.place.node(&node).map_err(|why| {
+            Error::new(format!("cannot look at the node {node}"))
+                .why(why)
+                .fix("sudo pipeops-agent k3s status")
+        })?;
+        let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
+        if let Wish::Drain(_) = wanted.wish {
+            pods = self.place.pods(&node)?;
+            (refused, warned) = findings(&pods, self.place.has_other_nodes(&node));
+        }
+        let is_forced = wanted.ignored.iter().any(|id| id == BARE);
+        refused.retain(|finding: &Finding| !wanted.ignored.contains(&finding.id));
+        let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
+        let steps = plan::node(&plan::Node {
+            init: self.place.init()?,
+            program: wanted.program.clone(),
+            data_dir,
+            is_cordoned: found.is_cordoned,
+            drain: match wanted.wish {
+                Wish::Cordon => None,
+                Wish::Drain(within) => Some(plan::Drain {
+                    within,
+                    is_forced,
+                    pods: going.map(|pod| pod.name.clone()).collect(),
+                }),
+            },
+            node: node.clone(),
+        });
+        Ok(Prepared {
+            node,
+            steps,
+            refused,
+            warned,
+        })
+    }
+}
+
+/// Findings that hold a drain up, and those that do not.
+fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Finding>, Vec<Finding>) {
+    let finding = |id: &str, what: String, fix: &str| Finding {
+        id: id.to_owned(),
+        what,
+        fix: fix.to_owned(),
+    };
+    let named = |wanted: Fate| {
+        let found = pods.iter().filter(move |pod| pod.fate == wanted);
+        found.map(|pod| pod.name.clone()).collect::<Vec<_>>()
+    };
+    let bare = named(Fate::Ends);
+    let refused = (!bare.is_empty()).then(|| {
+        finding(
+            BARE,
+            format!("nobody would start these Pods again: {}", bare.join(", ")),
+            "delete them, or give them a Deployment",
+        )
+    });
+    let mut warned = Vec::new();
+    let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
+    for pod in going.filter(|pod| !pod.empty_dirs.is_empty()) {
+        let what = format!(
+            "{} loses the data of its emptyDir volumes: {}",
+            pod.name,
+            pod.empty_dirs.join(", ")
+        );
+        warned.push(finding("drain.empty-dir", what, "copy what matters first"));
+    }
+    if !has_other_nodes {
+        warned.push(finding(
+            "drain.alone",
+            "no other node can take the Pods: they wait until this one takes Pods again".to_owned(),
+            "",
+        ));
+    }
+    (refused.into_iter().collect(), warned)
+}
+
+fn sentence(wanted: &Node, node: &str) -> String {
+    match wanted.wish {
+        Wish::Cordon => format!("cordon the node {node}: it takes no new Pods"),
+        Wish::Drain(within) => format!(
+            "drain the node {node} within {}: its Pods go, and it takes no new ones",
+            in_words(within)
+        ),
+    }
+}
+
+impl Place {
+    /// Pods of a node that have not ended.
+    fn pods(&self, node: &str) -> Result<Vec<drain::Pod>> {
+        let selector = format!("--field-selector=spec.nodeName={node}");
+        let question = format!("jsonpath={}", drain::QUESTION);
+        let ended = self.kubectl(&["get", "pods", "-A", &selector, "-o", &question])?;
+        if ended.is_fine() {
+            return Ok(drain::pods(&ended.output));
+        }
+        let why: String = ended.complaints.trim().chars().take(200).collect();
+        Err(Error::new(format!("cannot list the Pods of {node}"))
+            .why(why)
+            .fix("sudo pipeops-agent k3s status"))
+    }
+
+    fn has_other_nodes(&self, node: &str) -> bool {
+        let asked = self.kubectl(&["get", "nodes", "-o", "name"]);
+        let ended = asked.ok().filter(exec::Ended::is_fine);
+        let other = |line: &str| line.strip_prefix("node/").is_some_and(|name| name != node);
+        ended.is_some_and(|ended| ended.output.lines().any(other))
+    }
+
+    /// Waits until the API of this machine answers.
+    fn wait_api(&self) -> Result<()> {
+        let started = clock::now().mono;
+        while !self.is_api_ready() {
+            if clock::now().mono.since(started) >= API_WITHIN {
+                return Err(Error::new("the API of this machine does not answer")
+                    .fix("sudo pipeops-agent k3s status; then: sudo pipeops-agent k3s resume"));
+            }
+            // Nothing is listened to: this is a pause.
+            let _paused = nix::poll::poll(&mut [], nix::poll::PollTimeout::from(PAUSE_MS)).is_ok();
+        }
+        Ok(())
+    }
+
+    /// Lets a node take Pods, or not.
+    pub(in super::super) fn cordon(&self, node: &str, word: &str) -> Result<()> {
+        self.wait_api()?;
+        self.run(&[
+            BINARY,
+            "kubectl",
+            "--cache-dir=/run/k3s/kubectl",
+            word,
+            node,
+        ])
+        .map(drop)
+    }
+
+    /// Evicts the Pods of a node, as far as their budgets allow it.
+    pub(in super::super) fn drain(
+        &self,
+        node: &str,
+        within: Duration,
+        is_forced: bool,
+    ) -> Result<()> {
+        self.wait_api()?;
+        let timeout = format!("--timeout={}s", within.as_secs());
+        let mut argv = vec![
+            BINARY,
+            "kubectl",
+            "--cache-dir=/run/k3s/kubectl",
+            "drain",
+            node,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            &timeout,
+        ];
+        if is_forced {
+            argv.push("--force");
+        }
+        let limits = Limits {
+            within: within.saturating_add(Duration::from_secs(60)),
+            ..Limits::SHORT
+        };
+        let ended = exec::run(self.root(), &argv, limits)?;
+        if ended.is_fine() {
+            return Ok(());
+        }
+        let cannot = Error::new(format!("the node {node} was not drained"));
+        let held = drain::held(&ended.complaints);
+        if held.is_empty() {
+            let last = ended
+                .complaints
+                .lines()
+                .rfind(|line| !line.trim().is_empty());
+            let why: String = last.unwrap_or_default().trim().chars().take(200).collect();
+            return Err(cannot.why(why));
+        }
+        Err(cannot
+            .why(format!(
+                "a PodDisruptionBudget held {} for {}",
+                held.join(", "),
+                in_words(within)
+            ))
+            .fix("give the app more replicas, or change its budget: sudo k3s kubectl get poddisruptionbudgets -A"))
+    }
+}
