@@ -148,6 +148,11 @@ verify_list() {
     have minisign || install_minisign
     minisign -Vqm "$work/SHA256SUMS" -x "$work/SHA256SUMS.minisig" -P "$PUBLIC_KEY" >/dev/null 2>&1 ||
         die 'the signature of the release is not good, so nothing of it was used' 'download again; if that does not help, tell security@pipeops.io'
+    # Somebody may serve the list of last year, with its good signature, to withhold newer ones. Who names a version or a folder wants that one.
+    ends=$(awk '$1 == "#" && $2 == "expires" { print $3 }' "$work/SHA256SUMS")
+    now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+    [ -n "$version$folder" ] || [ "$(printf '%s\n%s\n' "$now" "${ends:-0}" | sort | tail -n 1)" = "${ends:-0}" ] ||
+        die "the list of the release expired ${ends:+at $ends }and this machine's clock shows $now" 'set the clock if it is wrong (date -u); else try later, or name the version: --version'
 }
 
 # Its package comes by the distribution, with the distribution's own signature.
