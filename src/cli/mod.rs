@@ -41,6 +41,7 @@ mod status;
 mod table;
 mod token;
 mod up;
+mod update;
 mod view;
 mod why;
 
@@ -88,6 +89,7 @@ static PROGRAM: Command = Command {
         &metrics::COMMAND,
         &changes::CHANGES,
         &changes::UNDO,
+        &update::COMMAND,
         &config::COMMAND,
         &token::COMMAND,
         &replace::COMMAND,

@@ -13,7 +13,7 @@ use super::{
     layers::{Entry, Merged, Origin},
     settings::{
         Access, Agent, CertificateFiles, ControlPlane, Dashboard, Keeper, Log, LogFormat, Pipeops,
-        Roots, Settings, Surroundings, Telemetry, Tls,
+        Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -112,6 +112,15 @@ impl Merged {
             socket: self.path(&keys::KEEPER_SOCKET).unwrap_or_default(),
             state_dir: self.path(&keys::KEEPER_STATE_DIR).unwrap_or_default(),
             user: self.text(&keys::KEEPER_USER).unwrap_or_default(),
+        }
+    }
+
+    /// Source of updates.
+    pub(super) fn update(&self) -> Update {
+        Update {
+            url: self.text(&keys::UPDATE_URL).unwrap_or_default(),
+            channel: self.text(&keys::UPDATE_CHANNEL).unwrap_or_default(),
+            key: self.text(&keys::UPDATE_KEY),
         }
     }
 

@@ -109,6 +109,10 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "tunnels",
         "TCP and UDP tunnels. No settings in this version.",
     ),
+    (
+        "update",
+        "Updates of this program, where no package manager does them.",
+    ),
     ("tls", "Trusted CA certificates and the client certificate."),
     ("log", "Log lines."),
 ];
@@ -377,6 +381,20 @@ keys! {
         path: "keeper.user",
         default: Some("pipeops-agent"),
         doc: "User that the agent runs as: the root helper serves this user and root, and the user's group owns the socket.",
+    }
+    UPDATE_URL = {
+        path: "update.url",
+        default: Some("https://releases.pipeops.io/agent"),
+        doc: "Address of the releases, a folder for each: latest, 0.2.0.",
+    }
+    UPDATE_CHANNEL = {
+        path: "update.channel",
+        default: Some("latest"),
+        doc: "Release to follow: latest, or a version to stay at.",
+    }
+    UPDATE_KEY = {
+        path: "update.key",
+        doc: "Public key of minisign that signs releases, for a mirror with releases of its own. Default: the key of this program.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -30,6 +30,7 @@ pub use self::{
     settings::{
         Access, Agent, CertificateFiles, ControlPlane, Credentials, Dashboard, Keeper, Log,
         LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
+        Update,
     },
     token::TokenSource,
 };
@@ -210,6 +211,11 @@ impl Loaded {
     /// Configuration of the keeper, also if other settings have problems.
     pub fn keeper(&self) -> Keeper {
         self.merged.keeper()
+    }
+
+    /// Source of updates, also if other settings have problems.
+    pub fn update(&self) -> Update {
+        self.merged.update()
     }
 
     /// Every file that was looked for.

@@ -264,6 +264,17 @@ pub struct Keeper {
     pub user: String,
 }
 
+/// `[update]`: updates of this program.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Update {
+    /// Address of the releases.
+    pub url: String,
+    /// Folder there: `latest`, or a version.
+    pub channel: String,
+    /// Key that signs them, in place of the built-in one.
+    pub key: Option<String>,
+}
+
 /// `[tls]`: certificates on the way to the control plane.
 #[derive(Clone, Debug)]
 pub struct Tls {

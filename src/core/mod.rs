@@ -37,6 +37,7 @@ pub mod secret;
 pub mod series;
 pub mod stall;
 pub mod time;
+pub mod update;
 pub mod verdict;
 pub mod words;
 pub mod yaml;

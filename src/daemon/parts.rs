@@ -231,6 +231,11 @@ impl Network {
         }
     }
 
+    /// The way to servers that a setting names, encrypted or not. Reads certificates: blocking.
+    pub(super) fn named_way(&self, settings: &Settings) -> Result<Way> {
+        Ok(self.way(Some(self.tls(settings, None)?)))
+    }
+
     /// The way to servers that a setting names.
     fn way(&self, tls: Option<Tls>) -> Way {
         Way {

@@ -12,6 +12,7 @@ use crate::{
     files::Jobs,
     host::clock,
     kube::Client,
+    outside::transport::Way,
     tasks::state::SharedState,
     wire::handshake::Target,
 };
@@ -30,6 +31,11 @@ pub enum Verdict {
     Refused(Error),
     /// Nobody could be asked: no network, or a control plane that has trouble of its own.
     NotAsked(Error),
+}
+
+/// The way to servers that a setting names.
+pub fn way(settings: &Settings) -> Result<Way> {
+    Network::new(settings, Wall::default()).named_way(settings)
 }
 
 /// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.

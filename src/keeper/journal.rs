@@ -258,7 +258,7 @@ pub(super) mod cut {
         }
     }
 
-    pub(super) fn after() -> Result<()> {
+    pub(in super::super) fn after() -> Result<()> {
         pass()
     }
 

@@ -11,6 +11,7 @@ pub mod k3s;
 mod place;
 mod repairs;
 mod server;
+pub mod update;
 
 use std::path::{Path, PathBuf};
 

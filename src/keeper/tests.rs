@@ -8,6 +8,7 @@ mod k3s_backup;
 mod k3s_life;
 mod k3s_node;
 mod k3s_upgrade;
+mod update_life;
 
 /// A machine of a test.
 struct Tree(tempfile::TempDir);

@@ -4,6 +4,7 @@
 //!
 //! It decides neither when a call is made nor what it contains.
 
+pub mod download;
 pub mod notify;
 pub mod post;
 pub mod remote_write;

@@ -394,3 +394,76 @@ pub struct K3sStatus {
     /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.
     pub unfinished: Option<String>,
 }
+
+/// An update that is carried out, on disk before and after each step.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Update {
+    /// New version.
+    pub version: String,
+    /// SHA-256 of its program.
+    pub sha256: String,
+    /// Version before it.
+    pub previous: String,
+    /// SHA-256 of the program of that one.
+    pub previous_sha256: String,
+    /// True if that one was linked.
+    pub was_linked: bool,
+    /// Seconds for the new version to prove itself.
+    pub within_s: u64,
+    /// The step that comes next.
+    pub step: UpdateStep,
+    /// Starts of the service that carries it out.
+    pub starts: u32,
+    /// Reason why the previous version comes back.
+    pub why: Option<String>,
+    /// True if that is the fault of the new version.
+    pub is_banned: bool,
+}
+
+/// Step of an update.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UpdateStep {
+    /// The new program is put in place.
+    Staged,
+    /// The agent is started again with it.
+    Switched,
+    /// It must prove itself.
+    Trying,
+    /// It did.
+    Kept,
+    /// The previous program is put back.
+    Returning,
+    /// The agent is started again with that.
+    Returned,
+}
+
+/// Everything about updates that outlives them.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct UpdateNote {
+    /// Highest sequence number of a list.
+    pub sequence: u64,
+    /// Changes of the signing key.
+    pub keys: u32,
+    /// Versions that failed on this machine.
+    pub banned: Vec<String>,
+    /// Time of the next automatic try, in milliseconds since 1970.
+    pub not_before_ms: i64,
+    /// The last update.
+    pub last: Option<LastUpdate>,
+}
+
+/// The last update of a machine.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct LastUpdate {
+    /// The version that was tried.
+    pub version: String,
+    /// True if it was kept.
+    pub is_kept: bool,
+    /// Reason why not.
+    pub why: Option<String>,
+    /// Time of its end: RFC 3339 in UTC.
+    pub at: String,
+}

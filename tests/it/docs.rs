@@ -17,6 +17,7 @@ const PAGES: &[&str] = &[
     "docs/notify.md",
     "docs/operate.md",
     "docs/remote-write.md",
+    "docs/update.md",
 ];
 
 /// Commands that change nothing and end by themselves, by their first words.

@@ -67,6 +67,7 @@ const PROGRAMS: &[&str] = &[
     "tests/packages/install",
     "tests/packages/openrc",
     "tests/packages/repo",
+    "tests/packages/update",
     "tests/k3s/run",
     "tests/packages/run",
     "tests/setup",

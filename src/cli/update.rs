@@ -1,0 +1,429 @@
+//! `update`: looks for a release, verifies it, and has the previous version try it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::unistd::geteuid;
+use serde_json::json;
+use smol::Timer;
+
+use super::{
+    VERSION,
+    args::Args,
+    changes::Hands,
+    keeper::ROOT,
+    load,
+    output::{Output, Tone, printable, size},
+    socket,
+    table::{CONFIG, Command, JSON, Opt, SET, Takes},
+    view::View,
+};
+use crate::{
+    config::Loaded,
+    core::{
+        time::{Mono, Wall},
+        update::{
+            Version,
+            list::{BYTES_MAX, Choice, KeyOrigin, List, Machine, Occasion, Program, Trust},
+            signature::PublicKey,
+            trial::{Seen, WITHIN},
+        },
+    },
+    daemon::trial,
+    error::{Error, Exit, Result},
+    files,
+    host::{
+        clock,
+        exec::{self, Limits},
+    },
+    keeper::{
+        Keeper,
+        update::{NewProgram, PROGRAM, Watched},
+    },
+    outside::{
+        download::{self, Wanted},
+        transport::Way,
+    },
+    wire::{api, keeper::UpdateNote},
+};
+
+/// Key of the releases, put in when they are built. Without it only a key of the settings is believed.
+const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_UPDATE_KEY");
+const LIST: &str = "SHA256SUMS";
+/// Longer than the service needs for anything but the trial itself.
+const MARGIN: Duration = Duration::from_secs(120);
+const TRIAL_S_MIN: u64 = 10;
+
+/// `update`.
+pub(super) static COMMAND: Command = Command {
+    name: "update",
+    about: "Update this program, and go back if the new version fails",
+    options: &[
+        Opt::flag("check", "Show what an update would do, and change nothing"),
+        Opt::value(
+            "to",
+            Takes::Text,
+            "VERSION",
+            "This version, not the newest of update.channel",
+        ),
+        Opt::value(
+            "from",
+            Takes::Folder,
+            "FOLDER",
+            "Folder with the release, not the network: SHA256SUMS, SHA256SUMS.minisig and the program",
+        ),
+        Opt::flag(
+            "automatic",
+            "For a timer: respect the rollout, the end of the list and earlier failures",
+        ),
+        Opt::value(
+            "within",
+            Takes::Text,
+            "SECONDS",
+            "Time for the new version to prove itself",
+        )
+        .default("300"),
+        Opt::flag(
+            "finish",
+            "Carry out the update that waits (used by its service)",
+        ),
+        CONFIG,
+        SET,
+        ROOT,
+        JSON,
+    ],
+    notes: "The release must be signed by the key of this program, or by update.key.\n\
+            The new version must answer, open its databases and link again within five minutes, else the previous one is put back, also after a power cut.\n\
+            Where a package manager installed this program, its command is printed and nothing is changed.",
+    examples: &[
+        "pipeops-agent update --check",
+        "sudo pipeops-agent update",
+        "sudo pipeops-agent update --from /media/usb/pipeops",
+    ],
+    exit: "0 updated or nothing to do, 1 there is a newer version (--check) or it was taken back, 2 the command could not run.",
+    run: Some(update),
+    ..Command::BARE
+};
+
+/// A release whose list was verified.
+struct Release {
+    list: List,
+    place: Place,
+}
+
+/// Place of the files of a release.
+enum Place {
+    /// A folder that came by hand.
+    Folder(PathBuf),
+    /// An address, and the way there.
+    Net(String, Way),
+}
+
+fn update(args: &Args, output: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
+    let is_root = geteuid().is_root();
+    if args.has("finish") {
+        let keeper = keeper(&loaded, args)?;
+        keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
+        return Ok(Exit::Fine);
+    }
+    let note = if is_root {
+        keeper(&loaded, args)?.update_note()?
+    } else {
+        UpdateNote::default()
+    };
+    let release = release(args, loaded, &note)?;
+    let banned: Vec<Version> = note
+        .banned
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    let seed = files::read(Path::new("/etc/machine-id"), 256).unwrap_or_default();
+    let machine = Machine {
+        current: VERSION
+            .parse()
+            .map_err(|()| Error::new("this program has no version"))?,
+        banned: &banned,
+        not_before: Wall::from_millis(note.not_before_ms),
+        seed: &String::from_utf8_lossy(&seed),
+        now: clock::now().wall,
+    };
+    let occasion = if args.has("automatic") {
+        Occasion::Automatic
+    } else {
+        Occasion::ByHand
+    };
+    let choice = release.list.choose(&machine, occasion);
+    if args.has("check") || choice != Choice::Install {
+        return Ok(tell(&release.list, &choice, &note, (args, output)));
+    }
+    install(&release, args, output)
+}
+
+/// Prints what is known, and returns the exit code for it.
+fn tell(
+    list: &List,
+    choice: &Choice,
+    note: &UpdateNote,
+    (args, output): (&Args, &mut Output),
+) -> Exit {
+    let withdrawn = VERSION.parse().is_ok_and(|version| list.withdraws(version));
+    let sentence = match choice {
+        Choice::Install => format!("{} is available; {VERSION} is installed", list.version),
+        Choice::Current => format!("{VERSION} is installed and the newest"),
+        Choice::Held(why) => why.clone(),
+    };
+    if args.has("json") {
+        output.json(&json!({
+            "installed": VERSION,
+            "available": list.version.to_string(),
+            "is_newer": *choice == Choice::Install,
+            "is_withdrawn": withdrawn,
+            "expires": list.expires.rfc3339(),
+            "sentence": sentence,
+            "last": note.last,
+        }));
+    } else {
+        output.line(&sentence);
+        if withdrawn {
+            output.line(&format!("{VERSION} was withdrawn: replace it soon"));
+        }
+        if let Some(last) = note.last.as_ref().filter(|last| !last.is_kept) {
+            let why = last.why.as_deref().unwrap_or_default();
+            output.line(&printable(&format!(
+                "{} was tried and taken back at {}: {why}",
+                last.version, last.at
+            )));
+        }
+        if *choice == Choice::Install {
+            output.line("install it: sudo pipeops-agent update");
+        }
+    }
+    let is_open = *choice == Choice::Install || withdrawn;
+    if is_open { Exit::Problem } else { Exit::Fine }
+}
+
+fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
+    let version = release.list.version;
+    if !geteuid().is_root() {
+        return Err(Error::new("an update needs root").fix("sudo pipeops-agent update"));
+    }
+    if let Some((manager, command)) = owner(&args.path(ROOT.long).unwrap_or_else(|| "/".into())) {
+        return Err(Error::new(format!("{PROGRAM} belongs to {manager}"))
+            .why("an update beside it would be lost with its next one")
+            .fix(command));
+    }
+    let keeper = keeper(&loaded, args)?;
+    let program = release.list.program(&system()?)?;
+    let seconds = args.text("within").unwrap_or_default();
+    let seconds = seconds.parse().ok();
+    let seconds = seconds.filter(|seconds| (TRIAL_S_MIN..=WITHIN.as_secs()).contains(seconds));
+    let within = seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))?;
+    let file = program_file(release, &program, &loaded)?;
+    let agent = Agent(socket::candidates_of(&loaded));
+    let new = NewProgram {
+        file,
+        sha256: program.sha256,
+        version: version.to_string(),
+        previous: VERSION.to_owned(),
+        sequence: release.list.sequence,
+        keys: release.list.keys,
+        was_linked: agent.seen().is_linked,
+        within,
+    };
+    keeper.stage_update(&new)?;
+    output.note(&format!(
+        "trying {version}; if it fails, {VERSION} comes back by itself"
+    ));
+    follow(&keeper, within, &agent)?;
+    let note = keeper.update_note()?;
+    let last = note.last.filter(|last| last.version == new.version);
+    let last =
+        last.ok_or_else(|| Error::new(format!("there is no result of the update to {version}")))?;
+    if args.has("json") {
+        output.json(&json!(last));
+    } else if last.is_kept {
+        output.line(&output.toned(Tone::Good, &format!("updated to {version}")));
+    } else {
+        let why = last.why.unwrap_or_default();
+        output.line(&printable(&format!(
+            "{version} was taken back to {VERSION}: {why}"
+        )));
+    }
+    Ok(if last.is_kept {
+        Exit::Fine
+    } else {
+        Exit::Problem
+    })
+}
+
+/// The program of a release: where it came by hand, or downloaded to a folder of root's.
+fn program_file(release: &Release, program: &Program, loaded: &Loaded) -> Result<PathBuf> {
+    match &release.place {
+        Place::Folder(folder) => Ok(folder.join(&program.name)),
+        Place::Net(base, way) => {
+            let folder = loaded.keeper().state_dir.join("download");
+            files::create_directory(&folder)?;
+            let wanted = Wanted {
+                url: format!("{base}/{}", program.name),
+                to: folder.join("program"),
+                bytes: program.bytes,
+                sha256: program.sha256.clone(),
+            };
+            Output::of_process().note(&format!(
+                "downloading {}, {}",
+                program.name,
+                size(program.bytes)
+            ));
+            smol::block_on(download::file(way, &wanted, tell_progress))?;
+            Ok(wanted.to)
+        }
+    }
+}
+
+/// A line of progress, on standard error: standard output is for the result.
+fn tell_progress(bytes: u64, all: u64) {
+    let text = format!("{} of {}", size(bytes), size(all));
+    Output::of_process().note(&text);
+}
+
+/// Waits for the end of the update, which the service carries out.
+fn follow(keeper: &Keeper, within: Duration, agent: &Agent) -> Result<()> {
+    let until = clock::now().mono.after(within.saturating_add(MARGIN));
+    while keeper.update_under_way()?.is_some() {
+        if agent.wait(Duration::from_secs(1)) >= until {
+            return Err(Error::new("the update has not ended yet")
+                .fix("look at its service: journalctl -u pipeops-update; sudo pipeops-agent update --check shows the result"));
+        }
+    }
+    Ok(())
+}
+
+fn release(args: &Args, loaded: Loaded, note: &UpdateNote) -> Result<Release> {
+    let settings = loaded.update();
+    let (key, origin) = match (&settings.key, RELEASE_KEY) {
+        (Some(key), _) => (key.as_str(), KeyOrigin::Settings),
+        (None, Some(key)) => (key, KeyOrigin::BuiltIn),
+        (None, None) => {
+            return Err(Error::new("cannot verify releases")
+                .why("this program was built without their key")
+                .fix("set update.key to the public key of minisign that signs yours"));
+        }
+    };
+    let key = PublicKey::parse(key).ok_or_else(|| {
+        Error::new("update.key is no public key of minisign")
+            .fix("it is the last line of minisign.pub")
+    })?;
+    let trust = Trust {
+        key,
+        origin,
+        // Somebody who names a version or a folder may want one that is not the last.
+        sequence: if args.has("to") { 0 } else { note.sequence },
+        keys: note.keys,
+    };
+    if let Some(folder) = args.path("from") {
+        let read = |name: &str| files::read(&folder.join(name), BYTES_MAX);
+        let list = List::verified(&read(LIST)?, &read("SHA256SUMS.minisig")?, &trust)?;
+        wanted(args, &list)?;
+        return Ok(Release {
+            list,
+            place: Place::Folder(folder),
+        });
+    }
+    let release = args.text("to").unwrap_or(&settings.channel);
+    let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
+    let way = match loaded.settings() {
+        Ok(settings) => trial::way(&settings)?,
+        Err(mut problems) => return Err(problems.swap_remove(0)),
+    };
+    let list = smol::block_on(async {
+        let text = download::text(&way, &format!("{base}/{LIST}"), BYTES_MAX).await?;
+        let signature = format!("{base}/{LIST}.minisig");
+        let signature = download::text(&way, &signature, BYTES_MAX).await?;
+        List::verified(&text, &signature, &trust)
+    })?;
+    wanted(args, &list)?;
+    Ok(Release {
+        list,
+        place: Place::Net(base, way),
+    })
+}
+
+/// Refuses a release that is not the one that was named.
+fn wanted(args: &Args, list: &List) -> Result<()> {
+    match args.text("to") {
+        Some(version) if version != list.version.to_string() => Err(Error::new(format!(
+            "the release is {} and not {version}",
+            list.version
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn keeper(loaded: &Loaded, args: &Args) -> Result<Keeper> {
+    match Hands::of(loaded, args)? {
+        Hands::Own(keeper) => Ok(keeper.watched(|text| log::info!("{text}"))),
+        Hands::Helper(_) => {
+            Err(Error::new("an update needs root").fix("sudo pipeops-agent update"))
+        }
+    }
+}
+
+/// The part of a program's name that says where it runs.
+fn system() -> Result<String> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("linux-amd64".to_owned()),
+        "aarch64" => Ok("linux-arm64".to_owned()),
+        other => Err(Error::new(format!("there are no releases for {other}"))),
+    }
+}
+
+/// The package manager that this program belongs to, and its command for an update.
+fn owner(root: &Path) -> Option<(&'static str, &'static str)> {
+    let owns =
+        |argv: &[&str]| exec::run(root, argv, Limits::SHORT).is_ok_and(|ended| ended.is_fine());
+    if owns(&["dpkg", "-S", PROGRAM]) {
+        Some((
+            "the package pipeops-agent of dpkg",
+            "sudo apt-get update && sudo apt-get install --only-upgrade pipeops-agent",
+        ))
+    } else if owns(&["rpm", "-qf", PROGRAM]) {
+        Some((
+            "the package pipeops-agent of rpm",
+            "sudo dnf upgrade pipeops-agent",
+        ))
+    } else {
+        None
+    }
+}
+
+/// The agent behind its socket.
+struct Agent(Vec<PathBuf>);
+
+impl Watched for Agent {
+    fn seen(&self) -> Seen {
+        let status = socket::ask(&self.0, &socket::Ask::Get(api::STATUS_PATH));
+        let Some(status) = status.ok().and_then(|answer| answer.json().ok()) else {
+            return Seen::default();
+        };
+        let status = View::new(&status);
+        let mut parts = status.at("readiness").list("parts");
+        Seen {
+            version: status.maybe("version").map(str::to_owned),
+            up: Duration::from_secs(status.count("uptime_s").unwrap_or_default()),
+            stores: parts
+                .any(|part| part.text("id") == "store" && part.flag("ready") == Some(true)),
+            is_linked: status.at("link").text("state") == "ready",
+        }
+    }
+
+    fn wait(&self, time: Duration) -> Mono {
+        smol::block_on(Timer::after(time));
+        clock::now().mono
+    }
+}

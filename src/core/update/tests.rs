@@ -1,0 +1,302 @@
+//! Attacks on releases, and trials. The keys are made here and sign nothing else.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
+use super::{
+    Version,
+    list::{Choice, KeyOrigin, List, Machine, Occasion, Trust},
+    signature::PublicKey,
+    trial::{Cause, Seen, Trial, Verdict},
+};
+use crate::core::time::{Mono, Wall};
+
+/// A key of minisign, made from a seed.
+struct Signer(Ed25519KeyPair, u8);
+
+impl Signer {
+    fn new(seed: u8) -> Self {
+        Self(
+            Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap(),
+            seed,
+        )
+    }
+
+    fn public(&self) -> String {
+        let key = self.0.public_key();
+        BASE64.encode([b"Ed", &[self.1; 8][..], key.as_ref()].concat())
+    }
+
+    fn sign(&self, message: &str) -> String {
+        let signature = self.0.sign(message.as_bytes());
+        BASE64.encode([b"Ed", &[self.1; 8][..], signature.as_ref()].concat())
+    }
+
+    fn minisig(&self, message: &str) -> Vec<u8> {
+        let line = self.sign(message);
+        format!("untrusted comment: x\n{line}\ntrusted comment: y\nz\n").into_bytes()
+    }
+
+    fn change(&self, number: u32, next: &Self) -> String {
+        let key = next.public();
+        let signature = self.sign(&format!("pipeops-agent key {number} {key}\n"));
+        format!("# key {number} {key} {signature}\n")
+    }
+
+    fn trust(&self) -> Trust {
+        Trust {
+            key: PublicKey::parse(&self.public()).unwrap(),
+            origin: KeyOrigin::BuiltIn,
+            sequence: 5,
+            keys: 0,
+        }
+    }
+}
+
+fn list(head: &str) -> String {
+    format!(
+        "{head}# version 0.2.0\n# sequence 7\n# expires 2027-01-01T00:00:00Z\n# bytes 3 pipeops-agent-0.2.0-linux-amd64\nabc  pipeops-agent-0.2.0-linux-amd64\ndef  pipeops-agent_0.2.0_amd64.deb\n"
+    )
+}
+
+fn refused(text: &str, signature: &[u8], trust: &Trust) -> String {
+    List::verified(text.as_bytes(), signature, trust)
+        .unwrap_err()
+        .sentence()
+}
+
+#[test]
+fn a_signed_list_names_the_program_with_its_length() {
+    let (key, text) = (Signer::new(1), list(""));
+    let list = List::verified(text.as_bytes(), &key.minisig(&text), &key.trust()).unwrap();
+    let program = list.program("linux-amd64").unwrap();
+    assert_eq!((program.bytes, program.sha256.as_str()), (3, "abc"));
+    assert!(list.program("linux-arm64").is_err(), "another system");
+}
+
+#[test]
+fn no_list_is_used_that_another_key_signed_or_somebody_changed() {
+    let (key, text) = (Signer::new(1), list(""));
+    let foreign = refused(&text, &Signer::new(2).minisig(&text), &key.trust());
+    assert!(foreign.contains("signature is not good"), "{foreign}");
+    let changed = text.replace("abc", "abd");
+    refused(&changed, &key.minisig(&text), &key.trust());
+    refused(&text, b"", &key.trust());
+    // The id of the trusted key on the signature of another.
+    let forged = Signer(Ed25519KeyPair::from_seed_unchecked(&[9; 32]).unwrap(), 1);
+    refused(&text, &forged.minisig(&text), &key.trust());
+    // Parts of two releases.
+    let other = list("# withdrawn 0.1.0\n");
+    refused(&text, &key.minisig(&other), &key.trust());
+}
+
+#[test]
+fn no_list_is_used_that_is_older_than_one_before() {
+    let (key, text) = (Signer::new(1), list(""));
+    let trust = Trust {
+        sequence: 8,
+        ..key.trust()
+    };
+    let told = refused(&text, &key.minisig(&text), &trust);
+    assert!(told.contains("sequence 7 after 8"), "{told}");
+}
+
+#[test]
+fn a_test_release_is_taken_only_with_a_key_of_the_settings() {
+    let (key, text) = (Signer::new(1), list("# test\n"));
+    let told = refused(&text, &key.minisig(&text), &key.trust());
+    assert!(told.contains("test release"), "{told}");
+    let own = Trust {
+        origin: KeyOrigin::Settings,
+        ..key.trust()
+    };
+    assert!(List::verified(text.as_bytes(), &key.minisig(&text), &own).is_ok());
+}
+
+#[test]
+fn changes_of_the_key_are_replayed_in_order_and_never_taken_back() {
+    let keys = [1, 2, 3].map(Signer::new);
+    let [one, two, three] = &keys;
+    let both = one.change(1, two) + &two.change(2, three);
+    let text = list(&both);
+    let good = List::verified(text.as_bytes(), &three.minisig(&text), &one.trust()).unwrap();
+    assert_eq!(good.keys, 2);
+    // A program of the second year has the second key.
+    assert!(List::verified(text.as_bytes(), &three.minisig(&text), &two.trust()).is_ok());
+    // The first key signs nothing any more, with its successor in the list or without.
+    refused(&text, &one.minisig(&text), &one.trust());
+    let knows = Trust {
+        keys: 2,
+        ..one.trust()
+    };
+    refused(&list(""), &one.minisig(&list("")), &knows);
+    // Somebody else's key, and one that was left out.
+    let stolen = list(&three.change(1, two));
+    refused(&stolen, &two.minisig(&stolen), &one.trust());
+    let gap = list(&two.change(2, three));
+    refused(&gap, &three.minisig(&gap), &one.trust());
+}
+
+#[test]
+fn a_list_without_its_facts_or_with_two_of_one_name_is_refused() {
+    let key = Signer::new(1);
+    let old = "abc  pipeops-agent_0.1.0_amd64.deb\n";
+    assert!(refused(old, &key.minisig(old), &key.trust()).contains("no version"));
+    let odd = list("# sequence x\n");
+    refused(&odd, &key.minisig(&odd), &key.trust());
+    let twice = list("") + "eee  pipeops-agent-0.2.0-linux-amd64\n";
+    let list = List::verified(twice.as_bytes(), &key.minisig(&twice), &key.trust()).unwrap();
+    assert!(list.program("linux-amd64").is_err());
+    let endless = self::list("").replace("bytes 3", "bytes 99999999999");
+    let list = List::verified(endless.as_bytes(), &key.minisig(&endless), &key.trust()).unwrap();
+    assert!(list.program("linux-amd64").is_err(), "endless data");
+}
+
+#[test]
+fn only_a_newer_good_release_is_installed_by_itself() {
+    let key = Signer::new(1);
+    let read = |head: &str| {
+        let text = list(head);
+        List::verified(text.as_bytes(), &key.minisig(&text), &key.trust()).unwrap()
+    };
+    let version = |text: &str| text.parse::<Version>().unwrap();
+    let banned = [version("0.2.0")];
+    let machine = |current: &str, now: &str| Machine {
+        current: version(current),
+        banned: &[],
+        not_before: Wall::default(),
+        seed: "machine",
+        now: Wall::parse_rfc3339(now).unwrap(),
+    };
+    let (early, late) = ("2026-06-01T00:00:00Z", "2027-06-01T00:00:00Z");
+    let by_itself = |list: &List, machine: &Machine<'_>| list.choose(machine, Occasion::Automatic);
+    let usual = read("");
+    assert_eq!(by_itself(&usual, &machine("0.1.9", early)), Choice::Install);
+    assert_eq!(by_itself(&usual, &machine("0.2.0", early)), Choice::Current);
+    let held = |list: &List, machine: &Machine<'_>, why: &str| {
+        let Choice::Held(told) = by_itself(list, machine) else {
+            panic!("{why}");
+        };
+        assert!(told.contains(why), "{told}");
+    };
+    held(&usual, &machine("0.3.0", early), "never goes back");
+    held(&usual, &machine("0.1.9", late), "expired");
+    held(
+        &read("# withdrawn 0.2.0\n"),
+        &machine("0.1.9", early),
+        "withdrawn",
+    );
+    held(&read("# rollout 0\n"), &machine("0.1.9", early), "0 %");
+    let failed = Machine {
+        banned: &banned,
+        ..machine("0.1.9", early)
+    };
+    held(&usual, &failed, "failed on this machine");
+    let soon = Machine {
+        not_before: Wall::parse_rfc3339("2026-06-01T01:00:00Z").unwrap(),
+        ..machine("0.1.9", early)
+    };
+    held(&usual, &soon, "the next is after");
+    // Somebody who is there decides about all of that but a withdrawal.
+    for machine in [&failed, &soon, &machine("0.1.9", late)] {
+        assert_eq!(usual.choose(machine, Occasion::ByHand), Choice::Install);
+    }
+    let half = read("# rollout 50\n");
+    let seeds: Vec<_> = (0..1000).map(|number| number.to_string()).collect();
+    let chosen = seeds.iter().filter(|seed| {
+        let machine = Machine {
+            seed,
+            ..machine("0.1.9", early)
+        };
+        by_itself(&half, &machine) == Choice::Install
+    });
+    assert!((400..600).contains(&chosen.count()));
+}
+
+#[test]
+fn versions_before_a_release_are_no_updates() {
+    for odd in ["0.2", "0.2.0-rc.1", "v0.2.0", "0.2.0.1", "0.+2.0", ""] {
+        assert!(odd.parse::<Version>().is_err(), "{odd}");
+    }
+    assert!("0.10.0".parse::<Version>().unwrap() > "0.9.9".parse().unwrap());
+}
+
+/// Looks each second at what `seen` says, until there is a verdict.
+fn judged(was_linked: bool, seen: impl Fn(u64) -> Seen) -> (Verdict, u64) {
+    let at = |second| Mono::since_boot(Duration::from_secs(1000 + second));
+    let mut trial = Trial::new("0.2.0", was_linked, Duration::from_secs(300), at(0));
+    for second in 0..1000 {
+        let verdict = trial.look(&seen(second), at(second));
+        if verdict != Verdict::Wait {
+            return (verdict, second);
+        }
+    }
+    panic!("no verdict");
+}
+
+fn good(up: u64) -> Seen {
+    Seen {
+        version: Some("0.2.0".to_owned()),
+        up: Duration::from_secs(up),
+        stores: true,
+        is_linked: true,
+    }
+}
+
+#[test]
+fn a_version_is_kept_once_everything_held_for_a_minute() {
+    let silent_at_first = |second: u64| match second {
+        0..5 => Seen::default(),
+        _ => good(second - 5),
+    };
+    assert_eq!(judged(true, silent_at_first), (Verdict::Keep, 65));
+    let unlinked = |second| Seen {
+        is_linked: false,
+        ..good(second)
+    };
+    assert_eq!(judged(false, unlinked), (Verdict::Keep, 60), "as before");
+}
+
+#[test]
+fn what_does_not_prove_itself_goes_and_only_its_own_faults_ban_it() {
+    let causes = [
+        (judged(true, |_| Seen::default()), Cause::Silent),
+        // It crashes every twenty seconds; the service manager takes five to start it.
+        (
+            judged(true, |second| match second % 25 {
+                0..20 => good(second % 25),
+                _ => Seen::default(),
+            }),
+            Cause::Silent,
+        ),
+        // So fast that nobody sees it gone.
+        (judged(true, |second| good(second % 30)), Cause::Silent),
+        (
+            judged(true, |second| Seen {
+                version: Some("0.1.0".to_owned()),
+                ..good(second)
+            }),
+            Cause::Silent,
+        ),
+        (
+            judged(true, |second| Seen {
+                stores: false,
+                ..good(second)
+            }),
+            Cause::Store,
+        ),
+        (
+            judged(true, |second| Seen {
+                is_linked: false,
+                ..good(second)
+            }),
+            Cause::Link,
+        ),
+    ];
+    for ((verdict, second), cause) in causes {
+        assert_eq!((verdict, second), (Verdict::Return(cause), 300));
+        assert_eq!(cause.bans(), cause != Cause::Link);
+    }
+}

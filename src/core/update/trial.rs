@@ -1,0 +1,120 @@
+//! Trial of a new version: it must prove itself in time, or the previous one comes back.
+
+use std::time::Duration;
+
+use crate::core::time::Mono;
+
+/// Time for a new version to prove itself.
+pub const WITHIN: Duration = Duration::from_secs(300);
+/// Starts of a trial: each but the first follows a power cut or a reboot. A machine that dies again and again goes back.
+pub const STARTS_MAX: u32 = 3;
+/// Time for which everything must hold, at most.
+const SOAK_MAX: Duration = Duration::from_secs(60);
+
+/// State of the agent, as its socket tells it; the default is silence.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Seen {
+    /// Version that answers.
+    pub version: Option<String>,
+    /// Time since it started.
+    pub up: Duration,
+    /// True if its databases work.
+    pub stores: bool,
+    /// True if it is linked.
+    pub is_linked: bool,
+}
+
+/// Cause of a return to the previous version.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// It did not answer at the end: it crashes or hangs.
+    Silent,
+    /// It cannot use its databases.
+    Store,
+    /// It has no link, and the previous version had one.
+    Link,
+    /// The machine went down again and again.
+    Restarts,
+}
+
+impl Cause {
+    /// Returns whether the version is at fault, so that it is not tried again by itself. A lost link may be the fault of the network.
+    pub const fn bans(self) -> bool {
+        match self {
+            Self::Silent | Self::Store | Self::Restarts => true,
+            Self::Link => false,
+        }
+    }
+
+    /// The cause in words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Silent => "it crashed or did not answer",
+            Self::Store => "it could not use its databases",
+            Self::Link => {
+                "it did not reach the control plane, which the previous version had reached"
+            }
+            Self::Restarts => "the machine went down again and again",
+        }
+    }
+}
+
+/// Verdict on a new version.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// It is not known yet.
+    Wait,
+    /// It proved itself.
+    Keep,
+    /// The previous version comes back.
+    Return(Cause),
+}
+
+/// A trial that runs.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    version: String,
+    was_linked: bool,
+    within: Duration,
+    began: Mono,
+    good_since: Option<Mono>,
+}
+
+impl Trial {
+    /// A trial of `version` from now on.
+    pub fn new(version: &str, was_linked: bool, within: Duration, now: Mono) -> Self {
+        Self {
+            version: version.to_owned(),
+            was_linked,
+            within,
+            began: now,
+            good_since: None,
+        }
+    }
+
+    /// Judges what is seen now.
+    pub fn look(&mut self, seen: &Seen, now: Mono) -> Verdict {
+        let answers = seen.version.as_ref() == Some(&self.version);
+        let is_good = answers && seen.stores && (seen.is_linked || !self.was_linked);
+        let soak = SOAK_MAX.min(self.within / 3);
+        self.good_since = is_good.then(|| self.good_since.unwrap_or(now));
+        let held = self.good_since.map(|since| now.since(since));
+        // A start in between would make its time shorter than ours.
+        if held.is_some_and(|held| held >= soak && seen.up >= soak) {
+            return Verdict::Keep;
+        }
+        if now.since(self.began) < self.within {
+            return Verdict::Wait;
+        }
+        Verdict::Return(if !answers {
+            Cause::Silent
+        } else if !seen.stores {
+            Cause::Store
+        } else if is_good {
+            // It was not good for long enough: it starts again and again.
+            Cause::Silent
+        } else {
+            Cause::Link
+        })
+    }
+}

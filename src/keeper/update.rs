@@ -1,0 +1,384 @@
+//! Update of this program: staged by the command that downloaded it, carried out and judged by the
+//! previous version.
+//!
+//! The new program and a copy of the running one are in root's directory, checked there. A service
+//! that exists for the time of the update runs that copy: it puts the new program in place, watches
+//! it, and keeps it or puts the previous one back, also after a power cut. The new program never
+//! runs for any of that. `update.json` is replaced before and after each step, and each may be done
+//! twice.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use super::{Journal, Keeper, now, with_fix};
+use crate::{
+    core::{
+        time::{Mono, Wall},
+        update::{
+            list::PROGRAM_BYTES_MAX,
+            trial::{Cause, STARTS_MAX, Seen, Trial, Verdict},
+        },
+    },
+    error::{Error, Result},
+    files::{self, PRIVATE},
+    wire::keeper::{LastUpdate, Update, UpdateNote, UpdateStep},
+};
+
+/// Where the program is.
+pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
+/// Time until a version that lost the link is tried again by itself.
+const RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
+const RECORD_BYTES_MAX: usize = 64 * 1024;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
+const OPENRC_SCRIPT: &str = "/etc/init.d/pipeops-update";
+
+/// A program that was downloaded or came by hand.
+#[derive(Clone, Debug)]
+pub struct NewProgram {
+    /// Its file. Root's own copy of it is what is checked and used.
+    pub file: PathBuf,
+    /// SHA-256 by the signed list.
+    pub sha256: String,
+    /// Version by the signed list.
+    pub version: String,
+    /// Version that is installed.
+    pub previous: String,
+    /// Sequence number of the list.
+    pub sequence: u64,
+    /// Changes of the signing key by the list.
+    pub keys: u32,
+    /// True if the agent is linked now.
+    pub was_linked: bool,
+    /// Time for the new version to prove itself.
+    pub within: Duration,
+}
+
+/// The agent and the clock, as the one that judges an update needs them.
+pub trait Watched {
+    /// State of the agent.
+    fn seen(&self) -> Seen;
+    /// Waits, and returns the time after that.
+    fn wait(&self, time: Duration) -> Mono;
+}
+
+impl Keeper {
+    /// Everything about updates that outlives them.
+    pub fn update_note(&self) -> Result<UpdateNote> {
+        let note = Journal::open(&self.directory)?;
+        read(&note.directory().join("updates.json")).map(Option::unwrap_or_default)
+    }
+
+    /// The update that is under way.
+    pub fn update_under_way(&self) -> Result<Option<Update>> {
+        let ended = |update: &Update| match update.step {
+            UpdateStep::Kept | UpdateStep::Returned => {
+                !self.place.is_there(SYSTEMD_UNIT) && !self.place.is_there(OPENRC_SCRIPT)
+            }
+            UpdateStep::Staged
+            | UpdateStep::Switched
+            | UpdateStep::Trying
+            | UpdateStep::Returning => false,
+        };
+        let update: Option<Update> = read(&self.record())?;
+        Ok(update.filter(|update| !ended(update)))
+    }
+
+    /// Checks a new program in root's own directory, and has the service of the update carry it out.
+    pub fn stage_update(&self, new: &NewProgram) -> Result<()> {
+        let _lock = self.open()?;
+        // One whose service never began was cut off here.
+        let begun = |update: &Update| update.step != UpdateStep::Staged || update.starts > 0;
+        if let Some(update) = self.update_under_way()?.filter(begun) {
+            return Err(Error::new("another update is under way")
+                .why(format!("to {}", update.version))
+                .fix("wait for its end: sudo pipeops-agent update --check"));
+        }
+        self.place.guard(PROGRAM)?;
+        files::create_directory(&self.folder())?;
+        let (next, prev) = (self.folder().join("next"), self.folder().join("prev"));
+        let limits = || PROGRAM_BYTES_MAX;
+        for old in [&next, &prev] {
+            files::remove_unfinished_of(old)?;
+        }
+        files::copy(
+            &new.file,
+            &next,
+            0o755,
+            Some(&new.sha256),
+            (limits(), &mut |_| {}),
+        )?;
+        let program = self.place.path(PROGRAM);
+        let previous = files::copy(&program, &prev, 0o755, None, (limits(), &mut |_| {}))?;
+        // That both run here: another processor, or a disk that may not hold programs, is noticed now.
+        for (file, version) in [(&prev, &new.previous), (&next, &new.version)] {
+            self.try_program(&file.display().to_string(), version)?;
+        }
+        self.note(&UpdateNote {
+            sequence: new.sequence,
+            keys: new.keys,
+            ..self.update_note()?
+        })?;
+        self.write_update(&Update {
+            version: new.version.clone(),
+            sha256: new.sha256.clone(),
+            previous: new.previous.clone(),
+            previous_sha256: previous.sha256,
+            was_linked: new.was_linked,
+            within_s: new.within.as_secs(),
+            step: UpdateStep::Staged,
+            starts: 0,
+            why: None,
+            is_banned: false,
+        })?;
+        self.start_service().inspect_err(|_| {
+            // Nothing was changed yet, and nothing shall be.
+            drop(fs::remove_file(self.record()));
+        })
+    }
+
+    /// Carries the update out that waits, or goes on with it. The service runs this, in the previous program.
+    pub fn finish_update(&self, watched: &dyn Watched) -> Result<()> {
+        let Some(mut update) = self.update_under_way()? else {
+            // One that was cut off before it was written down.
+            return self.remove_service();
+        };
+        update.starts = update.starts.saturating_add(1);
+        self.write_update(&update)?;
+        while let Some(step) = self.update_step(&mut update, watched)? {
+            update.step = step;
+            self.write_update(&update)?;
+        }
+        self.end_update(&update)
+    }
+
+    /// Carries out a step, and returns the next one; `None`: it is over.
+    fn update_step(
+        &self,
+        update: &mut Update,
+        watched: &dyn Watched,
+    ) -> Result<Option<UpdateStep>> {
+        Ok(match update.step {
+            UpdateStep::Staged => match self.switch("next", &update.sha256) {
+                Ok(()) => Some(UpdateStep::Switched),
+                Err(error) => {
+                    update.why = Some(with_fix(&error));
+                    Some(UpdateStep::Returning)
+                }
+            },
+            UpdateStep::Switched => {
+                self.restart_agent();
+                Some(UpdateStep::Trying)
+            }
+            UpdateStep::Trying => Some(match self.judge(update, watched) {
+                None => UpdateStep::Kept,
+                Some(cause) => {
+                    update.why = Some(cause.as_str().to_owned());
+                    update.is_banned = cause.bans();
+                    UpdateStep::Returning
+                }
+            }),
+            UpdateStep::Returning => {
+                self.switch("prev", &update.previous_sha256)?;
+                Some(UpdateStep::Returned)
+            }
+            UpdateStep::Returned => {
+                self.restart_agent();
+                None
+            }
+            UpdateStep::Kept => None,
+        })
+    }
+
+    /// Watches the new version; `None`: it proved itself.
+    fn judge(&self, update: &Update, watched: &dyn Watched) -> Option<Cause> {
+        if update.starts > STARTS_MAX {
+            return Some(Cause::Restarts);
+        }
+        let began = watched.wait(Duration::ZERO);
+        let within = Duration::from_secs(update.within_s);
+        let mut trial = Trial::new(&update.version, update.was_linked, within, began);
+        (self.place.watch)(&format!("{} must prove itself now", update.version));
+        loop {
+            let at = watched.wait(LOOK_EVERY);
+            match trial.look(&watched.seen(), at) {
+                Verdict::Wait => {}
+                Verdict::Keep => return None,
+                Verdict::Return(cause) => return Some(cause),
+            }
+        }
+    }
+
+    fn end_update(&self, update: &Update) -> Result<()> {
+        let mut note = self.update_note()?;
+        let is_kept = update.step == UpdateStep::Kept;
+        if is_kept {
+            note.banned.clear();
+        } else if update.is_banned {
+            if !note.banned.contains(&update.version) {
+                note.banned.push(update.version.clone());
+            }
+        } else {
+            let day = i64::try_from(RETRY_AFTER.as_millis()).unwrap_or(i64::MAX);
+            note.not_before_ms = now().millis().saturating_add(day);
+        }
+        note.last = Some(LastUpdate {
+            version: update.version.clone(),
+            is_kept,
+            why: update.why.clone(),
+            at: Wall::from_millis(now().millis()).rfc3339(),
+        });
+        self.note(&note)?;
+        let told = match &update.why {
+            None => format!("updated to {}", update.version),
+            Some(why) => format!(
+                "{} was taken back to {}: {why}",
+                update.version, update.previous
+            ),
+        };
+        log::info!("{told}");
+        (self.place.watch)(&told);
+        #[cfg(test)]
+        super::journal::cut::after()?;
+        // First the service: the next update makes it again.
+        self.remove_service()?;
+        #[cfg(test)]
+        super::journal::cut::after()?;
+        fs::remove_file(self.record())
+            .map_err(|error| files::explain("cannot end the update", &error))
+    }
+
+    /// Puts one of the checked copies into place. It appears whole or not at all.
+    fn switch(&self, copy: &str, sha256: &str) -> Result<()> {
+        let program = self.place.path(PROGRAM);
+        files::remove_unfinished_of(&program)?;
+        if files::sum(&program)?.is_some_and(|found| found.sha256 == sha256) {
+            return Ok(());
+        }
+        let from = self.folder().join(copy);
+        let limits: (u64, &mut dyn FnMut(u64)) = (PROGRAM_BYTES_MAX, &mut |_| {});
+        files::copy(&from, &program, 0o755, Some(sha256), limits).map(drop)?;
+        #[cfg(test)]
+        super::journal::cut::after()?;
+        Ok(())
+    }
+
+    fn try_program(&self, path: &str, version: &str) -> Result<()> {
+        let ended =
+            self.place.run(&[path, "version"]).map_err(|error| {
+                error
+                .within(format!("{version} does not run on this machine, so nothing was changed"))
+                .fix("if its directory is mounted noexec, set keeper.state_dir to one that is not")
+            })?;
+        let wanted = format!("pipeops-agent {version}");
+        if ended.output.trim() == wanted {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "{path} is not {wanted}, so nothing was changed"
+        )))
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.directory.join("update")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.directory.join("update").join("update.json")
+    }
+
+    fn write_update(&self, update: &Update) -> Result<()> {
+        write(&self.record(), update)
+    }
+
+    fn note(&self, note: &UpdateNote) -> Result<()> {
+        write(&self.directory.join("updates.json"), note)
+    }
+
+    fn has_systemd(&self) -> bool {
+        self.place.is_there("/run/systemd/system")
+    }
+
+    /// Writes the service of the update, which a boot starts as well, and starts it.
+    fn start_service(&self) -> Result<()> {
+        let program = self.folder().join("prev").display().to_string();
+        let systemd: &[&[&str]] = &[
+            &["systemctl", "daemon-reload"],
+            &["systemctl", "enable", "pipeops-update"],
+            &["systemctl", "restart", "--no-block", "pipeops-update"],
+        ];
+        let openrc: &[&[&str]] = &[
+            &["rc-update", "add", "pipeops-update", "default"],
+            &["rc-service", "pipeops-update", "restart"],
+        ];
+        let (path, mode, text, commands) = if self.has_systemd() {
+            let text = include_str!("update/pipeops-update.service");
+            (SYSTEMD_UNIT, 0o644, text, systemd)
+        } else if self.place.is_there("/run/openrc") {
+            let text = include_str!("update/pipeops-update.openrc");
+            (OPENRC_SCRIPT, 0o755, text, openrc)
+        } else {
+            return Err(
+                Error::new("there is no service manager that could watch an update")
+                    .fix("update by hand: install.sh, or replace the program and start it again"),
+            );
+        };
+        self.place.guard(path)?;
+        let text = text.replace("@PROGRAM@", &program);
+        files::replace(&self.place.path(path), text.as_bytes(), mode)?;
+        commands
+            .iter()
+            .try_for_each(|argv| self.place.run(argv).map(drop))
+    }
+
+    fn remove_service(&self) -> Result<()> {
+        let (path, command): (_, &[&str]) = if self.has_systemd() {
+            (SYSTEMD_UNIT, &["systemctl", "disable", "pipeops-update"])
+        } else {
+            (
+                OPENRC_SCRIPT,
+                &["rc-update", "delete", "pipeops-update", "default"],
+            )
+        };
+        if self.place.is_there(path) {
+            self.place.run(command)?;
+            let removed = fs::remove_file(self.place.path(path));
+            removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// Restarts the agent. Whether that worked is for the trial to judge.
+    fn restart_agent(&self) {
+        let command: &[&str] = if self.has_systemd() {
+            &["systemctl", "restart", "--no-block", "pipeops-agent"]
+        } else {
+            &["rc-service", "pipeops-agent", "restart"]
+        };
+        if let Err(error) = self.place.run(command) {
+            log::warn!("{}", error.sentence());
+        }
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> Result<Option<T>> {
+    let Some(content) = files::read_if_there(path, RECORD_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&content).map(Some).map_err(|error| {
+        Error::new(format!("cannot understand {}", path.display()))
+            .because(&error)
+            .fix("move it away, and update again")
+    })
+}
+
+fn write(path: &std::path::Path, record: &impl serde::Serialize) -> Result<()> {
+    let content = serde_json::to_vec_pretty(record)
+        .map_err(|error| Error::new("cannot write an update down").because(&error))?;
+    #[cfg(test)]
+    super::journal::cut::after()?;
+    files::replace(path, &content, PRIVATE)?;
+    #[cfg(test)]
+    super::journal::cut::after()?;
+    Ok(())
+}

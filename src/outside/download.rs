@@ -1,0 +1,329 @@
+//! Downloads: short texts, and files of a known length and hash, which go on where they were cut.
+//!
+//! No redirect is followed: what is named is what is asked.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ring::digest::{Context, SHA256};
+use smol::Timer;
+use ureq::{
+    Agent, Body,
+    http::{
+        HeaderMap, Request, Response, StatusCode,
+        header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE},
+    },
+};
+
+use super::transport::{Limits, Way, dial_error};
+use crate::{
+    core::words::hex,
+    error::{Error, Result, Retry},
+    files,
+};
+
+/// Deadline for the next bytes, and for all of them.
+const LIMITS: Limits = Limits {
+    body: Some(Duration::from_secs(3600)),
+    read: Some(Duration::from_secs(30)),
+};
+/// Attempts without a new byte before a download is given up.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(1);
+const PIECE: usize = 64 * 1024;
+
+/// A file to download.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Its address.
+    pub url: String,
+    /// Private file that gets it. What an earlier attempt left there is used.
+    pub to: PathBuf,
+    /// Exact length.
+    pub bytes: u64,
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+}
+
+/// Downloads a short text.
+///
+/// # Errors
+/// Why it is not there, or that it is longer than `bytes_max`.
+pub async fn text(way: &Way, url: &str, bytes_max: usize) -> Result<Vec<u8>> {
+    let calls = way.calls(LIMITS);
+    let (agent, of) = (calls.agent.clone(), url.to_owned());
+    smol::unblock(move || {
+        let response = ask(&agent, Request::get(&of), &of)?;
+        if response.status() != StatusCode::OK {
+            return Err(refused(&response, &of));
+        }
+        let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+        let mut read = Vec::new();
+        let mut reader = response.into_body().into_reader();
+        let ended = reader.by_ref().take(limit).read_to_end(&mut read);
+        ended.map_err(|error| cannot(&of).because(&error).retry(Retry::Soon))?;
+        match reader.read(&mut [0]) {
+            Ok(0) => Ok(read),
+            Ok(_) | Err(_) => Err(cannot(&of).why(format!("it is longer than {bytes_max} bytes"))),
+        }
+    })
+    .await
+}
+
+/// Downloads a file; `told` hears of each tenth: the bytes so far, and all. Dropping the future ends it, and another call goes on.
+///
+/// # Errors
+/// Why it is not there. What has the wrong length or hash is removed.
+pub async fn file(way: &Way, wanted: &Wanted, told: fn(u64, u64)) -> Result<()> {
+    let mut tag = None;
+    let mut pause = PAUSE;
+    let (mut idle, mut length) = (0, 0);
+    loop {
+        let calls = way.calls(LIMITS);
+        let (agent, job) = (calls.agent.clone(), wanted.clone());
+        let attempt = smol::unblock(move || {
+            let mut attempt = Attempt::begin(&job, tag)?;
+            let result = attempt.run(&agent, told);
+            Ok::<_, Error>((result, attempt.tag, attempt.bytes))
+        });
+        let (result, seen, bytes) = attempt.await?;
+        let Err(error) = result else {
+            return Ok(());
+        };
+        if error.retry == Retry::Never {
+            return Err(error);
+        }
+        idle = if bytes > length { 0 } else { idle + 1 };
+        if idle >= ATTEMPTS {
+            return Err(error);
+        }
+        (tag, length) = (seen, bytes);
+        log::info!("{}", error.sentence());
+        Timer::after(pause).await;
+        pause = pause.saturating_mul(2).min(Duration::from_secs(30));
+    }
+}
+
+/// One attempt, on top of what is there.
+struct Attempt<'a> {
+    wanted: &'a Wanted,
+    file: File,
+    hash: Context,
+    bytes: u64,
+    was_resumed: bool,
+    tag: Option<HeaderValue>,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(wanted: &'a Wanted, tag: Option<HeaderValue>) -> Result<Self> {
+        let options = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(files::PRIVATE)
+            .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
+            .open(&wanted.to);
+        let file = options.map_err(|error| unwritable(&wanted.to, &error))?;
+        let mut attempt = Self {
+            wanted,
+            file,
+            hash: Context::new(&SHA256),
+            bytes: 0,
+            was_resumed: false,
+            tag,
+        };
+        let there = attempt.file.metadata();
+        let there = there.map_err(|error| unwritable(&wanted.to, &error))?.len();
+        if there > wanted.bytes {
+            attempt.restart()?;
+        }
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = attempt.file.read(&mut piece);
+            let read = read.map_err(|error| unwritable(&wanted.to, &error))?;
+            if read == 0 {
+                break;
+            }
+            attempt.take(piece.get(..read).unwrap_or_default());
+        }
+        attempt.was_resumed = attempt.bytes > 0;
+        Ok(attempt)
+    }
+
+    fn run(&mut self, agent: &Agent, told: fn(u64, u64)) -> Result<()> {
+        if self.bytes < self.wanted.bytes {
+            self.fetch(agent, told)?;
+        }
+        let synced = self.file.sync_all();
+        synced.map_err(|error| unwritable(&self.wanted.to, &error))?;
+        let found = self.hash.clone().finish();
+        let found = hex(found.as_ref());
+        if found == self.wanted.sha256 {
+            return Ok(());
+        }
+        self.restart()?;
+        let wanted = &self.wanted.sha256;
+        let error = self
+            .cannot()
+            .why(format!("its SHA-256 is {found}, not {wanted}"));
+        let error =
+            error.fix("the server or something before it changes files: nothing of it was used");
+        // What was there before may be of another release.
+        let retry = if self.was_resumed {
+            Retry::Soon
+        } else {
+            Retry::Never
+        };
+        Err(error.retry(retry))
+    }
+
+    fn fetch(&mut self, agent: &Agent, told: fn(u64, u64)) -> Result<()> {
+        let url = &self.wanted.url;
+        let mut request = Request::get(url);
+        if self.bytes > 0 {
+            request = request.header(RANGE, format!("bytes={}-", self.bytes));
+            if let Some(tag) = &self.tag {
+                request = request.header(IF_RANGE, tag);
+            }
+        }
+        let response = ask(agent, request, url)?;
+        match response.status() {
+            StatusCode::OK => {
+                self.restart()?;
+                let length = header(response.headers(), CONTENT_LENGTH.as_str());
+                let length = length.and_then(|text| text.parse::<u64>().ok());
+                if length.is_some_and(|length| length != self.wanted.bytes) {
+                    return Err(self.wrong_length(length.unwrap_or_default()));
+                }
+            }
+            StatusCode::PARTIAL_CONTENT => {
+                let begin = format!("bytes {}-", self.bytes);
+                let range = header(response.headers(), CONTENT_RANGE.as_str());
+                if !range.is_some_and(|range| range.starts_with(&begin)) {
+                    self.restart()?;
+                    let error = self.cannot().why("the server answered with another part");
+                    return Err(error.retry(Retry::Soon));
+                }
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE => {
+                self.restart()?;
+                return Err(refused(&response, url).retry(Retry::Soon));
+            }
+            _ => return Err(refused(&response, url)),
+        }
+        self.tag = response.headers().get(ETAG).cloned();
+        self.read(response.into_body(), told)
+    }
+
+    fn read(&mut self, body: Body, told: fn(u64, u64)) -> Result<()> {
+        let mut reader = body.into_reader();
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = reader.read(&mut piece);
+            let read = read.map_err(|error| self.cut().because(&error))?;
+            if read == 0 {
+                break;
+            }
+            let part = piece.get(..read).unwrap_or_default();
+            let tenth = self.tenth();
+            self.take(part);
+            if self.bytes > self.wanted.bytes {
+                let bytes = self.bytes;
+                self.restart()?;
+                return Err(self.wrong_length(bytes));
+            }
+            let written = self.file.write_all(part);
+            written.map_err(|error| unwritable(&self.wanted.to, &error))?;
+            if self.tenth() > tenth {
+                told(self.bytes, self.wanted.bytes);
+            }
+        }
+        if self.bytes < self.wanted.bytes {
+            return Err(self.cut());
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, part: &[u8]) {
+        self.hash.update(part);
+        let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.saturating_add(length);
+    }
+
+    fn tenth(&self) -> u64 {
+        let tens = self.bytes.saturating_mul(10);
+        tens.checked_div(self.wanted.bytes).unwrap_or(0)
+    }
+
+    /// Empties the file.
+    fn restart(&mut self) -> Result<()> {
+        let emptied = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        emptied.map_err(|error| unwritable(&self.wanted.to, &error))?;
+        (self.hash, self.bytes) = (Context::new(&SHA256), 0);
+        Ok(())
+    }
+
+    fn cannot(&self) -> Error {
+        cannot(&self.wanted.url)
+    }
+
+    fn cut(&self) -> Error {
+        let (bytes, all) = (self.bytes, self.wanted.bytes);
+        let error = self.cannot();
+        error
+            .why(format!("it ended after {bytes} of {all} bytes"))
+            .retry(Retry::Soon)
+    }
+
+    fn wrong_length(&self, bytes: u64) -> Error {
+        let all = self.wanted.bytes;
+        self.cannot()
+            .why(format!("it has {bytes} bytes or more, not {all}"))
+    }
+}
+
+fn ask(agent: &Agent, request: ureq::http::request::Builder, url: &str) -> Result<Response<Body>> {
+    let request = request.body(());
+    let request = request.map_err(|error| cannot(url).because(&error))?;
+    agent
+        .run(request)
+        .map_err(|error| match dial_error(&error) {
+            Some(dial) => Error::from(dial).within(cannot(url).what),
+            None => cannot(url).because(&error).retry(Retry::Soon),
+        })
+}
+
+fn refused(response: &Response<Body>, url: &str) -> Error {
+    let status = response.status();
+    let error = cannot(url).why(format!("the server answered HTTP {status}"));
+    match status.as_u16() {
+        300..=399 => error
+            .why("redirects are not followed")
+            .fix("set update.url to the address where the files are"),
+        408 | 425 | 429 | 500..=599 => error.retry(Retry::Soon),
+        _ => error.fix("check update.url and update.channel"),
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn cannot(url: &str) -> Error {
+    Error::new(format!("cannot download {url}"))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    files::explain(format!("cannot write {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests;
