@@ -180,7 +180,7 @@ fn object<'a>(
         resource: plain(part(0)),
         subresource: plain(subresource),
         name,
-        has_more: parts.len() > 3 || (verb == Verb::Proxy && parts.len() > 2),
+        has_more: parts.len() > 3,
     }))
 }
 

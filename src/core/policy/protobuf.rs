@@ -302,6 +302,7 @@ mod tests {
     static META: Schema = Schema::of(&[
         field("name", 1, Kind::Text),
         field("generation", 7, Kind::Number),
+        field("isHeld", 8, Kind::Flag),
         field("annotations", 12, Kind::TextMap(&["a/"])),
     ]);
     static SOURCE: Schema = Schema {
@@ -367,12 +368,61 @@ mod tests {
         let volume = written(2, &[&source[..], &source].concat());
         assert!(of(&volume).is_err(), "an inlined message twice");
         let whole = object("v1", "Thing", &written(1, &written(1, b"shop")));
-        let doubled = [&whole[..], &whole[MAGIC.len()..]].concat();
-        assert!(read(&doubled, &WHOLE).is_err());
+        for number in [1, 2] {
+            let again = [&whole[..], &written(number, b"")].concat();
+            assert!(read(&again, &WHOLE).is_err(), "field {number} twice");
+        }
         let encoded = [&whole[..], &written(3, b"gzip")].concat();
         assert!(read(&encoded, &WHOLE).is_err());
         assert!(read(b"k8s", &WHOLE).is_err());
         assert!(read(br#"{"metadata":{"name":"a"}}"#, &WHOLE).is_err());
+    }
+
+    #[test]
+    fn an_entry_of_a_map_has_one_key_and_one_value() {
+        let key = written(1, b"a/b");
+        let value = |text: &[u8]| written(2, text);
+        let annotated = |entry: &[u8]| of(&written(1, &written(12, entry)));
+        assert!(annotated(&[&key[..], &value(b"1")].concat()).is_ok());
+        assert!(annotated(&[&key[..], &value(b"1"), &value(b"2")].concat()).is_err());
+        assert!(annotated(&[&key[..], &key].concat()).is_err());
+    }
+
+    #[test]
+    fn a_flag_is_set_by_any_number_but_zero() {
+        for (number, is_set) in [(0, false), (1, true), (2, true)] {
+            let metadata = [vec![8 << 3], write::varint(number)].concat();
+            let wanted = json!({"metadata": {"isHeld": is_set}});
+            assert_eq!(of(&written(1, &metadata)), Ok(wanted), "{number}");
+        }
+    }
+
+    #[test]
+    fn fields_of_every_form_are_passed_over() {
+        let wanted = json!({"metadata": {"name": "shop"}});
+        let name = written(1, b"shop");
+        let most = u64::from(u32::MAX >> 3);
+        for other in [
+            [write::varint(99 << 3 | 1), vec![0; 8]].concat(),
+            [write::varint(99 << 3 | 5), vec![0; 4]].concat(),
+            [write::varint(99 << 3), write::varint(7)].concat(),
+            written(most, b"x"),
+        ] {
+            let metadata = [&other[..], &name].concat();
+            assert_eq!(of(&written(1, &metadata)), Ok(wanted.clone()), "{other:?}");
+        }
+        let past = written(most + 1, b"x");
+        assert!(of(&written(1, &past)).is_err(), "a number past 29 bits");
+    }
+
+    #[test]
+    fn a_number_has_at_most_64_bits() {
+        let digits = |last: u8| [&[0xff; 9][..], &[last]].concat();
+        assert_eq!(varint(&digits(1)), Some((u64::MAX, &[][..])));
+        assert_eq!(varint(&digits(0)), Some((u64::MAX >> 1, &[][..])));
+        assert_eq!(varint(&digits(2)), None);
+        assert_eq!(varint(&[0xff; 11]), None);
+        assert_eq!(varint(&[0x80]), None);
     }
 
     proptest! {

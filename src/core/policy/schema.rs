@@ -448,6 +448,9 @@ mod tests {
     fn a_body_that_is_all_values_is_an_error_and_no_memory() {
         let many = format!(r#"{{"items":[{}{{}}]}}"#, "{},".repeat(VALUES_MAX));
         assert!(read(&many).unwrap_err().contains("more than"));
+        let budget = Budget::default();
+        let taken = (0..=VALUES_MAX).map(|_| budget.take().is_ok());
+        assert_eq!(taken.filter(|is_taken| *is_taken).count(), VALUES_MAX);
         let deep = format!(r#"{{"items":[{{"x":{}"#, "[".repeat(100_000));
         assert!(read(&deep).is_err());
     }

@@ -33,6 +33,26 @@ fn every_pod_of_the_list_meets_what_it_says() {
 }
 
 #[test]
+fn a_name_is_what_an_object_can_be_called() {
+    for name in ["web", "web-0", "0", "a.b-1", &"x".repeat(253)] {
+        assert!(is_name(name), "{name}");
+    }
+    for name in [
+        "",
+        "Web",
+        "-a",
+        "a-",
+        ".a",
+        "a.",
+        "a_b",
+        "a/b",
+        &"x".repeat(254),
+    ] {
+        assert!(!is_name(name), "{name}");
+    }
+}
+
+#[test]
 fn a_breach_names_its_field_and_the_refusal_the_pod() {
     let pod = json!({"spec": {"hostNetwork": true, "containers": [
         {"name": "web", "securityContext": {"privileged": true, "capabilities": {"add": ["SYS_ADMIN"]}}}]}});
