@@ -392,6 +392,7 @@ mod tests {
         field("items", 4, Kind::Objects(&INNER)),
         field("notes", 5, Kind::TextMap(&["a/"])),
         field("limits", 6, Kind::Names),
+        field("uid", 7, Kind::Number),
     ]);
 
     fn read(text: &str) -> Result<Value, String> {
@@ -442,6 +443,22 @@ mod tests {
             read_json(b"\xef\xbb\xbf{}", &OUTER).is_err(),
             "a byte order mark"
         );
+    }
+
+    #[test]
+    fn negative_numbers_are_kept_and_a_wrong_type_is_named() {
+        assert_eq!(read(r#"{"uid":-1}"#), Ok(json!({"uid": -1})));
+        assert_eq!(read(r#"{"uid":null}"#), Ok(json!({})));
+        for (body, wanted) in [
+            (r#"{"type":1}"#, "a string"),
+            (r#"{"on":"yes"}"#, "a boolean"),
+            (r#"{"uid":"1"}"#, "an integer"),
+            (r#"{"items":{}}"#, "a list"),
+            ("[]", "an object"),
+        ] {
+            let why = read(body).unwrap_err();
+            assert!(why.contains(wanted), "{body}: {why}");
+        }
     }
 
     #[test]

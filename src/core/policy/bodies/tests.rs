@@ -5,6 +5,7 @@ use super::{
         protobuf::write,
         schema::{Kind, Schema},
     },
+    content::MANIFEST_BYTES_MAX,
     *,
 };
 use crate::core::proxy::{Asked, Cluster, route};
@@ -267,6 +268,37 @@ fn a_body_that_could_be_read_in_two_ways_is_refused() {
     let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(BODY_BYTES_MAX));
     let refusal = judged(&call, Expose::default(), long.as_bytes()).unwrap_err();
     assert!(refusal.contains("larger than 2048 KiB"), "{refusal}");
+}
+
+#[test]
+fn a_body_may_be_as_large_as_its_form_allows_and_no_larger() {
+    let path = "/api/v1/namespaces/shop/services";
+    let limits = [
+        (JSON, BODY_BYTES_MAX),
+        ("application/yaml", MANIFEST_BYTES_MAX),
+    ];
+    for (form, most) in limits {
+        let call = call("POST", path, form);
+        let padded = |length: usize| ("{}".to_owned() + &" ".repeat(length - 2)).into_bytes();
+        assert!(
+            judged(&call, Expose::default(), &padded(most)).is_ok(),
+            "{form}"
+        );
+        let why = judged(&call, Expose::default(), &padded(most + 1)).unwrap_err();
+        assert!(why.contains("larger than"), "{form}: {why}");
+    }
+}
+
+#[test]
+fn an_existing_object_is_asked_for_in_the_form_it_is_compared_in() {
+    for (content, accept) in [
+        (Content::Json, JSON),
+        (Content::Yaml, JSON),
+        (Content::Apply, JSON),
+        (Content::Protobuf, PROTOBUF),
+    ] {
+        assert_eq!(content.accept(), accept, "{content:?}");
+    }
 }
 
 #[test]

@@ -53,6 +53,23 @@ fn a_name_is_what_an_object_can_be_called() {
 }
 
 #[test]
+fn a_volume_that_is_not_restricted_names_its_source() {
+    let pod = json!({"spec": {"volumes": [{"name": "a", "nfs": {}}, {"name": "b", "hostPath": {}}, {"name": "c"}]}});
+    let found = found(&pod, PodSecurity::Restricted);
+    let volumes = found.iter().filter(|it| it.field.contains("volumes"));
+    let values: Vec<_> = volumes
+        .map(|breach| (breach.field.as_str(), breach.value.as_str()))
+        .collect();
+    for wanted in [
+        (r#"spec.volumes["a"]"#, "nfs"),
+        (r#"spec.volumes["b"]"#, "hostPath"),
+        (r#"spec.volumes["c"]"#, "no source"),
+    ] {
+        assert!(values.contains(&wanted), "{wanted:?}: {values:?}");
+    }
+}
+
+#[test]
 fn a_breach_names_its_field_and_the_refusal_the_pod() {
     let pod = json!({"spec": {"hostNetwork": true, "containers": [
         {"name": "web", "securityContext": {"privileged": true, "capabilities": {"add": ["SYS_ADMIN"]}}}]}});
