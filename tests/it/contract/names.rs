@@ -9,6 +9,7 @@ use pipeops_agent::{
         notify::Turn,
         policy::{Level, PodSecurity},
         preflight,
+        rollout::Cause,
     },
     error::Exit,
 };
@@ -89,7 +90,9 @@ fn conditions_keep_their_names() {
             "json" | "db" | "db-wal" | "toml" | "txt" | "rs" | "pem"
         );
         let is_key = KEYS.iter().any(|key| key.path == text);
-        is_known && !what.is_empty() && is_word(what) && !is_file && !is_key
+        // Causes of a failed rollout are words of another place.
+        let is_cause = Cause::ALL.iter().any(|cause| cause.id() == text);
+        is_known && !what.is_empty() && is_word(what) && !is_file && !is_key && !is_cause
     };
     hold("conditions.txt", quoted().into_iter().filter(is_condition));
 }
