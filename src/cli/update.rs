@@ -50,7 +50,7 @@ use crate::{
 };
 
 /// Key of the releases, put in when they are built. Without it only a key of the settings is believed.
-const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_UPDATE_KEY");
+const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_RELEASE_KEY");
 const LIST: &str = "SHA256SUMS";
 /// Longer than the service needs for anything but the trial itself.
 const MARGIN: Duration = Duration::from_secs(120);
