@@ -7,12 +7,11 @@ use std::{
     error::Error,
     fmt::Write as _,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use flate2::{Compression, write::GzEncoder};
+use zopfli::{Format, Options};
 
 const ASSETS: &str = "src/dashboard/assets";
 /// What every look at the page needs goes over the wire as one file: it packs better, and is there after one answer instead of three. Each
@@ -74,10 +73,15 @@ fn assets(out: &Path) -> Result<(), Box<dyn Error>> {
         };
         let kind = kind(name).ok_or_else(|| format!("{name}: of what type is this?"))?;
         // No time and no name inside: the same files give the same program.
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(&bytes)?;
+        let mut gzip = Vec::new();
+        zopfli::compress(
+            Options::default(),
+            Format::Gzip,
+            bytes.as_slice(),
+            &mut gzip,
+        )?;
         let packed = out.join(format!("{name}.gz"));
-        fs::write(&packed, encoder.finish()?)?;
+        fs::write(&packed, gzip)?;
         writeln!(
             table,
             "    Asset {{ name: {name:?}, kind: {kind:?}, packed: include_bytes!(\"{}\") }},",

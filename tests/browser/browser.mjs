@@ -10,7 +10,7 @@ import { ROOT } from './world.mjs';
 const AXE = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 export const SCREENSHOTS = path.join(ROOT, 'target/screenshots');
-export const PAGES = ['', 'host', 'cluster', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
+export const PAGES = ['', 'host', 'cluster', 'apps', 'events', 'problems', 'link', 'access', 'settings', 'changes'];
 // Every width, light and dark, takes minutes: that is `make pages`.
 export const LOOKS = process.env.PIPEOPS_PAGES === 'all'
   ? [320, 768, 1440].flatMap((width) => ['light', 'dark'].map((scheme) => ({ width, scheme })))

@@ -236,6 +236,13 @@ export function values(query) {
   return { from, to, step_s, times, series: all, marks: [{ time: Math.round(from + width * 0.63), kind: 'boot', text: 'booted after 2 h without power' }, { time: Math.round(from + width * 0.8), kind: 'deploy', text: 'shop/web' }, { time: Math.round(from + width * 0.3), kind: 'throttled', text: 'throttled at 81.4 °C' }] };
 }
 
+const APPS = [
+  { app: 'web', namespace: 'shop', revision: 3, verdict: 'bad', cause: 'image.not-found', object: 'Pod shop/web-7d4b9', sentence: 'the image shop/web:v2 does not exist in its registry', evidence: HOSTILE, fix: 'correct the image or its tag, or push it', since: stamp(95), good: 2, paused: true },
+  { app: 'api', namespace: 'shop', revision: 1, verdict: 'soaking', cause: null, object: null, sentence: 'everything is ready, for 12 s of 60', evidence: null, fix: null, since: stamp(12), good: 0, paused: false },
+  { app: 'a-name-that-is-as-long-as-the-name-of-an-app-may-be-and-longer', namespace: 'default', revision: 12, verdict: 'good', cause: null, object: null, sentence: 'everything is ready', evidence: null, fix: null, since: stamp(86_400), good: 12, paused: false },
+];
+const REVISIONS = [[1, 'bad'], [2, 'good'], [3, 'bad']].map(([number, verdict]) => ({ number, at: stamp(4000 - number * 1000), by: 'root', verdict, cause: null, sentence: verdict === 'bad' ? HOSTILE : 'everything is ready' }));
+
 // The whole local API out of fixtures: `state` is healthy, broken, empty or huge. Null where there is no answer.
 export function answer(state, url, role = 'operator') {
   const query = url.searchParams;
@@ -257,6 +264,8 @@ export function answer(state, url, role = 'operator') {
     case '/api/v1/cluster': return empty ? { state: 'none', why: null, at: stamp(1), nodes: [], namespaces: [] } : is === 'broken' ? cluster('unreachable') : cluster('ready', state === 'huge' ? 60 : 3);
     case '/api/v1/cluster/pods': return empty ? { pods: [], continue: null } : pods(query, state === 'huge' ? 10_000 : 31);
     case '/api/v1/cluster/workloads': return empty ? { workloads: [], continue: null } : workloads();
+    case '/api/v1/apps': return { apps: empty ? [] : APPS };
+    case '/api/v1/apps/web': return { ...APPS[0], objects: [{ kind: 'Deployment', name: 'web', uid: '1' }], revisions: REVISIONS };
     case '/api/v1/series': return empty ? { series: [], total: 0, continue: null } : series();
     case '/api/v1/series/values': return values(query);
     default: return null;

@@ -13,7 +13,7 @@ const WEIGHT_BYTES_MAX = 50_000;
 // All files that may be read before the page can be used. How many milliseconds that takes depends on the machine: `make bench` has the goal.
 const BEFORE_USABLE = ['/assets/app.css', '/assets/app.js', '/assets/favicon.svg'];
 // The pages that are read when they are looked at for the first time.
-const WITH_A_FILE = ['host', 'cluster'];
+const WITH_A_FILE = ['host', 'cluster', 'apps'];
 const LONG = { timeout: 900_000 };
 
 const world = new World();
@@ -368,7 +368,7 @@ test('without JavaScript the page still says everything that matters', LONG, asy
 });
 
 for (const state of ['broken', 'empty', 'huge']) {
-  test(`every page before a machine that is ${state}`, LONG, () => walk(`fixture-${state}`, { pages: [...PAGES, 'cluster/logs/shop/web-1/web'], hasCharts: state !== 'empty', prepare: (window) => pretend(window, state) }));
+  test(`every page before a machine that is ${state}`, LONG, () => walk(`fixture-${state}`, { pages: [...PAGES, 'apps/web', 'cluster/logs/shop/web-1/web'], hasCharts: state !== 'empty', prepare: (window) => pretend(window, state) }));
 }
 
 test('a part that is refused, that never answers or needs a login says so, and the others go on', LONG, async () => {

@@ -6,7 +6,7 @@ import {
 import { access, changes, events, link, overview, problems, settings } from './pages.js';
 
 // Those without a page here have a file of their own, which is read when they are looked at.
-const PAGES = { overview, host: null, cluster: null, events, problems, link, access, settings, changes };
+const PAGES = { overview, host: null, cluster: null, apps: null, events, problems, link, access, settings, changes };
 const NAMES = Object.keys(PAGES);
 
 const element = (id) => document.getElementById(id);
