@@ -19,6 +19,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// All queues, windows and buffers of what runs here, with room for a program that is not optimised.
 const MEMORY_MORE_KB_MAX: u64 = 10_000;
 
+const PROMPT: &str = "If you don't see a command prompt";
+
 /// How it shows that something has come.
 enum Shown {
     Line,
@@ -50,7 +52,8 @@ impl Under {
     fn flows(&self) {
         let what = &self.what;
         match &self.shown {
-            Shown::Line => drop(self.running.line(what, |_| true)),
+            // kubectl says this before it is connected.
+            Shown::Line => drop(self.running.line(what, |line| !line.starts_with(PROMPT))),
             Shown::File(file) => until(what, SOON, || {
                 let length = std::fs::metadata(file).map_or(0, |file| file.len());
                 (length > 0).then_some(())
