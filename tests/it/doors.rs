@@ -54,6 +54,8 @@ impl House {
         }
         agent.start();
         let port = port(&agent, 0);
+        // The socket may open after the port.
+        agent.status();
         Self { plane, agent, port }
     }
 
@@ -62,6 +64,7 @@ impl House {
         self.agent.kill();
         self.agent.start();
         self.port = port(&self.agent, before);
+        self.agent.status();
     }
 
     /// Sends bytes to the port as they are and hears everything until the end.
