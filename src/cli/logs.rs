@@ -25,29 +25,39 @@ const AT_ONCE: usize = 200;
 /// Longest silence of a container in an answer that does not follow.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Option for new lines; `apps logs` has these, too.
+pub(super) const FOLLOW: Opt = Opt::flag("follow", "Keep showing new lines").short('f');
+/// Option for one container of several.
+pub(super) const CONTAINER: Opt = Opt::value(
+    "container",
+    Takes::Text,
+    "NAME",
+    "Container of the Pod (default: the first)",
+)
+.short('c');
+/// Option for the instance before the last restart.
+pub(super) const PREVIOUS: Opt =
+    Opt::flag("previous", "Logs of the previous instance of the container");
+/// Option for the number of lines.
+pub(super) const TAIL: Opt = Opt::value("tail", Takes::Text, "N", "Show the newest N")
+    .short('n')
+    .default("100");
+
 /// `logs`.
 pub(super) static COMMAND: Command = Command {
     name: "logs",
     about: "Show logs of the agent or of a container",
     options: &[
-        Opt::flag("follow", "Keep showing new lines").short('f'),
+        FOLLOW,
         Opt::value(
             "pod",
             Takes::Text,
             "NAMESPACE/POD",
             "Logs of this Pod instead of the agent",
         ),
-        Opt::value(
-            "container",
-            Takes::Text,
-            "NAME",
-            "Container of the Pod (default: the first)",
-        )
-        .short('c'),
-        Opt::flag("previous", "Logs of the previous instance of the container"),
-        Opt::value("tail", Takes::Text, "N", "Show the newest N")
-            .short('n')
-            .default("100"),
+        CONTAINER,
+        PREVIOUS,
+        TAIL,
         SOCKET,
         CONFIG,
         SET,

@@ -190,24 +190,11 @@ impl LockedJournal {
         let too_many = undone.len().saturating_sub(UNDONE_MAX);
         for record in undone.iter().take(too_many) {
             let name = Journal::name(record);
-            let copies = record.acts.iter().filter_map(|act| match act {
-                Act::File {
-                    before: Some(before),
-                    ..
-                } => Some(before.copy.clone()),
-                Act::File { before: None, .. }
-                | Act::Directory { .. }
-                | Act::Value { .. }
-                | Act::Run { .. }
-                | Act::Copy { .. }
-                | Act::Link { .. }
-                | Act::Made { .. }
-                | Act::Ready { .. }
-                | Act::Move { .. }
-                | Act::Datastore { .. }
-                | Act::Cordon { .. }
-                | Act::Drain { .. }
-                | Act::Gone { .. } => None,
+            let copies = record.acts.iter().filter_map(|act| {
+                let Act::File { before, .. } = act else {
+                    return None;
+                };
+                Some(before.as_ref()?.copy.clone())
             });
             for file in copies.chain([format!("{name}.json")]) {
                 // A copy that stays takes room and does no harm.

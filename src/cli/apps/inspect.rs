@@ -6,7 +6,7 @@ use super::{
     super::{
         args::Args,
         events::{line, lines},
-        logs,
+        logs::{self, CONTAINER, FOLLOW, PREVIOUS, TAIL},
         output::{Output, printable},
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
@@ -26,24 +26,16 @@ pub(super) static LOGS: Command = Command {
     name: "logs",
     about: "Show the log of an app",
     options: &[
-        Opt::flag("follow", "Keep showing new lines").short('f'),
+        FOLLOW,
         Opt::value(
             "pod",
             Takes::Text,
             "POD",
             "This Pod (default: the newest that is not ready, else the newest)",
         ),
-        Opt::value(
-            "container",
-            Takes::Text,
-            "NAME",
-            "Container of the Pod (default: the first)",
-        )
-        .short('c'),
-        Opt::flag("previous", "Logs of the previous instance of the container"),
-        Opt::value("tail", Takes::Text, "N", "Show the newest N")
-            .short('n')
-            .default("100"),
+        CONTAINER,
+        PREVIOUS,
+        TAIL,
         SOCKET,
         CONFIG,
         SET,

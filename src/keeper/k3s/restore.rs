@@ -305,19 +305,6 @@ impl Place {
 
 /// An undo of a change of k3s is resumed at the next start of the machine, as the change was.
 pub(in super::super) fn guards(record: &Record) -> impl Iterator<Item = &Act> {
-    let is_guard = |act: &&Act| match act {
-        Act::File { path, .. } | Act::Link { path, .. } => plan::is_resume(path),
-        Act::Directory { .. }
-        | Act::Value { .. }
-        | Act::Run { .. }
-        | Act::Copy { .. }
-        | Act::Made { .. }
-        | Act::Ready { .. }
-        | Act::Move { .. }
-        | Act::Datastore { .. }
-        | Act::Cordon { .. }
-        | Act::Drain { .. }
-        | Act::Gone { .. } => false,
-    };
+    let is_guard = |act: &&Act| matches!(act, Act::File { path, .. } | Act::Link { path, .. } if plan::is_resume(path));
     record.acts.iter().filter(is_guard)
 }
