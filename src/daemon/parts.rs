@@ -490,7 +490,7 @@ pub(super) fn rights(
     Some(Rc::new(rights))
 }
 
-/// What the configuration says about access. In safe mode nothing is let into the cluster, and without a control plane there is nobody to let in.
+/// Access by the configuration. In safe mode nothing is let into the cluster, and without a control plane there is nobody to let in.
 pub(super) fn configured(settings: &Settings, mode: Mode) -> Configured {
     let access = &settings.access;
     let (level, from, edit) = match mode {

@@ -53,7 +53,7 @@ pub(super) struct Starting {
 pub(super) struct Listeners {
     socket: Slot<PathBuf>,
     port: Slot<SocketAddr>,
-    /// What opens them.
+    /// Tasks that open them.
     tasks: RefCell<Vec<Task<()>>>,
 }
 
@@ -124,7 +124,7 @@ impl Ways {
 }
 
 impl Starting {
-    /// What this start has opened.
+    /// Listeners that this start has opened.
     pub(super) fn listeners(&self) -> Rc<Listeners> {
         Rc::clone(&self.listeners)
     }

@@ -1,6 +1,6 @@
 //! Archives in the ustar format: plain files with a name, a mode and a content, in order.
 //!
-//! What it reads is what it writes: links, devices and the extensions of GNU and pax are refused.
+//! It reads what it writes, and no more: links, devices and the extensions of GNU and pax are refused.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -23,7 +23,7 @@ use crate::{
     wire::keeper::{LastUpdate, Update, UpdateNote, UpdateStep},
 };
 
-/// Where the program is.
+/// Path of the program.
 pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
 /// Time until a version that lost the link is tried again by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);

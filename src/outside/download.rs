@@ -53,7 +53,7 @@ pub struct Wanted {
 /// Downloads a short text.
 ///
 /// # Errors
-/// Why it is not there, or that it is longer than `bytes_max`.
+/// It is not there, or is longer than `bytes_max`.
 pub async fn text(way: &Way, url: &str, bytes_max: usize) -> Result<Vec<u8>> {
     let calls = way.calls(LIMITS);
     let (agent, of) = (calls.agent.clone(), url.to_owned());
@@ -78,7 +78,7 @@ pub async fn text(way: &Way, url: &str, bytes_max: usize) -> Result<Vec<u8>> {
 /// Downloads a file; `told` hears of each tenth: the bytes so far, and all. Dropping the future ends it, and another call goes on.
 ///
 /// # Errors
-/// Why it is not there. What has the wrong length or hash is removed.
+/// It could not be had. A file of the wrong length or hash is removed.
 pub async fn file(way: &Way, wanted: &Wanted, told: fn(u64, u64)) -> Result<()> {
     let mut tag = None;
     let mut pause = PAUSE;

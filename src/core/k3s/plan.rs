@@ -90,7 +90,7 @@ pub enum Step {
     Drain {
         /// Its name.
         node: String,
-        /// What is evicted, and how.
+        /// Extent of the eviction.
         drain: Drain,
     },
     /// A file or a tree goes, without what other disks hold below it.

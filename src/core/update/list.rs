@@ -27,7 +27,7 @@ pub const BYTES_MAX: usize = 64 * 1024;
 /// Longest program: more is not one.
 pub const PROGRAM_BYTES_MAX: u64 = 64 << 20;
 
-/// What is believed before a list is read.
+/// Trust before a list is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Trust {
     /// The key that everything begins with.
@@ -102,7 +102,7 @@ pub struct Machine<'a> {
     pub now: Wall,
 }
 
-/// Whether a release is installed.
+/// Decision on the installation of a release.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Choice {
     /// It is.
@@ -215,7 +215,7 @@ impl List {
         }
     }
 
-    /// Whether this release is installed.
+    /// Decides whether this release is installed.
     pub fn choose(&self, machine: &Machine<'_>, occasion: Occasion) -> Choice {
         let version = self.version;
         let held = |why: &str| Choice::Held(format!("{version} is not installed: {why}"));

@@ -81,7 +81,7 @@ fn from(file: &Path) -> Restore {
     }
 }
 
-/// What happened after the backup.
+/// Changes after the backup.
 fn later(tree: &Tree) {
     write(tree, "second");
     tree.put(

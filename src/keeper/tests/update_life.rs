@@ -88,7 +88,7 @@ fn new(tree: &Tree) -> NewProgram {
 
 const UNIT: &str = "etc/systemd/system/pipeops-update.service";
 
-/// What must hold after every update, however it went.
+/// Checks the invariants that hold after every update, however it ended.
 fn assert_over(tree: &Tree, fault: Fault) -> UpdateNote {
     let program = tree.read("usr/bin/pipeops-agent").unwrap();
     let wanted = if fault == Fault::None { "new" } else { "old" };
