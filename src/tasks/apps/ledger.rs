@@ -2,6 +2,7 @@
 
 use crate::{
     core::apps::{App, Manifest},
+    error::{self, Retry},
     kube::{Client, Detail, Error, query_escaped},
     wire::apps::{self, LABEL, Stored, packed, read_record, record_name, revision_name, unpacked},
 };
@@ -139,4 +140,33 @@ impl Ledger {
             deleted => deleted,
         }
     }
+}
+
+/// An error of the API as one that says whether trying again can help.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is what map_err hands over"
+)]
+pub(super) fn of_api(failure: Error) -> error::Error {
+    let retry = match &failure {
+        Error::Refused {
+            status: 401 | 403, ..
+        } => {
+            return error::Error::new("the agent may not read and write the records of its apps")
+                .why(failure.to_string())
+                .fix("pipeops-agent rbac | kubectl apply -f -")
+                .retry(Retry::Later);
+        }
+        Error::Refused { status, .. } if !matches!(status, 429 | 500..=599) => Retry::Never,
+        Error::BadRequest(_) | Error::TooLarge { .. } | Error::Undecodable { .. } => Retry::Never,
+        Error::Refused { .. }
+        | Error::Unconfigured(_)
+        | Error::Connection(_)
+        | Error::NoAnswer { .. }
+        | Error::Broken { .. }
+        | Error::Service { .. } => Retry::Soon,
+    };
+    error::Error::new("the record of the app cannot be read or written")
+        .why(failure.to_string())
+        .retry(retry)
 }

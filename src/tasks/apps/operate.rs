@@ -4,7 +4,11 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::{Apps, change::of_api, ledger::Read, named, of_problem};
+use super::{
+    Apps,
+    ledger::{Read, of_api},
+    named, of_problem,
+};
 use crate::{
     core::apps::{Manifest, Overlay, Simple, deployed},
     error::{Error, Result, Retry},

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use smol::{Task, Timer};
 
-use super::{Apps, change::refused, cluster::Targets, observe::OBJECTS_MAX};
+use super::{Apps, cluster::Targets, observe::OBJECTS_MAX, verdict::refused};
 use crate::{
     core::{
         apps::{Kind, NODE, read_for},

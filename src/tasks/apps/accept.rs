@@ -1,0 +1,306 @@
+//! Acceptance of a wish: everything is tried, the intent is on disk and the content kept before it becomes a change.
+
+use std::{rc::Rc, time::Duration};
+
+use serde_json::{Value, json};
+use smol::Timer;
+
+use super::{
+    Apps,
+    change::{KIND, Plan, Verb},
+    ledger::{Read, of_api},
+    named, of_problem,
+};
+use crate::{
+    core::{
+        apps::{App, Manifest, Outcome as Concluded, Overlay, Revision, parse, refused_namespace},
+        audit::{Effect, Entry as AuditEntry, Verdict as Permission},
+        journal::{Intent, Journal, Outcome},
+        rollout::Verdict,
+    },
+    error::{Error, Result, Retry},
+    host::random,
+    store::Begun,
+    wire::apps::ApplyWish,
+};
+
+/// Time that removing waits for objects to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+impl Apps {
+    /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by itself.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
+        let (manifests, namespace) = self.read(wish)?;
+        let read = self.kept(&wish.app, &namespace).await?;
+        fits(&read.app, &manifests, wish)?;
+        let mut overlay = read.app.overlay(read.app.running);
+        overlay.fit(&manifests);
+        self.accept(read, (manifests, overlay), by).await
+    }
+
+    /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
+    pub(super) async fn accept(
+        self: Rc<Self>,
+        mut read: Read,
+        (manifests, overlay): (Vec<Manifest>, Overlay),
+        by: &str,
+    ) -> Result<Value> {
+        let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
+        let id = change_id()?;
+        let cluster = self.cluster(&id);
+        let mut laid = manifests.clone();
+        overlay.lay(&mut laid);
+        cluster.only_ours(&mut read.app, &laid).await?;
+        cluster.dry_run(&read.app, &laid).await?;
+        self.supersede(&app, "another version was deployed").await?;
+        // It may have been written since.
+        let mut read = self.kept(&app, &namespace).await?;
+        let revision = Revision {
+            number: read.app.next(),
+            at: self.now().wall,
+            by: by.to_owned(),
+            overlay,
+            outcome: Concluded::default(),
+        };
+        let plan = Plan {
+            app,
+            verb: Verb::Apply,
+            revision: revision.number,
+            before: read.app.running,
+            back_to: read.app.good,
+        };
+        self.begin(&id, &plan, by).await?;
+        let kept = self.keep(revision, &mut read, &manifests).await;
+        if let Err(error) = kept {
+            self.give_up(&id, "its content could not be kept").await?;
+            return Err(error);
+        }
+        self.start(&id, plan.clone(), None)?;
+        Ok(accepted(&id, &plan))
+    }
+
+    /// The manifests of a wish, with their namespace.
+    pub(super) fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
+        named(&wish.app)?;
+        let asked = Some(wish.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let manifests = parse(&wish.manifests, asked).map_err(of_problem)?;
+        let first = manifests.first();
+        let namespace = first
+            .map(|manifest| manifest.namespace.clone())
+            .unwrap_or_default();
+        self.allowed(&namespace)?;
+        Ok((manifests, namespace))
+    }
+
+    /// Refuses the namespaces of the cluster and of the agent.
+    pub(super) fn allowed(&self, namespace: &str) -> Result<()> {
+        match refused_namespace(namespace, self.account.own_namespace()) {
+            Some(why) => Err(Error::new("nothing was deployed")
+                .why(why)
+                .fix("use a namespace of its own for the app")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn kept(&self, app: &str, namespace: &str) -> Result<Read> {
+        let found = self.record(app).await?;
+        Ok(found.unwrap_or_else(|| Read::new(app, namespace)))
+    }
+
+    /// Keeps the content of a revision, and that there is one.
+    async fn keep(
+        &self,
+        revision: Revision,
+        read: &mut Read,
+        manifests: &[Manifest],
+    ) -> Result<()> {
+        let kept = self
+            .ledger
+            .keep(&read.app.name, revision.number, manifests)
+            .await;
+        kept.map_err(of_api)?;
+        read.app.revisions.push(revision);
+        self.ledger.write(read).await.map_err(of_api)?;
+        self.remember(&read.app);
+        Ok(())
+    }
+
+    /// Puts an earlier revision back: `to`, or the last good one.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let running = read.app.running;
+        let earlier = |revision: &&Revision| {
+            revision.number != running && revision.outcome.verdict == Verdict::Good.as_str()
+        };
+        let to = match to {
+            0 if read.app.good != running => read.app.good,
+            0 => read
+                .app
+                .revisions
+                .iter()
+                .rev()
+                .find(earlier)
+                .map_or(0, |revision| revision.number),
+            to => to,
+        };
+        if to == 0 || read.app.revision(to).is_none() {
+            return Err(Error::new(format!("{app} is not rolled back"))
+                .why("there is no such revision, or none that was good")
+                .fix(format!("pipeops-agent apps history {app}")));
+        }
+        self.supersede(app, "it was rolled back").await?;
+        let id = change_id()?;
+        let plan = Plan {
+            app: app.to_owned(),
+            verb: Verb::Rollback,
+            revision: to,
+            before: running,
+            // Who asks for a version keeps it.
+            back_to: 0,
+        };
+        self.begin(&id, &plan, by).await?;
+        self.start(&id, plan.clone(), None)?;
+        Ok(accepted(&id, &plan))
+    }
+
+    /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it; after that it goes on by itself.
+    ///
+    /// # Errors
+    /// Reason why it is still there.
+    pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        self.supersede(app, "the app was removed").await?;
+        let id = change_id()?;
+        let plan = Plan {
+            app: app.to_owned(),
+            verb: Verb::Remove,
+            revision: read.app.running,
+            before: 0,
+            back_to: 0,
+        };
+        self.begin(&id, &plan, by).await?;
+        Rc::clone(&self).start(&id, plan, None)?;
+        let deadline = self.now().mono.after(GONE_WITHIN);
+        while let Some(left) = self.under_way(app, &id) {
+            if self.now().mono >= deadline {
+                return Err(Error::new(format!("{app} is not removed yet"))
+                    .why(left.sentence)
+                    .fix(format!(
+                        "removing goes on by itself: pipeops-agent apps why {app}"
+                    ))
+                    .retry(Retry::Later));
+            }
+            Timer::after(Duration::from_millis(200)).await;
+        }
+        let change = self.last_change(app).await;
+        if change.get("state").and_then(Value::as_str) != Some(Outcome::Done.as_str()) {
+            let why = change.get("why").and_then(Value::as_str);
+            return Err(Error::new(format!("{app} is not removed"))
+                .why(why.unwrap_or("another change took its place"))
+                .fix("remove it again"));
+        }
+        let kept = read.app.inventory.iter().filter(|entry| entry.is_kept());
+        let kept: Vec<_> = kept
+            .map(|entry| entry.in_words(&read.app.namespace))
+            .collect();
+        Ok(json!({"app": app, "state": "removed", "kept": kept}))
+    }
+
+    /// Writes an intent, with its row in the audit around it.
+    async fn begin(&self, id: &str, plan: &Plan, by: &str) -> Result<()> {
+        let what = format!(
+            "{} app {} revision {}",
+            plan.verb.as_str(),
+            plan.app,
+            plan.revision
+        );
+        let intent = Intent {
+            origin: by.to_owned(),
+            kind: KIND.to_owned(),
+            body: plan.written(),
+        };
+        let journal = Journal::new();
+        let lock = journal
+            .lock(id)
+            .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
+        let kept = async {
+            let begun = self.store.begin_change(&lock, intent, self.now().wall);
+            Ok(begun.await?)
+        };
+        match self.audited((by, &what), kept).await? {
+            Begun::New => Ok(()),
+            Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
+        }
+    }
+
+    /// Does something with its row in the audit around it.
+    pub(super) async fn audited<T>(
+        &self,
+        (by, what): (&str, &str),
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let permitted = Permission::Permitted;
+        let entry = AuditEntry::new(by, what, permitted, "asked for on this machine");
+        let begun = self.audit.begin(entry, self.now().wall).await?;
+        let done = work.await;
+        let outcome = if done.is_ok() { "accepted" } else { "failed" };
+        if let Err(failure) = self.audit.end(begun, outcome, Effect::default()).await {
+            log::warn!("how {what} ended is not in the audit: {failure}");
+        }
+        done
+    }
+
+    pub(super) async fn give_up(&self, id: &str, why: &str) -> Result<()> {
+        let journal = Journal::new();
+        let Ok(lock) = journal.lock(id) else {
+            return Ok(());
+        };
+        let now = self.now().wall;
+        let ended = self
+            .store
+            .finish_change(&lock, Outcome::Failed, Some(why.to_owned()), now);
+        Ok(ended.await?)
+    }
+}
+
+/// Returns whether a new version may take the place of what is there.
+fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
+    let namespace = manifests
+        .first()
+        .map(|manifest| manifest.namespace.as_str());
+    if namespace != Some(app.namespace.as_str()) {
+        let what = format!(
+            "the app {} lies in the namespace {}",
+            app.name, app.namespace
+        );
+        return Err(Error::new(what).fix("deploy it under another name: --app NAME"));
+    }
+    if app.loses_most(manifests) && !wish.prune_most {
+        let surplus = app.surplus(manifests);
+        let names: Vec<_> = surplus
+            .iter()
+            .map(|entry| format!("{} {}", entry.kind, entry.name))
+            .collect();
+        return Err(Error::new("nothing was deployed")
+            .why(format!(
+                "more than half of the app would be deleted: {}",
+                names.join(", ")
+            ))
+            .fix("if that is meant, add --prune-most"));
+    }
+    Ok(())
+}
+
+fn change_id() -> Result<String> {
+    Ok(format!("app-{}", random::hex::<8>()?))
+}
+
+fn accepted(id: &str, plan: &Plan) -> Value {
+    json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
+}

@@ -1,0 +1,267 @@
+//! One change of an app, step by step: write, judge, keep or go back. The journal has each step before its act, so that the next start
+//! goes on where a power cut ended it.
+
+mod judge;
+mod patience;
+mod plan;
+mod remove;
+mod version;
+mod write;
+
+use std::rc::Rc;
+
+pub(super) use self::plan::{KIND, Plan, Verb};
+use super::{
+    Apps,
+    cluster::Cluster,
+    ledger::{Read, of_api},
+    verdict::{concluded, refusal},
+};
+use crate::{
+    core::{
+        journal::{Change, ChangeLock, Next, Outcome, Step, StepState},
+        rollout::{Judgement, Verdict},
+    },
+    error::{Error, Result},
+};
+
+/// Steps of a change.
+const WRITE: u32 = 0;
+const JUDGE: u32 = 1;
+const PRUNE: u32 = 2;
+
+/// A change that is being carried out.
+pub(super) struct Work {
+    pub(super) apps: Rc<Apps>,
+    pub(super) lock: ChangeLock,
+    pub(super) plan: Plan,
+}
+
+impl Work {
+    /// Carries the change out, from where the journal says.
+    pub(super) async fn run(self, known: Option<Change>) {
+        let next = known.as_ref().map_or(Next::Forward(WRITE), Change::next);
+        let ended = match next {
+            Next::Over => return,
+            Next::AllUndone => Ok((Outcome::Undone, "it was taken back".to_owned())),
+            Next::Undo(_) => self.go_back("it did not work").await,
+            Next::Forward(step) if self.plan.verb == Verb::Remove => self.remove(step).await,
+            Next::Forward(step) => self.go_forward(step).await,
+        };
+        let (outcome, why) = ended.unwrap_or_else(|error| (Outcome::Failed, error.sentence()));
+        let now = self.apps.now().wall;
+        log::info!(
+            "app {}: {} of revision {} is {}: {why}",
+            self.plan.app,
+            self.plan.verb.as_str(),
+            self.plan.revision,
+            outcome.as_str()
+        );
+        let finished = self
+            .apps
+            .store()
+            .finish_change(&self.lock, outcome, Some(why), now);
+        if let Err(failure) = finished.await {
+            log::warn!(
+                "how the change {} ended is not on disk: {failure}",
+                self.lock.id()
+            );
+        }
+        self.apps.ended(&self.plan.app, self.lock.id());
+    }
+
+    fn cluster(&self) -> Cluster<'_> {
+        self.apps.cluster(self.lock.id())
+    }
+
+    async fn go_forward(&self, step: u32) -> Result<(Outcome, String)> {
+        let version = self
+            .version(
+                self.plan.revision,
+                self.plan.before,
+                self.plan.verb == Verb::Rollback,
+            )
+            .await?;
+        if step == WRITE {
+            self.intend(WRITE, "write").await?;
+            if let Err(error) = self.write(&version, self.plan.revision).await {
+                return self.failed(WRITE, &refusal(&error)).await;
+            }
+            self.done(WRITE).await?;
+        }
+        let mut verdict = "it is good".to_owned();
+        if step <= JUDGE {
+            self.intend(JUDGE, "judge").await?;
+            let judged = self.judge(&version).await?;
+            if judged.verdict == Verdict::Bad {
+                return self.failed(JUDGE, &judged).await;
+            }
+            verdict.clone_from(&judged.sentence);
+            self.conclude(self.plan.revision, &judged, IsGood::Yes)
+                .await?;
+            self.done(JUDGE).await?;
+        }
+        self.intend(PRUNE, "prune").await?;
+        self.prune(&version).await?;
+        self.done(PRUNE).await?;
+        Ok((
+            Outcome::Done,
+            format!("revision {} is good: {verdict}", self.plan.revision),
+        ))
+    }
+
+    /// The version does not work: its evidence is kept first, then the last good one is put back.
+    async fn failed(&self, step: u32, judged: &Judgement) -> Result<(Outcome, String)> {
+        self.conclude(self.plan.revision, judged, IsGood::No)
+            .await?;
+        let detail = judged
+            .finding
+            .as_ref()
+            .map(|found| format!("{}: {}", found.cause.id(), judged.sentence));
+        self.advance(step, StepState::Failed, detail).await?;
+        self.go_back(&judged.sentence).await
+    }
+
+    async fn go_back(&self, why: &str) -> Result<(Outcome, String)> {
+        let (bad, good) = (self.plan.revision, self.plan.back_to);
+        if good == 0 || good == bad {
+            return Ok((
+                Outcome::Failed,
+                format!("revision {bad} does not work and stays for inspection: {why}"),
+            ));
+        }
+        if self.record().await?.app.is_paused {
+            return Ok((
+                Outcome::Failed,
+                format!(
+                    "revision {bad} does not work and stays, because the app is paused: {why}; pipeops-agent apps rollback {}",
+                    self.plan.app
+                ),
+            ));
+        }
+        let version = self.version(good, bad, true).await?;
+        let failed = self.version(bad, good, false).await?;
+        let job = failed
+            .manifests
+            .iter()
+            .find(|manifest| manifest.kind.name == "Job" && !version.manifests.contains(manifest));
+        if let Some(job) = job {
+            let fix = format!("pipeops-agent apps rollback {}", self.plan.app);
+            return Ok((
+                Outcome::Failed,
+                format!(
+                    "revision {bad} does not work: {why}; it is not rolled back by itself, because {} may have changed data: {fix}",
+                    job.in_words()
+                ),
+            ));
+        }
+        log::warn!(
+            "app {}: revision {bad} does not work, going back to {good}: {why}",
+            self.plan.app
+        );
+        self.apps.goes_back(&self.plan.app, good);
+        if let Err(error) = self.write(&version, good).await {
+            return Ok((
+                Outcome::Failed,
+                format!(
+                    "revision {bad} does not work: {why}; revision {good} cannot be put back: {}",
+                    error.sentence()
+                ),
+            ));
+        }
+        let judged = self.judge(&version).await?;
+        if judged.verdict == Verdict::Bad {
+            return Ok((
+                Outcome::Failed,
+                format!(
+                    "revision {bad} does not work: {why}; revision {good}, which was good, does not work either: {}",
+                    judged.sentence
+                ),
+            ));
+        }
+        self.prune(&version).await?;
+        for step in [JUDGE, WRITE] {
+            // A step that was never begun has nothing to be taken back.
+            if let Err(error) = self.advance(step, StepState::Undone, None).await {
+                log::debug!("step {step} of {}: {}", self.lock.id(), error.sentence());
+            }
+        }
+        Ok((
+            Outcome::Undone,
+            format!("rolled back to revision {good}: {why}"),
+        ))
+    }
+
+    async fn conclude(&self, number: u64, judged: &Judgement, is_good: IsGood) -> Result<()> {
+        let mut read = self.record().await?;
+        read.app
+            .conclude(number, concluded(judged, self.apps.now()));
+        if is_good == IsGood::Yes {
+            read.app.good = number;
+        }
+        self.keep(&mut read).await
+    }
+
+    async fn record(&self) -> Result<Read> {
+        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
+        let read = self
+            .patiently(async || ledger.read(app).await.map_err(of_api))
+            .await?;
+        read.ok_or_else(|| {
+            Error::new(format!("the record of the app {app} is gone"))
+                .fix("deploy it again: pipeops-agent apps apply")
+        })
+    }
+
+    async fn keep(&self, read: &mut Read) -> Result<()> {
+        let ledger = self.apps.ledger();
+        self.patiently(async || ledger.write(read).await.map_err(of_api))
+            .await?;
+        self.apps.remember(&read.app);
+        Ok(())
+    }
+
+    async fn intend(&self, position: u32, name: &str) -> Result<()> {
+        let step = Step {
+            position,
+            name: name.to_owned(),
+            state: StepState::Intended,
+            undo: Some(self.plan.back_to.to_string()),
+            detail: None,
+        };
+        Ok(self
+            .apps
+            .store()
+            .intend_step(&self.lock, step, self.apps.now().wall)
+            .await?)
+    }
+
+    async fn done(&self, position: u32) -> Result<()> {
+        for state in [StepState::Acted, StepState::Verified, StepState::Done] {
+            // After a restart it may be further already.
+            if let Err(error) = self.advance(position, state, None).await {
+                log::debug!(
+                    "step {position} of {}: {}",
+                    self.lock.id(),
+                    error.sentence()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn advance(&self, position: u32, state: StepState, detail: Option<String>) -> Result<()> {
+        let now = self.apps.now().wall;
+        Ok(self
+            .apps
+            .store()
+            .advance_step(&self.lock, (position, state), detail, now)
+            .await?)
+    }
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum IsGood {
+    Yes,
+    No,
+}

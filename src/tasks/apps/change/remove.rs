@@ -1,0 +1,110 @@
+//! Removal: of a whole app, or of what a version no longer has.
+
+use smol::Timer;
+
+use super::{
+    super::{ledger::of_api, verdict::waiting},
+    Work,
+    patience::{AGAIN, AGAIN_MAX},
+    version::Version,
+};
+use crate::{
+    core::{
+        apps::App,
+        backoff::Backoff,
+        journal::Outcome,
+        rollout::{Cause, Finding},
+    },
+    error::Result,
+};
+
+/// Steps of a removal.
+const DELETE: u32 = 0;
+const FORGET: u32 = 1;
+
+impl Work {
+    /// Deletes everything that is ours but claims, then the record. It goes on for as long as a finalizer keeps something.
+    pub(super) async fn remove(&self, step: u32) -> Result<(Outcome, String)> {
+        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
+        let read = self
+            .patiently(async || ledger.read(app).await.map_err(of_api))
+            .await?;
+        let removed = (Outcome::Done, "it is removed".to_owned());
+        // A power cut came between the last act and its note.
+        let Some(read) = read else {
+            return Ok(removed);
+        };
+        if step == DELETE {
+            self.intend(DELETE, "delete").await?;
+            self.apps.may_stop(app, true);
+            self.delete_all(&read.app).await?;
+            self.apps.may_stop(app, false);
+            self.done(DELETE).await?;
+        }
+        self.intend(FORGET, "forget").await?;
+        self.patiently(async || ledger.drop_app(&read.app).await.map_err(of_api))
+            .await?;
+        self.apps.forget(app);
+        self.done(FORGET).await?;
+        Ok(removed)
+    }
+
+    async fn delete_all(&self, app: &App) -> Result<()> {
+        let cluster = self.cluster();
+        let goes = || app.inventory.iter().filter(|entry| !entry.is_kept());
+        // What leads to others goes before them.
+        for entry in goes().rev() {
+            self.patiently(async || cluster.delete(app, entry).await)
+                .await?;
+        }
+        let mut backoff = Backoff::new(AGAIN / 4, AGAIN_MAX);
+        for entry in goes() {
+            while let Some(left) = self
+                .patiently(async || cluster.remains(app, entry).await)
+                .await?
+            {
+                let finding = Finding {
+                    cause: Cause::Finalizer,
+                    object: entry.in_words(&app.namespace),
+                    sentence: format!("{left} is still there"),
+                    evidence: String::new(),
+                    fix: "its controller has to end it; removing goes on by itself".to_owned(),
+                    is_definite: false,
+                };
+                self.apps
+                    .show(&app.name, &waiting(finding, self.apps.now()));
+                Timer::after(backoff.next(fastrand::u16(..))).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what the version no longer has, and forgets the oldest revisions.
+    pub(super) async fn prune(&self, version: &Version) -> Result<()> {
+        let mut read = self.record().await?;
+        let surplus = read.app.surplus(&version.manifests);
+        let cluster = self.cluster();
+        // An object that is deleted and still known is found to be gone by the next change.
+        self.apps.may_stop(&self.plan.app, true);
+        for entry in &surplus {
+            let app = &read.app;
+            self.patiently(async || cluster.delete(app, entry).await)
+                .await?;
+        }
+        self.apps.may_stop(&self.plan.app, false);
+        read.app.forget(&surplus);
+        let gone = read.app.prune();
+        self.keep(&mut read).await?;
+        let ledger = self.apps.ledger();
+        for number in gone {
+            self.patiently(async || {
+                ledger
+                    .drop_revision(&self.plan.app, number)
+                    .await
+                    .map_err(of_api)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}

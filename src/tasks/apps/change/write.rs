@@ -1,0 +1,111 @@
+//! Writing of a version, object by object.
+
+use std::time::Duration;
+
+use smol::Timer;
+
+use super::{
+    super::cluster::Cluster,
+    Work,
+    patience::{AGAIN, AGAIN_MAX},
+    version::Version,
+};
+use crate::{
+    core::{
+        apps::{App, Entry, Manifest},
+        backoff::Backoff,
+        rollout::LOOK_EVERY,
+    },
+    error::{Error, Result, Retry},
+};
+
+/// Time for an old Job to be gone.
+const JOB_GONE_WITHIN: Duration = Duration::from_secs(60);
+
+impl Work {
+    /// Writes a version, for as long as the account is not let in. Until then another change may take its place: what was written is kept.
+    pub(super) async fn write(&self, version: &Version, number: u64) -> Result<()> {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        loop {
+            match self.write_all(version, number).await {
+                Err(error) if error.retry == Retry::Later => {
+                    self.apps.may_stop(&self.plan.app, true);
+                    self.waits(&error, &mut backoff).await;
+                    self.apps.may_stop(&self.plan.app, false);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Writes a version, object by object. The inventory knows each one before.
+    async fn write_all(&self, version: &Version, number: u64) -> Result<()> {
+        let mut read = self.record().await?;
+        read.app.plan(&version.manifests);
+        read.app.running = number;
+        self.keep(&mut read).await?;
+        let cluster = self.cluster();
+        let mut written = Ok(());
+        for manifest in version
+            .manifests
+            .iter()
+            .filter(|manifest| version.is_written(manifest))
+        {
+            if let Err(error) = self.write_one(&cluster, &mut read.app, manifest).await {
+                written = Err(error);
+                break;
+            }
+        }
+        // What was never written is not ours.
+        let unwritten: Vec<_> = read
+            .app
+            .inventory
+            .iter()
+            .filter(|entry| entry.uid.is_empty())
+            .cloned()
+            .collect();
+        read.app.forget(&unwritten);
+        self.keep(&mut read).await?;
+        written
+    }
+
+    async fn write_one(
+        &self,
+        cluster: &Cluster<'_>,
+        app: &mut App,
+        manifest: &Manifest,
+    ) -> Result<()> {
+        let entry = Entry::of(manifest);
+        if manifest.kind.name == "Job" && app.uid(&entry).is_some() {
+            self.remove_job(cluster, app, &entry).await?;
+        }
+        let shown = &*app;
+        let uid = self
+            .while_silent(async || cluster.write(shown, manifest).await)
+            .await?;
+        app.own(&entry, &uid);
+        Ok(())
+    }
+
+    /// A Job cannot be changed: it is made again.
+    async fn remove_job(&self, cluster: &Cluster<'_>, app: &mut App, entry: &Entry) -> Result<()> {
+        let deadline = self.apps.now().mono.after(JOB_GONE_WITHIN);
+        let shown = &*app;
+        self.while_silent(async || cluster.delete(shown, entry).await)
+            .await?;
+        while let Some(left) = self
+            .while_silent(async || cluster.remains(shown, entry).await)
+            .await?
+        {
+            if self.apps.now().mono >= deadline {
+                return Err(Error::new(format!(
+                    "{left} is still there, so it cannot be made again"
+                ))
+                .fix("kubectl describe job shows what keeps it"));
+            }
+            Timer::after(LOOK_EVERY).await;
+        }
+        app.own(entry, "");
+        Ok(())
+    }
+}

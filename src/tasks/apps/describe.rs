@@ -1,0 +1,176 @@
+//! Answers about apps: verdicts, objects, revisions.
+
+use serde_json::{Value, json};
+
+use super::{
+    Apps,
+    change::{KIND, Plan},
+    ledger::of_api,
+    unknown,
+    verdict::{refused, scope, sight},
+};
+use crate::{
+    core::{
+        apps::{App, Revision},
+        journal::Change,
+        rollout::{Judgement, Verdict, standing},
+        time::Wall,
+    },
+    error::Result,
+    wire::rollout::shown,
+};
+
+/// Changes of the journal that are looked through for the last one of an app.
+const CHANGES_MAX: u32 = 200;
+
+impl Apps {
+    /// Every app, in short.
+    ///
+    /// # Errors
+    /// Reason why they are not known.
+    pub async fn list(&self) -> Result<Value> {
+        let apps = self.ledger.list().await.map_err(of_api)?;
+        let apps: Vec<_> = apps.iter().map(|app| self.told(app)).collect();
+        Ok(json!({ "apps": apps }))
+    }
+
+    /// One app: its objects and its revisions.
+    ///
+    /// # Errors
+    /// There is no such app, or it is not known.
+    pub async fn describe(&self, app: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let mut told = self.told(&read.app);
+        let objects: Vec<_> = read
+            .app
+            .inventory
+            .iter()
+            .map(|entry| json!({"kind": entry.kind, "name": entry.name, "uid": entry.uid}))
+            .collect();
+        let revisions: Vec<_> = read.app.revisions.iter().map(revision).collect();
+        if let Value::Object(fields) = &mut told {
+            fields.insert("objects".to_owned(), json!(objects));
+            fields.insert("revisions".to_owned(), json!(revisions));
+        }
+        Ok(told)
+    }
+
+    /// Verdict on the last change, with what runs.
+    ///
+    /// # Errors
+    /// There is no such app, or it is not known.
+    pub async fn why(&self, app: &str) -> Result<Value> {
+        let read = match self.record(app).await {
+            Ok(found) => found.map(|read| read.app),
+            Err(error) => {
+                let known = self.known.borrow().get(app).cloned();
+                Some(known.ok_or(error)?)
+            }
+        };
+        let Some(read) = read else {
+            return Err(unknown(app));
+        };
+        let running = self.what_runs(&read).await;
+        let mut told = self.told(&read);
+        let last = self.last_change(app).await;
+        if let Value::Object(fields) = &mut told {
+            fields.insert("running".to_owned(), running);
+            fields.insert("change".to_owned(), last);
+        }
+        Ok(told)
+    }
+
+    async fn what_runs(&self, app: &App) -> Value {
+        let manifests = self
+            .ledger
+            .manifests(&app.name, app.running)
+            .await
+            .ok()
+            .flatten();
+        let Some(manifests) = manifests else {
+            return json!({"revision": app.running, "verdict": Verdict::Blind.as_str()});
+        };
+        let services: Vec<_> = manifests
+            .iter()
+            .filter(|manifest| manifest.kind.name != "Job")
+            .collect();
+        let scope = scope(&services);
+        let known = self.watched_standing(app, &scope);
+        let (verdict, sentence, finding) = if let Some(known) = known {
+            known
+        } else {
+            let cluster = self.cluster("");
+            let seen = cluster.observe(&app.namespace, &scope.targets).await;
+            let seen = seen.map_err(|error| refused(&error));
+            standing(&scope, sight(&seen))
+        };
+        let judgement = Judgement {
+            verdict,
+            sentence,
+            finding,
+            since: self.now().mono,
+        };
+        let mut told = shown(&judgement);
+        if let Value::Object(fields) = &mut told {
+            fields.insert("revision".to_owned(), json!(app.running));
+        }
+        told
+    }
+
+    pub(super) async fn last_change(&self, app: &str) -> Value {
+        let changes = self
+            .store
+            .recent_changes(CHANGES_MAX)
+            .await
+            .unwrap_or_default();
+        let of_app = |change: &&Change| {
+            change.intent.kind == KIND
+                && Plan::read(&change.intent.body).is_some_and(|plan| plan.app == app)
+        };
+        changes.iter().find(of_app).map_or(Value::Null, |change| {
+            let (state, why) = match &change.ended {
+                None => ("under way", None),
+                Some((_, outcome, why)) => (outcome.as_str(), why.clone()),
+            };
+            json!({"id": change.id, "state": state, "why": why, "by": change.intent.origin})
+        })
+    }
+
+    /// Answer about the last change, in the order of what is known best: live, then kept.
+    fn told(&self, app: &App) -> Value {
+        let running = self.running.borrow();
+        let live = running
+            .get(&app.name)
+            .map(|running| (running.revision, &running.outcome));
+        let last = app
+            .revisions
+            .last()
+            .map(|revision| (revision.number, &revision.outcome));
+        let (number, outcome) = live
+            .or(last)
+            .map(|(number, outcome)| (number, outcome.clone()))
+            .unwrap_or_default();
+        json!({
+            "app": app.name, "namespace": app.namespace, "revision": number,
+            "verdict": text(&outcome.verdict).unwrap_or(Verdict::Waiting.as_str()),
+            "cause": text(&outcome.cause), "object": text(&outcome.object),
+            "sentence": text(&outcome.sentence).unwrap_or("it was not looked at yet"),
+            "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
+            "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
+            "good": app.good, "paused": app.is_paused,
+        })
+    }
+}
+
+/// A text; `None` where it is empty.
+fn text(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn revision(revision: &Revision) -> Value {
+    let outcome = &revision.outcome;
+    json!({
+        "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
+        "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
+    })
+}

@@ -1,0 +1,208 @@
+//! Changes under way: begun, resumed after a restart, superseded, and how far they are.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::{Task, Timer};
+
+use super::{
+    Apps,
+    change::{KIND, Plan, Work},
+    verdict::concluded,
+    watched::Watched,
+};
+use crate::{
+    core::{
+        apps::{App, Outcome as Concluded},
+        journal::{Change, Journal},
+        rollout::{Finding, Judgement, Scope, Verdict, standing},
+    },
+    error::{Error, Result, Retry},
+};
+
+/// Time between two tries to go on with what a restart interrupted.
+const RESUME_EVERY: Duration = Duration::from_secs(5);
+
+pub(super) struct Running {
+    change: String,
+    plan: Plan,
+    /// Revision that is judged now; another one than the plan's on the way back.
+    pub(super) revision: u64,
+    /// True while another change may take its place: nothing is lost by that.
+    may_stop: bool,
+    pub(super) outcome: Concluded,
+    /// The namespace, while the revision is judged.
+    watched: Option<Rc<Watched>>,
+    _task: Task<()>,
+}
+
+impl Apps {
+    /// Goes on with what a restart or a power cut interrupted.
+    pub async fn resume(self: Rc<Self>) {
+        let changes = loop {
+            match self.store.unfinished_changes().await {
+                Ok(changes) => break changes,
+                Err(failure) => log::debug!("unfinished changes of apps: {failure}"),
+            }
+            Timer::after(RESUME_EVERY).await;
+        };
+        for change in changes
+            .into_iter()
+            .filter(|change| change.intent.kind == KIND)
+        {
+            let Some(plan) = Plan::read(&change.intent.body) else {
+                log::warn!(
+                    "the change {} of an app is of another version of this program and is left alone",
+                    change.id
+                );
+                continue;
+            };
+            log::info!(
+                "app {}: going on with {} of revision {}",
+                plan.app,
+                plan.verb.as_str(),
+                plan.revision
+            );
+            if let Err(error) = Rc::clone(&self).start(&change.id, plan, Some(change.clone())) {
+                log::warn!("{}", error.sentence());
+            }
+        }
+    }
+
+    pub(super) fn start(self: Rc<Self>, id: &str, plan: Plan, known: Option<Change>) -> Result<()> {
+        let journal = Journal::new();
+        let lock = journal
+            .lock(id)
+            .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
+        let work = Work {
+            apps: Rc::clone(&self),
+            lock,
+            plan: plan.clone(),
+        };
+        let running = Running {
+            change: id.to_owned(),
+            revision: plan.revision,
+            may_stop: false,
+            outcome: Concluded {
+                verdict: Verdict::Progressing.as_str().to_owned(),
+                sentence: plan.verb.beginning(plan.revision),
+                since: self.now().wall,
+                ..Concluded::default()
+            },
+            watched: None,
+            _task: self.executor.spawn(work.run(known)),
+            plan,
+        };
+        self.running
+            .borrow_mut()
+            .insert(running.plan.app.clone(), running);
+        Ok(())
+    }
+
+    /// Ends the change of an app that is under way, if it only waits for a verdict.
+    pub(super) async fn supersede(&self, app: &str, why: &str) -> Result<()> {
+        let Some(running) = self.running.borrow_mut().remove(app) else {
+            return Ok(());
+        };
+        if !running.may_stop {
+            let busy = Error::new(format!("{app} is being written right now"))
+                .fix("try again in a few seconds")
+                .retry(Retry::Soon);
+            self.running.borrow_mut().insert(app.to_owned(), running);
+            return Err(busy);
+        }
+        let id = running.change.clone();
+        // With its task it stops to look.
+        drop(running);
+        self.give_up(&id, why).await
+    }
+
+    /// The state of a change; `None`: it is over.
+    pub(super) fn under_way(&self, app: &str, change: &str) -> Option<Concluded> {
+        let running = self.running.borrow();
+        let running = running.get(app).filter(|running| running.change == change);
+        running.map(|running| running.outcome.clone())
+    }
+
+    /// Returns whether a change is between reading and writing the record of an app.
+    pub(super) fn is_writing(&self, app: &str) -> bool {
+        let running = self.running.borrow();
+        running
+            .get(app)
+            .is_some_and(|running| running.watched.is_none())
+    }
+
+    fn with_running(&self, app: &str, change: impl FnOnce(&mut Running)) {
+        if let Some(running) = self.running.borrow_mut().get_mut(app) {
+            change(running);
+        }
+    }
+
+    pub(super) fn may_stop(&self, app: &str, may_stop: bool) {
+        self.with_running(app, |running| running.may_stop = may_stop);
+    }
+
+    pub(super) fn watches(&self, app: &str, watched: &Rc<Watched>) {
+        self.with_running(app, |running| running.watched = Some(Rc::clone(watched)));
+    }
+
+    pub(super) fn stops_to_watch(&self, app: &str) {
+        self.with_running(app, |running| running.watched = None);
+    }
+
+    /// Verdict on what runs by the watches of a change that judges it; `None`: there are none.
+    pub(super) fn watched_standing(
+        &self,
+        app: &App,
+        scope: &Scope,
+    ) -> Option<(Verdict, String, Option<Finding>)> {
+        let running = self.running.borrow();
+        let running = running.get(&app.name)?;
+        let watched = running.watched.as_ref()?;
+        if running.revision != app.running {
+            return None;
+        }
+        watched.look(|sight| standing(scope, sight))
+    }
+
+    pub(super) fn goes_back(&self, app: &str, to: u64) {
+        self.with_running(app, |running| running.revision = to);
+    }
+
+    pub(super) fn show(&self, app: &str, judgement: &Judgement) {
+        let outcome = concluded(judgement, self.now());
+        self.with_running(app, |running| {
+            let is_same = (&running.outcome.verdict, &running.outcome.cause)
+                == (&outcome.verdict, &outcome.cause);
+            let since = if is_same {
+                running.outcome.since
+            } else {
+                outcome.since
+            };
+            running.outcome = Concluded { since, ..outcome };
+        });
+    }
+
+    pub(super) fn blind(&self, app: &str, error: &Error) {
+        let now = self.now().wall;
+        self.with_running(app, |running| {
+            running.outcome = Concluded {
+                verdict: Verdict::Blind.as_str().to_owned(),
+                sentence: error.sentence(),
+                since: now,
+                ..Concluded::default()
+            };
+        });
+    }
+
+    /// Forgets a change that is over.
+    pub(super) fn ended(&self, app: &str, change: &str) {
+        let mut running = self.running.borrow_mut();
+        if running
+            .get(app)
+            .is_some_and(|running| running.change == change)
+        {
+            // Its task is the one that calls this: it ends by itself.
+            drop(running.remove(app));
+        }
+    }
+}

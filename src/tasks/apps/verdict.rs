@@ -1,0 +1,100 @@
+//! Meaning of errors and looks for an app: what it waits for, what is bad, what is kept with its revision.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cluster::{Targets, key};
+use crate::{
+    core::{
+        apps::{Manifest, Outcome as Concluded},
+        rollout::{Cause, DEADLINE, Finding, Judgement, Observation, SOAK, Scope, Sight, Verdict},
+        time::{Mono, Now},
+    },
+    error::{Error, Retry},
+};
+
+/// The finding of an error that ends as soon as somebody gives the rights that are missing; `None`: it is another one.
+pub(super) fn refused(error: &Error) -> Option<Finding> {
+    (error.retry == Retry::Later).then(|| Finding {
+        cause: Cause::AccessRefused,
+        object: String::new(),
+        sentence: error.what.clone(),
+        evidence: error.why.join(": "),
+        fix: error.fix.clone().unwrap_or_default(),
+        is_definite: false,
+    })
+}
+
+/// The view of the cluster that a look gave: an observation, a refusal, or nothing.
+pub(super) const fn sight(seen: &Result<Observation, Option<Finding>>) -> Sight<'_> {
+    match seen {
+        Ok(seen) => Sight::Seen(seen),
+        Err(Some(found)) => Sight::Refused(found),
+        Err(None) => Sight::Blind,
+    }
+}
+
+pub(super) fn waiting(finding: Finding, now: Now) -> Judgement {
+    Judgement {
+        verdict: Verdict::Waiting,
+        sentence: finding.sentence.clone(),
+        finding: Some(finding),
+        since: now.mono,
+    }
+}
+
+/// The judgement on a version that the API server refuses.
+pub(super) fn refusal(error: &Error) -> Judgement {
+    let finding = Finding {
+        cause: Cause::Admission,
+        object: error.what.trim_end_matches(" is not deployed").to_owned(),
+        sentence: error.sentence(),
+        evidence: error.why.join(": "),
+        fix: error.fix.clone().unwrap_or_default(),
+        is_definite: true,
+    };
+    Judgement {
+        verdict: Verdict::Bad,
+        sentence: finding.sentence.clone(),
+        finding: Some(finding),
+        since: Mono::default(),
+    }
+}
+
+/// A judgement as it is kept with its revision.
+pub(super) fn concluded(judged: &Judgement, now: Now) -> Concluded {
+    let found = judged.finding.as_ref();
+    Concluded {
+        verdict: judged.verdict.as_str().to_owned(),
+        cause: found
+            .map(|found| found.cause.id().to_owned())
+            .unwrap_or_default(),
+        object: found.map(|found| found.object.clone()).unwrap_or_default(),
+        sentence: judged.sentence.clone(),
+        evidence: found
+            .map(|found| found.evidence.clone())
+            .unwrap_or_default(),
+        fix: found.map(|found| found.fix.clone()).unwrap_or_default(),
+        since: now.wall,
+    }
+}
+
+/// Objects and times of a version. A generation of 0 is that of the object when it is seen.
+pub(super) fn scope(manifests: &[&Manifest]) -> Scope {
+    let mut targets = Targets::new();
+    let mut deadline = None;
+    for manifest in manifests {
+        targets.insert(key(manifest), 0);
+        let given = manifest
+            .object
+            .pointer("/spec/progressDeadlineSeconds")
+            .and_then(Value::as_u64);
+        deadline = deadline.max(given.map(Duration::from_secs));
+    }
+    Scope {
+        targets,
+        deadline: deadline.unwrap_or(DEADLINE),
+        soak: SOAK,
+    }
+}
