@@ -7,7 +7,15 @@ mod replay;
 mod show;
 mod simple;
 
-use super::table::{Argument, Command, Need, Takes};
+use serde_json::Value;
+
+use super::{
+    args::Args,
+    output::Output,
+    socket::{self, Ask},
+    table::{Argument, CONFIG, Command, JSON, Need, Opt, SET, SOCKET, Takes},
+};
+use crate::error::Result;
 
 /// `apps`.
 pub(super) static COMMAND: Command = Command {
@@ -47,10 +55,43 @@ const NAME: Argument = Argument {
     help: "Name of the app",
 };
 
+/// Waiting for the verdict.
+const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
+
+/// Command about one app that changes no version of it.
+const ONE: Command = Command {
+    options: &[SOCKET, CONFIG, SET, JSON],
+    arguments: &[NAME],
+    ..Command::BARE
+};
+
+/// Command that makes a version of one app.
+const VERSION: Command = Command {
+    options: &[WAIT, SOCKET, CONFIG, SET, JSON],
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was changed.",
+    ..ONE
+};
+
 /// Path of all apps.
 const PATH: &str = "/api/v1/apps";
 
 /// The path of one app; a name that is none leads nowhere.
 fn path(name: &str, rest: &str) -> String {
     format!("{PATH}/{}{rest}", super::access::escaped(name))
+}
+
+/// Asks about one app, and prints the answer: as it is with `--json`, otherwise by `print`.
+fn ask(
+    args: &Args,
+    output: &mut Output,
+    (path, cannot): (&str, &str),
+    print: impl FnOnce(&Value, &mut Output),
+) -> Result<Value> {
+    let answer = socket::say(args, &Ask::Test(path), cannot)?;
+    if args.has("json") {
+        output.json(&answer);
+    } else {
+        print(&answer, output);
+    }
+    Ok(answer)
 }

@@ -12,7 +12,7 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
         view::View,
     },
-    NAME, PATH, path,
+    ONE, PATH, VERSION, WAIT, path,
     show::{told, verdict},
 };
 use crate::{
@@ -28,8 +28,6 @@ const FILES_MAX: usize = 200;
 /// Time between two looks of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Waiting for the verdict.
-pub(super) const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
 /// Manifests.
 pub(super) const FILE: Opt = Opt::value(
     "file",
@@ -98,7 +96,6 @@ pub(super) static ROLLBACK: Command = Command {
         SET,
         JSON,
     ],
-    arguments: &[NAME],
     notes: "Jobs are not run again, and a Secret keeps its value of today unless it was changed in between.",
     examples: &[
         "sudo pipeops-agent apps rollback web --wait",
@@ -106,19 +103,17 @@ pub(super) static ROLLBACK: Command = Command {
     ],
     exit: "0 accepted (with --wait: good), 1 bad, 2 nothing was changed.",
     run: Some(rollback),
-    ..Command::BARE
+    ..VERSION
 };
 
 /// `apps remove`.
 pub(super) static REMOVE: Command = Command {
     name: "remove",
     about: "Delete an app; its volume claims stay",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     examples: &["sudo pipeops-agent apps remove web"],
     exit: "0 removed, 2 it is still there.",
     run: Some(remove),
-    ..Command::BARE
+    ..ONE
 };
 
 fn apply(args: &Args, output: &mut Output) -> Result<Exit> {

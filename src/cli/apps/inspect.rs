@@ -12,7 +12,7 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
         view::View,
     },
-    NAME,
+    NAME, ONE, ask,
     deploy::{FILE, NAMESPACE, manifests},
     path,
 };
@@ -55,12 +55,10 @@ pub(super) static LOGS: Command = Command {
 pub(super) static EVENTS: Command = Command {
     name: "events",
     about: "Show the cluster's events about an app and its Pods",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     notes: "The cluster forgets events after an hour; 'pipeops-agent events' has older ones.",
     examples: &["pipeops-agent apps events web"],
     run: Some(events),
-    ..Command::BARE
+    ..ONE
 };
 
 /// `apps diff`.
@@ -116,15 +114,12 @@ fn show_log(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn events(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
-    let ask = Ask::Test(&path(app, "/events"));
-    let found = socket::say(args, &ask, "the events are not shown")?;
-    if args.has("json") {
-        output.json(&found);
-        return Ok(Exit::Fine);
-    }
-    for event in View::new(&found).list("events") {
-        output.line(&line(event, output));
-    }
+    let what = (path(app, "/events"), "the events are not shown");
+    ask(args, output, (&what.0, what.1), |found, output| {
+        for event in View::new(found).list("events") {
+            output.line(&line(event, output));
+        }
+    })?;
     Ok(Exit::Fine)
 }
 

@@ -9,8 +9,8 @@ use super::{
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
     },
-    NAME,
-    deploy::{WAIT, follow},
+    ONE, VERSION, WAIT,
+    deploy::follow,
     path,
 };
 use crate::error::{Error, Exit, Result};
@@ -22,13 +22,10 @@ const MANIFEST: &str = "manifest";
 pub(super) static RESTART: Command = Command {
     name: "restart",
     about: "Replace the Pods of an app",
-    options: &[WAIT, SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     notes: "It is a revision of its own: where it does not work, the last good one is put back.",
     examples: &["sudo pipeops-agent apps restart web --wait"],
-    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was changed.",
     run: Some(restart),
-    ..Command::BARE
+    ..VERSION
 };
 
 /// `apps scale`.
@@ -54,40 +51,34 @@ pub(super) static SCALE: Command = Command {
         SET,
         JSON,
     ],
-    arguments: &[NAME],
     notes: "The number stays when the app is deployed again, until '--to manifest'. A workload with a HorizontalPodAutoscaler is refused.",
     examples: &[
         "sudo pipeops-agent apps scale web --to 3 --wait",
         "sudo pipeops-agent apps scale web --to manifest",
     ],
-    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was changed.",
     run: Some(scale),
-    ..Command::BARE
+    ..VERSION
 };
 
 /// `apps pause`.
 pub(super) static PAUSE: Command = Command {
     name: "pause",
     about: "Stop putting earlier versions of an app back",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     notes: "A version that does not work stays until 'apps rollback' or 'apps resume' and another version.",
     examples: &["sudo pipeops-agent apps pause web"],
     exit: "0 paused, 2 nothing was changed.",
     run: Some(pause),
-    ..Command::BARE
+    ..ONE
 };
 
 /// `apps resume`.
 pub(super) static RESUME: Command = Command {
     name: "resume",
     about: "Put earlier versions of an app back again",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     examples: &["sudo pipeops-agent apps resume web"],
     exit: "0 resumed, 2 nothing was changed.",
     run: Some(resume),
-    ..Command::BARE
+    ..ONE
 };
 
 fn restart(args: &Args, output: &mut Output) -> Result<Exit> {

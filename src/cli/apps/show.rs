@@ -10,7 +10,7 @@ use super::{
         table::{CONFIG, Command, JSON, SET, SOCKET},
         view::View,
     },
-    NAME, PATH, path,
+    ONE, PATH, ask, path,
     replay::{exit, tone},
 };
 use crate::{
@@ -35,19 +35,15 @@ pub(super) static LIST: Command = Command {
 pub(super) static SHOW: Command = Command {
     name: "show",
     about: "Show an app: its verdict and its objects",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     examples: &["pipeops-agent apps show web"],
     run: Some(show),
-    ..Command::BARE
+    ..ONE
 };
 
 /// `apps why`.
 pub(super) static WHY: Command = Command {
     name: "why",
     about: "Explain why an app does not work",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     notes: "The verdict is that of the last change; what runs now has one of its own.",
     examples: &[
         "pipeops-agent apps why web",
@@ -55,71 +51,56 @@ pub(super) static WHY: Command = Command {
     ],
     exit: "0 good, 1 bad, 2 neither, or it cannot be said.",
     run: Some(why),
-    ..Command::BARE
+    ..ONE
 };
 
 /// `apps history`.
 pub(super) static HISTORY: Command = Command {
     name: "history",
     about: "List the revisions of an app",
-    options: &[SOCKET, CONFIG, SET, JSON],
-    arguments: &[NAME],
     examples: &["pipeops-agent apps history web"],
     run: Some(history),
-    ..Command::BARE
+    ..ONE
 };
 
 fn list(args: &Args, output: &mut Output) -> Result<Exit> {
-    let value = socket::say(args, &Ask::Test(PATH), "the apps are not listed")?;
-    if args.has("json") {
-        output.json(&value);
-        return Ok(Exit::Fine);
-    }
-    let rows: Vec<_> = View::new(&value)
-        .list("apps")
-        .map(|app| {
-            let mut row =
-                ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
-            if let ([.., sentence], Some(true)) = (&mut row, app.flag("paused")) {
-                sentence.push_str(PAUSED);
-            }
-            row.to_vec()
-        })
-        .collect();
-    if rows.is_empty() {
-        output.line("no apps: sudo pipeops-agent apps apply -f FILE --namespace NAME");
-    }
-    for line in columns(&rows) {
-        output.line(&line);
-    }
+    let what = (PATH, "the apps are not listed");
+    ask(args, output, what, |value, output| {
+        let rows: Vec<_> = View::new(value).list("apps").map(row).collect();
+        if rows.is_empty() {
+            output.line("no apps: sudo pipeops-agent apps apply -f FILE --namespace NAME");
+        }
+        for line in columns(&rows) {
+            output.line(&line);
+        }
+    })?;
     Ok(Exit::Fine)
 }
 
+fn row(app: View<'_>) -> Vec<String> {
+    let mut row = ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
+    if let ([.., sentence], Some(true)) = (&mut row, app.flag("paused")) {
+        sentence.push_str(PAUSED);
+    }
+    row.to_vec()
+}
+
 fn show(args: &Args, output: &mut Output) -> Result<Exit> {
-    let name = args.text("NAME").unwrap_or_default();
-    let value = socket::say(args, &Ask::Test(&path(name, "")), "the app is not shown")?;
-    if args.has("json") {
-        output.json(&value);
-        return Ok(Exit::Fine);
-    }
-    told(&value, output);
-    for object in View::new(&value).list("objects") {
-        output.line(&format!(
-            "  {} {}",
-            printable(object.text("kind")),
-            printable(object.text("name"))
-        ));
-    }
+    let path = path(args.text("NAME").unwrap_or_default(), "");
+    let what = (path.as_str(), "the app is not shown");
+    ask(args, output, what, |value, output| {
+        told(value, output);
+        for object in View::new(value).list("objects") {
+            let (kind, name) = (object.text("kind"), object.text("name"));
+            output.line(&format!("  {} {}", printable(kind), printable(name)));
+        }
+    })?;
     Ok(Exit::Fine)
 }
 
 fn history(args: &Args, output: &mut Output) -> Result<Exit> {
-    let name = args.text("NAME").unwrap_or_default();
-    let value = socket::say(
-        args,
-        &Ask::Test(&path(name, "")),
-        "the history is not shown",
-    )?;
+    let path = path(args.text("NAME").unwrap_or_default(), "");
+    let value = socket::say(args, &Ask::Test(&path), "the history is not shown")?;
     if args.has("json") {
         output.json(value.get("revisions").unwrap_or(&Value::Null));
         return Ok(Exit::Fine);
@@ -140,17 +121,9 @@ fn history(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn why(args: &Args, output: &mut Output) -> Result<Exit> {
-    let name = args.text("NAME").unwrap_or_default();
-    let value = socket::say(
-        args,
-        &Ask::Test(&path(name, "/why")),
-        "the verdict is not known",
-    )?;
-    if args.has("json") {
-        output.json(&value);
-    } else {
-        told(&value, output);
-    }
+    let path = path(args.text("NAME").unwrap_or_default(), "/why");
+    let what = (path.as_str(), "the verdict is not known");
+    let value = ask(args, output, what, told)?;
     Ok(exit(verdict(&value)))
 }
 

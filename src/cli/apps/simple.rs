@@ -15,8 +15,8 @@ use super::{
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes, Times},
     },
-    NAME,
-    deploy::{WAIT, follow},
+    VERSION, WAIT,
+    deploy::follow,
     path,
 };
 use crate::{
@@ -77,7 +77,6 @@ pub(super) static DEPLOY: Command = Command {
         SET,
         JSON,
     ],
-    arguments: &[NAME],
     notes: "It makes a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
         Of an app that is there only what is named changes.",
     examples: &[
@@ -87,7 +86,7 @@ pub(super) static DEPLOY: Command = Command {
     ],
     exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
     run: Some(deploy),
-    ..Command::BARE
+    ..VERSION
 };
 
 fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {

@@ -8,11 +8,11 @@ use super::Local;
 use crate::{
     core::apps::Simple,
     dashboard::{Asked, Reply, StatusCode},
-    error::{Error, Retry},
+    error::{Result as Outcome, Retry},
     tasks::apps::{Apps, Care},
     wire::{
         apps::{ApplyWish, RollbackWish, ScaleWish},
-        json,
+        json::{self, Shape},
     },
 };
 
@@ -38,143 +38,121 @@ impl Local {
         ))
     }
 
-    pub(super) async fn apps(&self) -> Reply {
+    /// Answers a question about apps.
+    async fn look(&self, look: impl AsyncFnOnce(Rc<Apps>) -> Outcome<Value>) -> Reply {
         match self.deployer() {
-            Ok(apps) => said(apps.list().await),
+            Ok(apps) => said(look(apps).await),
             Err(reply) => reply,
         }
+    }
+
+    /// Carries out a wish of this caller.
+    async fn change<W>(
+        &self,
+        asked: &Asked,
+        wish: Result<W, Reply>,
+        change: impl AsyncFnOnce(Rc<Apps>, W, &str) -> Outcome<Value>,
+    ) -> Reply {
+        match (self.changer(asked), wish) {
+            (Ok(apps), Ok(wish)) => said(change(apps, wish, &asked.caller.in_words()).await),
+            (Err(reply), _) | (_, Err(reply)) => reply,
+        }
+    }
+
+    pub(super) async fn apps(&self) -> Reply {
+        self.look(async |apps| apps.list().await).await
     }
 
     pub(super) async fn app(&self, asked: &Asked) -> Reply {
-        match self.deployer() {
-            Ok(apps) => said(apps.describe(&asked.id).await),
-            Err(reply) => reply,
-        }
+        self.look(async |apps| apps.describe(&asked.id).await).await
     }
 
     pub(super) async fn app_verdict(&self, asked: &Asked) -> Reply {
-        match self.deployer() {
-            Ok(apps) => said(apps.why(&asked.id).await),
-            Err(reply) => reply,
-        }
-    }
-
-    pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
-        match (self.changer(asked), apply_wish(asked)) {
-            (Ok(apps), Ok(wish)) => said(apps.apply(&wish, &asked.caller.in_words()).await),
-            (Err(reply), _) | (_, Err(reply)) => reply,
-        }
-    }
-
-    pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {
-        let apps = match self.changer(asked) {
-            Ok(apps) => apps,
-            Err(reply) => return reply,
-        };
-        match json::shape::<RollbackWish>(&asked.body) {
-            Ok(wish) => said(
-                apps.rollback(&asked.id, wish.to, &asked.caller.in_words())
-                    .await,
-            ),
-            Err(error) => Reply::bad_request(
-                format!("the body names no revision: {error}"),
-                Some(r#"{"to":3}"#),
-            ),
-        }
-    }
-
-    pub(super) async fn remove_app(&self, asked: &Asked) -> Reply {
-        match self.changer(asked) {
-            Ok(apps) => said(apps.remove(&asked.id, &asked.caller.in_words()).await),
-            Err(reply) => reply,
-        }
+        self.look(async |apps| apps.why(&asked.id).await).await
     }
 
     pub(super) async fn app_pods(&self, asked: &Asked) -> Reply {
-        match self.deployer() {
-            Ok(apps) => said(apps.pods(&asked.id).await),
-            Err(reply) => reply,
-        }
+        self.look(async |apps| apps.pods(&asked.id).await).await
     }
 
     pub(super) async fn app_events(&self, asked: &Asked) -> Reply {
-        match self.deployer() {
-            Ok(apps) => said(apps.events(&asked.id).await),
-            Err(reply) => reply,
-        }
+        self.look(async |apps| apps.events(&asked.id).await).await
+    }
+
+    pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
+        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &str| apps.apply(&wish, by).await;
+        self.change(asked, apply_wish(asked), apply).await
     }
 
     pub(super) async fn diff_app(&self, asked: &Asked) -> Reply {
-        match (self.changer(asked), apply_wish(asked)) {
-            (Ok(apps), Ok(wish)) => {
-                let app = asked.id.clone();
-                said(apps.diff(&ApplyWish { app, ..wish }).await)
-            }
-            (Err(reply), _) | (_, Err(reply)) => reply,
-        }
+        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &str| {
+            let app = asked.id.clone();
+            apps.diff(&ApplyWish { app, ..wish }).await
+        };
+        self.change(asked, apply_wish(asked), diff).await
     }
 
     pub(super) async fn deploy_app(&self, asked: &Asked) -> Reply {
-        let apps = match self.changer(asked) {
-            Ok(apps) => apps,
-            Err(reply) => return reply,
-        };
-        // The body may hold Secrets: what cannot be read is not quoted.
-        match json::shape::<Simple>(&asked.body) {
-            Ok(wish) => {
-                let by = asked.caller.in_words();
-                said(apps.deploy(&asked.id, &wish, &by).await)
-            }
-            Err(_values) => Reply::bad_request(
-                "the body does not describe an app",
-                Some(r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#),
-            ),
-        }
+        let wish = wish::<Simple>(
+            asked,
+            "the body does not describe an app",
+            r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#,
+        );
+        let deploy =
+            async |apps: Rc<Apps>, wish: Simple, by: &str| apps.deploy(&asked.id, &wish, by).await;
+        self.change(asked, wish, deploy).await
     }
 
-    pub(super) async fn restart_app(&self, asked: &Asked) -> Reply {
-        match self.changer(asked) {
-            Ok(apps) => said(apps.restart(&asked.id, &asked.caller.in_words()).await),
-            Err(reply) => reply,
-        }
+    pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {
+        let wish = wish::<RollbackWish>(asked, "the body names no revision", r#"{"to":3}"#);
+        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &str| {
+            apps.rollback(&asked.id, wish.to, by).await
+        };
+        self.change(asked, wish, back).await
     }
 
     pub(super) async fn scale_app(&self, asked: &Asked) -> Reply {
-        let apps = match self.changer(asked) {
-            Ok(apps) => apps,
-            Err(reply) => return reply,
+        let wish = wish::<ScaleWish>(
+            asked,
+            "the body names no number of Pods",
+            r#"{"to":3}, or {"to":null} for the number of the manifest"#,
+        );
+        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &str| {
+            apps.scale(&asked.id, &wish, by).await
         };
-        match json::shape::<ScaleWish>(&asked.body) {
-            Ok(wish) => {
-                let by = asked.caller.in_words();
-                said(apps.scale(&asked.id, &wish, &by).await)
-            }
-            Err(error) => Reply::bad_request(
-                format!("the body names no number of Pods: {error}"),
-                Some(r#"{"to":3}, or {"to":null} for the number of the manifest"#),
-            ),
-        }
+        self.change(asked, wish, scale).await
+    }
+
+    pub(super) async fn restart_app(&self, asked: &Asked) -> Reply {
+        let restart = async |apps: Rc<Apps>, (), by: &str| apps.restart(&asked.id, by).await;
+        self.change(asked, Ok(()), restart).await
+    }
+
+    pub(super) async fn remove_app(&self, asked: &Asked) -> Reply {
+        let remove = async |apps: Rc<Apps>, (), by: &str| apps.remove(&asked.id, by).await;
+        self.change(asked, Ok(()), remove).await
     }
 
     pub(super) async fn care_for_app(&self, asked: &Asked, care: Care) -> Reply {
-        match self.changer(asked) {
-            Ok(apps) => said(apps.care(&asked.id, care, &asked.caller.in_words()).await),
-            Err(reply) => reply,
-        }
+        let change = async |apps: Rc<Apps>, (), by: &str| apps.care(&asked.id, care, by).await;
+        self.change(asked, Ok(()), change).await
     }
 }
 
-/// The manifests of a body. It may hold Secrets: what cannot be read is not quoted.
 fn apply_wish(asked: &Asked) -> Result<ApplyWish, Reply> {
-    json::shape(&asked.body).map_err(|_values| {
-        Reply::bad_request(
-            "the body names no app and no manifests",
-            Some(r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#),
-        )
-    })
+    wish(
+        asked,
+        "the body names no app and no manifests",
+        r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#,
+    )
 }
 
-fn said(result: Result<Value, Error>) -> Reply {
+/// Wish in a body. It may hold Secrets: what cannot be read is not quoted.
+fn wish<W: Shape + Default>(asked: &Asked, what: &str, example: &str) -> Result<W, Reply> {
+    json::shape(&asked.body).map_err(|_values| Reply::bad_request(what, Some(example)))
+}
+
+fn said(result: Outcome<Value>) -> Reply {
     match result {
         Ok(value) => Reply::json(&value),
         Err(error) if error.what.starts_with("there is no app") => {
