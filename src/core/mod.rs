@@ -26,6 +26,7 @@ pub mod notify;
 pub mod outbox;
 pub mod policy;
 pub mod preflight;
+pub mod procfs;
 pub mod proxy;
 pub mod rates;
 pub mod redact;

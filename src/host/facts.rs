@@ -13,6 +13,7 @@ use ring::digest::{SHA256, digest};
 use crate::{
     core::{
         identity::Fingerprint,
+        procfs,
         rates::{CpuTimes, DiskSpace, Memory},
         words::hex,
     },
@@ -51,7 +52,7 @@ impl Facts {
             os: os(root),
             kernel: line(root, "proc/sys/kernel/osrelease"),
             architecture: line(root, "proc/sys/kernel/arch").or_else(architecture),
-            cores: cores(root),
+            cores: text(root, "proc/stat").and_then(|stat| procfs::stat::cores(&stat)),
             memory_bytes: memory(root).map(|memory| memory.total_bytes),
             disk_bytes: disk_space(root).map(|disk| disk.total_bytes),
             fingerprint: fingerprint(root),
@@ -66,46 +67,17 @@ pub fn hostname(root: &Path) -> Option<String> {
 
 /// Processor times since boot.
 pub fn cpu_times(root: &Path) -> Option<CpuTimes> {
-    let stat = text(root, "proc/stat")?;
-    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    // user nice system idle iowait irq softirq steal; guest time is contained in user and nice (proc_stat(5)).
-    let mut ticks = all
-        .split_ascii_whitespace()
-        .map(|number| number.parse::<u64>().ok());
-    let [user, nice, system, idle] = [(); 4].map(|()| ticks.next().flatten());
-    // Kernels before 2.6.11 had fewer columns; a captured tree may have too.
-    let [iowait, irq, softirq, steal] = [(); 4].map(|()| ticks.next().flatten().unwrap_or(0));
-    let busy = [user?, nice?, system?, irq, softirq, steal];
-    Some(CpuTimes {
-        busy: busy.into_iter().fold(0, u64::saturating_add),
-        idle: idle?.saturating_add(iowait),
-    })
+    procfs::stat::cpu(&text(root, "proc/stat")?).map(CpuTimes::from)
 }
 
 /// Use of the memory.
 pub fn memory(root: &Path) -> Option<Memory> {
-    let meminfo = text(root, "proc/meminfo")?;
-    let bytes = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-        kibibytes.checked_mul(1024)
-    };
-    let available_bytes = bytes("MemAvailable:").or_else(|| {
-        // Kernels before 3.14 do not say; this is what they would say, about.
-        let parts = [bytes("MemFree:")?, bytes("Buffers:")?, bytes("Cached:")?];
-        Some(parts.into_iter().fold(0, u64::saturating_add))
-    })?;
-    Some(Memory {
-        total_bytes: bytes("MemTotal:")?,
-        available_bytes,
-    })
+    procfs::memory::meminfo(&text(root, "proc/meminfo")?)?.in_short()
 }
 
 /// Time since the machine booted, in whole seconds.
 pub fn uptime_s(root: &Path) -> Option<u64> {
-    let uptime = line(root, "proc/uptime")?;
-    let (seconds, _) = uptime.split_once('.')?;
-    seconds.parse().ok()
+    procfs::stat::uptime_s(&text(root, "proc/uptime")?)
 }
 
 /// Size and free space of the file system that holds `path`. Never ask for one that comes over the network: a server that is
@@ -197,16 +169,6 @@ fn unquoted(value: &str) -> String {
         }
     }
     plain
-}
-
-fn cores(root: &Path) -> Option<u64> {
-    let stat = text(root, "proc/stat")?;
-    let count = stat
-        .lines()
-        .filter_map(|line| line.strip_prefix("cpu"))
-        .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        .count();
-    u64::try_from(count).ok().filter(|count| *count > 0)
 }
 
 fn architecture() -> Option<String> {

@@ -4,7 +4,10 @@
 use std::{net::IpAddr, path::Path};
 
 use super::facts::{line, text};
-use crate::core::diagnosis::{Outcome, Probe, Side, Step};
+use crate::core::{
+    diagnosis::{Outcome, Probe, Side, Step},
+    procfs::net,
+};
 
 /// Interfaces that containers and tunnels make: they are up without a cable.
 const MADE: [&str; 12] = [
@@ -90,24 +93,26 @@ fn carrier(interfaces: &[(String, bool)]) -> Probe {
 
 /// Addresses of this machine that are not its own loopback, as the kernel lists them.
 fn address(root: &Path) -> Probe {
-    let v4 = text(root, "proc/net/fib_trie").map(|trie| own_v4(&trie));
-    let v6 = text(root, "proc/net/if_inet6").map(|list| own_v6(&list));
-    let is_blind = v4.is_none() && v6.is_none();
-    let mut found = v4.unwrap_or_default();
-    found.extend(v6.unwrap_or_default());
-    let is_wanting = |address: &String| address.starts_with("169.254.");
-    if is_blind {
+    let v4 = text(root, "proc/net/fib_trie");
+    let v6 = text(root, "proc/net/if_inet6");
+    if v4.is_none() && v6.is_none() {
         return Probe::new(
             Step::Address,
             Outcome::Unknown,
             "the kernel does not list addresses here",
         );
     }
+    let v4 = net::addresses_v4(v4.as_deref().unwrap_or_default());
+    let v6 = net::addresses_v6(v6.as_deref().unwrap_or_default()).filter(|found| found.is_global);
+    let mut found: Vec<_> = v4.into_iter().map(IpAddr::V4).collect();
+    found.extend(v6.map(|found| IpAddr::V6(found.address)));
+    let is_wanting =
+        |address: &IpAddr| matches!(address, IpAddr::V4(address) if address.is_link_local());
     let shown: Vec<_> = found
         .iter()
         .filter(|address| !is_wanting(address))
         .take(3)
-        .cloned()
+        .map(IpAddr::to_string)
         .collect();
     match (shown.is_empty(), found.is_empty()) {
         (false, _) => Probe::new(Step::Address, Outcome::Ok, shown.join(", ")),
@@ -123,34 +128,6 @@ fn no_address(seen: &str) -> Probe {
         .fix("check the DHCP server (the router), or configure a static address; ip address shows the current ones")
 }
 
-/// The addresses that lead to this machine itself, in the order of the trie and once each.
-fn own_v4(trie: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut last = "";
-    for line in trie.lines() {
-        let line = line.trim();
-        if let Some(address) = line.strip_prefix("|-- ") {
-            last = address;
-        }
-        let is_own = line == "/32 host LOCAL" && !last.starts_with("127.");
-        if is_own && !found.iter().any(|known| known == last) {
-            found.push(last.to_owned());
-        }
-    }
-    found
-}
-
-/// Global addresses: their scope is 00.
-fn own_v6(list: &str) -> Vec<String> {
-    let lines = list.lines().filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (digits, scope) = (words.next()?, words.nth(2)?);
-        let address = u128::from_str_radix(digits, 16).ok()?;
-        (scope == "00").then(|| std::net::Ipv6Addr::from(address).to_string())
-    });
-    lines.collect()
-}
-
 /// The interface and the router of the default route, in either protocol.
 fn route(root: &Path) -> Probe {
     let v4 = text(root, "proc/net/route");
@@ -162,13 +139,9 @@ fn route(root: &Path) -> Probe {
             "the kernel does not list routes here",
         );
     }
-    let v4 = v4
-        .as_deref()
-        .and_then(|table| table.lines().find_map(default_v4));
-    let v6 = v6
-        .as_deref()
-        .and_then(|table| table.lines().find_map(default_v6));
-    match v4.or(v6) {
+    let v4 = v4.as_deref().and_then(default_v4);
+    let v6 = v6.as_deref().and_then(net::default_route_v6);
+    match v4.or_else(|| v6.map(|interface| format!("by {interface} (IPv6)"))) {
         Some(seen) => Probe::new(Step::Route, Outcome::Ok, seen),
         None => Probe::new(
             Step::Route,
@@ -179,58 +152,18 @@ fn route(root: &Path) -> Probe {
     }
 }
 
-fn default_v4(line: &str) -> Option<String> {
-    let words: Vec<_> = line.split_ascii_whitespace().collect();
-    let [interface, "00000000", gateway, _, _, _, _, "00000000", ..] = words.as_slice() else {
-        return None;
-    };
-    // In the byte order of the machine: all that run this are little endian.
-    let gateway = u32::from_str_radix(gateway, 16).ok()?.swap_bytes();
-    Some(match gateway {
-        0 => format!("by {interface}"),
-        gateway => format!("by {interface} to {}", std::net::Ipv4Addr::from(gateway)),
+fn default_v4(table: &str) -> Option<String> {
+    let route = net::routes(table).find(|route| route.prefix == 0)?;
+    Some(if route.gateway.is_unspecified() {
+        format!("by {}", route.interface)
+    } else {
+        format!("by {} to {}", route.interface, route.gateway)
     })
-}
-
-fn default_v6(line: &str) -> Option<String> {
-    let words: Vec<_> = line.split_ascii_whitespace().collect();
-    let [target, "00", _, _, _, metric, _, _, _, interface] = words.as_slice() else {
-        return None;
-    };
-    // The kernel refuses everything by a route of its own with the highest metric, on lo.
-    let is_default =
-        target.bytes().all(|byte| byte == b'0') && *metric != "ffffffff" && *interface != "lo";
-    is_default.then(|| format!("by {interface} (IPv6)"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_and_routes_are_read_as_the_kernel_writes_them() {
-        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- 127.0.0.0/8 2 0 2\n        |-- 127.0.0.1\n           /32 host LOCAL\n     |-- 192.168.1.7\n        /32 host LOCAL\n     |-- 192.168.1.255\n        /32 link BROADCAST\nLocal:\n     |-- 192.168.1.7\n        /32 host LOCAL\n";
-        assert_eq!(own_v4(trie), ["192.168.1.7"]);
-        let list = "00000000000000000000000000000001 01 80 10 80       lo\nfe800000000000000000000000000001 02 40 20 80 eth0\n20010db8000000000000000000000007 02 40 00 80 eth0\n";
-        assert_eq!(own_v6(list), ["2001:db8::7"]);
-        assert_eq!(
-            default_v4("eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0").as_deref(),
-            Some("by eth0 to 192.168.1.1")
-        );
-        assert_eq!(
-            default_v4("eth0\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"),
-            None
-        );
-        let zero = "0".repeat(32);
-        let line = |metric: &str, interface: &str| {
-            format!("{zero} 00 {zero} 00 {zero} {metric} 00000001 00000000 00000003 {interface}")
-        };
-        assert_eq!(
-            default_v6(&line("00000400", "eth0")).as_deref(),
-            Some("by eth0 (IPv6)")
-        );
-        assert_eq!(default_v6(&line("ffffffff", "lo")), None);
-    }
 
     #[test]
     #[expect(

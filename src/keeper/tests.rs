@@ -107,14 +107,13 @@ fn make(path: &Path) {
     }
 }
 
-const PI_MOUNTS: &str =
-    "/dev/mmcblk0p2 / ext4 rw,noatime 0 0\n/dev/mmcblk0p1 /boot/firmware vfat rw 0 0\n";
+const PI_MOUNTS: &str = "21 1 179:2 / / rw,noatime - ext4 /dev/mmcblk0p2 rw\n22 21 179:1 / /boot/firmware rw - vfat /dev/mmcblk0p1 rw\n";
 const PI_LINE: &str = "console=tty1 root=PARTUUID=1-02 rootwait\n";
 
 fn pi() -> Tree {
     Tree::new()
         .with("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids\n")
-        .with("proc/mounts", PI_MOUNTS)
+        .with("proc/self/mountinfo", PI_MOUNTS)
         .with("proc/cmdline", "console=tty1 cgroup_disable=memory\n")
         .with("boot/firmware/cmdline.txt", PI_LINE)
 }
@@ -169,7 +168,7 @@ fn clock() -> Tree {
 
 fn swap() -> Tree {
     systemd()
-        .with("proc/mounts", PI_MOUNTS)
+        .with("proc/self/mountinfo", PI_MOUNTS)
         .with("proc/meminfo", "MemTotal: 900000 kB\nMemAvailable: 500000 kB\n")
         .with("proc/swaps", "Filename Type Size Used Priority\n/var/swap file 102396 2048 -2\n")
         .with(
@@ -373,10 +372,13 @@ fn what_somebody_changed_since_is_left_alone() {
 
 #[test]
 fn the_line_is_left_alone_where_it_is_not_on_the_boot_partition() {
-    let unmounted = pi().with("proc/mounts", "/dev/mmcblk0p2 / ext4 rw 0 0\n");
+    let unmounted = pi().with(
+        "proc/self/mountinfo",
+        "21 1 179:2 / / rw - ext4 /dev/mmcblk0p2 rw\n",
+    );
     let read_only = pi().with(
-        "proc/mounts",
-        "/dev/mmcblk0p2 / ext4 rw 0 0\n/dev/mmcblk0p1 /boot/firmware vfat ro 0 0\n",
+        "proc/self/mountinfo",
+        "21 1 179:2 / / rw,noatime - ext4 /dev/mmcblk0p2 rw\n22 21 179:1 / /boot/firmware ro - vfat /dev/mmcblk0p1 rw\n",
     );
     let two_lines = pi().with("boot/firmware/cmdline.txt", "root=/dev/sda1\nquiet=1\n");
     let windows = pi().with("boot/firmware/cmdline.txt", "root=/dev/sda1\r\n");

@@ -7,7 +7,7 @@ mod notes;
 pub use commands::BootFix;
 pub use notes::Note;
 
-use super::preflight::facts::Facts;
+use super::{preflight::facts::Facts, procfs::kernel::controllers};
 
 /// Facts that [`Environment::of`] reads, by the names of [`Facts`].
 pub const READS: &[&str] = &[
@@ -383,7 +383,7 @@ fn virtualisation(facts: &Facts) -> Virtualisation {
     // lxcfs stands before files of /proc in a container, and only there.
     if facts
         .mounts()
-        .any(|mount| mount.kind == "fuse.lxcfs" && mount.path.starts_with("/proc/"))
+        .any(|mount| mount.kind == "fuse.lxcfs" && mount.point.starts_with("/proc/"))
     {
         return Virtualisation::Lxc;
     }
@@ -449,14 +449,8 @@ fn control_groups(facts: &Facts) -> (Option<u8>, Vec<String>) {
     if !facts.mounts().any(|mount| mount.kind == "cgroup") {
         return (None, Vec::new());
     }
-    // `memory 0 100 1`: the last column says whether it is on. Of version 2 this file leaves controllers out.
-    let rows = facts.text("/proc/cgroups").unwrap_or_default().lines();
-    let on = rows.filter_map(|row| {
-        let mut columns = row.split_ascii_whitespace();
-        let name = columns.next()?;
-        (columns.nth(2)? == "1").then(|| name.to_owned())
-    });
-    (Some(1), on.collect())
+    let on = controllers(facts.text("/proc/cgroups").unwrap_or_default());
+    (Some(1), on.map(str::to_owned).collect())
 }
 
 fn loader(

@@ -9,7 +9,8 @@ use super::{Advice, Check, Facts, Judgement, Problem, facts::version, ok, unread
 use crate::core::{
     environment::Environment,
     health::Severity::{Critical, Note, Warning},
-    repair::recipe,
+    procfs::memory::swaps,
+    repair::{recipe, swaps_on_card},
 };
 
 /// Directory of all k3s data.
@@ -204,17 +205,18 @@ fn read_only(facts: &Facts, _: &Environment) -> Judgement {
     // The option of the file system itself: a service manager shows many of them read-only to one program alone.
     let broken = FOLDERS.iter().find_map(|folder| {
         let mount = facts.mount_of(folder)?;
-        mount.options[1]
+        mount
+            .super_options
             .split(',')
             .any(|option| option == "ro")
             .then_some(mount)
     });
     match broken {
         Some(mount) if mount.kind != "squashfs" => Problem::new(
-            format!("{} ({}) is read-only", mount.path, mount.device),
+            format!("{} ({}) is read-only", mount.point, mount.device),
             &ADVICE,
         )
-        .about(mount.path)
+        .about(mount.point)
         .into(),
         Some(_) | None => ok("all are writable"),
     }
@@ -405,18 +407,9 @@ fn swap(facts: &Facts, _: &Environment) -> Judgement {
     let Some(table) = facts.text("/proc/swaps") else {
         return Judgement::NotHere("this kernel does not support swap");
     };
-    let on_card = table.lines().skip(1).find_map(|line| {
-        let path = line.split_ascii_whitespace().next()?;
-        let device = if path.starts_with("/dev/") {
-            path
-        } else {
-            facts.mount_of(path)?.device
-        };
-        device.starts_with("/dev/mmcblk").then_some(path)
-    });
-    let Some(path) = on_card else {
-        let count = table.lines().skip(1).count();
-        return ok(if count == 0 {
+    let mounts = facts.text(MOUNTS).unwrap_or_default();
+    let Some(path) = swaps_on_card(table, mounts).first().map(|swap| swap.path) else {
+        return ok(if swaps(table).next().is_none() {
             "no swap"
         } else {
             "no swap is on a card"

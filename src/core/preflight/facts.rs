@@ -10,7 +10,17 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use crate::core::{rates::FileSystem, rates::Reading, time::Wall};
+use crate::core::{
+    procfs::{
+        mounts::{self, Mount},
+        net::{self, Route},
+    },
+    rates::{FileSystem, Reading},
+    time::Wall,
+};
+
+/// Fact with the table of mounts.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// Fact under one name.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,27 +48,6 @@ pub struct Facts {
     pub built: Wall,
 }
 
-/// A file system as the kernel shows it to this program.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Mount<'a> {
-    /// Mount point.
-    pub path: &'a str,
-    /// File system: `ext4`.
-    pub kind: &'a str,
-    /// Device: `/dev/mmcblk0p2`.
-    pub device: &'a str,
-    /// Options of the mount and of the file system, with commas.
-    pub options: [&'a str; 2],
-}
-
-impl Mount<'_> {
-    /// Returns whether one of the options is this.
-    pub fn has(&self, option: &str) -> bool {
-        let mut all = self.options.iter().flat_map(|options| options.split(','));
-        all.any(|has| has == option)
-    }
-}
-
 /// An IPv4 network that this machine is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Network {
@@ -84,6 +73,15 @@ impl Network {
         let bits = self.prefix.min(other.prefix);
         let high = |address: Ipv4Addr| u32::from(address).checked_shr(32 - bits).unwrap_or(0);
         high(self.address) == high(other.address)
+    }
+}
+
+impl From<Route<'_>> for Network {
+    fn from(route: Route<'_>) -> Self {
+        Self {
+            address: route.network,
+            prefix: route.prefix,
+        }
     }
 }
 
@@ -187,33 +185,22 @@ impl Facts {
 
     /// All mounts.
     pub fn mounts(&self) -> impl Iterator<Item = Mount<'_>> {
-        let table = self.text("/proc/self/mountinfo").unwrap_or_default();
-        table.lines().filter_map(mount)
+        mounts::mounts(self.text(MOUNTS).unwrap_or_default())
     }
 
     /// Returns the mount at exactly this path; of several, the topmost.
     pub fn mounted_at(&self, path: &str) -> Option<Mount<'_>> {
-        self.mounts().filter(|mount| mount.path == path).last()
+        self.mounts().filter(|mount| mount.point == path).last()
     }
 
     /// The mount that holds a path.
     pub fn mount_of(&self, path: &str) -> Option<Mount<'_>> {
-        let holds = |mount: &Mount<'_>| {
-            path == mount.path
-                || mount.path == "/"
-                || path
-                    .strip_prefix(mount.path)
-                    .is_some_and(|rest| rest.starts_with('/'))
-        };
-        // The last of equal ones covers those before it.
-        self.mounts()
-            .filter(holds)
-            .max_by_key(|mount| mount.path.len())
+        mounts::mount_of(self.text(MOUNTS).unwrap_or_default(), path)
     }
 
     /// The disk of this machine that holds a path, with its space.
     pub fn disk_of(&self, path: &str) -> Option<(&str, &FileSystem)> {
-        let device = self.mount_of(path)?.device;
+        let device = mounts::unescaped(self.mount_of(path)?.device);
         // What is mounted twice is there once, under its shortest path.
         let mut disks = self.reading.file_systems.iter();
         let (path, disk) = disks.find(|(_, disk)| disk.device == device)?;
@@ -238,69 +225,22 @@ impl Facts {
             .any(|(_, comm)| comm.trim() == name)
     }
 
-    /// Rows of `/proc/net/route`: interface, network, gateway, mask.
-    pub fn routes(&self) -> impl Iterator<Item = (&str, Network, Ipv4Addr)> {
-        let table = self.text("/proc/self/net/route").unwrap_or_default();
-        table.lines().skip(1).filter_map(|line| {
-            let mut columns = line.split_ascii_whitespace();
-            let name = columns.next()?;
-            let mut number = || {
-                columns
-                    .next()
-                    .and_then(|hex| u32::from_str_radix(hex, 16).ok())
-            };
-            // The kernel prints them in the order of bytes of the machine; all that run k3s are little-endian.
-            let (address, gateway) = (number()?.swap_bytes(), number()?.swap_bytes());
-            let flags = number()?;
-            let mask = columns.nth(3)?;
-            let mask = u32::from_str_radix(mask, 16).ok()?.swap_bytes();
-            // Bit 0: it is up.
-            (flags & 1 == 1).then_some((
-                name,
-                Network {
-                    address: address.into(),
-                    prefix: mask.count_ones(),
-                },
-                gateway.into(),
-            ))
-        })
+    /// Routes of IPv4.
+    pub fn routes(&self) -> impl Iterator<Item = Route<'_>> {
+        net::routes(self.text("/proc/self/net/route").unwrap_or_default())
     }
 
     /// Addresses of IPv4 that this machine has, without loopback.
-    pub fn addresses(&self) -> Vec<IpAddr> {
-        let mut addresses = Vec::new();
-        let mut last = None;
-        let trie = self.text("/proc/self/net/fib_trie").unwrap_or_default();
-        for line in trie.lines().map(str::trim) {
-            if let Some(address) = line.strip_prefix("|-- ") {
-                last = address.parse::<Ipv4Addr>().ok();
-            } else if line.ends_with("host LOCAL")
-                && let Some(address) = last.filter(|address| !address.is_loopback())
-                && !addresses.contains(&IpAddr::V4(address))
-            {
-                addresses.push(IpAddr::V4(address));
-            }
-        }
-        addresses
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        net::addresses_v4(self.text("/proc/self/net/fib_trie").unwrap_or_default())
     }
 
     /// TCP ports that something listens on, with the owner's number.
     pub fn listening(&self) -> BTreeMap<u16, u32> {
-        let mut ports = BTreeMap::new();
-        for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
-            for line in self.text(table).unwrap_or_default().lines().skip(1) {
-                let mut columns = line.split_ascii_whitespace();
-                let port = columns.nth(1).and_then(|local| local.rsplit(':').next());
-                // 0A: listening.
-                let is_listening = columns.nth(1) == Some("0A");
-                let port = port.and_then(|hex| u16::from_str_radix(hex, 16).ok());
-                let owner = columns.nth(3).and_then(|user| user.parse().ok());
-                if let (true, Some(port)) = (is_listening, port) {
-                    ports.insert(port, owner.unwrap_or(0));
-                }
-            }
-        }
-        ports
+        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+        let texts = tables.into_iter().filter_map(|table| self.text(table));
+        let listeners = texts.flat_map(net::listeners);
+        listeners.map(|socket| (socket.port, socket.user)).collect()
     }
 
     /// The name servers of a resolv.conf.
@@ -340,19 +280,4 @@ pub fn version(text: &str) -> Option<(u64, u64)> {
         .trim_start_matches(|sign: char| !sign.is_ascii_digit())
         .split(|sign: char| !sign.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// `36 35 98:0 /root /path rw,noatime master:1 - ext3 /dev/root rw`: the fields before the dash vary in number.
-fn mount(line: &str) -> Option<Mount<'_>> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut left = left.split(' ').skip(4);
-    let mut right = right.split(' ');
-    let (path, mine) = (left.next()?, left.next()?);
-    let (kind, device, common) = (right.next()?, right.next()?, right.next()?);
-    Some(Mount {
-        path,
-        kind,
-        device,
-        options: [mine, common],
-    })
 }

@@ -15,6 +15,7 @@ use super::{
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    procfs::kernel::modules,
     repair::recipe::network_manager,
 };
 
@@ -282,12 +283,8 @@ fn backends(facts: &Facts, environment: &Environment) -> Judgement {
             ok("no legacy rules")
         };
     };
-    // `nf_tables 300 12 …`: the third column counts who uses it.
-    let modules = facts.text("/proc/modules").unwrap_or_default();
-    let has_new = modules.lines().any(|line| {
-        let mut columns = line.split(' ');
-        columns.next() == Some("nf_tables") && columns.nth(1).is_some_and(|count| count != "0")
-    });
+    let mut modules = modules(facts.text("/proc/modules").unwrap_or_default());
+    let has_new = modules.any(|module| module.name == "nf_tables" && module.is_used);
     if legacy.trim().is_empty() || !has_new {
         return ok("only one backend is used");
     }

@@ -9,6 +9,7 @@ use super::{Advice, Check, Facts, Judgement, Problem, ok, unknown, unread};
 use crate::core::{
     environment::{Environment, Init, Virtualisation},
     health::Severity::{Critical, Note, Warning},
+    procfs,
 };
 
 const GIB: u64 = 1 << 30;
@@ -314,15 +315,8 @@ fn pressure(facts: &Facts, _: &Environment) -> Judgement {
     let Some(text) = facts.text("/proc/pressure/memory") else {
         return Judgement::NotHere("this kernel does not measure it (psi=1)");
     };
-    let stalled = text.lines().find_map(|line| {
-        line.strip_prefix("some ")?
-            .split("avg60=")
-            .nth(1)?
-            .split(' ')
-            .next()
-    });
-    let Some(percent) = stalled.and_then(|share| share.split('.').next()?.parse::<u64>().ok())
-    else {
+    let some = procfs::memory::pressure(text).find(|line| line.kind == "some");
+    let Some(percent) = some.and_then(|line| line.minute_percent) else {
         return unread(facts, "/proc/pressure/memory");
     };
     let seen = format!("programs stalled for {percent} % of the last minute");

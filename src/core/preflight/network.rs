@@ -9,6 +9,7 @@ use super::{Advice, Check, Facts, Judgement, Problem, facts::Network, ok};
 use crate::core::{
     environment::Environment,
     health::Severity::{Critical, Warning},
+    procfs::net,
 };
 
 const STATES: &str = "/sys/class/net/*/operstate";
@@ -180,23 +181,18 @@ fn carrier(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn address(facts: &Facts, _: &Environment) -> Judgement {
-    let is_link_local = |network: &Network| network.address.octets().starts_with(&[169, 254]);
     let found = facts
         .routes()
-        .find(|(name, network, _)| leads_out(name) && !is_link_local(network));
-    // `fe80… 02 40 20 80 eth0`: the fourth column is the scope, 00 is the world.
+        .find(|route| leads_out(route.interface) && !route.network.is_link_local());
     let has_6 = || {
-        let lines = facts.text(ADDRESSES_6).unwrap_or_default().lines();
-        let mut columns = lines.map(|line| line.split_ascii_whitespace().skip(3));
-        columns.any(|mut columns| {
-            columns.next() == Some("00") && columns.nth(1).is_some_and(leads_out)
-        })
+        let mut found = net::addresses_v6(facts.text(ADDRESSES_6).unwrap_or_default());
+        found.any(|found| found.is_global && leads_out(found.interface))
     };
-    if let Some((name, network, _)) = found {
-        return ok(if network.prefix == 0 {
-            format!("by {name}")
+    if let Some(route) = found {
+        return ok(if route.prefix == 0 {
+            format!("by {}", route.interface)
         } else {
-            format!("{network} by {name}")
+            format!("{} by {}", Network::from(route), route.interface)
         });
     }
     if has_6() {
@@ -231,19 +227,14 @@ fn address(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn route(facts: &Facts, _: &Environment) -> Judgement {
-    if let Some((name, _, gateway)) = facts.routes().find(|(_, network, _)| network.prefix == 0) {
-        return ok(format!("by {gateway} at {name}"));
+    if let Some(route) = facts.routes().find(|route| route.prefix == 0) {
+        return ok(format!("by {} at {}", route.gateway, route.interface));
     }
-    // Destination and its prefix, both zero; the last column is the interface, which for "unreachable" is lo.
-    let has_6 = facts
+    if facts
         .text(ROUTES_6)
-        .unwrap_or_default()
-        .lines()
-        .any(|line| {
-            line.starts_with("00000000000000000000000000000000 00 ")
-                && !line.trim_end().ends_with(" lo")
-        });
-    if has_6 {
+        .and_then(net::default_route_v6)
+        .is_some()
+    {
         return ok("of IPv6");
     }
     const ADVICE: Advice = Advice {
@@ -313,8 +304,9 @@ fn overlap(facts: &Facts, _: &Environment) -> Judgement {
         };
         let mut routes = facts
             .routes()
-            .filter(|(name, network, _)| leads_out(name) && network.prefix > 0);
-        if let Some((name, network, _)) = routes.find(|(_, network, _)| network.overlaps(&wanted)) {
+            .filter(|route| leads_out(route.interface) && route.prefix > 0)
+            .map(|route| (route.interface, Network::from(route)));
+        if let Some((name, network)) = routes.find(|(_, network)| network.overlaps(&wanted)) {
             let seen = format!("{network} at {name} overlaps {wanted}, the {key} of k3s");
             return Problem::new(seen, &ADVICE).into();
         }
@@ -340,7 +332,7 @@ fn node_address(facts: &Facts, _: &Environment) -> Judgement {
     else {
         return ok(wanted);
     };
-    if facts.addresses().contains(&address.into()) {
+    if facts.addresses().contains(&address) {
         return ok(wanted);
     }
     Problem::new(

@@ -21,6 +21,17 @@ pub struct CpuTimes {
     pub idle: u64,
 }
 
+impl From<Cpu> for CpuTimes {
+    fn from(cpu: Cpu) -> Self {
+        let [user, nice, system, idle, iowait, irq, softirq, steal] = cpu.ticks;
+        let sum = |ticks: &[u64]| ticks.iter().copied().fold(0, u64::saturating_add);
+        Self {
+            busy: sum(&[user, nice, system, irq, softirq, steal]),
+            idle: sum(&[idle, iowait]),
+        }
+    }
+}
+
 /// The share of all cores that was busy between two readings, between 0 and 1. `None` where the readings are not of the same
 /// boot in the right order, or less than a tick apart.
 pub fn cpu_share(earlier: CpuTimes, later: CpuTimes) -> Option<f64> {

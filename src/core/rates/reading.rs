@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::DiskSpace;
+use super::{DiskSpace, Memory};
 use crate::core::time::Now;
 
 /// Everything of one moment.
@@ -94,6 +94,21 @@ pub struct MemoryUse {
     pub swap_total: Option<u64>,
     /// Free part of it.
     pub swap_free: Option<u64>,
+}
+
+impl MemoryUse {
+    /// Total and available memory.
+    pub fn in_short(&self) -> Option<Memory> {
+        // Kernels before 3.14 do not say what is available; this is what they would say, about.
+        let about = || {
+            let parts = [self.free?, self.buffers?, self.cached?];
+            Some(parts.into_iter().fold(0, u64::saturating_add))
+        };
+        Some(Memory {
+            total_bytes: self.total?,
+            available_bytes: self.available.or_else(about)?,
+        })
+    }
 }
 
 /// One file system.

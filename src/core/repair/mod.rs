@@ -7,6 +7,11 @@ pub mod recipe;
 
 pub use recipe::{Proof, Recipe, Step};
 
+use crate::core::procfs::{
+    memory::{self, Swap},
+    mounts::mount_of,
+};
+
 /// Repairs that the program itself can do. The keeper accepts nothing else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Repair {
@@ -133,69 +138,17 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
     Ok(Some(KernelLine { missing, content }))
 }
 
-/// A mounted file system, as `/proc/mounts` has it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Mount<'a> {
-    /// Mounted device.
-    pub device: &'a str,
-    /// Mount point.
-    pub point: &'a str,
-    /// The file system: `vfat`.
-    pub kind: &'a str,
-    /// True if nothing can be written there.
-    pub is_read_only: bool,
-}
-
-/// The mounts, in the order in which they were made. One whose path has a blank in it is left out: nothing of ours is there.
-pub fn mounts(text: &str) -> impl DoubleEndedIterator<Item = Mount<'_>> {
-    text.lines().filter_map(|line| {
-        let mut words = line.split(' ');
-        let (device, point, kind) = (words.next()?, words.next()?, words.next()?);
-        let is_read_only = words.next()?.split(',').any(|option| option == "ro");
-        Some(Mount {
-            device,
-            point,
-            kind,
-            is_read_only,
-        })
-    })
-}
-
-/// The mount that holds a path.
-pub fn mount_of<'a>(text: &'a str, path: &str) -> Option<Mount<'a>> {
-    let holds = |point: &str| {
-        let rest = path.strip_prefix(point);
-        rest.is_some_and(|rest| point == "/" || rest.is_empty() || rest.starts_with('/'))
-    };
-    // Of two at one path the later one is seen.
-    mounts(text)
-        .filter(|mount| holds(mount.point))
-        .max_by_key(|mount| mount.point.len())
-}
-
-/// An active swap, as `/proc/swaps` has it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Swap<'a> {
-    /// The file or device.
-    pub path: &'a str,
-    /// Used space, in KiB.
-    pub used_kib: u64,
-}
-
 /// The swaps that lie on a card or on built-in flash: `mmcblk`, by themselves or by the file system of their file.
-pub fn swaps_on_card<'a>(swaps: &'a str, mounts: &str) -> Vec<Swap<'a>> {
-    let on_card = |device: &str| device.starts_with("/dev/mmcblk");
-    let lines = swaps.lines().skip(1).filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (path, kind) = (words.next()?, words.next()?);
-        let used_kib = words.nth(1)?.parse().ok()?;
-        let device = match kind {
-            "file" => mount_of(mounts, path)?.device,
-            _ => path,
+pub fn swaps_on_card<'a>(swaps: &'a str, mountinfo: &str) -> Vec<Swap<'a>> {
+    let is_on_card = |swap: &Swap<'_>| {
+        let holder = swap.is_file.then(|| mount_of(mountinfo, swap.path));
+        let device = match &holder {
+            Some(mount) => mount.as_ref().map_or("", |mount| mount.device),
+            None => swap.path,
         };
-        on_card(device).then_some(Swap { path, used_kib })
-    });
-    lines.collect()
+        device.starts_with("/dev/mmcblk")
+    };
+    memory::swaps(swaps).filter(is_on_card).collect()
 }
 
 #[cfg(test)]
@@ -246,23 +199,8 @@ mod tests {
         assert!(kernel_line(&long, &WORDS).is_err());
     }
 
-    const MOUNTS: &str = "/dev/mmcblk0p2 / ext4 rw,noatime 0 0\n\
-        proc /proc proc rw 0 0\n\
-        /dev/mmcblk0p1 /boot/firmware vfat rw,relatime,fmask=0022 0 0\n\
-        /dev/sda1 /mnt/ssd ext4 ro 0 0\n";
-
-    #[test]
-    fn a_path_is_on_the_longest_mount_that_holds_it() {
-        let at = |path| mount_of(MOUNTS, path).map(|mount| (mount.point, mount.kind));
-        assert_eq!(
-            at("/boot/firmware/cmdline.txt"),
-            Some(("/boot/firmware", "vfat"))
-        );
-        assert_eq!(at("/boot/firmware2/x"), Some(("/", "ext4")));
-        assert_eq!(at("/boot"), Some(("/", "ext4")));
-        assert!(mount_of(MOUNTS, "/mnt/ssd").unwrap().is_read_only);
-        assert_eq!(mount_of("", "/x"), None);
-    }
+    const MOUNTS: &str = "21 1 179:2 / / rw,noatime - ext4 /dev/mmcblk0p2 rw\n\
+        24 21 8:1 / /mnt/ssd ro - ext4 /dev/sda1 ro\n";
 
     #[test]
     fn swap_on_a_card_is_told_from_swap_elsewhere() {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::core::preflight::facts::Fact;
+use crate::core::{preflight::facts::Fact, procfs::kernel::modules};
 
 /// `modules.dep` of a kernel of a distribution has a megabyte.
 const INDEX_BYTES_MAX: u64 = 8 << 20;
@@ -36,10 +36,7 @@ impl Modules {
     /// `loaded`, `built in`, `there` or `absent`; missing where there is no index.
     pub(super) fn state(&self, name: &str) -> Fact {
         let has = |list: &[String]| list.iter().any(|module| module == name);
-        let is_loaded = self
-            .loaded
-            .lines()
-            .any(|line| line.split(' ').next() == Some(name));
+        let is_loaded = modules(&self.loaded).any(|module| module.name == name);
         Fact::Text(
             match &self.on_disk {
                 _ if is_loaded => "loaded",

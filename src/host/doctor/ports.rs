@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use crate::core::preflight::facts::Fact;
+use crate::core::{preflight::facts::Fact, procfs::net::listeners};
 
 /// A machine with more processes has its ports looked for among these.
 const PROCESSES_MAX: usize = 4096;
@@ -48,23 +48,16 @@ fn socket(link: &str) -> Option<&str> {
     link.strip_prefix("socket:[")?.strip_suffix(']')
 }
 
-/// Ports that are listened on, by the inode of the socket: the tenth column.
+/// Ports that are listened on, by the inode of the socket.
 fn sockets(root: &Path) -> BTreeMap<String, u16> {
     let mut ports = BTreeMap::new();
     for table in ["proc/self/net/tcp", "proc/self/net/tcp6"] {
         let Fact::Text(text) = super::text(&root.join(table)) else {
             continue;
         };
-        for line in text.lines().skip(1) {
-            let columns: Vec<_> = line.split_ascii_whitespace().take(10).collect();
-            let [_, local, _, "0A", .., inode] = columns.as_slice() else {
-                continue;
-            };
-            let port = local.rsplit(':').next();
-            if let Some(port) = port.and_then(|hex| u16::from_str_radix(hex, 16).ok()) {
-                ports.insert((*inode).to_owned(), port);
-            }
-        }
+        let sockets =
+            listeners(&text).filter_map(|socket| Some((socket.inode?.to_owned(), socket.port)));
+        ports.extend(sockets);
     }
     ports
 }

@@ -9,13 +9,16 @@ use nix::sys::statvfs::statvfs;
 
 use super::clock;
 use crate::{
-    core::rates::{Reading, Space},
+    core::{
+        procfs::{kernel, memory, stat},
+        rates::{Reading, Space},
+    },
     files,
 };
 
+mod devices;
 mod mounts;
 mod own;
-mod proc;
 mod sys;
 
 /// More than any of the files here has, on a machine with a thousand cores or mounts.
@@ -91,32 +94,36 @@ pub fn space(path: &str) -> Option<Space> {
 }
 
 fn from_proc(tree: &mut Tree<'_>, reading: &mut Reading) {
-    let stat = tree.fact("processors", "proc/stat", |stat| {
-        let number = |name| proc::stat_number(stat, name);
+    let stat = tree.fact("processors", "proc/stat", |text| {
+        let number = |name| stat::number(text, name);
         let tasks = [
             number("procs_running "),
             number("procs_blocked "),
             number("processes "),
         ];
-        Some((proc::cpu(stat)?, tasks))
+        Some((stat::cpu(text)?, tasks))
     });
     if let Some((cpu, tasks)) = stat {
         reading.cpu = Some(cpu);
         [reading.running, reading.blocked, reading.forks] = tasks;
     }
-    let load = tree.fact("load", "proc/loadavg", proc::load);
+    let load = tree.fact("load", "proc/loadavg", stat::load);
     reading.load_hundredths = load.map(|(averages, _)| averages);
     reading.tasks = load.and_then(|(_, tasks)| tasks);
-    let memory = tree.fact("memory", "proc/meminfo", proc::memory);
+    let memory = tree.fact("memory", "proc/meminfo", memory::meminfo);
     reading.memory = memory.unwrap_or_default();
-    reading.oom_kills = tree.fact("kills for want of memory", "proc/vmstat", proc::oom_kills);
-    reading.files = tree.fact("open files", "proc/sys/fs/file-nr", proc::open_files);
+    reading.oom_kills = tree.fact("kills for want of memory", "proc/vmstat", memory::oom_kills);
+    reading.files = tree.fact("open files", "proc/sys/fs/file-nr", kernel::open_files);
     for (resource, path) in [
         ("cpu", "proc/pressure/cpu"),
         ("memory", "proc/pressure/memory"),
         ("io", "proc/pressure/io"),
     ] {
-        let read = |text: &str| Some(proc::stalled(text)).filter(|totals| !totals.is_empty());
+        let read = |text: &str| {
+            let totals =
+                memory::pressure(text).filter_map(|line| Some((line.kind, line.total_us?)));
+            Some(totals.collect::<Vec<_>>()).filter(|totals| !totals.is_empty())
+        };
         for (kind, total) in tree.fact("pressure", path, read).unwrap_or_default() {
             reading.stalled_us.insert((resource, kind), total);
         }
@@ -148,7 +155,7 @@ fn from_mounts(tree: &mut Tree<'_>, space: &dyn Fn(&str) -> Option<Space>, readi
 
 fn from_devices(tree: &mut Tree<'_>, reading: &mut Reading) {
     let whole = tree.entries("sys/block");
-    let read = |text: &str| Some(proc::disks(text, &whole));
+    let read = |text: &str| Some(devices::disks(text, &whole));
     reading.disks = tree
         .fact("disks", "proc/diskstats", read)
         .unwrap_or_default();
@@ -171,7 +178,7 @@ fn from_devices(tree: &mut Tree<'_>, reading: &mut Reading) {
             reading.zram.insert(name.clone(), zram);
         }
     }
-    let read = |text: &str| Some(proc::networks(text));
+    let read = |text: &str| Some(devices::networks(text));
     let networks = tree.fact("network interfaces", "proc/net/dev", read);
     reading.networks = networks.unwrap_or_default();
     for (name, network) in &mut reading.networks {

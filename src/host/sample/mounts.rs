@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::rates::FileSystem;
+use crate::core::{
+    procfs::mounts::{Mount, mounts, unescaped},
+    rates::FileSystem,
+};
 
 /// File systems that are kept, those with the shortest paths.
 const KEPT_MAX: usize = 32;
@@ -64,60 +67,47 @@ pub(super) struct Mounts {
     pub(super) hides_processes: bool,
 }
 
-struct Mount {
-    /// Major and minor number: what is mounted twice has the same one twice.
-    number: String,
-    path: String,
-    kind: String,
-    device: String,
-    options: String,
-}
-
 /// Reads the whole file. `None` where it has not one line of the documented form.
 pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
-    let mut mounts: Vec<_> = mountinfo.lines().filter_map(mount).collect();
+    let mut mounts: Vec<_> = mounts(mountinfo).collect();
     if mounts.is_empty() {
         return None;
     }
-    let has_option = |mount: &Mount, is_it: fn(&str) -> bool| mount.options.split(',').any(is_it);
+    let has_option =
+        |mount: &Mount<'_>, is_it: fn(&str) -> bool| mount.super_options.split(',').any(is_it);
     let hides_processes = mounts.iter().any(|mount| {
         let hides = |option: &str| {
             option
                 .strip_prefix("hidepid=")
                 .is_some_and(|how| !matches!(how, "0" | "off"))
         };
-        mount.path == "/proc" && mount.kind == "proc" && has_option(mount, hides)
+        mount.point == "/proc" && mount.kind == "proc" && has_option(mount, hides)
     });
     let risky: BTreeSet<String> = mounts
         .iter()
-        .filter(|mount| {
-            let kind = mount.kind.as_str();
-            !LOCAL.contains(&kind) && !HARMLESS.contains(&kind)
-        })
-        .map(|mount| mount.path.clone())
+        .filter(|mount| !LOCAL.contains(&mount.kind) && !HARMLESS.contains(&mount.kind))
+        .map(|mount| mount.point.clone().into_owned())
         .collect();
     // Of a disk that is mounted twice the shortest path is the one that people know. The sort keeps the order of what is equally long, and
     // of two at one path the later one covers the other: both have their turn, and the second replaces the first.
-    mounts.retain(|mount| is_wanted(mount) && !is_behind(&mount.path, &risky));
-    mounts.sort_by_key(|mount| mount.path.len());
+    mounts.retain(|mount| is_wanted(mount) && !is_behind(&mount.point, &risky));
+    mounts.sort_by_key(|mount| mount.point.len());
     let mut seen = BTreeMap::new();
     let mut file_systems = BTreeMap::new();
     for mount in mounts {
-        let known = seen.entry(mount.number.clone());
-        let first = known.or_insert_with(|| mount.path.clone());
-        if *first != mount.path
-            || (file_systems.len() >= KEPT_MAX && !file_systems.contains_key(&mount.path))
-        {
+        let path = mount.point.clone().into_owned();
+        let first = seen.entry(mount.number).or_insert_with(|| path.clone());
+        if *first != path || (file_systems.len() >= KEPT_MAX && !file_systems.contains_key(&path)) {
             continue;
         }
         let file_system = FileSystem {
             // Of the file system itself: the service manager shows many of them read-only to one program alone.
             is_read_only: has_option(&mount, |option| option == "ro"),
-            device: mount.device,
-            kind: mount.kind,
+            device: unescaped(mount.device).into_owned(),
+            kind: mount.kind.to_owned(),
             ..FileSystem::default()
         };
-        file_systems.insert(mount.path, file_system);
+        file_systems.insert(path, file_system);
     }
     Some(Mounts {
         file_systems,
@@ -125,30 +115,9 @@ pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
     })
 }
 
-/// `36 35 98:0 /root /path rw,noatime master:1 - ext3 /dev/root rw,errors=continue`: the fields before the dash vary in number.
-fn mount(line: &str) -> Option<Mount> {
-    let (of_mount, of_file_system) = line.split_once(" - ")?;
-    let mut of_mount = of_mount.split(' ').skip(2);
-    let (number, _root, path) = (of_mount.next()?, of_mount.next()?, of_mount.next()?);
-    let mut of_file_system = of_file_system.split(' ');
-    let (kind, device, options) = (
-        of_file_system.next()?,
-        of_file_system.next()?,
-        of_file_system.next()?,
-    );
-    let path = Some(unescaped(path)).filter(|path| path.starts_with('/'))?;
-    Some(Mount {
-        number: number.to_owned(),
-        path,
-        kind: kind.to_owned(),
-        device: unescaped(device),
-        options: options.to_owned(),
-    })
-}
-
-fn is_wanted(mount: &Mount) -> bool {
-    let path = mount.path.as_str();
-    let is_kind = match mount.kind.as_str() {
+fn is_wanted(mount: &Mount<'_>) -> bool {
+    let path = mount.point.as_ref();
+    let is_kind = match mount.kind {
         "tmpfs" => OF_MEMORY.contains(&path),
         // The root of a container, or of a system that keeps its card as it is.
         "overlay" => path == "/",
@@ -163,29 +132,6 @@ fn is_behind(path: &str, risky: &BTreeSet<String>) -> bool {
         let rest = path.strip_prefix(before.trim_end_matches('/'));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     })
-}
-
-/// Spaces, tabs, line breaks and backslashes are three octal digits behind a backslash.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut parts = text.split('\\');
-    plain.push_str(parts.next().unwrap_or_default());
-    for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match (code, part.get(3..)) {
-            (Some(code), Some(rest)) if code.is_ascii() => {
-                plain.push(char::from(code));
-                plain.push_str(rest);
-            }
-            _ => {
-                plain.push('\\');
-                plain.push_str(part);
-            }
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -271,18 +217,5 @@ mod tests {
         };
         assert!(hides("rw,hidepid=invisible") && hides("rw,gid=4,hidepid=2"));
         assert!(!hides("rw") && !hides("rw,hidepid=0") && !hides("rw,hidepid=off"));
-    }
-
-    #[test]
-    fn escapes_are_read_and_broken_ones_stay() {
-        for (text, plain) in [
-            ("/a\\040b\\134c", "/a b\\c"),
-            ("/a\\04", "/a\\04"),
-            ("/a\\999é", "/a\\999é"),
-            ("\\", "\\"),
-            ("/\\377x", "/\\377x"),
-        ] {
-            assert_eq!(unescaped(text), plain);
-        }
     }
 }

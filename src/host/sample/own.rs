@@ -5,12 +5,12 @@ use nix::sys::{
     time::TimeVal,
 };
 
-use super::{Tree, proc};
-use crate::core::rates::Own;
+use super::Tree;
+use crate::core::{procfs::memory, rates::Own};
 
 /// Reads it. Processor time and wake-ups are asked of the kernel, not read below the root: that sums up threads that ended, too.
 pub(super) fn read(tree: &mut Tree<'_>) -> Own {
-    let pss = |rollup: &str| proc::bytes(rollup, "Pss:");
+    let pss = |rollup: &str| memory::bytes(rollup, "Pss:");
     let written = |io: &str| {
         let line = io
             .lines()

@@ -338,18 +338,19 @@ proptest! {
         text in "((cpu |some |full | total=|oom_kill |MemTotal:|eth|: |0x|sda|[0-9]{1,21}|/|\\.|kB|\n| |\\PC){0,40}\n?){0,8}",
     ) {
         let whole = ["sda".to_owned()];
-        let _cpu = proc::cpu(&text);
-        let _load = proc::load(&text);
-        let _memory = proc::memory(&text);
-        let _kills = proc::oom_kills(&text);
-        let _files = proc::open_files(&text);
+        let _cpu = stat::cpu(&text);
+        let _load = stat::load(&text);
+        let _memory = memory::meminfo(&text);
+        let _kills = memory::oom_kills(&text);
+        let _files = kernel::open_files(&text);
         let _tenths = sys::life_used_tenths(&text);
         let _flags = sys::throttled(&text);
         let _spare = sys::pre_eol(&text);
         let _zram = sys::zram(&text);
-        let _number = proc::stat_number(&text, "cpu ");
-        prop_assert!(proc::stalled(&text).len() <= 2);
-        prop_assert!(proc::disks(&text, &whole).len() <= 1);
-        prop_assert!(proc::networks(&text).keys().all(|name| !name.contains('/')));
+        let _number = stat::number(&text, "cpu ");
+        prop_assert!(memory::pressure(&text).count() <= 2);
+        let _tables = (memory::swaps(&text).count(), stat::cores(&text), stat::uptime_s(&text));
+        prop_assert!(devices::disks(&text, &whole).len() <= 1);
+        prop_assert!(devices::networks(&text).keys().all(|name| !name.contains('/')));
     }
 }

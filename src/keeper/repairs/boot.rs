@@ -2,9 +2,9 @@
 
 use super::{Planned, nothing};
 use crate::{
-    core::repair::{
-        mount_of,
-        recipe::{GRUB_CONTENT, GRUB_FILE, memory_in_grub, memory_in_line},
+    core::{
+        procfs::{kernel::controllers, mounts::mount_of},
+        repair::recipe::{GRUB_CONTENT, GRUB_FILE, memory_in_grub, memory_in_line},
     },
     error::{Error, Result},
     keeper::place::Place,
@@ -46,16 +46,13 @@ fn is_on(place: &Place) -> bool {
             .any(|name| name == "memory");
     }
     let table = place.text("/proc/cgroups").unwrap_or_default();
-    table.lines().any(|line| {
-        let mut words = line.split_ascii_whitespace();
-        words.next() == Some("memory") && words.nth(2) == Some("1")
-    })
+    controllers(&table).any(|name| name == "memory")
 }
 
 fn in_line(place: &Place, path: &str) -> Result<Planned> {
     let cannot = || cannot().why(format!("{path} is left alone"));
     let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-    let mounts = place.text("/proc/mounts").unwrap_or_default();
+    let mounts = place.text("/proc/self/mountinfo").unwrap_or_default();
     let mount = mount_of(&mounts, path);
     // What is written beside the boot partition has no effect, and hides that.
     let Some(mount) = mount.filter(|mount| mount.point == folder && mount.kind == "vfat") else {
@@ -63,7 +60,7 @@ fn in_line(place: &Place, path: &str) -> Result<Planned> {
             .why(format!("the boot partition is not mounted at {folder}"))
             .fix(format!("sudo mount {folder}, then again")));
     };
-    if mount.is_read_only {
+    if mount.has("ro") {
         return Err(cannot()
             .why("the boot partition is mounted read-only")
             .fix(format!("sudo mount -o remount,rw {folder}, then again")));

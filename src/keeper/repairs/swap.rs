@@ -16,7 +16,7 @@ pub(super) fn on_card(place: &Place) -> Result<Planned> {
         return rpi_swap(place);
     }
     let swaps = place.text("/proc/swaps").unwrap_or_default();
-    let mounts = place.text("/proc/mounts").unwrap_or_default();
+    let mounts = place.text("/proc/self/mountinfo").unwrap_or_default();
     let found = swaps_on_card(&swaps, &mounts);
     let Some(first) = found.first() else {
         return Ok(nothing("nothing is swapped to a card"));

@@ -15,15 +15,15 @@ use super::tree::{RELEASE, Said, Tree, raspberry_pi, ubuntu};
 use crate::agent::{command, put};
 
 const SWAPS: &str = "Filename Type Size Used Priority\n/dev/mmcblk0p3 partition 102396 2048 -2\n";
-const PI_MOUNTS: &str = "/dev/mmcblk0p2 / ext4 rw 0 0\n/dev/mmcblk0p1 /boot/firmware vfat rw 0 0\n";
+const PI_MOUNTS: &str = "21 1 179:2 / / rw,noatime - ext4 /dev/mmcblk0p2 rw\n22 21 179:1 / /boot/firmware rw - vfat /dev/mmcblk0p1 rw\n";
 
 /// A machine for every way in which a repair is done.
 fn machines() -> Vec<(&'static str, Tree)> {
     let without_memory = |tree: Tree| {
         tree.with("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids\n")
-            .with("proc/mounts", PI_MOUNTS)
+            .with("proc/self/mountinfo", PI_MOUNTS)
     };
-    let pi = || raspberry_pi().with("proc/mounts", PI_MOUNTS);
+    let pi = || raspberry_pi().with("proc/self/mountinfo", PI_MOUNTS);
     let swapping = || {
         pi().with("proc/swaps", SWAPS).with(
             "proc/meminfo",

@@ -163,8 +163,8 @@ fn machine(place: &Path) {
     for (path, content) in [
         ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids\n"),
         (
-            "proc/mounts",
-            "/dev/mmcblk0p2 / ext4 rw,noatime 0 0\n/dev/mmcblk0p1 /boot/firmware vfat rw 0 0\n",
+            "proc/self/mountinfo",
+            "21 1 179:2 / / rw,noatime - ext4 /dev/mmcblk0p2 rw\n22 21 179:1 / /boot/firmware rw - vfat /dev/mmcblk0p1 rw\n",
         ),
         ("proc/cmdline", "console=tty1 cgroup_disable=memory\n"),
         (LINE, BEFORE),

@@ -1,0 +1,67 @@
+//! Disks and interfaces that are worth measuring.
+
+use std::collections::BTreeMap;
+
+use crate::core::{
+    procfs,
+    rates::{Disk, Network},
+};
+
+/// Disks and interfaces that are kept. A box with more has its first ones in the order of the kernel.
+const DEVICES_MAX: usize = 64;
+/// Interfaces that are the machine's alone, ends of tunnels that modules make by themselves, or those of containers: they come and go by the
+/// hundred.
+const INNER: [&str; 26] = [
+    "antrea",
+    "br-",
+    "cali",
+    "cilium",
+    "cni",
+    "docker",
+    "dummy",
+    "erspan",
+    "flannel",
+    "gre",
+    "ifb",
+    "ip6_vti",
+    "ip6gre",
+    "ip6tnl",
+    "ip_vti",
+    "kube-",
+    "lxc",
+    "lxd",
+    "nodelocaldns",
+    "podman",
+    "sit",
+    "tunl",
+    "veth",
+    "virbr",
+    "vnet",
+    "vxlan.calico",
+];
+
+/// The lines of `/proc/diskstats` about whole disks, which are those in `/sys/block`; not what is made of memory or of files.
+pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk> {
+    let is_wanted = |name: &str| {
+        let is_made_up = ["loop", "ram", "zram"].iter().any(|kind| {
+            let number = name.strip_prefix(kind);
+            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        });
+        // A `/` in the name of a device is a `!` in the name of its folder.
+        !is_made_up && whole.contains(&name.replace('/', "!"))
+    };
+    procfs::stat::disks(diskstats)
+        .filter(|(name, _)| is_wanted(name))
+        .take(DEVICES_MAX)
+        .map(|(name, disk)| (name.to_owned(), disk))
+        .collect()
+}
+
+/// The interfaces of `/proc/net/dev` through which the machine speaks with others.
+pub(super) fn networks(dev: &str) -> BTreeMap<String, Network> {
+    procfs::net::interfaces(dev)
+        .filter(|(name, _)| *name != "lo" && !INNER.iter().any(|inner| name.starts_with(inner)))
+        .take(DEVICES_MAX)
+        .map(|(name, network)| (name.to_owned(), network))
+        .collect()
+}
