@@ -45,7 +45,7 @@ mod update;
 mod view;
 mod why;
 
-use std::ffi::OsString;
+use std::{ffi::OsString, time::Duration};
 
 use serde_json::json;
 
@@ -56,13 +56,18 @@ use self::{
 };
 use crate::{
     config::{self as settings, Loaded, Sources, keys},
+    core::stall::Job,
     daemon,
     error::{Error, Exit},
+    files::Jobs,
     net::tls::build_date,
 };
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Time for the files of the settings: a disk that needs longer hangs, or is about to.
+const LOAD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Optional parts of this build: none of the program can be left out so far.
 const FEATURES: [&str; 0] = [];
@@ -170,9 +175,14 @@ fn tell(error: &Error, args: &Args, output: &mut Output) {
     }
 }
 
-/// The settings that hold for this command line; the command has `--config`, and often `--set`.
+/// The settings that hold for this command line; the command has `--config`, and often `--set`. Where their disk does not answer, the command
+/// goes on with what the command line and the environment say: the agent can still be asked.
 fn load(args: &Args) -> Loaded {
-    settings::load(&sources(args))
+    let sources = sources(args);
+    let read = sources.clone();
+    let jobs = Jobs::default();
+    let read = jobs.run_within(LOAD_WITHIN, Job::Settings, move || settings::load(&read));
+    smol::block_on(read).unwrap_or_else(|problem| settings::unread(&sources, problem))
 }
 
 fn sources(args: &Args) -> Sources {

@@ -79,6 +79,12 @@ impl Sources {
         }
     }
 
+    fn main_file(&self) -> &Path {
+        self.file
+            .as_deref()
+            .unwrap_or_else(|| Path::new(DEFAULT_FILE))
+    }
+
     fn place(&self) -> Place {
         let folder = |name: &str| {
             let path = PathBuf::from(self.environment.get(&OsString::from(name))?);
@@ -142,18 +148,32 @@ pub fn provisional(sources: &Sources) -> Provisional {
     }
 }
 
+/// Settings whose files could not be read, for this reason: as much as is known without them.
+pub fn unread(sources: &Sources, problem: Error) -> Loaded {
+    let mut merged = Merged::default();
+    merged.add_defaults();
+    merged.problems.push(problem);
+    merged.is_incomplete = true;
+    loaded(merged, sources)
+}
+
 /// Reads and checks everything. Never fails as a whole: [`Loaded::settings`] tells.
 pub fn load(sources: &Sources) -> Loaded {
     let mut merged = Merged::default();
     merged.add_defaults();
-    let named = sources.file.as_deref();
-    let main = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
-    let must_be_there = named.is_some() && !sources.is_new;
+    let main = sources.main_file();
+    let must_be_there = sources.file.is_some() && !sources.is_new;
     if must_be_there || !matches!(main.try_exists(), Ok(false)) {
         merged.add_file(main);
     }
     merged.add_drop_ins(main);
+    loaded(merged, sources)
+}
+
+/// Adds what needs no file, and checks the whole.
+fn loaded(mut merged: Merged, sources: &Sources) -> Loaded {
     merged.add_what_is_given(sources);
+    let main = sources.main_file();
     let place = sources.place();
     let settings = merged.settings(&place).map(|settings| Settings {
         surroundings: Surroundings::of(&sources.environment),

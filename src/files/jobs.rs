@@ -134,6 +134,16 @@ impl Jobs {
         job: Job,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
+        self.run_within(RUN_WITHIN, job, work).await
+    }
+
+    /// Does blocking work as [`Jobs::run`] does, with a deadline of the caller's.
+    pub async fn run_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        job: Job,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
         if self.count(job) >= LEFT_MAX {
             return Err(unanswered(job));
         }
@@ -144,7 +154,7 @@ impl Jobs {
         });
         let done = async { Some(work.await) };
         let late = async {
-            Timer::after(RUN_WITHIN).await;
+            Timer::after(limit).await;
             None
         };
         done.or(late).await.ok_or_else(|| unanswered(job))

@@ -565,6 +565,13 @@ fn a_start_waits_for_settings_that_cannot_be_read_and_ends_when_it_is_told() {
     let sentence = condition["sentence"].as_str().unwrap();
     assert!(sentence.contains("the settings"), "{sentence}");
     tells_what_it_waits_for(&bench);
+    // Commands read the settings as well, and give up before somebody thinks that they hang too.
+    let ((_, printed), took) = timed(|| bench.agent.cli(&["status"]));
+    assert!(printed.contains("the agent waits for it"), "{printed}");
+    println!("figure: status while the settings cannot be read: {took:.1?}");
+    let (code, printed) = bench.agent.cli(&["config", "check"]);
+    assert!(printed.contains("its disk does not answer"), "{printed}");
+    assert_eq!(code, 1, "{printed}");
     assert_eq!(bench.plane.sessions().len(), 0);
     put(
         &settings,
