@@ -1,5 +1,10 @@
 //! Schema migrations: numbered steps from an empty file to the schema of this program. Each is
 //! frozen once released, and runs in one transaction together with its number.
+//!
+//! An update may be undone after its migration, so a step only adds what the previous program can
+//! ignore, and says so by its last line: `PRAGMA application_id = N`, the lowest schema whose
+//! program may go on using the file. Without that line only the schema itself may. What is to be
+//! removed goes one release after its last use.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -18,7 +23,7 @@ pub(super) const TELEMETRY: [&str; 2] = [
 /// Result of migrating a file.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Migrated {
-    /// The file has the schema of this program now.
+    /// This program can use the file: it has its schema now, or a later one that only added to it.
     Current,
     /// The file has a schema that this program does not know.
     Newer {
@@ -38,10 +43,13 @@ pub(super) fn migrate(
     loop {
         // The number is read under the write lock: another program may be migrating the same file.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let file: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let file = usize::try_from(file).unwrap_or(usize::MAX);
+        let file = version(&transaction)?;
         if file > program {
-            return Ok(Migrated::Newer { file, program });
+            return Ok(if is_usable(&transaction, program)? {
+                Migrated::Current
+            } else {
+                Migrated::Newer { file, program }
+            });
         }
         let Some(migration) = migrations.get(file) else {
             return Ok(Migrated::Current);
@@ -53,15 +61,31 @@ pub(super) fn migrate(
     }
 }
 
+/// Schema of a file.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<usize> {
+    number(connection, "user_version")
+}
+
+/// Returns whether a program of that schema may use a file: one that has it, or a later one that only added to it.
+pub(super) fn is_usable(connection: &Connection, program: usize) -> rusqlite::Result<bool> {
+    let file = version(connection)?;
+    let lowest = number(connection, "application_id")?;
+    Ok(file == program || (file > program && (1..=program).contains(&lowest)))
+}
+
+fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<usize> {
+    let number: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
+    // A negative number is none of ours.
+    Ok(usize::try_from(number).unwrap_or(usize::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ring::digest::{SHA256, digest};
 
-    fn version(connection: &Connection) -> i64 {
-        connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .unwrap()
+    fn version(connection: &Connection) -> usize {
+        super::version(connection).unwrap()
     }
 
     #[test]
@@ -103,6 +127,34 @@ mod tests {
         };
         assert_eq!(migrate(&mut connection, &STATE).unwrap(), newer);
         assert_eq!(version(&connection), 9);
+    }
+
+    #[test]
+    fn a_program_goes_on_with_a_file_that_a_later_one_only_added_to() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let additive = "CREATE TABLE later (x); PRAGMA application_id = 2;";
+        let [first, second] = STATE;
+        let later = [first, second, additive];
+        let opened =
+            |connection: &mut Connection, steps: &[&str]| migrate(connection, steps).unwrap();
+        assert_eq!(opened(&mut connection, &later), Migrated::Current);
+        // The previous program, which leaves the file as it is.
+        assert_eq!(opened(&mut connection, &STATE), Migrated::Current);
+        assert_eq!(version(&connection), 3);
+        // The one before that never knew what the second step did.
+        let newer = Migrated::Newer {
+            file: 3,
+            program: 1,
+        };
+        assert_eq!(opened(&mut connection, &[first]), newer);
+        // A later step that changes what is there says so by its own number.
+        let changing = [first, second, additive, "PRAGMA application_id = 4;"];
+        assert_eq!(opened(&mut connection, &changing), Migrated::Current);
+        let newer = Migrated::Newer {
+            file: 4,
+            program: 3,
+        };
+        assert_eq!(opened(&mut connection, &later), newer);
     }
 
     #[test]

@@ -73,10 +73,8 @@ impl Reader {
         let cannot = |error: rusqlite::Error| trouble::explain(&path, &error).fix(AS_ROOT);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(cannot)?;
-        let version: i64 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(cannot)?;
-        if usize::try_from(version).ok() != Some(schema::TELEMETRY.len()) {
+        if !schema::is_usable(&connection, schema::TELEMETRY.len()).map_err(cannot)? {
+            let version = schema::version(&connection).map_err(cannot)?;
             return Err(Error::new(format!(
                 "{} has schema {version}, this program knows {}",
                 path.display(),
