@@ -123,6 +123,10 @@ enum Place {
 
 fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     let loaded = load(args);
+    if let Some(why) = held_at_night(args, &loaded) {
+        output.line(&format!("nothing is updated by itself: {why}"));
+        return Ok(Exit::Fine);
+    }
     let is_root = geteuid().is_root();
     if args.has("finish") {
         let keeper = keeper(&loaded, args)?;
@@ -160,6 +164,20 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(tell(&release.list, &choice, &note, (args, output)));
     }
     install(&release, args, output)
+}
+
+/// Reason why a timer has nothing to do, where that is no failure.
+fn held_at_night(args: &Args, loaded: &Loaded) -> Option<&'static str> {
+    let settings = loaded.update();
+    if !args.has("automatic") {
+        None
+    } else if !settings.automatic {
+        Some("update.automatic is false")
+    } else if RELEASE_KEY.is_none() && settings.key.is_none() {
+        Some("this program was built without the key of its releases")
+    } else {
+        None
+    }
 }
 
 /// Prints what is known, and returns the exit code for it.

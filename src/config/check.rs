@@ -120,6 +120,7 @@ impl Merged {
         Update {
             url: self.text(&keys::UPDATE_URL).unwrap_or_default(),
             channel: self.text(&keys::UPDATE_CHANNEL).unwrap_or_default(),
+            automatic: self.is_on(&keys::UPDATE_AUTOMATIC),
             key: self.text(&keys::UPDATE_KEY),
         }
     }

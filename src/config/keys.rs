@@ -392,6 +392,12 @@ keys! {
         default: Some("latest"),
         doc: "Release to follow: latest, or a version to stay at.",
     }
+    UPDATE_AUTOMATIC = {
+        path: "update.automatic",
+        kind: Kind::Flag,
+        default: Some("true"),
+        doc: "Update at night, where a service manager or cron starts that.",
+    }
     UPDATE_KEY = {
         path: "update.key",
         doc: "Public key of minisign that signs releases, for a mirror with releases of its own. Default: the key of this program.",

@@ -271,6 +271,8 @@ pub struct Update {
     pub url: String,
     /// Folder there: `latest`, or a version.
     pub channel: String,
+    /// True if a timer may update.
+    pub automatic: bool,
     /// Key that signs them, in place of the built-in one.
     pub key: Option<String>,
 }

@@ -309,7 +309,9 @@ impl Keeper {
         ];
         let openrc: &[&[&str]] = &[
             &["rc-update", "add", "pipeops-update", "default"],
-            &["rc-service", "pipeops-update", "restart"],
+            // To OpenRC a service whose process has ended is started still.
+            &["rc-service", "pipeops-update", "zap"],
+            &["rc-service", "pipeops-update", "start"],
         ];
         let (path, mode, text, commands) = if self.has_systemd() {
             let text = include_str!("update/pipeops-update.service");
@@ -332,16 +334,21 @@ impl Keeper {
     }
 
     fn remove_service(&self) -> Result<()> {
-        let (path, command): (_, &[&str]) = if self.has_systemd() {
-            (SYSTEMD_UNIT, &["systemctl", "disable", "pipeops-update"])
+        let (path, commands): (_, &[&[&str]]) = if self.has_systemd() {
+            (SYSTEMD_UNIT, &[&["systemctl", "disable", "pipeops-update"]])
         } else {
             (
                 OPENRC_SCRIPT,
-                &["rc-update", "delete", "pipeops-update", "default"],
+                &[
+                    &["rc-update", "delete", "pipeops-update", "default"],
+                    &["rc-service", "pipeops-update", "zap"],
+                ],
             )
         };
         if self.place.is_there(path) {
-            self.place.run(command)?;
+            for command in commands {
+                self.place.run(command)?;
+            }
             let removed = fs::remove_file(self.place.path(path));
             removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))?;
         }
