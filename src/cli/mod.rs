@@ -33,6 +33,7 @@ mod node;
 mod output;
 mod parser;
 mod rbac;
+mod releases;
 mod repair;
 mod replace;
 mod service;

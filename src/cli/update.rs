@@ -16,7 +16,7 @@ use super::{
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
-    socket,
+    releases, socket,
     table::{CONFIG, Command, JSON, Opt, SET, Takes},
     view::View,
 };
@@ -26,12 +26,11 @@ use crate::{
         time::{Mono, Wall},
         update::{
             Version,
-            list::{BYTES_MAX, Choice, KeyOrigin, List, Machine, Occasion, Program, Trust},
-            signature::PublicKey,
+            list::{Choice, List, Machine, Occasion},
+            signed::{BYTES_MAX, SignedFile},
             trial::{Seen, WITHIN},
         },
     },
-    daemon::trial,
     error::{Error, Exit, Result},
     files,
     host::{
@@ -43,14 +42,12 @@ use crate::{
         update::{NewProgram, PROGRAM, Watched},
     },
     outside::{
-        download::{self, Wanted},
+        download::{self, Address, Length, Redirects, Wanted},
         transport::Way,
     },
     wire::{api, keeper::UpdateNote},
 };
 
-/// Key of the releases, put in when they are built. Without it only a key of the settings is believed.
-const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_RELEASE_KEY");
 const LIST: &str = "SHA256SUMS";
 /// Longer than the service needs for anything but the trial itself.
 const MARGIN: Duration = Duration::from_secs(120);
@@ -138,7 +135,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         UpdateNote::default()
     };
-    let release = release(args, loaded, &note)?;
+    let release = release(args, &loaded, &note)?;
     let banned: Vec<Version> = note
         .banned
         .iter()
@@ -173,7 +170,7 @@ fn held_at_night(args: &Args, loaded: &Loaded) -> Option<&'static str> {
         None
     } else if !settings.automatic {
         Some("update.automatic is false")
-    } else if RELEASE_KEY.is_none() && settings.key.is_none() {
+    } else if !releases::has_key(&settings) {
         Some("this program was built without the key of its releases")
     } else {
         None
@@ -281,33 +278,35 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
 }
 
 /// The program of a release: where it came by hand, or downloaded to a folder of root's.
-fn program_file(release: &Release, program: &Program, loaded: &Loaded) -> Result<PathBuf> {
+fn program_file(release: &Release, program: &SignedFile, loaded: &Loaded) -> Result<PathBuf> {
     match &release.place {
         Place::Folder(folder) => Ok(folder.join(&program.name)),
         Place::Net(base, way) => {
             let folder = loaded.keeper().state_dir.join("download");
             files::create_directory(&folder)?;
             let wanted = Wanted {
-                url: format!("{base}/{}", program.name),
+                from: address(base, &program.name),
                 to: folder.join("program"),
-                bytes: program.bytes,
+                length: Length::Exact(program.bytes),
                 sha256: program.sha256.clone(),
+                redirects: Redirects::Refused,
             };
             Output::of_process().note(&format!(
                 "downloading {}, {}",
                 program.name,
                 size(program.bytes)
             ));
-            smol::block_on(download::file(way, &wanted, tell_progress))?;
+            smol::block_on(download::file(way, &wanted, &releases::progress()))?;
             Ok(wanted.to)
         }
     }
 }
 
-/// A line of progress, on standard error: standard output is for the result.
-fn tell_progress(bytes: u64, all: u64) {
-    let text = format!("{} of {}", size(bytes), size(all));
-    Output::of_process().note(&text);
+fn address(base: &str, name: &str) -> Address {
+    Address {
+        url: format!("{base}/{name}"),
+        setting: "update.url",
+    }
 }
 
 /// Waits for the end of the update, which the service carries out.
@@ -322,28 +321,11 @@ fn follow(keeper: &Keeper, within: Duration, agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-fn release(args: &Args, loaded: Loaded, note: &UpdateNote) -> Result<Release> {
+fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
     let settings = loaded.update();
-    let (key, origin) = match (&settings.key, RELEASE_KEY) {
-        (Some(key), _) => (key.as_str(), KeyOrigin::Settings),
-        (None, Some(key)) => (key, KeyOrigin::BuiltIn),
-        (None, None) => {
-            return Err(Error::new("cannot verify releases")
-                .why("this program was built without their key")
-                .fix("set update.key to the public key of minisign that signs yours"));
-        }
-    };
-    let key = PublicKey::parse(key).ok_or_else(|| {
-        Error::new("update.key is no public key of minisign")
-            .fix("it is the last line of minisign.pub")
-    })?;
-    let trust = Trust {
-        key,
-        origin,
-        // Somebody who names a version or a folder may want one that is not the last.
-        sequence: if args.has("to") { 0 } else { note.sequence },
-        keys: note.keys,
-    };
+    // Somebody who names a version or a folder may want one that is not the last.
+    let sequence = if args.has("to") { 0 } else { note.sequence };
+    let trust = releases::trust(&settings, sequence, note.keys)?;
     if let Some(folder) = args.path("from") {
         let read = |name: &str| files::read(&folder.join(name), BYTES_MAX);
         let list = List::verified(&read(LIST)?, &read("SHA256SUMS.minisig")?, &trust)?;
@@ -355,16 +337,9 @@ fn release(args: &Args, loaded: Loaded, note: &UpdateNote) -> Result<Release> {
     }
     let release = args.text("to").unwrap_or(&settings.channel);
     let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
-    let way = match loaded.settings() {
-        Ok(settings) => trial::way(&settings)?,
-        Err(mut problems) => return Err(problems.swap_remove(0)),
-    };
-    let list = smol::block_on(async {
-        let text = download::text(&way, &format!("{base}/{LIST}"), BYTES_MAX).await?;
-        let signature = format!("{base}/{LIST}.minisig");
-        let signature = download::text(&way, &signature, BYTES_MAX).await?;
-        List::verified(&text, &signature, &trust)
-    })?;
+    let way = releases::way(args)?;
+    let (text, signature) = releases::list(&way, &address(&base, LIST))?;
+    let list = List::verified(&text, &signature, &trust)?;
     wanted(args, &list)?;
     Ok(Release {
         list,

@@ -1,12 +1,13 @@
 //! Downloads: short texts, and files of a known length and hash, which go on where they were cut.
 //!
-//! No redirect is followed: what is named is what is asked.
+//! What is named is what is asked: a redirect is followed only for a file whose hash is known, and only to https.
 
 use std::{
     fs::{File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use ureq::{
     Agent, Body,
     http::{
         HeaderMap, Request, Response, StatusCode,
-        header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE},
+        header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE},
     },
 };
 
@@ -36,59 +37,102 @@ const LIMITS: Limits = Limits {
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 const PIECE: usize = 64 * 1024;
+/// GitHub sends on once.
+const REDIRECTS_MAX: usize = 4;
+
+/// Hears of each tenth of a file: the bytes so far, and all.
+pub type Told = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// An address, and the setting that it comes from, which errors name.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// The address.
+    pub url: String,
+    /// The setting.
+    pub setting: &'static str,
+}
 
 /// A file to download.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Its address.
-    pub url: String,
+    pub from: Address,
     /// Private file that gets it. What an earlier attempt left there is used.
     pub to: PathBuf,
-    /// Exact length.
-    pub bytes: u64,
+    /// Its length.
+    pub length: Length,
     /// SHA-256 in hexadecimal.
     pub sha256: String,
+    /// Treatment of redirects.
+    pub redirects: Redirects,
+}
+
+/// Length of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Length {
+    /// This one, by a signed list.
+    Exact(u64),
+    /// The server's word, up to this.
+    AtMost(u64),
+}
+
+impl Length {
+    fn max(self) -> u64 {
+        match self {
+            Self::Exact(bytes) | Self::AtMost(bytes) => bytes,
+        }
+    }
+}
+
+/// Treatment of redirects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Redirects {
+    /// They are errors.
+    Refused,
+    /// They are followed to addresses with https: the hash says whether it is the file.
+    ToHttps,
 }
 
 /// Downloads a short text.
 ///
 /// # Errors
 /// It is not there, or is longer than `bytes_max`.
-pub async fn text(way: &Way, url: &str, bytes_max: usize) -> Result<Vec<u8>> {
+pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>> {
     let calls = way.calls(LIMITS);
-    let (agent, of) = (calls.agent.clone(), url.to_owned());
+    let (agent, from) = (calls.agent.clone(), from.clone());
     smol::unblock(move || {
-        let response = ask(&agent, Request::get(&of), &of)?;
+        let of = &from.url;
+        let response = ask(&agent, Request::get(of), of)?;
         if response.status() != StatusCode::OK {
-            return Err(refused(&response, &of));
+            return Err(refused(&response, &from));
         }
         let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
         let mut read = Vec::new();
         let mut reader = response.into_body().into_reader();
         let ended = reader.by_ref().take(limit).read_to_end(&mut read);
-        ended.map_err(|error| cannot(&of).because(&error).retry(Retry::Soon))?;
+        ended.map_err(|error| cannot(of).because(&error).retry(Retry::Soon))?;
         match reader.read(&mut [0]) {
             Ok(0) => Ok(read),
-            Ok(_) | Err(_) => Err(cannot(&of).why(format!("it is longer than {bytes_max} bytes"))),
+            Ok(_) | Err(_) => Err(cannot(of).why(format!("it is longer than {bytes_max} bytes"))),
         }
     })
     .await
 }
 
-/// Downloads a file; `told` hears of each tenth: the bytes so far, and all. Dropping the future ends it, and another call goes on.
+/// Downloads a file. Dropping the future ends it, and another call goes on.
 ///
 /// # Errors
 /// It could not be had. A file of the wrong length or hash is removed.
-pub async fn file(way: &Way, wanted: &Wanted, told: fn(u64, u64)) -> Result<()> {
+pub async fn file(way: &Way, wanted: &Wanted, told: &Told) -> Result<()> {
     let mut tag = None;
     let mut pause = PAUSE;
     let (mut idle, mut length) = (0, 0);
     loop {
         let calls = way.calls(LIMITS);
-        let (agent, job) = (calls.agent.clone(), wanted.clone());
+        let (agent, job, told) = (calls.agent.clone(), wanted.clone(), Arc::clone(told));
         let attempt = smol::unblock(move || {
             let mut attempt = Attempt::begin(&job, tag)?;
-            let result = attempt.run(&agent, told);
+            let result = attempt.run(&agent, &*told);
             Ok::<_, Error>((result, attempt.tag, attempt.bytes))
         });
         let (result, seen, bytes) = attempt.await?;
@@ -115,6 +159,8 @@ struct Attempt<'a> {
     file: File,
     hash: Context,
     bytes: u64,
+    /// Length of the whole, as far as it is known.
+    all: Option<u64>,
     was_resumed: bool,
     tag: Option<HeaderValue>,
 }
@@ -134,12 +180,16 @@ impl<'a> Attempt<'a> {
             file,
             hash: Context::new(&SHA256),
             bytes: 0,
+            all: match wanted.length {
+                Length::Exact(bytes) => Some(bytes),
+                Length::AtMost(_) => None,
+            },
             was_resumed: false,
             tag,
         };
         let there = attempt.file.metadata();
         let there = there.map_err(|error| unwritable(&wanted.to, &error))?.len();
-        if there > wanted.bytes {
+        if there > wanted.length.max() {
             attempt.restart()?;
         }
         let mut piece = vec![0; PIECE];
@@ -155,14 +205,17 @@ impl<'a> Attempt<'a> {
         Ok(attempt)
     }
 
-    fn run(&mut self, agent: &Agent, told: fn(u64, u64)) -> Result<()> {
-        if self.bytes < self.wanted.bytes {
+    fn run(&mut self, agent: &Agent, told: &dyn Fn(u64, u64)) -> Result<()> {
+        let is_whole = match self.all {
+            Some(all) => self.bytes >= all,
+            None => self.found() == self.wanted.sha256,
+        };
+        if !is_whole {
             self.fetch(agent, told)?;
         }
         let synced = self.file.sync_all();
         synced.map_err(|error| unwritable(&self.wanted.to, &error))?;
-        let found = self.hash.clone().finish();
-        let found = hex(found.as_ref());
+        let found = self.found();
         if found == self.wanted.sha256 {
             return Ok(());
         }
@@ -182,45 +235,86 @@ impl<'a> Attempt<'a> {
         Err(error.retry(retry))
     }
 
-    fn fetch(&mut self, agent: &Agent, told: fn(u64, u64)) -> Result<()> {
-        let url = &self.wanted.url;
-        let mut request = Request::get(url);
-        if self.bytes > 0 {
-            request = request.header(RANGE, format!("bytes={}-", self.bytes));
-            if let Some(tag) = &self.tag {
-                request = request.header(IF_RANGE, tag);
-            }
-        }
-        let response = ask(agent, request, url)?;
+    fn found(&self) -> String {
+        hex(self.hash.clone().finish().as_ref())
+    }
+
+    fn fetch(&mut self, agent: &Agent, told: &dyn Fn(u64, u64)) -> Result<()> {
+        let from = &self.wanted.from;
+        let response = self.answer(agent)?;
         match response.status() {
             StatusCode::OK => {
                 self.restart()?;
                 let length = header(response.headers(), CONTENT_LENGTH.as_str());
-                let length = length.and_then(|text| text.parse::<u64>().ok());
-                if length.is_some_and(|length| length != self.wanted.bytes) {
-                    return Err(self.wrong_length(length.unwrap_or_default()));
-                }
+                self.measure(length.and_then(|text| text.parse().ok()))?;
             }
             StatusCode::PARTIAL_CONTENT => {
                 let begin = format!("bytes {}-", self.bytes);
                 let range = header(response.headers(), CONTENT_RANGE.as_str());
-                if !range.is_some_and(|range| range.starts_with(&begin)) {
+                let Some(range) = range.filter(|range| range.starts_with(&begin)) else {
                     self.restart()?;
                     let error = self.cannot().why("the server answered with another part");
                     return Err(error.retry(Retry::Soon));
-                }
+                };
+                let all = range.rsplit('/').next();
+                self.measure(all.and_then(|text| text.parse().ok()))?;
             }
             StatusCode::RANGE_NOT_SATISFIABLE => {
                 self.restart()?;
-                return Err(refused(&response, url).retry(Retry::Soon));
+                return Err(refused(&response, from).retry(Retry::Soon));
             }
-            _ => return Err(refused(&response, url)),
+            _ => return Err(refused(&response, from)),
         }
         self.tag = response.headers().get(ETAG).cloned();
         self.read(response.into_body(), told)
     }
 
-    fn read(&mut self, body: Body, told: fn(u64, u64)) -> Result<()> {
+    /// Takes down the length of the whole in the server's words.
+    fn measure(&mut self, all: Option<u64>) -> Result<()> {
+        match (self.wanted.length, all) {
+            (Length::Exact(wanted), Some(all)) if all != wanted => Err(self.wrong_length(all)),
+            (Length::AtMost(most), Some(all)) if all > most => Err(self.wrong_length(all)),
+            (Length::AtMost(_), _) => {
+                self.all = all;
+                Ok(())
+            }
+            (Length::Exact(_), _) => Ok(()),
+        }
+    }
+
+    /// The first answer that is no redirect to be followed.
+    fn answer(&self, agent: &Agent) -> Result<Response<Body>> {
+        let mut url = self.wanted.from.url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = Request::get(&url);
+            if self.bytes > 0 {
+                request = request.header(RANGE, format!("bytes={}-", self.bytes));
+                if let Some(tag) = &self.tag {
+                    request = request.header(IF_RANGE, tag);
+                }
+            }
+            let response = ask(agent, request, &url)?;
+            if !response.status().is_redirection() || self.wanted.redirects == Redirects::Refused {
+                return Ok(response);
+            }
+            let to = header(response.headers(), LOCATION.as_str()).unwrap_or_default();
+            url = match url.split('/').take(3).collect::<Vec<_>>().join("/") {
+                // A path on the same server.
+                server if to.starts_with('/') && !to.starts_with("//") => format!("{server}{to}"),
+                _ => to.to_owned(),
+            };
+            if !url.starts_with("https://") {
+                let why = format!("the server sends on to {url:?}, which is not https");
+                return Err(cannot(&self.wanted.from.url).why(why).fix(format!(
+                    "look at {} and at what is between: a network with a login page does so",
+                    self.wanted.from.setting
+                )));
+            }
+        }
+        Err(self.cannot().why("the server sends on again and again"))
+    }
+
+    fn read(&mut self, body: Body, told: &dyn Fn(u64, u64)) -> Result<()> {
         let mut reader = body.into_reader();
         let mut piece = vec![0; PIECE];
         loop {
@@ -232,18 +326,18 @@ impl<'a> Attempt<'a> {
             let part = piece.get(..read).unwrap_or_default();
             let tenth = self.tenth();
             self.take(part);
-            if self.bytes > self.wanted.bytes {
+            if self.bytes > self.all.unwrap_or_else(|| self.wanted.length.max()) {
                 let bytes = self.bytes;
                 self.restart()?;
                 return Err(self.wrong_length(bytes));
             }
             let written = self.file.write_all(part);
             written.map_err(|error| unwritable(&self.wanted.to, &error))?;
-            if self.tenth() > tenth {
-                told(self.bytes, self.wanted.bytes);
+            if let Some(all) = self.all.filter(|_| self.tenth() > tenth) {
+                told(self.bytes, all);
             }
         }
-        if self.bytes < self.wanted.bytes {
+        if self.all.is_some_and(|all| self.bytes < all) {
             return Err(self.cut());
         }
         Ok(())
@@ -257,7 +351,7 @@ impl<'a> Attempt<'a> {
 
     fn tenth(&self) -> u64 {
         let tens = self.bytes.saturating_mul(10);
-        tens.checked_div(self.wanted.bytes).unwrap_or(0)
+        self.all.and_then(|all| tens.checked_div(all)).unwrap_or(0)
     }
 
     /// Empties the file.
@@ -272,21 +366,24 @@ impl<'a> Attempt<'a> {
     }
 
     fn cannot(&self) -> Error {
-        cannot(&self.wanted.url)
+        cannot(&self.wanted.from.url)
     }
 
     fn cut(&self) -> Error {
-        let (bytes, all) = (self.bytes, self.wanted.bytes);
+        let all = self.all.map_or(String::new(), |all| format!(" of {all}"));
         let error = self.cannot();
         error
-            .why(format!("it ended after {bytes} of {all} bytes"))
+            .why(format!("it ended after {}{all} bytes", self.bytes))
             .retry(Retry::Soon)
     }
 
     fn wrong_length(&self, bytes: u64) -> Error {
-        let all = self.wanted.bytes;
+        let wanted = match (self.wanted.length, self.all) {
+            (Length::Exact(all), _) | (Length::AtMost(_), Some(all)) => format!("not {all}"),
+            (Length::AtMost(most), None) => format!("{most} are allowed"),
+        };
         self.cannot()
-            .why(format!("it has {bytes} bytes or more, not {all}"))
+            .why(format!("it has {bytes} bytes or more, {wanted}"))
     }
 }
 
@@ -301,15 +398,18 @@ fn ask(agent: &Agent, request: ureq::http::request::Builder, url: &str) -> Resul
         })
 }
 
-fn refused(response: &Response<Body>, url: &str) -> Error {
+fn refused(response: &Response<Body>, from: &Address) -> Error {
     let status = response.status();
-    let error = cannot(url).why(format!("the server answered HTTP {status}"));
+    let setting = from.setting;
+    let error = cannot(&from.url).why(format!("the server answered HTTP {status}"));
     match status.as_u16() {
         300..=399 => error
             .why("redirects are not followed")
-            .fix("set update.url to the address where the files are"),
+            .fix(format!("set {setting} to the address where the files are")),
         408 | 425 | 429 | 500..=599 => error.retry(Retry::Soon),
-        _ => error.fix("check update.url and update.channel"),
+        _ => error.fix(format!(
+            "check {setting}, and whether there is such a release"
+        )),
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod list;
 pub mod signature;
+pub mod signed;
 pub mod trial;
 
 use std::{fmt, str::FromStr};
@@ -40,4 +41,4 @@ impl fmt::Display for Version {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,24 +7,25 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 use super::{
     Version,
-    list::{Choice, KeyOrigin, List, Machine, Occasion, Trust},
+    list::{Choice, List, Machine, Occasion},
     signature::PublicKey,
+    signed::{KeyOrigin, Trust},
     trial::{Cause, Seen, Trial, Verdict},
 };
 use crate::core::time::{Mono, Wall};
 
 /// A key of minisign, made from a seed.
-struct Signer(Ed25519KeyPair, u8);
+pub(crate) struct Signer(Ed25519KeyPair, u8);
 
 impl Signer {
-    fn new(seed: u8) -> Self {
+    pub(crate) fn new(seed: u8) -> Self {
         Self(
             Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap(),
             seed,
         )
     }
 
-    fn public(&self) -> String {
+    pub(crate) fn public(&self) -> String {
         let key = self.0.public_key();
         BASE64.encode([b"Ed", &[self.1; 8][..], key.as_ref()].concat())
     }
@@ -34,7 +35,7 @@ impl Signer {
         BASE64.encode([b"Ed", &[self.1; 8][..], signature.as_ref()].concat())
     }
 
-    fn minisig(&self, message: &str) -> Vec<u8> {
+    pub(crate) fn minisig(&self, message: &str) -> Vec<u8> {
         let line = self.sign(message);
         format!("untrusted comment: x\n{line}\ntrusted comment: y\nz\n").into_bytes()
     }
@@ -45,7 +46,7 @@ impl Signer {
         format!("# key {number} {key} {signature}\n")
     }
 
-    fn trust(&self) -> Trust {
+    pub(crate) fn trust(&self) -> Trust {
         Trust {
             key: PublicKey::parse(&self.public()).unwrap(),
             origin: KeyOrigin::BuiltIn,
@@ -55,7 +56,7 @@ impl Signer {
     }
 }
 
-fn list(head: &str) -> String {
+pub(crate) fn list(head: &str) -> String {
     format!(
         "{head}# version 0.2.0\n# sequence 7\n# expires 2027-01-01T00:00:00Z\n# bytes 3 pipeops-agent-0.2.0-linux-amd64\nabc  pipeops-agent-0.2.0-linux-amd64\ndef  pipeops-agent_0.2.0_amd64.deb\n"
     )
@@ -143,7 +144,7 @@ fn changes_of_the_key_are_replayed_in_order_and_never_taken_back() {
 fn a_list_without_its_facts_or_with_two_of_one_name_is_refused() {
     let key = Signer::new(1);
     let old = "abc  pipeops-agent_0.1.0_amd64.deb\n";
-    assert!(refused(old, &key.minisig(old), &key.trust()).contains("no version"));
+    assert!(refused(old, &key.minisig(old), &key.trust()).contains("no sequence"));
     let odd = list("# sequence x\n");
     refused(&odd, &key.minisig(&odd), &key.trust());
     let twice = list("") + "eee  pipeops-agent-0.2.0-linux-amd64\n";

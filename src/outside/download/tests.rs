@@ -54,12 +54,14 @@ fn downloaded(
     let sha256 = hex(hash.as_ref());
     let (done, heads) = smol::block_on(served(answers, async |way: &Way, url: &str| {
         let wanted = Wanted {
-            url: url.to_owned(),
+            from: from(url),
             to: to.clone(),
-            bytes: u64::try_from(content.len()).unwrap(),
+            length: Length::Exact(u64::try_from(content.len()).unwrap()),
             sha256,
+            redirects: Redirects::Refused,
         };
-        file(way, &wanted, |_, _| {}).await
+        let told: Told = Arc::new(|_, _| {});
+        file(way, &wanted, &told).await
     }));
     let read = done.map(|()| files::read(&to, 1 << 20).unwrap());
     if read.is_err() {
@@ -69,6 +71,13 @@ fn downloaded(
         assert!(left.len() <= content.len(), "{} bytes stay", left.len());
     }
     (read, heads)
+}
+
+fn from(url: &str) -> Address {
+    Address {
+        url: url.to_owned(),
+        setting: "update.url",
+    }
 }
 
 const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\netag: \"one\"\r\n\r\n0123456789";
@@ -124,8 +133,11 @@ fn what_is_not_the_file_of_the_list_is_refused() {
 fn a_text_is_short() {
     let answer = [WHOLE];
     let (read, _) = smol::block_on(served(&answer, async |way: &Way, url: &str| {
-        let whole = text(way, url, 10).await.unwrap();
-        (whole, text(way, url, 9).await.unwrap_err().sentence())
+        let whole = text(way, &from(url), 10).await.unwrap();
+        (
+            whole,
+            text(way, &from(url), 9).await.unwrap_err().sentence(),
+        )
     }));
     assert_eq!(read.0, b"0123456789");
     assert!(read.1.contains("longer than 9 bytes"), "{}", read.1);

@@ -1,0 +1,92 @@
+//! Releases that come over the network: the key that signs their lists, the way there, and progress.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{
+    args::Args,
+    output::{Output, size},
+    sources,
+};
+use crate::{
+    config::{self, Update},
+    core::update::{
+        signature::PublicKey,
+        signed::{BYTES_MAX, KeyOrigin, Trust},
+    },
+    daemon::trial,
+    error::{Error, Result},
+    host::clock,
+    outside::{
+        download::{self, Address, Told},
+        transport::Way,
+    },
+};
+
+/// Key of the releases, put in when they are built. Without it only a key of the settings is believed.
+const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_RELEASE_KEY");
+
+/// Returns whether any list would be believed.
+pub(super) fn has_key(settings: &Update) -> bool {
+    RELEASE_KEY.is_some() || settings.key.is_some()
+}
+
+/// The trust that lists are read with; `sequence` and `keys` are what this machine has seen.
+pub(super) fn trust(settings: &Update, sequence: u64, keys: u32) -> Result<Trust> {
+    let (key, origin) = match (&settings.key, RELEASE_KEY) {
+        (Some(key), _) => (key.as_str(), KeyOrigin::Settings),
+        (None, Some(key)) => (key, KeyOrigin::BuiltIn),
+        (None, None) => {
+            return Err(Error::new("cannot verify releases")
+                .why("this program was built without their key")
+                .fix("set update.key to the public key of minisign that signs yours"));
+        }
+    };
+    let key = PublicKey::parse(key).ok_or_else(|| {
+        Error::new("update.key is no public key of minisign")
+            .fix("it is the last line of minisign.pub")
+    })?;
+    Ok(Trust {
+        key,
+        origin,
+        sequence,
+        keys,
+    })
+}
+
+/// The way to servers that a setting names, also on a machine that is not set up for a control plane yet.
+pub(super) fn way(args: &Args) -> Result<Way> {
+    let mut sources = sources(args);
+    sources.assignments.push("pipeops.api_url=off".to_owned());
+    match config::load(&sources).settings() {
+        Ok(settings) => trial::way(&settings),
+        Err(mut problems) => Err(problems.swap_remove(0)),
+    }
+}
+
+/// A list and its signature, which is beside it.
+pub(super) fn list(way: &Way, from: &Address) -> Result<(Vec<u8>, Vec<u8>)> {
+    let beside = Address {
+        url: format!("{}.minisig", from.url),
+        ..*from
+    };
+    smol::block_on(async {
+        let text = download::text(way, from, BYTES_MAX).await?;
+        let signature = download::text(way, &beside, BYTES_MAX).await?;
+        Ok((text, signature))
+    })
+}
+
+/// Lines of progress with bytes and rate, on standard error: standard output is for the result.
+pub(super) fn progress() -> Told {
+    // What an earlier run left says nothing about the network.
+    let first = OnceLock::new();
+    Arc::new(move |bytes, all| {
+        let now = clock::now().mono;
+        let (bytes_then, then) = *first.get_or_init(|| (bytes, now));
+        let millis = u64::try_from(now.since(then).as_millis()).unwrap_or(u64::MAX);
+        let fetched = bytes.saturating_sub(bytes_then).saturating_mul(1000);
+        let rate = fetched.checked_div(millis).filter(|rate| *rate > 0);
+        let rate = rate.map_or_else(String::new, |rate| format!(", {}/s", size(rate)));
+        Output::of_process().note(&format!("{} of {}{rate}", size(bytes), size(all)));
+    })
+}
