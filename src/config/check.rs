@@ -12,8 +12,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, CertificateFiles, ControlPlane, Dashboard, Keeper, Log, LogFormat, Pipeops,
-        Roots, Settings, Surroundings, Telemetry, Tls, Update,
+        Access, Agent, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log, LogFormat,
+        Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -112,6 +112,14 @@ impl Merged {
             socket: self.path(&keys::KEEPER_SOCKET).unwrap_or_default(),
             state_dir: self.path(&keys::KEEPER_STATE_DIR).unwrap_or_default(),
             user: self.text(&keys::KEEPER_USER).unwrap_or_default(),
+        }
+    }
+
+    /// Sources of k3s.
+    pub(super) fn k3s(&self) -> K3s {
+        K3s {
+            mirror: self.text(&keys::K3S_MIRROR).unwrap_or_default(),
+            index: self.text(&keys::K3S_INDEX).unwrap_or_default(),
         }
     }
 

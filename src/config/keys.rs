@@ -97,10 +97,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
         "keeper",
         "The root helper. It reads this section itself, and only from files that no other user can change.",
     ),
-    (
-        "k3s",
-        "The k3s that the agent looks after. No settings in this version.",
-    ),
+    ("k3s", "The k3s that the agent looks after."),
     (
         "apps",
         "Deployed applications. No settings in this version.",
@@ -381,6 +378,16 @@ keys! {
         path: "keeper.user",
         default: Some("pipeops-agent"),
         doc: "User that the agent runs as: the root helper serves this user and root, and the user's group owns the socket.",
+    }
+    K3S_MIRROR = {
+        path: "k3s.mirror",
+        default: Some("https://github.com/k3s-io/k3s/releases/download"),
+        doc: "Address of the releases of k3s, a folder for each version. A mirror needs no trust: programs are checked by their hash.",
+    }
+    K3S_INDEX = {
+        path: "k3s.index",
+        default: Some("https://releases.pipeops.io/k3s"),
+        doc: "Address of the signed index of k3s (k3s-index and k3s-index.minisig), with versions, channels and hashes. update.key has its key.",
     }
     UPDATE_URL = {
         path: "update.url",

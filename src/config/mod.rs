@@ -28,7 +28,7 @@ use self::{
 pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
-        Access, Agent, CertificateFiles, ControlPlane, Credentials, Dashboard, Keeper, Log,
+        Access, Agent, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s, Keeper, Log,
         LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
         Update,
     },
@@ -231,6 +231,11 @@ impl Loaded {
     /// Configuration of the keeper, also if other settings have problems.
     pub fn keeper(&self) -> Keeper {
         self.merged.keeper()
+    }
+
+    /// Sources of k3s, also if other settings have problems.
+    pub fn k3s(&self) -> K3s {
+        self.merged.k3s()
     }
 
     /// Source of updates, also if other settings have problems.

@@ -264,6 +264,15 @@ pub struct Keeper {
     pub user: String,
 }
 
+/// `[k3s]`: sources of k3s.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct K3s {
+    /// Address of its releases.
+    pub mirror: String,
+    /// Address of the signed index.
+    pub index: String,
+}
+
 /// `[update]`: updates of this program.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Update {

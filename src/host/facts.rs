@@ -171,7 +171,8 @@ fn unquoted(value: &str) -> String {
     plain
 }
 
-fn architecture() -> Option<String> {
+/// Processor of this machine, as `uname -m` names it.
+pub fn architecture() -> Option<String> {
     let name = nix::sys::utsname::uname().ok()?;
     name.machine().to_str().map(str::to_owned)
 }

@@ -327,6 +327,24 @@ pub struct K3sPlan {
     pub bytes: u64,
     /// Description of the undo.
     pub undo: String,
+    /// Download that precedes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub download: Option<Download>,
+}
+
+/// A download that precedes a change.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Download {
+    /// Address.
+    pub url: String,
+    /// Length; none where only the server knows it.
+    pub bytes: Option<u64>,
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+    /// Origin of that hash.
+    pub hash_of: String,
+    /// File of root's that it goes to.
+    pub to: String,
 }
 
 /// Something that was found before a change.
@@ -452,6 +470,16 @@ pub struct UpdateNote {
     pub not_before_ms: i64,
     /// The last update.
     pub last: Option<LastUpdate>,
+}
+
+/// What this machine has seen of the signed index of k3s.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct IndexNote {
+    /// Highest sequence number.
+    pub sequence: u64,
+    /// Changes of the signing key.
+    pub keys: u32,
 }
 
 /// The last update of a machine.

@@ -47,6 +47,8 @@ mod gateway;
 #[cfg(test)]
 mod hang;
 #[cfg(test)]
+mod k3s;
+#[cfg(test)]
 mod keeper;
 #[cfg(test)]
 mod kube;

@@ -1,6 +1,10 @@
-//! `k3s install`: from a folder that came by hand.
+//! `k3s install`: from the network, or a folder that came by hand.
 
-use super::{DRY_RUN, TIMEOUT, keeper, many, program, release, report, tell, text_of, within};
+use super::{
+    DRY_RUN, TIMEOUT, keeper, many, program,
+    release::{self, Release},
+    report, tell, text_of, within,
+};
 use crate::{
     cli::{
         args::Args,
@@ -8,7 +12,10 @@ use crate::{
         output::Output,
         table::{Command, Opt, Takes},
     },
-    core::k3s::texts::Wishes,
+    core::k3s::{
+        index::{Choice, PINNED},
+        texts::Wishes,
+    },
     error::{Exit, Result},
     keeper::k3s::Install,
     net::tls::build_date,
@@ -21,11 +28,12 @@ pub(super) static COMMAND: Command = Command {
     options: &[
         release::FROM,
         Opt::value(
-            "k3s-version",
+            "version",
             Takes::Text,
             "VERSION",
-            "Version that it must be, such as v1.34.4+k3s1",
+            "Version to install, such as v1.34.4+k3s1 (default: the one that this program was tested with)",
         ),
+        release::CHANNEL,
         release::SHA256,
         Opt::value(
             "data-dir",
@@ -74,10 +82,13 @@ pub(super) static COMMAND: Command = Command {
         TIMEOUT,
         DRY_RUN,
     ],
-    notes: "Nothing is taken from the network: copy the files of a release to FOLDER, or a USB stick.\n\
+    notes: "The program is downloaded from k3s.mirror, through proxies, and goes on where it was cut. Its hash comes from the signed index at k3s.index, or from --sha256.\n\
+            With --from nothing is taken from the network: copy the files of a release to FOLDER, or a USB stick.\n\
             What fails is undone, and after a power cut it is finished or undone with the next start.\n\
             Your own settings belong into /etc/rancher/k3s/config.yaml; this command writes a file beside it.",
     examples: &[
+        "sudo pipeops-agent k3s install --dry-run",
+        "sudo pipeops-agent k3s install --channel stable",
         "sudo pipeops-agent k3s install --from /media/usb/k3s --dry-run",
         "sudo pipeops-agent k3s install --from /media/usb/k3s --data-dir /mnt/ssd/k3s --disable traefik",
     ],
@@ -88,24 +99,26 @@ pub(super) static COMMAND: Command = Command {
 
 fn install(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s install")?;
-    let wanted = wanted(args)?;
+    let release = release::release(args, &keeper, "version", || Choice::Version(PINNED))?;
+    let mut wanted = wanted(args, &release)?;
     if args.has(DRY_RUN.long) {
         let plan = keeper.k3s_install_plan(&wanted)?;
-        report::plan(&plan, args, output);
         let is_fine = plan.refused.is_empty();
+        report::plan(&release.shown(plan), args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
+    wanted.binary = release.fetch(args, &keeper, || keeper.k3s_install_plan(&wanted))?;
     let done = keeper.k3s_install(&wanted, &changes::who())?;
+    release.clean();
     Ok(tell(&done, args, output))
 }
 
-fn wanted(args: &Args) -> Result<Install> {
-    let (binary, images) = release::sources(args)?;
+fn wanted(args: &Args, release: &Release) -> Result<Install> {
     let text = |name: &str| args.text(name).map(str::to_owned);
     Ok(Install {
-        binary,
-        images,
-        version: release::version(args, "k3s-version")?,
+        binary: release.binary.clone(),
+        images: release.images.clone(),
+        version: release.version,
         wishes: Wishes {
             data_dir: text("data-dir"),
             node_name: text("node-name"),

@@ -44,10 +44,25 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
             told(word, tone, finding, output);
         }
     }
-    let rows = [
+    let mut rows = Vec::new();
+    if let Some(download) = &plan.download {
+        let length = download
+            .bytes
+            .map_or_else(|| "as the server says".to_owned(), size);
+        let hash = format!("{}, by {}", download.sha256, download.hash_of);
+        for (name, text) in [
+            ("download", &download.url),
+            ("length", &length),
+            ("SHA-256", &hash),
+            ("to", &download.to),
+        ] {
+            rows.push(vec![format!("  {name}"), printable(text)]);
+        }
+    }
+    rows.extend([
         vec!["  size".to_owned(), size(plan.bytes)],
         vec!["  undo".to_owned(), printable(&plan.undo)],
-    ];
+    ]);
     for line in columns(&rows) {
         output.line(&line);
     }

@@ -1,4 +1,6 @@
-//! `k3s upgrade`: to a version from a folder.
+//! `k3s upgrade`: to a version from the network, or from a folder.
+
+use serde_json::json;
 
 use super::{DRY_RUN, TIMEOUT, keeper, many, program, release, report, tell, within};
 use crate::{
@@ -6,9 +8,12 @@ use crate::{
         args::Args,
         changes,
         output::Output,
-        table::{Command, Opt, Takes},
+        table::{Command, JSON, Opt, Takes},
     },
-    core::k3s::backup::Limits,
+    core::k3s::{
+        backup::Limits,
+        index::{Channel, Choice, PINNED},
+    },
     error::{Exit, Result},
     keeper::k3s::Upgrade,
     net::tls::build_date,
@@ -17,15 +22,16 @@ use crate::{
 /// `k3s upgrade`.
 pub(super) static COMMAND: Command = Command {
     name: "upgrade",
-    about: "Upgrade k3s to a version from a folder",
+    about: "Upgrade k3s to a later patch, or the next minor version",
     options: &[
         release::FROM,
         Opt::value(
             "to",
             Takes::Text,
             "VERSION",
-            "Version that it must be, such as v1.34.5+k3s1",
+            "Version to upgrade to, such as v1.34.5+k3s1 (default: the newest patch of the minor version that is installed)",
         ),
+        release::CHANNEL,
         release::SHA256,
         many("ignore", "CHECK", "Continue in spite of this finding"),
         TIMEOUT,
@@ -39,6 +45,8 @@ pub(super) static COMMAND: Command = Command {
             A backup is made first. What fails ends on the old version; after a minor version also on its datastore.\n\
             Pods go on while k3s restarts; a minor version may restart containers.",
     examples: &[
+        "sudo pipeops-agent k3s upgrade --check",
+        "sudo pipeops-agent k3s upgrade --to v1.34.5+k3s1",
         "sudo pipeops-agent k3s upgrade --from /media/usb/k3s --check",
         "sudo pipeops-agent k3s upgrade --from /media/usb/k3s --to v1.34.5+k3s1",
     ],
@@ -49,11 +57,26 @@ pub(super) static COMMAND: Command = Command {
 
 fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s upgrade")?;
-    let (binary, images) = release::sources(args)?;
-    let wanted = Upgrade {
-        binary,
-        images,
-        version: release::version(args, "to")?,
+    let installed = keeper.k3s_version();
+    let release = release::release(args, &keeper, "to", || match installed {
+        Some(version) => Choice::Channel(Channel::Minor(version.major, version.minor)),
+        None => Choice::Version(PINNED),
+    })?;
+    let is_named = args.has("to") || args.has(release::FROM.long);
+    if let Some(version) = installed.filter(|_| !is_named && release.version == installed) {
+        if args.has(JSON.long) {
+            output.json(&json!({ "installed": version.to_string(), "is_newest": true }));
+        } else {
+            output.line(&format!(
+                "k3s {version} is installed, the newest of its channel"
+            ));
+        }
+        return Ok(Exit::Fine);
+    }
+    let mut wanted = Upgrade {
+        binary: release.binary.clone(),
+        images: release.images.clone(),
+        version: release.version,
         ignored: args.all("ignore"),
         limits: Limits::USUAL,
         within: within(args, 900)?,
@@ -62,13 +85,15 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     if args.has(DRY_RUN.long) || args.has("check") {
         let mut plan = keeper.k3s_upgrade_plan(&wanted)?;
+        let is_fine = plan.refused.is_empty();
         if args.has("check") {
             plan.steps.clear();
         }
-        report::plan(&plan, args, output);
-        let is_fine = plan.refused.is_empty();
+        report::plan(&release.shown(plan), args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
+    wanted.binary = release.fetch(args, &keeper, || keeper.k3s_upgrade_plan(&wanted))?;
     let done = keeper.k3s_upgrade(&wanted, &changes::who())?;
+    release.clean();
     Ok(tell(&done, args, output))
 }

@@ -4,6 +4,7 @@
 
 pub mod backup;
 pub mod drain;
+pub mod index;
 pub mod plan;
 pub mod ready;
 pub mod texts;
@@ -228,6 +229,22 @@ pub fn names(machine: &str) -> Option<Names> {
     })
 }
 
+/// Returns whether a program with this beginning runs on a machine (`uname -m`). What is no ELF file tells by running.
+pub fn is_for(machine: &str, head: &[u8]) -> bool {
+    // ELF: magic, class (32 or 64 bit), and after 18 bytes the machine in little-endian order.
+    let (Some(b"\x7fELF"), Some(class), Some(number)) =
+        (head.get(..4), head.get(4), head.get(18..20))
+    else {
+        return true;
+    };
+    match machine {
+        "x86_64" => (*class, number) == (2, &[62, 0]),
+        "aarch64" => (*class, number) == (2, &[183, 0]),
+        "armv7l" | "armv8l" => (*class, number) == (1, &[40, 0]),
+        _ => true,
+    }
+}
+
 /// The checksum of a file in a list as `sha256sum` writes it.
 pub fn checksum(list: &str, name: &str) -> Option<String> {
     list.lines().find_map(|line| {
@@ -340,6 +357,24 @@ mod tests {
                 matches!(change(from, version(to)), Change::Refused(_)),
                 "{to}"
             );
+        }
+    }
+
+    #[test]
+    fn a_program_is_for_one_kind_of_processor() {
+        let program = |class, machine| {
+            let mut head = b"\x7fELF".to_vec();
+            head.resize(20, 0);
+            (head[4], head[18]) = (class, machine);
+            head
+        };
+        let machines = ["x86_64", "aarch64", "armv7l"];
+        let programs = [program(2, 62), program(2, 183), program(1, 40)];
+        for (at, machine) in machines.into_iter().enumerate() {
+            for (of, head) in programs.iter().enumerate() {
+                assert_eq!(is_for(machine, head), at == of, "{machine}");
+            }
+            assert!(is_for(machine, b"#!/bin/sh\n"));
         }
     }
 

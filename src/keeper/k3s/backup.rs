@@ -141,7 +141,7 @@ impl Keeper {
 
     fn subject(&self) -> Result<Subject> {
         let cannot = || Error::new("k3s cannot be backed up");
-        let version = self.version().ok_or_else(|| {
+        let version = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("there is no k3s on this machine")
                 .fix("sudo pipeops-agent k3s status")

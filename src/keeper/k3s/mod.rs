@@ -11,7 +11,7 @@ mod ready;
 mod restore;
 mod upgrade;
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::Read as _, path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
 pub(super) use self::restore::guards;
@@ -38,7 +38,7 @@ use crate::{
         exec::{self, Limits},
         facts,
     },
-    wire::keeper::{Act, Done, Earlier, Finding, K3sPlan, K3sStatus, Managed, Record},
+    wire::keeper::{Act, Done, Earlier, Finding, IndexNote, K3sPlan, K3sStatus, Managed, Record},
 };
 
 /// A file to install, and what it must hash to.
@@ -52,11 +52,27 @@ pub struct Source {
     pub name: String,
 }
 
+/// The program of a release.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// Its file is on this machine.
+    Here(Source),
+    /// It is fetched later: enough for a plan.
+    Promised {
+        /// Version.
+        version: Version,
+        /// SHA-256, in hexadecimal.
+        sha256: String,
+        /// Length; 0 if nobody knows it yet.
+        bytes: u64,
+    },
+}
+
 /// A wanted installation.
 #[derive(Clone, Debug)]
 pub struct Install {
     /// The program.
-    pub binary: Source,
+    pub binary: Program,
     /// Archives of images.
     pub images: Vec<Source>,
     /// Version that the program must have; `None`: whichever it is.
@@ -210,7 +226,7 @@ impl Keeper {
         Ok(K3sStatus {
             managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
             other,
-            version: self.version().map(|version| version.to_string()),
+            version: self.k3s_version().map(|version| version.to_string()),
             service: self.place.service_state(),
             node: Some(named),
             is_ready,
@@ -233,8 +249,25 @@ impl Keeper {
         })
     }
 
+    /// The signed index of k3s, as far as it was seen.
+    pub fn k3s_index(&self) -> Result<IndexNote> {
+        let note = files::read_if_there(&self.directory.join(INDEX_NOTE), 4096)?;
+        // A broken note is as none: the signature and the end of the index stay.
+        let note = note.and_then(|content| serde_json::from_slice(&content).ok());
+        Ok(note.unwrap_or_default())
+    }
+
+    /// Takes down that this index was seen: an older one is refused from now on.
+    pub fn k3s_index_seen(&self, note: IndexNote) -> Result<()> {
+        let _lock = self.open()?;
+        let text = serde_json::to_vec(&note).map_err(|error| {
+            Error::new("cannot write down which index of k3s was seen").because(&error)
+        })?;
+        files::replace(&self.directory.join(INDEX_NOTE), &text, files::PRIVATE)
+    }
+
     /// The version of the installed program.
-    fn version(&self) -> Option<Version> {
+    pub fn k3s_version(&self) -> Option<Version> {
         let ended = exec::run(self.place.root(), &[BINARY, "--version"], Limits::SHORT).ok()?;
         k3s::version_in(&ended.output)
     }
@@ -342,6 +375,7 @@ impl Keeper {
             bytes: plan::bytes(&prepared.steps),
             undo: "sudo pipeops-agent k3s uninstall; a failure on the way is undone by itself"
                 .to_owned(),
+            ..K3sPlan::default()
         }
     }
 
@@ -381,8 +415,28 @@ impl Keeper {
     }
 
     /// The program in a place of root's, and the version that it says.
-    fn stage_binary(&self, source: &Source, pinned: Option<Version>) -> Result<(Staged, Version)> {
+    fn stage_binary(
+        &self,
+        program: &Program,
+        pinned: Option<Version>,
+    ) -> Result<(Staged, Version)> {
+        let source = match program {
+            Program::Here(source) => source,
+            Program::Promised {
+                version,
+                sha256,
+                bytes,
+            } => {
+                let staged = Staged {
+                    path: self.own(&format!("{STAGED}/k3s")),
+                    sha256: sha256.clone(),
+                    bytes: *bytes,
+                };
+                return Ok((staged, *version));
+            }
+        };
         let binary = self.stage(source, 0o700)?;
+        self.check_processor(source)?;
         let argv = [binary.path.as_str(), "--version"];
         let said = exec::run(self.place.root(), &argv, Limits::SHORT).map_err(|error| {
             error.within("this k3s does not run on this machine: is it for another processor?")
@@ -396,6 +450,22 @@ impl Keeper {
                 .fix("name the version that it is, or fetch the other one")),
             None => Ok((binary, version)),
         }
+    }
+
+    /// Refuses a checked copy that is for another processor.
+    fn check_processor(&self, source: &Source) -> Result<()> {
+        let mut head = Vec::new();
+        let copy = self.directory.join(STAGED).join(&source.name);
+        let read = std::fs::File::open(&copy)
+            .and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+        read.map_err(|error| files::explain(format!("cannot read {}", copy.display()), &error))?;
+        let machine = facts::architecture().unwrap_or_default();
+        if k3s::is_for(&machine, &head) {
+            return Ok(());
+        }
+        Err(Error::new("this k3s is for another processor")
+            .why(format!("this machine is {machine}"))
+            .fix("take the program of the release that docs/k3s.md names for it"))
     }
 
     /// A copy in the keeper's own directory that has that hash.
@@ -454,6 +524,10 @@ fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
 
 /// The note that k3s is managed, in the keeper's directory.
 const NOTE: &str = "k3s.managed";
+/// What was seen of the signed index, in the same place.
+const INDEX_NOTE: &str = "k3s.index";
+/// Bytes at the beginning of a program that name its processor.
+const HEAD_BYTES: u64 = 20;
 /// The folder of checked copies there.
 const STAGED: &str = "staged";
 

@@ -67,6 +67,7 @@ impl Keeper {
             steps: describe::steps(&prepared.steps),
             bytes: 0,
             undo: "sudo pipeops-agent undo ID: the node takes Pods again".to_owned(),
+            ..K3sPlan::default()
         })
     }
 

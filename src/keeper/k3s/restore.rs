@@ -104,7 +104,7 @@ impl Keeper {
                 .why("pipeops-agent does not manage a k3s on this machine")
                 .fix("install k3s first: sudo pipeops-agent k3s install --from FOLDER --node-name NAME")
         })?;
-        let version = self.version().ok_or_else(|| {
+        let version = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("the k3s on this machine does not say its version")
                 .fix("sudo pipeops-agent k3s status")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{Keeper, now, place::Place},
-    Source,
+    Program, Source,
     acts::COPY_BYTES_MAX,
     backup::Backup,
     datastore, describe, look, refuse,
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Upgrade {
     /// The program.
-    pub binary: Source,
+    pub binary: Program,
     /// Archives of images.
     pub images: Vec<Source>,
     /// Version that the program must have; `None`: whichever it is.
@@ -87,6 +87,7 @@ impl Keeper {
             ),
             refused: prepared.look.refused,
             warned: prepared.look.warned,
+            ..K3sPlan::default()
         })
     }
 
@@ -145,7 +146,7 @@ impl Keeper {
         self.place
             .check_datastore(&note.data_dir)
             .map_err(|error| error.within("k3s cannot be upgraded"))?;
-        let from = self.version().ok_or_else(|| {
+        let from = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("the k3s on this machine does not say its version")
                 .fix("sudo pipeops-agent k3s status")

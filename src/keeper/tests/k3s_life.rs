@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         journal::cut,
-        k3s::{Install, Source, Uninstall},
+        k3s::{Install, Program, Source, Uninstall},
     },
     *,
 };
@@ -77,7 +77,7 @@ pub(super) fn source(tree: &Tree, name: &str) -> Source {
 
 fn wanted(tree: &Tree) -> Install {
     Install {
-        binary: source(tree, "k3s"),
+        binary: Program::Here(source(tree, "k3s")),
         images: vec![source(tree, "images")],
         version: VERSION.parse().ok(),
         wishes: Wishes::default(),
@@ -272,7 +272,12 @@ fn a_program_with_another_hash_or_version_is_not_installed() {
             .unwrap_err()
             .sentence()
     };
-    assert!(other(|wanted| wanted.binary.sha256 = "0".repeat(64)).contains("SHA-256"));
+    let with_hash = |wanted: &mut Install| {
+        if let Program::Here(source) = &mut wanted.binary {
+            source.sha256 = "0".repeat(64);
+        }
+    };
+    assert!(other(with_hash).contains("SHA-256"));
     assert!(other(|wanted| wanted.version = "v1.34.5+k3s1".parse().ok()).contains("v1.34.5"));
     assert!(
         other(|wanted| wanted.wishes.data_dir = Some("/var/../x".to_owned()))

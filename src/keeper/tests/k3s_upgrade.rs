@@ -1,7 +1,7 @@
 //! Upgrades of k3s: to the next version, and back when it does not come up.
 
 use super::{
-    super::k3s::Upgrade,
+    super::k3s::{Program, Upgrade},
     k3s_backup::{cluster, words, write},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, source, starts},
     *,
@@ -32,7 +32,7 @@ fn machine(next: &str) -> Tree {
 
 fn wanted(tree: &Tree) -> Upgrade {
     Upgrade {
-        binary: source(tree, "k3s.next"),
+        binary: Program::Here(source(tree, "k3s.next")),
         images: Vec::new(),
         version: None,
         ignored: crate::core::preflight::checks()
