@@ -69,6 +69,8 @@ causes! {
     CrashLoop = "container.crash-loop", App, 0;
     /// A ConfigMap, a Secret, a key or an account is missing.
     ConfigMissing = "config.missing", App, 5;
+    /// The container may not run under its user.
+    ContainerUser = "container.user", App, 5;
     /// The quota of the namespace is used up.
     Quota = "quota.exceeded", App, 5;
     /// The limits of the namespace do not allow it.

@@ -138,6 +138,27 @@ pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
     )
 }
 
+/// Cause of a container whose settings the kubelet refuses, and the fix. One that it does not name for certain is `ContainerStart`.
+pub(super) fn config(message: &str) -> (Cause, &'static str) {
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if has(&["non-root", "runAsNonRoot"]) {
+        (
+            Cause::ContainerUser,
+            "set securityContext.runAsUser to a number other than 0, or use an image whose user is not root",
+        )
+    } else if has(&["not found", "find key", "non-existent"]) {
+        (
+            Cause::ConfigMissing,
+            "create what is missing, or correct its name or key in the manifest",
+        )
+    } else {
+        (
+            Cause::ContainerStart,
+            "correct in the manifest what the evidence names; the kubelet tries again by itself",
+        )
+    }
+}
+
 /// Finding for Pods that the API server refuses to have made for `target`.
 pub(super) fn refused(target: &Object, message: &str) -> Finding {
     let namespace = target.text("/metadata/namespace");
@@ -285,4 +306,35 @@ pub(super) fn container_of(event: &Object) -> &str {
     inner
         .and_then(|rest| rest.strip_suffix('}'))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_setting_has_the_cause_that_the_kubelet_names() {
+        for (message, wanted) in [
+            ("secret \"creds\" not found", Cause::ConfigMissing),
+            (
+                "couldn't find key nope in ConfigMap shop/settings",
+                Cause::ConfigMissing,
+            ),
+            (
+                "container's runAsUser breaks non-root policy (pod: \"a_shop(1)\", container: web)",
+                Cause::ContainerUser,
+            ),
+            (
+                "container has runAsNonRoot and image will run as root (pod: \"a_shop(1)\", container: web)",
+                Cause::ContainerUser,
+            ),
+            // After a start of the node; it goes on by itself.
+            (
+                "failed to sync configmap cache: timed out waiting for the condition",
+                Cause::ContainerStart,
+            ),
+        ] {
+            assert_eq!(config(message).0, wanted, "{message}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
-    messages::{container_of, evidence, exit_code, newest, pull, start, unschedulable},
+    messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
     object::{list, text},
     workloads::is_ready,
 };
@@ -310,15 +310,16 @@ fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Op
             evidence(reason, message),
             "import the image on the node, or set imagePullPolicy: IfNotPresent",
         ),
-        "CreateContainerConfigError" => found(
-            Cause::ConfigMissing,
-            format!(
-                "container {name} cannot be made: {}",
-                missing_config(message)
-            ),
-            evidence(reason, message),
-            "create what is missing, or correct its name or key in the manifest",
-        ),
+        "CreateContainerConfigError" => {
+            let (cause, fix) = config(message);
+            let sentence = format!("container {name} cannot be made: {}", said(message));
+            let evidence = evidence(reason, message);
+            Some(Finding {
+                // The kubelet also says it of a ConfigMap that it could not read in time, and tries again.
+                is_definite: cause != Cause::ContainerStart,
+                ..definite(pod, cause, (sentence, evidence, fix))
+            })
+        }
         "CreateContainerError" | "RunContainerError" | "StartError" => {
             Some(start_error(pod, name, message))
         }
@@ -342,8 +343,10 @@ fn definite(
     }
 }
 
-fn missing_config(message: &str) -> String {
+/// Words of the kubelet without the Pod that it names in brackets.
+fn said(message: &str) -> String {
     let message = message.trim_start_matches('[').trim_end_matches(']');
+    let message = message.split(" (pod: ").next().unwrap_or_default();
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -441,7 +444,7 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
                 "container {name} used more memory than its limit{} and was killed",
                 memory_limit(pod, name)
             ),
-            "raise resources.limits.memory, or have the program use less",
+            "raise resources.limits.memory, or have the program use less".to_owned(),
         )
     } else if let Some((cause, which, _)) = probe {
         (
@@ -449,7 +452,7 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
             format!(
                 "container {name} is restarted again and again because its {which} probe fails"
             ),
-            PROBE_FIX,
+            PROBE_FIX.to_owned(),
         )
     } else {
         let (cause, kind) = match part {
@@ -462,20 +465,27 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
                 "{kind} {name} ends again and again, last with exit code {code} ({})",
                 exit_code(code)
             ),
-            "read its last lines: kubectl logs --previous POD",
+            format!(
+                "read its last lines: pipeops-agent logs --pod {}/{} --container {name} --previous",
+                pod.text("/metadata/namespace"),
+                pod.name()
+            ),
         )
     };
     let evidence = match probe {
         Some((_, _, event)) => evidence(event.text("/reason"), event.text("/message")),
         None => evidence(
             reason,
-            &format!("{count} restarts, exit code {code} {message}"),
+            &format!(
+                "{count} restart{}, exit code {code} {message}",
+                if count == 1 { "" } else { "s" }
+            ),
         ),
     };
     Some(Finding {
         // Killed once for its memory it will be killed again.
         is_definite: count >= if is_oom { 1 } else { LOOP },
-        ..definite(pod, cause, (sentence, evidence, fix))
+        ..definite(pod, cause, (sentence, evidence, &fix))
     })
 }
 
