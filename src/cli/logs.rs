@@ -210,11 +210,20 @@ pub(super) fn of_pod(
     }
     let mut flow = socket::flow(args, &path, (Some(SILENCE), None), &cannot)?;
     let mut all = Vec::new();
+    let mut is_empty = true;
     loop {
-        match flow.line() {
+        let line = flow.line();
+        is_empty &= !matches!(line, Ok(Some(_)));
+        match line {
             Ok(Some(text)) if args.has("json") => all.push(text),
             Ok(Some(text)) => output.line(&printable(&text)),
-            Ok(None) => break,
+            Ok(None) => {
+                if is_empty && !args.has("json") {
+                    let from = printable(&format!("{namespace}/{name} {container}"));
+                    output.note(&format!("{} has written nothing", from.trim_end()));
+                }
+                break;
+            }
             Err(Lost::Reader) => return Ok(Exit::Fine),
             // The part that came is worth more than nothing.
             Err(Lost::Agent(error)) => {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Object, Observation, pods, workloads::is_ready};
+use serde_json::Value;
+
+use super::{Object, Observation, object::text, pods, workloads::is_ready};
 use crate::core::time::Wall;
 
 /// A Pod of an app.
@@ -16,7 +18,7 @@ pub struct PodLine {
     pub is_ready: bool,
     /// Restarts of its containers.
     pub restarts: u64,
-    /// Names of its containers.
+    /// Names of its containers, the most telling first: an init container that has not succeeded, then one that is not ready.
     pub containers: Vec<String>,
 }
 
@@ -69,12 +71,28 @@ pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
         name: pod.name().to_owned(),
         is_ready: is_ready(pod),
         restarts: pods::restarts(pod),
-        containers: pod
-            .list("/spec/containers")
-            .map(|container| super::object::text(container, "/name").to_owned())
-            .collect(),
+        containers: containers(pod),
     };
     pods.iter().map(line).collect()
+}
+
+fn containers(pod: &Object) -> Vec<String> {
+    let name = |container: &Value| text(container, "/name").to_owned();
+    let is_done = |status: &&Value| {
+        let code = status.pointer("/state/terminated/exitCode");
+        code.and_then(Value::as_u64) == Some(0) || status.get("ready") == Some(&Value::Bool(true))
+    };
+    // Before its turn comes an init container has neither run nor failed.
+    let mut inits = pod.list("/status/initContainerStatuses");
+    let first = inits.find(|status| !is_done(status)).map(name);
+    let behind: Vec<_> = pod
+        .list("/status/containerStatuses")
+        .filter(|status| !is_done(status))
+        .map(name)
+        .collect();
+    let mut names: Vec<_> = pod.list("/spec/containers").map(name).collect();
+    names.sort_by_key(|name| !behind.contains(name));
+    first.into_iter().chain(names).collect()
 }
 
 /// Events about the objects with these UIDs, the oldest first.
@@ -106,7 +124,7 @@ pub fn events_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<EventLine> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     #[test]
     fn pods_and_events_of_an_app_are_found_by_their_owners() {
@@ -146,5 +164,24 @@ mod tests {
             .map(|event| event.object)
             .collect();
         assert_eq!(objects, ["Pod shop/broken", "Pod shop/d"]);
+    }
+    #[test]
+    fn the_most_telling_container_comes_first() {
+        let named = |inits: Value, mains: Value| {
+            let whole = json!({"metadata": {"name": "p", "namespace": "shop", "uid": "p"},
+                "spec": {"initContainers": [{"name": "fetch"}, {"name": "migrate"}], "containers": [{"name": "web"}, {"name": "sidecar"}]},
+                "status": {"initContainerStatuses": inits, "containerStatuses": mains}});
+            containers(&Object::reduced("Pod", &whole))
+        };
+        let ended = |name: &str, code: u64| json!({"name": name, "ready": code == 0, "state": {"terminated": {"exitCode": code}}});
+        let waits = |name: &str| json!({"name": name, "ready": false, "state": {"waiting": {}}});
+        let runs = |name: &str| json!({"name": name, "ready": true, "state": {"running": {}}});
+        let inits = json!([ended("fetch", 0), ended("migrate", 2)]);
+        let mains = json!([waits("web"), waits("sidecar")]);
+        assert_eq!(named(inits, mains), ["migrate", "web", "sidecar"]);
+        let inits = json!([ended("fetch", 0), ended("migrate", 0)]);
+        let mains = json!([runs("web"), waits("sidecar")]);
+        assert_eq!(named(inits, mains), ["sidecar", "web"]);
+        assert_eq!(named(json!([]), json!([])), ["web", "sidecar"]);
     }
 }
