@@ -50,7 +50,7 @@ pub(super) static COMMAND: Command = Command {
 /// The name of an app.
 const NAME: Argument = Argument {
     name: "NAME",
-    takes: Takes::Text,
+    takes: Takes::App,
     need: Need::One,
     help: "Name of the app",
 };
@@ -75,7 +75,7 @@ const VERSION: Command = Command {
 /// Path of all apps.
 const PATH: &str = "/api/v1/apps";
 
-/// The path of one app; a name that is none leads nowhere.
+/// The path of one app.
 fn path(name: &str, rest: &str) -> String {
     format!("{PATH}/{}{rest}", super::access::escaped(name))
 }

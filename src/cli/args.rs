@@ -4,6 +4,7 @@
 
 use std::{
     collections::VecDeque,
+    error::Error as _,
     ffi::{OsStr, OsString},
     path::PathBuf,
 };
@@ -224,8 +225,8 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
             Error::new(format!("{argument} is missing: {}", uncapitalized(help))).fix(usage)
         }
         ErrorKind::InvalidUtf8 => Error::new("an argument is not valid UTF-8").fix(usage),
+        ErrorKind::ValueValidation => invalid(error, (value, argument), usage),
         ErrorKind::NoEquals
-        | ErrorKind::ValueValidation
         | ErrorKind::TooFewValues
         | ErrorKind::WrongNumberOfValues
         | ErrorKind::MissingSubcommand
@@ -236,6 +237,12 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
         | ErrorKind::Format
         | _ => Error::new(error.kind().to_string()).fix(usage),
     }
+}
+
+/// A value that its own parser refuses; what that says is the fix.
+fn invalid(error: &clap::Error, (value, argument): (&str, &str), usage: String) -> Error {
+    let why = error.source().map_or(usage, ToString::to_string);
+    Error::new(format!("invalid value {value:?} for {argument}")).fix(why)
 }
 
 /// `alike` are clap's suggestions, the best one last.

@@ -16,7 +16,7 @@ use super::{
     PROGRAM, VERSION,
     table::{Argument, Command, Need, Opt, Takes, Times},
 };
-use crate::config::keys::KEYS;
+use crate::{config::keys::KEYS, core::apps::is_name};
 
 /// Completion of a file name, which is left to the shell.
 pub(super) const FILES: &str = ":files";
@@ -159,7 +159,13 @@ fn taking(argument: Arg, takes: Takes) -> Arg {
         Takes::Setting => argument
             .value_parser(value_parser!(String))
             .add(ArgValueCompleter::new(settings)),
+        Takes::App => argument.value_parser(app),
     }
+}
+
+fn app(name: &str) -> Result<String, &'static str> {
+    let name = is_name(name).then(|| name.to_owned());
+    name.ok_or("names of apps have up to 40 lowercase letters, digits and dashes")
 }
 
 fn settings(begun: &OsStr) -> Vec<CompletionCandidate> {

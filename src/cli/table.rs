@@ -151,6 +151,8 @@ pub(super) enum Takes {
     Word(&'static [&'static str]),
     /// A key of the settings with a value.
     Setting,
+    /// The name of an app.
+    App,
 }
 
 /// Number of occurrences of an option.

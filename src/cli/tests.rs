@@ -171,6 +171,10 @@ fn a_mistake_is_told_with_what_was_probably_meant() {
             "invalid value \"base-line\" for --pod-security <LEVEL>\nfix: did you mean baseline? possible values: privileged, baseline, restricted",
         ),
         (
+            "apps why ../web",
+            "invalid value \"../web\" for <NAME>\nfix: names of apps have up to 40 lowercase letters, digits and dashes",
+        ),
+        (
             "metrics query --last 24h --from x",
             "--last <LENGTH> and --from <TIME> cannot be combined\nfix: see pipeops-agent metrics query --help",
         ),
