@@ -89,6 +89,10 @@ impl Keeper {
     }
 
     fn prepare_node(&self, wanted: &Node) -> Result<Prepared> {
+        if !self.place.is_there(BINARY) {
+            return Err(Error::new("there is no k3s on this machine")
+                .fix("on a node of another Kubernetes: kubectl cordon, kubectl drain"));
+        }
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;

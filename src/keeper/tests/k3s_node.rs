@@ -114,3 +114,10 @@ fn a_drain_that_was_cut_off_anywhere_is_finished_or_undone() {
         });
     }
 }
+
+#[test]
+fn a_machine_without_k3s_is_told_apart_from_a_node_that_does_not_answer() {
+    let error = good().keeper().k3s_node_plan(&wanted(Wish::Cordon));
+    let error = error.unwrap_err();
+    assert_eq!(error.what, "there is no k3s on this machine");
+}
