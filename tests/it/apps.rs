@@ -545,3 +545,120 @@ fn a_version_that_does_not_work_is_rolled_back_by_itself() {
     );
     assert_eq!(bench.why("web").1["running"]["revision"], 3);
 }
+
+/// A Job that runs this once.
+fn job(script: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once}}\nspec:\n  backoffLimit: 0\n  template:\n    spec:\n      \
+         restartPolicy: Never\n      terminationGracePeriodSeconds: 0\n      containers:\n      \
+         - {{name: once, image: \"{IMAGE}\", imagePullPolicy: Never, command: [sh, -c, \"{script}\"]}}\n"
+    )
+}
+
+#[test]
+fn a_job_that_failed_runs_again_and_never_counts_as_good() {
+    let Some(bench) = Bench::new() else { return };
+    let (code, said) = bench.apply("once", &job("exit 3"));
+    assert!(code == 2 && said.contains("create rolebinding"), "{said}");
+    bench.bind();
+    let (code, said) = bench.apply("once", &job("exit 3"));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("once", "bad");
+    let uid = bench.get("job/once", "{.metadata.uid}");
+    let (code, said) = bench.apps(&["restart", "once"]);
+    assert!(code == 2 && said.contains("has no Deployment"), "{said}");
+    // Its namespace is known.
+    let file = bench.agent.folder().join("once.yaml");
+    let again = ["apply", "-f", &file.display().to_string()];
+    let (code, said) = bench.apps(&again);
+    assert_eq!(code, 0, "{said}");
+    let (_, why) = bench.until_verdict("once", "bad");
+    assert_eq!(
+        (&why["revision"], &why["cause"]),
+        (&json!(2), &json!("job.failed"))
+    );
+    assert_ne!(bench.get("job/once", "{.metadata.uid}"), uid);
+    // Content that was kept by a change that was cut off before it was accepted is not deployed in place of what is asked for.
+    let secret = |number: u64| format!("pipeops-app.once.r{number}");
+    let own = bench.accounts.namespace();
+    let kept = kubectl(&["-n", own, "get", "secret", &secret(2), "-o", "json"]);
+    let mut kept: Value = serde_json::from_str(&kept).unwrap();
+    kept["metadata"] =
+        json!({"name": secret(3), "namespace": own, "labels": kept["metadata"]["labels"]});
+    let left = bench.agent.folder().join("left.json");
+    put(&left, &kept.to_string());
+    kubectl(&["create", "-f", &left.display().to_string()]);
+    let (code, said) = bench.apply("once", &job("true"));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("once", "soaking");
+    let ran = bench.get("job/once", "{.spec.template.spec.containers[0].command[2]}");
+    assert_eq!(ran, "true");
+    // What succeeded does not run again.
+    let uid = bench.get("job/once", "{.metadata.uid}");
+    let (code, said) = bench.apps(&again);
+    assert_eq!(code, 0, "{said}");
+    until_every(
+        Duration::from_millis(200),
+        "revision 4 is judged",
+        SOON,
+        || {
+            let (_, why) = bench.why("once");
+            (why["revision"] == 4 && why["verdict"] == "soaking").then_some(())
+        },
+    );
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), uid);
+}
+
+#[test]
+fn two_changes_at_once_are_one_after_the_other() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let map = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{value: {value}}}\n"
+        )
+    };
+    for round in 0..5 {
+        let deploy = |side: &str| {
+            let value = format!("{side}{round}");
+            let file = bench.agent.folder().join(format!("{side}.yaml"));
+            put(&file, &map(&value));
+            let file = file.display().to_string();
+            let words = [
+                "apply",
+                "-f",
+                &file,
+                "--app",
+                "web",
+                "--namespace",
+                &bench.namespace,
+                "--json",
+            ];
+            let (code, said) = bench.apps(&words);
+            // The one that comes second is told so, and not that a record changed under it.
+            assert!(!said.contains("the record of the app"), "{said}");
+            let said: Value = serde_json::from_str(&said).unwrap();
+            (code == 0).then(|| (said["revision"].as_u64().unwrap(), value))
+        };
+        let accepted = std::thread::scope(|scope| {
+            let left = scope.spawn(|| deploy("left"));
+            [deploy("right"), left.join().unwrap()]
+        });
+        let mut accepted: Vec<_> = accepted.into_iter().flatten().collect();
+        accepted.sort();
+        let (revision, value) = accepted.last().unwrap();
+        if let [(one, _), (other, _)] = accepted.as_slice() {
+            assert_ne!(one, other, "each has a number of its own");
+        }
+        until_every(
+            Duration::from_millis(100),
+            "the last one is written",
+            SOON,
+            || {
+                let (_, why) = bench.why("web");
+                (why["revision"] == *revision && why["verdict"] == "soaking").then_some(())
+            },
+        );
+        assert_eq!(&bench.get("configmap/settings", "{.data.value}"), value);
+    }
+}

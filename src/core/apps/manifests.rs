@@ -70,7 +70,7 @@ pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Probl
             problem(
                 format!("document {number} cannot be read"),
                 why,
-                "kubectl apply --dry-run=client -f FILE shows the same place",
+                "correct that place in the manifest",
             )
         })?;
         take(value, &mut objects)?;

@@ -25,6 +25,14 @@ impl Overlay {
             .then(|| format!("{}/{}", manifest.kind.name, manifest.name))
     }
 
+    /// Returns whether a restart replaces the Pods of an object.
+    pub fn is_restarted(manifest: &Manifest) -> bool {
+        matches!(
+            manifest.kind.name,
+            "Deployment" | "StatefulSet" | "DaemonSet"
+        )
+    }
+
     /// Lays the wishes over manifests.
     pub fn lay(&self, manifests: &mut [Manifest]) {
         for manifest in manifests {
@@ -35,11 +43,7 @@ impl Overlay {
                     Value::from(*count),
                 );
             }
-            let has_pods = matches!(
-                manifest.kind.name,
-                "Deployment" | "StatefulSet" | "DaemonSet"
-            );
-            if has_pods && self.restarted != Wall::default() {
+            if Self::is_restarted(manifest) && self.restarted != Wall::default() {
                 let path = ["spec", "template", "metadata", "annotations", RESTARTED];
                 place(
                     &mut manifest.object,

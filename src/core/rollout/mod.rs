@@ -18,6 +18,7 @@ pub use cause::{Blame, Cause};
 pub use look::{Look, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, pods_of};
+pub use workloads::{JobEnd, job_end};
 
 use super::time::{Mono, in_words};
 

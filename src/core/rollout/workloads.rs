@@ -183,13 +183,39 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     }
 }
 
+/// End of a Job.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum JobEnd {
+    /// It still runs.
+    Open,
+    /// It succeeded.
+    Done,
+    /// It failed.
+    Failed,
+}
+
+/// End of a Job by its conditions.
+pub fn job_end(job: &Object) -> JobEnd {
+    let is_true = |kind: &&str| {
+        let condition = job.condition(kind);
+        condition.is_some_and(|condition| text(condition, "/status") == "True")
+    };
+    if ["Complete", "SuccessCriteriaMet"].iter().any(&is_true) {
+        JobEnd::Done
+    } else if ["Failed", "FailureTarget"].iter().any(is_true) {
+        JobEnd::Failed
+    } else {
+        JobEnd::Open
+    }
+}
+
 fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
     let is_true = |kind: &str| {
         target
             .condition(kind)
             .filter(|condition| text(condition, "/status") == "True")
     };
-    let is_done = is_true("Complete").is_some() || is_true("SuccessCriteriaMet").is_some();
+    let is_done = job_end(target) == JobEnd::Done;
     let is_suspended = target.is("/spec/suspend");
     // The first sign comes before its Pods have ended.
     let failed = is_true("Failed").or_else(|| is_true("FailureTarget"));

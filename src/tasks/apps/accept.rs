@@ -20,6 +20,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     host::random,
+    kube::query_escaped,
     store::Begun,
     wire::apps::ApplyWish,
 };
@@ -33,7 +34,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
-        let (manifests, namespace) = self.read(wish)?;
+        let (manifests, namespace) = self.read(wish).await?;
         let read = self.kept(&wish.app, &namespace).await?;
         fits(&read.app, &manifests, wish)?;
         let mut overlay = read.app.overlay(read.app.running);
@@ -49,12 +50,16 @@ impl Apps {
         by: &str,
     ) -> Result<Value> {
         let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
+        if read.app.revisions.is_empty() {
+            self.has_namespace(&namespace).await?;
+        }
         let id = change_id()?;
         let cluster = self.cluster(&id);
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
         cluster.dry_run(&read.app, &laid).await?;
+        let _claim = self.claim(&app)?;
         self.supersede(&app, "another version was deployed").await?;
         // It may have been written since.
         let mut read = self.kept(&app, &namespace).await?;
@@ -78,15 +83,19 @@ impl Apps {
             self.give_up(&id, "its content could not be kept").await?;
             return Err(error);
         }
-        self.start(&id, plan.clone(), None)?;
+        Rc::clone(&self).start(&id, plan.clone(), None)?;
         Ok(accepted(&id, &plan))
     }
 
-    /// The manifests of a wish, with their namespace.
-    pub(super) fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
+    /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
+    pub(super) async fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
         named(&wish.app)?;
-        let asked = Some(wish.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-        let manifests = parse(&wish.manifests, asked).map_err(of_problem)?;
+        let asked = if wish.namespace.is_empty() {
+            self.record(&wish.app).await?.map(|read| read.app.namespace)
+        } else {
+            Some(wish.namespace.clone())
+        };
+        let manifests = parse(&wish.manifests, asked.as_deref()).map_err(of_problem)?;
         let first = manifests.first();
         let namespace = first
             .map(|manifest| manifest.namespace.clone())
@@ -102,6 +111,20 @@ impl Apps {
                 .why(why)
                 .fix("use a namespace of its own for the app")),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses a namespace that is not there. Where that cannot be said, the dry run says what is wrong.
+    async fn has_namespace(&self, namespace: &str) -> Result<()> {
+        let path = format!("/api/v1/namespaces/{}", query_escaped(namespace));
+        match self.client.get::<Value>(&path).await {
+            Err(error) if error.is_not_found() => {
+                let binding = self.account.binding_command(namespace);
+                Err(Error::new("nothing was deployed")
+                    .why(format!("there is no namespace {namespace}"))
+                    .fix(format!("kubectl create namespace {namespace} && {binding}")))
+            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -133,6 +156,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+        let _claim = self.claim(app)?;
         let read = self.existing(app).await?;
         let running = read.app.running;
         let earlier = |revision: &&Revision| {
@@ -150,8 +174,11 @@ impl Apps {
             to => to,
         };
         if to == 0 || read.app.revision(to).is_none() {
-            return Err(Error::new(format!("{app} is not rolled back"))
-                .why("there is no such revision, or none that was good")
+            return Err(Error::new("nothing was changed")
+                .why(match to {
+                    0 => "no other revision was good".to_owned(),
+                    to => format!("there is no revision {to}"),
+                })
                 .fix(format!("pipeops-agent apps history {app}")));
         }
         self.supersede(app, "it was rolled back").await?;
@@ -165,7 +192,7 @@ impl Apps {
             back_to: 0,
         };
         self.begin(&id, &plan, by).await?;
-        self.start(&id, plan.clone(), None)?;
+        Rc::clone(&self).start(&id, plan.clone(), None)?;
         Ok(accepted(&id, &plan))
     }
 
@@ -174,6 +201,7 @@ impl Apps {
     /// # Errors
     /// Reason why it is still there.
     pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        let claim = self.claim(app)?;
         let read = self.existing(app).await?;
         self.supersede(app, "the app was removed").await?;
         let id = change_id()?;
@@ -186,6 +214,7 @@ impl Apps {
         };
         self.begin(&id, &plan, by).await?;
         Rc::clone(&self).start(&id, plan, None)?;
+        drop(claim);
         let deadline = self.now().mono.after(GONE_WITHIN);
         while let Some(left) = self.under_way(app, &id) {
             if self.now().mono >= deadline {

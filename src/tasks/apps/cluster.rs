@@ -460,10 +460,7 @@ impl Cluster<'_> {
         }
         let what = Error::new(not_deployed);
         let Refusal::Refused {
-            status,
-            reason,
-            message,
-            ..
+            status, message, ..
         } = &error
         else {
             return what.why(error.to_string()).retry(Retry::Soon);
@@ -471,7 +468,7 @@ impl Cluster<'_> {
         let is_secret = manifest.kind.name == "Secret";
         let why = if is_secret {
             format!(
-                "the API server refuses it ({status} {reason}); its text is not shown, because it may quote the Secret"
+                "the API server refuses it (status {status}); its text is not shown, because it may quote the Secret"
             )
         } else {
             message.clone()
@@ -489,7 +486,13 @@ impl Cluster<'_> {
             409 => what
                 .why(why)
                 .fix("it was made, changed or replaced by somebody else meanwhile: look at it, and deploy again"),
-            429 | 500..=599 => what.why(why).retry(Retry::Soon),
+            // The API server calls a field that it does not know an error of its own.
+            429 | 500..=599 if !message.contains("failed to create typed patch object") => {
+                what.why(why).retry(Retry::Soon)
+            }
+            _ if is_secret => what
+                .why(why)
+                .fix(format!("kubectl -n {namespace} create --dry-run=server -f FILE shows it")),
             _ => what.why(why).fix("correct the manifest"),
         }
     }

@@ -55,7 +55,7 @@ impl Apps {
     /// # Errors
     /// Reason why it could not be tried.
     pub async fn diff(&self, wish: &ApplyWish) -> Result<Value> {
-        let (mut manifests, namespace) = self.read(wish)?;
+        let (mut manifests, namespace) = self.read(wish).await?;
         let mut app = self.kept(&wish.app, &namespace).await?.app;
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);

@@ -105,11 +105,17 @@ impl Ledger {
         Ok(())
     }
 
-    /// Keeps a revision. To keep the same one twice keeps it once: a number is given once.
+    /// Keeps a revision. Its number is in no record yet: what is kept under it is of a change that was cut off before it was accepted.
     pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> Result<(), Error> {
         let secret = packed(app, number, &self.namespace, manifests).map_err(Error::BadRequest)?;
         match self.client.create::<_, Stored>(&self.all(), &secret).await {
-            Err(error) if error.is_conflict() => Ok(()),
+            Err(error) if error.is_conflict() => {
+                let path = self.path(&revision_name(app, number));
+                self.client
+                    .replace::<_, Stored>(&path, &secret)
+                    .await
+                    .map(drop)
+            }
             kept => kept.map(drop),
         }
     }

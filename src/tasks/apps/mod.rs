@@ -27,7 +27,11 @@ mod running;
 mod verdict;
 mod watched;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 use smol::LocalExecutor;
 
@@ -60,6 +64,8 @@ pub struct Apps {
     now: fn() -> Now,
     /// Changes under way, by app.
     running: RefCell<BTreeMap<String, Running>>,
+    /// Apps whose next change is being accepted.
+    claimed: RefCell<BTreeSet<String>>,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<BTreeMap<String, App>>,
 }
@@ -100,6 +106,7 @@ impl Apps {
             executor: parts.executor,
             now: parts.now,
             running: RefCell::default(),
+            claimed: RefCell::default(),
             known: RefCell::default(),
         }
     }
@@ -156,7 +163,7 @@ fn named(app: &str) -> Result<()> {
         return Ok(());
     }
     let what = format!("{app:?} cannot be the name of an app");
-    Err(Error::new(what).fix("use up to 40 small letters, digits and dashes"))
+    Err(Error::new(what).fix("use up to 40 lowercase letters, digits and dashes"))
 }
 
 fn of_problem(problem: Problem) -> Error {

@@ -34,7 +34,15 @@ impl Apps {
     /// Reason why nothing was changed.
     pub async fn restart(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
         let now = self.now().wall;
-        let restart = |overlay: &mut Overlay| overlay.restarted = now;
+        let restart = |overlay: &mut Overlay, manifests: &[Manifest]| {
+            if !manifests.iter().any(Overlay::is_restarted) {
+                return Err(Error::new("nothing was changed")
+                    .why(format!("{app} has no Deployment, StatefulSet or DaemonSet"))
+                    .fix("a Job that failed runs again when it is deployed again"));
+            }
+            overlay.restarted = now;
+            Ok(())
+        };
         self.again(app, restart, by).await
     }
 
@@ -44,8 +52,9 @@ impl Apps {
     /// Reason why nothing was changed.
     pub async fn scale(self: Rc<Self>, app: &str, wish: &ScaleWish, by: &str) -> Result<Value> {
         if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
-            return Err(Error::new(format!("{app} is not scaled to {to}"))
-                .why(format!("{PODS_MAX} Pods are the most")));
+            return Err(Error::new("nothing was changed").why(format!(
+                "{to} Pods are asked for, and {PODS_MAX} are the most"
+            )));
         }
         let read = self.existing(app).await?;
         let kept = self.ledger().manifests(app, read.app.running).await;
@@ -64,11 +73,12 @@ impl Apps {
                     read.app.namespace
                 )));
         }
-        let scale = |overlay: &mut Overlay| {
+        let scale = |overlay: &mut Overlay, _: &[Manifest]| {
             match wish.to {
                 Some(to) => overlay.scaled.insert(workload.clone(), to),
                 None => overlay.scaled.remove(&workload),
             };
+            Ok(())
         };
         self.again(app, scale, by).await
     }
@@ -88,9 +98,7 @@ impl Apps {
                 return Err(Error::new(what).fix("deploy it under another name"));
             }
             (None, "") => {
-                return Err(Error::new(format!("{app} is not deployed"))
-                    .why("no namespace is named")
-                    .fix("add --namespace NAME"));
+                return Err(Error::new("no namespace is named").fix("add --namespace NAME"));
             }
             (None, asked) => asked.to_owned(),
         };
@@ -113,7 +121,7 @@ impl Apps {
     async fn again(
         self: Rc<Self>,
         app: &str,
-        change: impl FnOnce(&mut Overlay),
+        change: impl FnOnce(&mut Overlay, &[Manifest]) -> Result<()>,
         by: &str,
     ) -> Result<Value> {
         let read = self.existing(app).await?;
@@ -128,7 +136,7 @@ impl Apps {
                 .fix(format!("pipeops-agent apps why {app}")));
         };
         let mut overlay = read.app.overlay(running);
-        change(&mut overlay);
+        change(&mut overlay, &manifests)?;
         self.accept(read, (manifests, overlay), by).await
     }
 
@@ -137,6 +145,7 @@ impl Apps {
     /// # Errors
     /// Reason why that stays as it was.
     pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
+        let _claim = self.claim(app)?;
         let mut read = self.existing(app).await?;
         // A change that writes holds the record in between.
         if self.is_writing(app) {
@@ -162,16 +171,16 @@ impl Apps {
 /// The workload that is meant, as the key of an overlay.
 fn workload(app: &str, manifests: &[Manifest], asked: &str) -> Result<String> {
     let all: Vec<_> = manifests.iter().filter_map(Overlay::key).collect();
-    let cannot = || Error::new(format!("{app} is not scaled"));
+    let cannot = || Error::new("nothing was changed");
     match all.as_slice() {
-        [] => Err(cannot().why("it has no Deployment and no StatefulSet")),
+        [] => Err(cannot().why(format!("{app} has no Deployment and no StatefulSet"))),
         [only] if asked.is_empty() => Ok(only.clone()),
         all if all.iter().any(|key| key == asked) => Ok(asked.to_owned()),
         all => {
             let why = if asked.is_empty() {
-                "it has several workloads".to_owned()
+                format!("{app} has several workloads")
             } else {
-                format!("it has no {asked}")
+                format!("{app} has no {asked}")
             };
             let ways: Vec<_> = all.iter().map(|key| format!("--workload {key}")).collect();
             Err(cannot().why(why).fix(ways.join(" or ")))
@@ -197,7 +206,7 @@ mod tests {
         assert_eq!(workload("web", &one, "").unwrap(), "Deployment/a");
         assert_eq!(
             workload("web", &one, "Deployment/b").unwrap_err().why,
-            ["it has no Deployment/b"]
+            ["web has no Deployment/b"]
         );
         let two = text(&["Deployment", "StatefulSet"]);
         let error = workload("web", &two, "").unwrap_err();

@@ -1,6 +1,6 @@
 //! Changes under way: begun, resumed after a restart, superseded, and how far they are.
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc, time::Duration};
 
 use smol::{Task, Timer};
 
@@ -35,7 +35,30 @@ pub(super) struct Running {
     _task: Task<()>,
 }
 
+/// Right to begin the next change of an app: from the look at what is under way until the change is. Dropping it gives it back.
+pub(super) struct Claim<'a> {
+    all: &'a RefCell<BTreeSet<String>>,
+    app: String,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.all.borrow_mut().remove(&self.app);
+    }
+}
+
 impl Apps {
+    /// Claims the next change of an app; two at once would be given the same number.
+    pub(super) fn claim(&self, app: &str) -> Result<Claim<'_>> {
+        if !self.claimed.borrow_mut().insert(app.to_owned()) {
+            return Err(busy(app));
+        }
+        Ok(Claim {
+            all: &self.claimed,
+            app: app.to_owned(),
+        })
+    }
+
     /// Goes on with what a restart or a power cut interrupted.
     pub async fn resume(self: Rc<Self>) {
         let changes = loop {
@@ -56,6 +79,12 @@ impl Apps {
                 );
                 continue;
             };
+            // Two are left where a version before this one was killed between them.
+            if let Some(older) = self.under_way_now(&plan.app)
+                && let Err(error) = self.give_up(&older, "a later change took its place").await
+            {
+                log::warn!("{}", error.sentence());
+            }
             log::info!(
                 "app {}: going on with {} of revision {}",
                 plan.app,
@@ -104,16 +133,19 @@ impl Apps {
             return Ok(());
         };
         if !running.may_stop {
-            let busy = Error::new(format!("{app} is being written right now"))
-                .fix("try again in a few seconds")
-                .retry(Retry::Soon);
             self.running.borrow_mut().insert(app.to_owned(), running);
-            return Err(busy);
+            return Err(busy(app));
         }
         let id = running.change.clone();
         // With its task it stops to look.
         drop(running);
         self.give_up(&id, why).await
+    }
+
+    /// Takes the change of an app that is under way off the list, and returns its id.
+    fn under_way_now(&self, app: &str) -> Option<String> {
+        let running = self.running.borrow_mut().remove(app);
+        running.map(|running| running.change)
     }
 
     /// The state of a change; `None`: it is over.
@@ -205,4 +237,11 @@ impl Apps {
             drop(running.remove(app));
         }
     }
+}
+
+/// The refusal to begin a change while another one is being written.
+fn busy(app: &str) -> Error {
+    Error::new(format!("{app} is being written right now"))
+        .fix("try again in a few seconds")
+        .retry(Retry::Soon)
 }

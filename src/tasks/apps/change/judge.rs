@@ -21,9 +21,7 @@ impl Work {
     /// Looks until the version is good or bad.
     pub(super) async fn judge(&self, version: &Version) -> Result<Judgement> {
         let read = self.record().await?;
-        // A Job that is not run again was judged before.
-        let is_judged =
-            |manifest: &&Manifest| manifest.kind.name != "Job" || version.is_written(manifest);
+        let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = version.manifests.iter().filter(is_judged).collect();
         let scope = scope(&judged);
         let cluster = self.cluster();

@@ -1,8 +1,14 @@
 //! Version: the manifests of a revision, with what of them is written.
 
-use super::{super::ledger::of_api, Work};
+use super::{
+    super::{cluster::key, ledger::of_api},
+    Work,
+};
 use crate::{
-    core::apps::Manifest,
+    core::{
+        apps::{App, Manifest},
+        rollout::{JobEnd, Key, Verdict, job_end},
+    },
     error::{Error, Result},
 };
 
@@ -11,18 +17,34 @@ pub(super) struct Version {
     pub(super) manifests: Vec<Manifest>,
     /// The version before, where it is known.
     before: Vec<Manifest>,
+    /// Jobs of the version before that did not succeed, with how they are now.
+    unfinished: Vec<(Key, JobEnd)>,
     pub(super) is_back: bool,
 }
 
 impl Version {
-    /// Jobs run once for each content and never on the way back; on the way back a Secret keeps its value of today unless it was changed.
+    /// Jobs run once for each content, again where they failed, and never on the way back; on the way back a Secret keeps its value of today unless it was changed.
     pub(super) fn is_written(&self, manifest: &Manifest) -> bool {
         let is_same = self.before.contains(manifest);
         match manifest.kind.name {
-            "Job" => !self.is_back && !is_same,
+            "Job" if is_same => !self.is_back && self.end(manifest) == Some(JobEnd::Failed),
+            "Job" => !self.is_back,
             "Secret" => !self.is_back || !is_same,
             _ => true,
         }
+    }
+
+    /// A Job that is not run again was judged before, unless it still runs.
+    pub(super) fn is_judged(&self, manifest: &Manifest) -> bool {
+        manifest.kind.name != "Job"
+            || self.is_written(manifest)
+            || self.end(manifest) == Some(JobEnd::Open)
+    }
+
+    fn end(&self, manifest: &Manifest) -> Option<JobEnd> {
+        let mut ends = self.unfinished.iter();
+        let is_meant = |(key, _): &&(Key, JobEnd)| key.name == manifest.name;
+        ends.find(is_meant).map(|(_, end)| *end)
     }
 }
 
@@ -34,21 +56,66 @@ impl Work {
         let kept = self
             .patiently(async || ledger.manifests(app, number).await.map_err(of_api))
             .await?;
-        let mut manifests = kept.ok_or_else(|| {
-            Error::new(format!("revision {number} of {app} was not kept"))
-                .fix("deploy it again: pipeops-agent apps apply")
-        })?;
-        self.record().await?.app.overlay(number).lay(&mut manifests);
-        let before = if before == 0 {
+        let lost = || {
+            Error::new(format!(
+                "revision {number} of {} was not kept",
+                self.plan.app
+            ))
+            .fix("deploy it again: pipeops-agent apps apply")
+        };
+        let mut manifests = kept.ok_or_else(lost)?;
+        let app = self.record().await?.app;
+        if app.revision(number).is_none() {
+            // A power cut came before it was accepted.
+            return Err(lost());
+        }
+        app.overlay(number).lay(&mut manifests);
+        let earlier = if before == 0 {
             None
         } else {
-            self.patiently(async || ledger.manifests(app, before).await.map_err(of_api))
+            let name = &self.plan.app;
+            self.patiently(async || ledger.manifests(name, before).await.map_err(of_api))
                 .await?
         };
+        let earlier = earlier.unwrap_or_default();
+        let unfinished = self.unfinished_jobs(&app, before, &earlier).await?;
         Ok(Version {
             manifests,
-            before: before.unwrap_or_default(),
+            before: earlier,
+            unfinished,
             is_back,
         })
+    }
+
+    /// Jobs of a version that was not good, as far as they have not succeeded.
+    async fn unfinished_jobs(
+        &self,
+        app: &App,
+        number: u64,
+        manifests: &[Manifest],
+    ) -> Result<Vec<(Key, JobEnd)>> {
+        let was_good = |number| {
+            let found = app.revision(number);
+            found.is_none_or(|found| found.outcome.verdict == Verdict::Good.as_str())
+        };
+        let jobs = manifests
+            .iter()
+            .filter(|manifest| manifest.kind.name == "Job");
+        let jobs: Vec<_> = jobs.map(key).collect();
+        if jobs.is_empty() || was_good(number) {
+            return Ok(Vec::new());
+        }
+        let targets = jobs.iter().map(|key| (key.clone(), 0)).collect();
+        let cluster = self.cluster();
+        let seen = self
+            .patiently(async || cluster.observe(&app.namespace, &targets).await)
+            .await?;
+        let end = |key: Key| {
+            // One that is gone did not succeed before it went.
+            let end = seen.get(&key).map_or(JobEnd::Failed, job_end);
+            (key, end)
+        };
+        let ends = jobs.into_iter().map(end);
+        Ok(ends.filter(|(_, end)| *end != JobEnd::Done).collect())
     }
 }
