@@ -85,9 +85,41 @@ pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     candidates.find(is_program)
 }
 
+/// Surroundings of a program that needs more than its arguments.
+pub struct Surroundings<'a> {
+    /// Variables, in addition to the few that every program gets.
+    pub variables: &'a [(&'a str, &'a str)],
+    /// Working directory.
+    pub folder: &'a Path,
+    /// Looks every now and then at what it does; a reason ends it.
+    pub guard: &'a dyn Fn() -> Option<String>,
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Variables may be secret.
+        f.debug_tuple("Surroundings").field(&self.folder).finish()
+    }
+}
+
 /// Runs the program of that name below `root` to its end, or to its deadline. An error says that it is not there, could not be started
 /// or did not end; how it ended is for the caller to judge. It blocks.
 pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
+    let nothing = Surroundings {
+        variables: &[],
+        folder: Path::new("/"),
+        guard: &|| None,
+    };
+    run_in(root, argv, limits, &nothing)
+}
+
+/// Runs a program as [`run`] does, in these surroundings.
+pub fn run_in(
+    root: &Path,
+    argv: &[&str],
+    limits: Limits,
+    surroundings: &Surroundings<'_>,
+) -> Result<Ended> {
     let what = || format!("cannot run {:?}", argv.join(" "));
     let Some((name, arguments)) = argv.split_first() else {
         return Err(Error::new("there is no program to run"));
@@ -110,7 +142,8 @@ pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
             ("LC_ALL", "C"),
             ("HOME", "/"),
         ])
-        .current_dir("/")
+        .envs(surroundings.variables.iter().copied())
+        .current_dir(surroundings.folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -122,11 +155,10 @@ pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
         Heard::new(child.stdout.take(), limits.output_bytes_max),
         Heard::new(child.stderr.take(), limits.output_bytes_max),
     ];
-    let code = match follow(&mut child, &mut streams, limits.within) {
-        Ok(Some(status)) => status.code(),
-        Ok(None) => {
+    let code = match follow(&mut child, &mut streams, limits.within, surroundings.guard) {
+        Ok(Followed::Ended(status)) => status.code(),
+        Ok(Followed::Stopped(why)) => {
             end(&mut child);
-            let why = format!("it did not end within {}", in_words(limits.within));
             return Err(Error::new(what()).why(why).retry(Retry::Later));
         }
         Err(error) => {
@@ -155,17 +187,28 @@ fn start(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// Listens until the program has ended. `None` where it has not by the deadline.
+enum Followed {
+    Ended(ExitStatus),
+    /// It has to be ended, for this reason.
+    Stopped(String),
+}
+
+/// Listens until the program has ended, or there is a reason to end it.
 fn follow(
     child: &mut Child,
     streams: &mut [Heard; 2],
     within: Duration,
-) -> std::io::Result<Option<ExitStatus>> {
+    guard: &dyn Fn() -> Option<String>,
+) -> std::io::Result<Followed> {
     let deadline = clock::now().mono.after(within);
     loop {
         let left = deadline.since(clock::now().mono);
         if left.is_zero() {
-            return Ok(None);
+            let why = format!("it did not end within {}", in_words(within));
+            return Ok(Followed::Stopped(why));
+        }
+        if let Some(why) = guard() {
+            return Ok(Followed::Stopped(why));
         }
         let is_silent = streams.iter().all(|stream| stream.pipe.is_none());
         let pause = if is_silent { LOOK_AT_END } else { LOOK_EVERY };
@@ -173,7 +216,7 @@ fn follow(
         if let Some(status) = child.try_wait()? {
             // What it said before its end is still in the pipes; what its children say later is of no interest.
             while listen(streams, Duration::ZERO)? {}
-            return Ok(Some(status));
+            return Ok(Followed::Ended(status));
         }
     }
 }
@@ -280,6 +323,23 @@ mod tests {
         let ended = run(Path::new(ROOT), &argv, Limits::SHORT).unwrap();
         assert_eq!(ended.code, Some(3));
         assert_eq!((&*ended.output, &*ended.complaints), ("out\n", "bad\n"));
+    }
+
+    #[test]
+    fn a_guard_ends_a_program_in_its_surroundings() {
+        let folder = tempfile::tempdir().unwrap();
+        let surroundings = Surroundings {
+            variables: &[("WORD", "seen"), ("HOME", "/nowhere")],
+            folder: folder.path(),
+            guard: &|| {
+                let said = std::fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+                (said == "seen /nowhere\n").then(|| "it said enough".to_owned())
+            },
+        };
+        let argv = ["sh", "-c", "echo $WORD $HOME > said; sleep 600"];
+        let error = run_in(Path::new(ROOT), &argv, limits(60_000, 1000), &surroundings);
+        assert_eq!(error.unwrap_err().why, ["it said enough"]);
+        assert!(!format!("{surroundings:?}").contains("seen"));
     }
 
     #[test]
