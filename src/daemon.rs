@@ -382,7 +382,8 @@ impl Agent {
         ));
         let rights = delegate.as_ref().filter(|_| mode.is_normal());
         let rights = parts::rights(rights, &shared_state, &proxy);
-        let apps = parts::apps(&settings, watched, (&store, &audit_writer), &executor);
+        let kept = (&store, &audit_writer, &shared_state);
+        let apps = parts::apps(&settings, watched, kept, &executor);
         let records = deliver::Databases {
             has_control_plane: settings.pipeops.control_plane.is_some(),
             telemetry: telemetry.clone(),
@@ -400,8 +401,8 @@ impl Agent {
         let access = Rc::new(Access::new(access, notes));
         let login = Logins::new(audit_writer.clone(), Rc::clone(&shared_state), notes);
         let sampler = Rc::new(network.sampler(&settings, &shared_state));
-        let publisher = parts::publisher(&shared_state, &telemetry, &stream);
         Self {
+            publisher: parts::publisher(&shared_state, &telemetry, &stream),
             notifier: Notifier::new(settings.surroundings.notify_socket.as_deref()),
             settings,
             jobs,
@@ -427,7 +428,6 @@ impl Agent {
             login: Rc::new(login),
             stream,
             sampler,
-            publisher,
             audit_writer,
         }
     }
@@ -448,7 +448,7 @@ impl Agent {
             self.spawn(Rc::clone(self).feel_pulse()),
             self.spawn(Rc::clone(self).look_after_rights()),
             self.spawn(Rc::clone(self).revoke()),
-            self.spawn(Rc::clone(self).resume_apps()),
+            self.spawn(Rc::clone(self).look_after_apps()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).tell_people(told)),
@@ -539,10 +539,11 @@ impl Agent {
         }
     }
 
-    /// Goes on with changes of apps that a restart interrupted.
-    async fn resume_apps(self: Rc<Self>) {
+    /// Goes on with changes of apps that a restart interrupted, then keeps them up to date.
+    async fn look_after_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
-            apps.resume().await;
+            Rc::clone(&apps).resume().await;
+            apps.keep_up_to_date().await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! `apps`: deploys apps, explains their state, rolls them back.
 
 mod deploy;
+mod git;
 mod inspect;
 mod operate;
 mod replay;
@@ -34,6 +35,7 @@ pub(super) static COMMAND: Command = Command {
         &deploy::ROLLBACK,
         &operate::RESTART,
         &operate::SCALE,
+        &git::PULL,
         &operate::PAUSE,
         &operate::RESUME,
         &deploy::REMOVE,

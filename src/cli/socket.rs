@@ -37,6 +37,8 @@ const SERVICE_SOCKET: &str = "/run/pipeops-agent/agent.sock";
 const DEADLINE: Duration = Duration::from_secs(5);
 // Tests of the network and of the machine have deadlines of their own, which come to less than this.
 const TEST_DEADLINE: Duration = Duration::from_secs(30);
+// A question to a server and a fetch, behind those of another app, and calls to the cluster.
+const FETCH_DEADLINE: Duration = Duration::from_secs(280);
 // Ten thousand conditions would fit.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const HEAD_LINE_BYTES_MAX: u64 = 16 << 10;
@@ -135,6 +137,8 @@ pub(super) enum Ask<'a> {
     Post(&'a str, Value),
     /// POST whose answer takes calls to the cluster.
     Slow(&'a str, Value),
+    /// POST whose answer takes the download of a repository.
+    Fetch(&'a str, Value),
     /// PUT of this JSON.
     Put(&'a str, Value),
     /// DELETE of this path.
@@ -168,6 +172,7 @@ pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
 pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
     let within = match ask {
         Ask::Test(_) | Ask::Flow(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
+        Ask::Fetch(..) => FETCH_DEADLINE,
         Ask::Get(_) | Ask::Post(..) | Ask::Put(..) => DEADLINE,
     };
     let (stream, socket) = connect(sockets)?;
@@ -475,7 +480,9 @@ fn line(reader: &mut BufReader<Wire>) -> io::Result<String> {
 fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
     let (method, path, body) = match ask {
         Ask::Get(path) | Ask::Test(path) | Ask::Flow(path, _) => ("GET", path, None),
-        Ask::Post(path, body) | Ask::Slow(path, body) => ("POST", path, Some(body)),
+        Ask::Post(path, body) | Ask::Slow(path, body) | Ask::Fetch(path, body) => {
+            ("POST", path, Some(body))
+        }
         Ask::Put(path, body) => ("PUT", path, Some(body)),
         Ask::Delete(path) => ("DELETE", path, None),
     };

@@ -12,8 +12,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log, LogFormat,
-        Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
+        Access, Agent, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log,
+        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     url::{ApiUrl, Proxy, Security, is_loopback},
@@ -157,6 +157,10 @@ impl Merged {
             warnings: self.warnings.clone(),
             shown: Vec::new(),
             keeper: self.keeper(),
+            apps: Apps {
+                interval: self.time(&keys::APPS_INTERVAL),
+                known_hosts: self.path(&keys::APPS_KNOWN_HOSTS).unwrap_or_default(),
+            },
         })
     }
 

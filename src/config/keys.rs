@@ -100,7 +100,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("k3s", "The k3s that the agent looks after."),
     (
         "apps",
-        "Deployed applications. No settings in this version.",
+        "Deployed applications, and where they come from. The control plane cannot change this section.",
     ),
     (
         "tunnels",
@@ -388,6 +388,18 @@ keys! {
         path: "k3s.index",
         default: Some("https://releases.pipeops.io/k3s"),
         doc: "Address of the signed index of k3s (k3s-index and k3s-index.minisig), with versions, channels and hashes. update.key has its key.",
+    }
+    APPS_INTERVAL = {
+        path: "apps.interval",
+        kind: Kind::Time { min_s: 30, max_s: 86400 },
+        default: Some("5m"),
+        doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth. `pipeops-agent apps pull` asks at once.",
+    }
+    APPS_KNOWN_HOSTS = {
+        path: "apps.known_hosts",
+        kind: Kind::Path,
+        default: Some("/etc/pipeops-agent/known_hosts"),
+        doc: "Keys of the hosts from which apps come by ssh, as ssh-keyscan prints them. No other host is trusted. The file and the folders above it have to be root's.",
     }
     UPDATE_URL = {
         path: "update.url",

@@ -39,6 +39,8 @@ pub struct Settings {
     pub dashboard: Dashboard,
     /// The root helper.
     pub keeper: Keeper,
+    /// Deployed applications.
+    pub apps: Apps,
     /// Receiver of notifications.
     pub notify: Option<Notify>,
     /// Certificates.
@@ -271,6 +273,15 @@ pub struct K3s {
     pub mirror: String,
     /// Address of the signed index.
     pub index: String,
+}
+
+/// `[apps]`: deployed applications.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Apps {
+    /// Time between two questions to a Git repository.
+    pub interval: Duration,
+    /// File with the pinned keys of hosts.
+    pub known_hosts: PathBuf,
 }
 
 /// `[update]`: updates of this program.

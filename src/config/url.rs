@@ -5,6 +5,8 @@
 
 use std::{fmt, net::IpAddr};
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::core::secret::Secret;
 
 /// Encryption of a connection.
@@ -146,6 +148,27 @@ impl Proxy {
             port,
             credentials,
         })
+    }
+}
+
+impl Proxy {
+    /// The URL again, for a program that is told by its environment.
+    pub fn url(&self) -> Secret {
+        let credentials = self.credentials.as_ref().map_or(String::new(), |pair| {
+            let (user, password) = pair
+                .reveal()
+                .split_once(':')
+                .unwrap_or_else(|| (pair.reveal(), ""));
+            let [user, password] =
+                [user, password].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
+            format!("{user}:{password}@")
+        });
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        Secret::new(format!("http://{credentials}{host}:{}", self.port))
     }
 }
 

@@ -14,7 +14,7 @@ use super::VERSION;
 use crate::{
     config::{
         ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings,
-        url::{ApiUrl, Security},
+        url::{self, ApiUrl, Security},
     },
     core::{
         gateway,
@@ -29,7 +29,11 @@ use crate::{
     },
     error::{Error, Result},
     files::{Jobs, Spool},
-    host::{self, clock, random},
+    host::{
+        self, clock,
+        git::{self, Git},
+        random,
+    },
     kube::{
         self, Client,
         kubeconfig::{self, Source},
@@ -443,16 +447,27 @@ pub(super) fn publisher(
 pub(super) fn apps(
     settings: &Settings,
     client: Option<&Client>,
-    (store, audit): (&store::Handle, &AuditWriter),
+    (store, audit, shared_state): (&store::Handle, &AuditWriter, &Rc<SharedState>),
     executor: &Rc<LocalExecutor<'static>>,
 ) -> Option<Rc<Apps>> {
     let client = client?.clone();
+    let git = Git::new(git::Parts {
+        scratch: settings.agent.state_dir.join("git"),
+        known_hosts: settings.apps.known_hosts.clone(),
+        ca_file: settings.tls.ca_file.clone(),
+        proxy: settings.pipeops.proxy.as_ref().map(url::Proxy::url),
+        no_proxy: settings.pipeops.no_proxy.join(","),
+        bytes_max: git::FETCHED_BYTES_MAX,
+    });
     Some(Rc::new(Apps::new(apps::Parts {
         account: Account::new(client.clone(), manifest(settings)),
         client,
         store: store.clone(),
         audit: audit.clone(),
         executor: Rc::clone(executor),
+        shared_state: Rc::clone(shared_state),
+        git,
+        interval: settings.apps.interval,
         now: clock::now,
     })))
 }

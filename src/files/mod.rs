@@ -241,6 +241,30 @@ pub fn exposed(path: &Path) -> Option<Error> {
     Some(Error::new(what).fix(fix))
 }
 
+/// Refuses a file or folder that another user than root could change or replace: it and all folders above have to be root's. Whoever
+/// controls one of them controls what is read here.
+pub fn only_roots(path: &Path) -> Result<()> {
+    let name = path.display();
+    let explained = |error: &io::Error| explain(format!("cannot read {name}"), error);
+    let real = path.canonicalize().map_err(|error| explained(&error))?;
+    if real != path {
+        return Err(Error::new(format!("a symbolic link leads to {name}"))
+            .fix(format!("name the place itself: {}", real.display())));
+    }
+    for step in path.ancestors() {
+        let found = std::fs::metadata(step).map_err(|error| explained(&error))?;
+        // In a folder like /tmp nobody can replace what is root's.
+        let is_sticky = step != path && found.mode() & 0o1000 != 0;
+        if found.uid() != 0 || (found.mode() & 0o022 != 0 && !is_sticky) {
+            let step = step.display();
+            return Err(Error::new(format!("{name} is not used"))
+                .why(format!("others than root can change {step}"))
+                .fix(format!("chown root {step}; chmod go-w {step}")));
+        }
+    }
+    Ok(())
+}
+
 /// Makes the names in a directory durable: what was created, renamed or removed in it.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()

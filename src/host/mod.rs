@@ -9,6 +9,7 @@ pub mod clock;
 pub mod doctor;
 pub mod exec;
 pub mod facts;
+pub mod git;
 pub mod network;
 pub mod notify;
 pub mod random;

@@ -17,7 +17,10 @@ use super::{
     kube::Metadata,
 };
 use crate::core::{
-    apps::{App, Entry, Manifest, Outcome, Overlay, Revision, Simple, kind_of},
+    apps::{
+        App, Entry, Manifest, Outcome, Overlay, Revision, Simple, Source, kind_of,
+        repository::Repository,
+    },
     time::Wall,
 };
 
@@ -74,11 +77,22 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "running": app.running,
         "good": app.good,
         "paused": app.is_paused,
+        "source": app.source.as_ref().map(source),
         "inventory": inventory,
         "revisions": revisions,
     });
     let data = json!({RECORD: STANDARD.encode(record.to_string())});
     secret(&record_name(&app.name), namespace, version, &data)
+}
+
+fn source(source: &Source) -> Value {
+    let Repository {
+        url,
+        reference,
+        path,
+        credentials,
+    } = &source.repository;
+    json!({"git": url, "ref": reference, "path": path, "credentials": credentials, "taken": source.taken})
 }
 
 fn revision(revision: &Revision) -> Value {
@@ -98,6 +112,7 @@ struct RecordShape {
     running: u64,
     good: u64,
     paused: bool,
+    source: Option<SourceShape>,
     inventory: Vec<EntryShape>,
     revisions: Vec<RevisionShape>,
 }
@@ -107,8 +122,25 @@ fields!(RecordShape {
     running,
     good,
     paused,
+    source,
     inventory,
     revisions
+});
+
+#[derive(Debug, Default)]
+struct SourceShape {
+    git: String,
+    reference: String,
+    path: String,
+    credentials: String,
+    taken: String,
+}
+fields!(SourceShape {
+    git,
+    reference: "ref",
+    path,
+    credentials,
+    taken
 });
 
 #[derive(Debug, Default)]
@@ -184,6 +216,15 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         name: entry.name,
         uid: entry.uid,
     };
+    let source = |found: SourceShape| Source {
+        repository: Repository {
+            url: found.git,
+            reference: found.reference,
+            path: found.path,
+            credentials: found.credentials,
+        },
+        taken: found.taken,
+    };
     let revision = |found: RevisionShape| Revision {
         number: found.number,
         at: Wall::from_millis(found.at),
@@ -208,6 +249,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         running: shape.running,
         good: shape.good,
         is_paused: shape.paused,
+        source: shape.source.map(source),
         inventory: shape.inventory.into_iter().map(entry).collect(),
         revisions: shape.revisions.into_iter().map(revision).collect(),
     })
@@ -291,6 +333,39 @@ fields!(ApplyWish {
     prune_most
 });
 
+/// Request to deploy an app from a repository and to keep it up to date.
+#[derive(Debug, Default)]
+pub struct SourceWish {
+    /// Address; empty: it is deployed by hand from now on.
+    pub git: String,
+    /// Branch, tag or commit; empty: the default branch.
+    pub reference: String,
+    /// File or folder in the repository; empty: its root.
+    pub path: String,
+    /// File with credentials; empty: none.
+    pub credentials: String,
+    /// Namespace; empty: that of the app, or the one of the manifests.
+    pub namespace: String,
+    /// True if more than half of its objects may go.
+    pub prune_most: bool,
+}
+fields!(SourceWish {
+    git,
+    reference: "ref",
+    path,
+    credentials,
+    namespace,
+    prune_most
+});
+
+/// Request to look at the source of an app at once.
+#[derive(Debug, Default)]
+pub struct PullWish {
+    /// True if more than half of its objects may go.
+    pub prune_most: bool,
+}
+fields!(PullWish { prune_most });
+
 /// Request to go back.
 #[derive(Debug, Default)]
 pub struct RollbackWish {
@@ -337,6 +412,15 @@ mod tests {
             running: 2,
             good: 1,
             is_paused: true,
+            source: Some(Source {
+                repository: Repository {
+                    url: "https://git.example/shop/web.git".to_owned(),
+                    reference: "main".to_owned(),
+                    path: "deploy".to_owned(),
+                    credentials: "/etc/pipeops-agent/git-token".to_owned(),
+                },
+                taken: "1a2b3c".to_owned(),
+            }),
             ..App::default()
         };
         let manifests = parse(

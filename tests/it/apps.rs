@@ -1,6 +1,9 @@
 //! Apps on the real cluster, by the command line as root: deployed under the account that root lets in, judged, explained, and never
 //! more than what is ours.
 
+mod forge;
+mod git;
+
 use std::{path::Path, time::Duration};
 
 use plane::{Options, Plane};
@@ -28,6 +31,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Option<Self> {
+        Self::prepared(|agent| agent)
+    }
+
+    /// With an agent that is prepared before it starts.
+    fn prepared(prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let held = calm()?;
         let accounts = Accounts::new(Reach::Managed);
         let namespace = format!("apps-of-{}", accounts.namespace());
@@ -38,6 +46,7 @@ impl Bench {
             .with("KUBECONFIG", kubeconfig.display().to_string())
             .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
             .with("PIPEOPS_AGENT_GO_STATE_NAMESPACE", accounts.namespace());
+        agent = prepare(agent);
         agent.start();
         agent.until_linked();
         Some(Self {

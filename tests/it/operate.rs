@@ -36,7 +36,8 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 4] = [
+const BESIDE: [&str; 5] = [
+    "apps.source",
     "dashboard.certificate",
     "dashboard.listen",
     "dashboard.socket",
@@ -89,6 +90,11 @@ const CONDITIONS: &[[&str; 3]] = &[
         "agent.safe-mode",
         "The agent crashed or was killed four times in a row: only the link and the local page run.",
         "Read the log before each start, mend the cause, restart the agent. By itself it tries everything again after an hour.",
+    ],
+    [
+        "apps.source",
+        "A Git repository gives nothing new to an app, which stays as it is.",
+        "`pipeops-agent apps show NAME` has the cause; `docs/apps.md` explains it. When it is mended: `sudo pipeops-agent apps pull NAME`.",
     ],
     [
         "clock.wrong",

@@ -44,6 +44,12 @@ pub(super) const NAMESPACE: Opt = Opt::value(
     "Namespace (default: that of the manifests)",
 );
 
+/// Consent to lose most of an app.
+pub(super) const PRUNE_MOST: Opt = Opt::flag(
+    "prune-most",
+    "Allow that more than half of the app is deleted",
+);
+
 /// `apps apply`.
 pub(super) static APPLY: Command = Command {
     name: "apply",
@@ -58,10 +64,7 @@ pub(super) static APPLY: Command = Command {
         ),
         NAMESPACE,
         WAIT,
-        Opt::flag(
-            "prune-most",
-            "Allow that more than half of the app is deleted",
-        ),
+        PRUNE_MOST,
         SOCKET,
         CONFIG,
         SET,

@@ -158,6 +158,7 @@ pub(super) fn told(value: &Value, output: &mut Output) {
             output.line(&format!("  {label}: {}", printable(text)));
         }
     }
+    from(app.at("source"), output);
     let running = app.at("running");
     if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
         output.line(&format!(
@@ -165,5 +166,31 @@ pub(super) fn told(value: &Value, output: &mut Output) {
             printable(running.text("verdict")),
             printable(running.text("sentence"))
         ));
+    }
+}
+
+/// Prints the source of an app, and what is wrong with it.
+fn from(source: View<'_>, output: &mut Output) {
+    let Some(url) = source.maybe("git") else {
+        return;
+    };
+    let commit: String = source.text("commit").chars().take(12).collect();
+    let mut line = format!(
+        "  source: {}, {} at {}",
+        printable(url),
+        printable(source.text("ref")),
+        printable(&commit)
+    );
+    if let Some(path) = source.maybe("path").filter(|path| !path.is_empty()) {
+        line.push_str(", ");
+        line.push_str(&printable(path));
+    }
+    output.line(&line);
+    let failure = source.at("failure");
+    if let Some(sentence) = failure.maybe("sentence") {
+        output.line(&format!("  not up to date: {}", printable(sentence)));
+    }
+    if let Some(fix) = failure.maybe("fix") {
+        output.line(&format!("  fix: {}", printable(fix)));
     }
 }

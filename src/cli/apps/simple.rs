@@ -16,7 +16,8 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes, Times},
     },
     VERSION, WAIT,
-    deploy::follow,
+    deploy::{PRUNE_MOST, follow},
+    git::{self, CREDENTIALS, GIT, PATH, REF},
     path,
 };
 use crate::{
@@ -37,9 +38,14 @@ const fn many(long: &'static str, value: &'static str, help: &'static str) -> Op
 /// `apps deploy`.
 pub(super) static DEPLOY: Command = Command {
     name: "deploy",
-    about: "Deploy an image as an app, or change one by a few words",
+    about: "Deploy an image or a Git repository as an app, or change one by a few words",
     options: &[
         Opt::value("image", Takes::Text, "IMAGE", "Image"),
+        GIT,
+        REF,
+        PATH,
+        CREDENTIALS,
+        PRUNE_MOST,
         Opt::value(
             "namespace",
             Takes::Text,
@@ -77,12 +83,14 @@ pub(super) static DEPLOY: Command = Command {
         SET,
         JSON,
     ],
-    notes: "It makes a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
-        Of an app that is there only what is named changes.",
+    notes: "Of an image it makes a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
+        Of an app that is there only what is named changes.\n\
+        From a repository it deploys manifests, and again whenever there is a new commit. Hosts of ssh have to be in apps.known_hosts.",
     examples: &[
         "sudo pipeops-agent apps deploy web --namespace shop --image ghcr.io/acme/web:42 --port 8080 --host web.example --wait",
         "sudo pipeops-agent apps deploy web --image ghcr.io/acme/web:43",
         "sudo pipeops-agent apps deploy web --env-secret API_KEY=key.txt",
+        "sudo pipeops-agent apps deploy web --namespace shop --git https://git.example/shop/web.git --ref main --path deploy/",
     ],
     exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
     run: Some(deploy),
@@ -90,6 +98,9 @@ pub(super) static DEPLOY: Command = Command {
 };
 
 fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
+    if let Some(url) = args.text("git") {
+        return git::deploy(args, output, url);
+    }
     let app = args.text("NAME").unwrap_or_default();
     let port = args.read("port", |text| {
         text.parse::<u16>()

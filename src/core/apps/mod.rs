@@ -8,6 +8,7 @@ mod manifests;
 mod overlay;
 mod ownership;
 mod record;
+pub mod repository;
 mod simple;
 
 pub use difference::{Difference, differences};
@@ -15,7 +16,7 @@ pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
 pub use overlay::Overlay;
 pub use ownership::{Head, Place, as_applied, denied};
-pub use record::{App, Entry, Outcome, Revision};
+pub use record::{App, Entry, Outcome, Revision, Source};
 pub use simple::{Simple, deployed};
 
 /// Objects of one app.

@@ -1,6 +1,9 @@
 //! Record of an app: its inventory, its revisions, and which of them runs.
 
-use super::{super::time::Wall, kinds::kind_of, manifests::Manifest, overlay::Overlay};
+use super::{
+    super::time::Wall, kinds::kind_of, manifests::Manifest, overlay::Overlay,
+    repository::Repository,
+};
 
 /// Revisions that are remembered; the last good one stays beyond that.
 const REVISIONS_MAX: usize = 10;
@@ -85,6 +88,15 @@ pub struct Revision {
     pub outcome: Outcome,
 }
 
+/// Repository that an app is kept up to date with.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Source {
+    /// Its place.
+    pub repository: Repository,
+    /// Commit that was deployed last, whatever came of it.
+    pub taken: String,
+}
+
 /// Record of an app.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct App {
@@ -98,6 +110,8 @@ pub struct App {
     pub good: u64,
     /// True while nothing is changed without being asked for.
     pub is_paused: bool,
+    /// Its source; `None`: it is deployed by hand.
+    pub source: Option<Source>,
     /// Objects that are ours.
     pub inventory: Vec<Entry>,
     /// Oldest first.

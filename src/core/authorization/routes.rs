@@ -113,6 +113,8 @@ pub enum View {
     AppEvents,
     DiffApp,
     DeployApp,
+    FollowApp,
+    PullApp,
     RestartApp,
     ScaleApp,
     PauseApp,
@@ -237,6 +239,16 @@ pub const ROUTES: &[Route] = &[
         "/api/v1/apps/{id}/deploy",
         Role::Operator,
         View::DeployApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/source",
+        Role::Operator,
+        View::FollowApp,
+    )),
+    on_socket(post(
+        "/api/v1/apps/{id}/pull",
+        Role::Operator,
+        View::PullApp,
     )),
     on_socket(post(
         "/api/v1/apps/{id}/restart",

@@ -97,7 +97,7 @@ impl Part {
         match id.split('.').next().unwrap_or(id) {
             "link" | "lease" => Self::Link,
             "cluster" => Self::Cluster,
-            "workloads" => Self::Workloads,
+            "workloads" | "apps" => Self::Workloads,
             "machine" | "clock" | "keeper" => Self::Machine,
             _ if id.starts_with("access.rbac") => Self::Cluster,
             _ => Self::Agent,

@@ -105,6 +105,11 @@ pub fn files_hung(named: &str, stage: Stage) -> String {
     format!("the disk does not answer: {named} cannot be read; {effect}")
 }
 
+/// A source gives nothing new to an app.
+pub fn app_not_kept(app: &str, why: &str) -> String {
+    format!("the app {app} stays as it is: {why}")
+}
+
 /// More than one thing is wrong.
 pub fn and_more(worst: &str, more: usize) -> String {
     match more {

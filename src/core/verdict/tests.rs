@@ -147,9 +147,9 @@ fn every_sentence_is_in_the_snapshot() {
     use crate::core::stall::Stage::{Running, Starting};
     use sentences::{
         CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, and_more,
-        cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched, files_hung,
-        link_down, link_held, link_refused, machine_problems, nodes_not_ready, pods_not_ready,
-        rights_missing, standing_by, store_hung,
+        app_not_kept, cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched,
+        files_hung, link_down, link_held, link_refused, machine_problems, nodes_not_ready,
+        pods_not_ready, rights_missing, standing_by, store_hung,
     };
     let silent = cluster_silent(Duration::from_secs(24));
     let missing_image = "cannot pull its image";
@@ -185,6 +185,13 @@ fn every_sentence_is_in_the_snapshot() {
         ("access.rbac", rights_missing("ServiceAccount pipeops-cp")),
         ("store.hung", store_hung("/var/lib/pipeops-agent", Starting)),
         ("store.hung", store_hung("/var/lib/pipeops-agent", Running)),
+        (
+            "apps.source",
+            app_not_kept(
+                "web",
+                "cannot read https://git.example/web.git: git.example does not accept the credentials",
+            ),
+        ),
         ("files.hung", files_hung("the settings", Starting)),
         ("files.hung", files_hung("the kubeconfig", Running)),
         ("several", and_more(&silent, 1)),

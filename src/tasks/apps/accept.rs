@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Manifest, Outcome as Concluded, Overlay, Revision, parse, refused_namespace},
+        apps::{
+            App, Manifest, Outcome as Concluded, Overlay, Revision, Source, parse,
+            refused_namespace,
+        },
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
         journal::{Intent, Journal, Outcome},
         rollout::Verdict,
@@ -28,18 +31,37 @@ use crate::{
 /// Time that removing waits for objects to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
+/// Requester of a version, and the source that it comes from; `None`: it is deployed by hand.
+#[derive(Debug)]
+pub(super) struct Requester<'a> {
+    pub(super) by: &'a str,
+    pub(super) source: Option<Source>,
+}
+
 impl Apps {
     /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by itself.
     ///
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
+        let found = self.record(&wish.app).await?;
+        found.as_ref().map_or(Ok(()), Self::by_hand)?;
+        self.deploy_manifests(wish, Requester { by, source: None })
+            .await
+    }
+
+    /// Deploys manifests of any origin.
+    pub(super) async fn deploy_manifests(
+        self: Rc<Self>,
+        wish: &ApplyWish,
+        requester: Requester<'_>,
+    ) -> Result<Value> {
         let (manifests, namespace) = self.read(wish).await?;
         let read = self.kept(&wish.app, &namespace).await?;
         fits(&read.app, &manifests, wish)?;
         let mut overlay = read.app.overlay(read.app.running);
         overlay.fit(&manifests);
-        self.accept(read, (manifests, overlay), by).await
+        self.accept(read, (manifests, overlay), requester).await
     }
 
     /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
@@ -47,7 +69,7 @@ impl Apps {
         self: Rc<Self>,
         mut read: Read,
         (manifests, overlay): (Vec<Manifest>, Overlay),
-        by: &str,
+        requester: Requester<'_>,
     ) -> Result<Value> {
         let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
         if read.app.revisions.is_empty() {
@@ -63,6 +85,10 @@ impl Apps {
         self.supersede(&app, "another version was deployed").await?;
         // It may have been written since.
         let mut read = self.kept(&app, &namespace).await?;
+        let Requester { by, source } = requester;
+        if source.is_some() {
+            read.app.source = source;
+        }
         let revision = Revision {
             number: read.app.next(),
             at: self.now().wall,
@@ -321,7 +347,13 @@ fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
                 "more than half of the app would be deleted: {}",
                 names.join(", ")
             ))
-            .fix("if that is meant, add --prune-most"));
+            .fix(match &app.source {
+                None => "if that is meant, add --prune-most".to_owned(),
+                Some(_) => format!(
+                    "if that is meant: sudo pipeops-agent apps pull {} --prune-most",
+                    app.name
+                ),
+            }));
     }
     Ok(())
 }

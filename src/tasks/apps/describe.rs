@@ -157,7 +157,7 @@ impl Apps {
             "sentence": text(&outcome.sentence).unwrap_or("it was not looked at yet"),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
-            "good": app.good, "paused": app.is_paused,
+            "good": app.good, "paused": app.is_paused, "source": self.source_of(app),
         })
     }
 }

@@ -11,6 +11,7 @@
 //! | [`change`] | one change, step by step |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
 //! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: objects one by one, one look, a look that lasts |
+//! | [`source`] | apps that come from a Git repository |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |
 
@@ -24,6 +25,7 @@ pub mod ledger;
 pub mod observe;
 mod operate;
 mod running;
+mod source;
 mod verdict;
 mod watched;
 
@@ -31,6 +33,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
+    time::Duration,
 };
 
 use smol::LocalExecutor;
@@ -41,14 +44,16 @@ use self::{
     cluster::Cluster,
     ledger::{Ledger, Read, of_api},
     running::Running,
+    source::Sources,
 };
-use super::audit::AuditWriter;
+use super::{audit::AuditWriter, state::SharedState};
 use crate::{
     core::{
         apps::{App, Problem, is_name},
         time::Now,
     },
     error::{Error, Result},
+    host::git::Git,
     kube::Client,
     store::{self},
 };
@@ -61,6 +66,8 @@ pub struct Apps {
     store: store::Handle,
     audit: AuditWriter,
     executor: Rc<LocalExecutor<'static>>,
+    shared_state: Rc<SharedState>,
+    sources: Sources,
     now: fn() -> Now,
     /// Changes under way, by app.
     running: RefCell<BTreeMap<String, Running>>,
@@ -89,6 +96,12 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// Runs the changes.
     pub executor: Rc<LocalExecutor<'static>>,
+    /// Conditions.
+    pub shared_state: Rc<SharedState>,
+    /// Fetches from repositories.
+    pub git: Git,
+    /// Time between two questions to a repository.
+    pub interval: Duration,
     /// Both clocks.
     pub now: fn() -> Now,
 }
@@ -104,6 +117,8 @@ impl Apps {
             store: parts.store,
             audit: parts.audit,
             executor: parts.executor,
+            shared_state: parts.shared_state,
+            sources: Sources::new(parts.git, parts.interval),
             now: parts.now,
             running: RefCell::default(),
             claimed: RefCell::default(),
@@ -154,6 +169,7 @@ impl Apps {
 
     fn forget(&self, app: &str) {
         self.known.borrow_mut().remove(app);
+        self.works(app);
     }
 }
 

@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
+    accept::Requester,
     ledger::{Read, of_api},
     named, of_problem,
 };
 use crate::{
     core::apps::{Manifest, Overlay, Simple, deployed},
-    error::{Error, Result, Retry},
+    error::{Error, Result},
     wire::apps::ScaleWish,
 };
 
@@ -90,6 +91,7 @@ impl Apps {
     pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, by: &str) -> Result<Value> {
         named(app)?;
         let known = self.record(app).await?;
+        known.as_ref().map_or(Ok(()), Self::by_hand)?;
         let namespace = match (&known, wish.namespace.as_str()) {
             (Some(read), "") => read.app.namespace.clone(),
             (Some(read), asked) if asked == read.app.namespace => asked.to_owned(),
@@ -113,7 +115,8 @@ impl Apps {
             overlay.restarted = self.now().wall;
         }
         let manifests = deployed((app, &namespace), &kept.unwrap_or_default(), wish);
-        self.accept(read, (manifests.map_err(of_problem)?, overlay), by)
+        let requester = Requester { by, source: None };
+        self.accept(read, (manifests.map_err(of_problem)?, overlay), requester)
             .await
     }
 
@@ -137,7 +140,8 @@ impl Apps {
         };
         let mut overlay = read.app.overlay(running);
         change(&mut overlay, &manifests)?;
-        self.accept(read, (manifests, overlay), by).await
+        let requester = Requester { by, source: None };
+        self.accept(read, (manifests, overlay), requester).await
     }
 
     /// Says whether the agent changes an app by itself.
@@ -147,12 +151,7 @@ impl Apps {
     pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
         let _claim = self.claim(app)?;
         let mut read = self.existing(app).await?;
-        // A change that writes holds the record in between.
-        if self.is_writing(app) {
-            return Err(Error::new(format!("{app} is being written right now"))
-                .fix("try again in a few seconds")
-                .retry(Retry::Soon));
-        }
+        self.not_written(app)?;
         let (is_paused, word) = match care {
             Care::Paused => (true, "pause"),
             Care::Resumed => (false, "resume"),

@@ -156,11 +156,19 @@ impl Apps {
     }
 
     /// Returns whether a change is between reading and writing the record of an app.
-    pub(super) fn is_writing(&self, app: &str) -> bool {
+    fn is_writing(&self, app: &str) -> bool {
         let running = self.running.borrow();
         running
             .get(app)
             .is_some_and(|running| running.watched.is_none())
+    }
+
+    /// Refuses to write the record of an app that a change holds in between.
+    pub(super) fn not_written(&self, app: &str) -> Result<()> {
+        if self.is_writing(app) {
+            return Err(busy(app));
+        }
+        Ok(())
     }
 
     fn with_running(&self, app: &str, change: impl FnOnce(&mut Running)) {

@@ -175,6 +175,8 @@ impl Answers for Local {
                 View::AppEvents => self.app_events(&asked).await,
                 View::DiffApp => self.diff_app(&asked).await,
                 View::DeployApp => self.deploy_app(&asked).await,
+                View::FollowApp => self.follow_app(&asked).await,
+                View::PullApp => self.pull_app(&asked).await,
                 View::RestartApp => self.restart_app(&asked).await,
                 View::ScaleApp => self.scale_app(&asked).await,
                 View::PauseApp => self.care_for_app(&asked, Care::Paused).await,

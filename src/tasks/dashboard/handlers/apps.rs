@@ -11,7 +11,7 @@ use crate::{
     error::{Result as Outcome, Retry},
     tasks::apps::{Apps, Care},
     wire::{
-        apps::{ApplyWish, RollbackWish, ScaleWish},
+        apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
         json::{self, Shape},
     },
 };
@@ -101,6 +101,25 @@ impl Local {
         let deploy =
             async |apps: Rc<Apps>, wish: Simple, by: &str| apps.deploy(&asked.id, &wish, by).await;
         self.change(asked, wish, deploy).await
+    }
+
+    pub(super) async fn follow_app(&self, asked: &Asked) -> Reply {
+        let wish = wish::<SourceWish>(
+            asked,
+            "the body names no repository",
+            r#"{"namespace":"shop","git":"https://git.example/shop/web.git","ref":"main","path":"deploy"}"#,
+        );
+        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &str| {
+            apps.follow(&asked.id, &wish, by).await
+        };
+        self.change(asked, wish, follow).await
+    }
+
+    pub(super) async fn pull_app(&self, asked: &Asked) -> Reply {
+        let wish = wish::<PullWish>(asked, "the body is no wish", r#"{"prune_most":false}"#);
+        let pull =
+            async |apps: Rc<Apps>, wish: PullWish, by: &str| apps.pull(&asked.id, &wish, by).await;
+        self.change(asked, wish, pull).await
     }
 
     pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {

@@ -1,0 +1,525 @@
+//! Git: the commit that a server has, and manifests in it, by the `git` of the system.
+//!
+//! Nothing is checked out and nothing is kept: files are read out of a repository that exists for one fetch. So no hook, filter, link or
+//! submodule of a repository can do anything, and no Secret in it stays on this disk.
+
+use std::{
+    cell::Cell,
+    fs::DirBuilder,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use nix::unistd::{getegid, geteuid};
+
+use super::{
+    exec::{self, Ended, Limits, Surroundings},
+    random,
+};
+use crate::{
+    core::{
+        apps::repository::{
+            Cause, Failure, Item, ItemKind, Repository, Tip, is_file, is_manifest, items,
+        },
+        secret::Secret,
+        words::size,
+    },
+    error::Error,
+    files,
+};
+
+/// The first version that reads no configuration but that which is named, and takes some from its environment.
+const OLDEST: (u32, u32) = (2, 32);
+/// A question to a server. A slow line takes seconds for TLS.
+const ASK: Limits = Limits {
+    within: Duration::from_secs(25),
+    output_bytes_max: 64 << 10,
+};
+/// A fetch.
+const FETCH: Limits = Limits {
+    within: Duration::from_secs(90),
+    output_bytes_max: 64 << 10,
+};
+/// A question to the repository on this disk.
+const READ: Limits = Limits {
+    within: Duration::from_secs(20),
+    output_bytes_max: MANIFESTS_BYTES_MAX + 1,
+};
+/// Bytes of one fetch on the disk. A repository of manifests has a hundredth of that; memory and cards are small.
+pub const FETCHED_BYTES_MAX: u64 = 64 << 20;
+/// The manifests of an app, as at the other doors.
+const MANIFESTS_BYTES_MAX: usize = 1 << 20;
+/// Files of manifests.
+const FILES_MAX: usize = 200;
+/// The longest token or password.
+const CREDENTIALS_BYTES_MAX: usize = 16 << 10;
+/// Folder of the certificates of the system, beside those of `tls.ca_file`.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs";
+
+/// Settings of every call that change what git does: nothing of the repository runs, and memory stays small.
+const SETTINGS: [&str; 18] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.fsync=none",
+    "core.bigFileThreshold=512k",
+    "core.deltaBaseCacheLimit=2m",
+    "core.packedGitWindowSize=1m",
+    "core.packedGitLimit=8m",
+    "credential.helper=",
+    "fetch.recurseSubmodules=false",
+    "fetch.unpackLimit=1",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "http.followRedirects=false",
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=20",
+    "pack.threads=1",
+    "protocol.version=2",
+    "submodule.recurse=false",
+];
+
+/// Variables of every call: no configuration, attributes or questions of this machine, and two protocols.
+const VARIABLES: [(&str, &str); 9] = [
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_ALLOW_PROTOCOL", "https:ssh"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("GIT_LITERAL_PATHSPECS", "1"),
+    ("GIT_SSH_VARIANT", "ssh"),
+    // Neither settings of a shell nor .netrc are there.
+    ("HOME", "/dev/null"),
+];
+
+/// Options of ssh.
+const SSH: [&str; 15] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "GlobalKnownHostsFile=/dev/null",
+    "UpdateHostKeys=no",
+    "VerifyHostKeyDNS=no",
+    "PasswordAuthentication=no",
+    "KbdInteractiveAuthentication=no",
+    "GSSAPIAuthentication=no",
+    "IdentityAgent=none",
+    "IdentitiesOnly=yes",
+    "ClearAllForwardings=yes",
+    "PermitLocalCommand=no",
+    "ConnectTimeout=15",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=2",
+];
+
+/// The `git` of this machine.
+#[derive(Clone, Debug)]
+pub struct Git {
+    scratch: PathBuf,
+    known_hosts: PathBuf,
+    ca_file: Option<PathBuf>,
+    proxy: Option<Secret>,
+    no_proxy: String,
+    bytes_max: u64,
+}
+
+/// Settings of [`Git`].
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// Folder for repositories that exist for one fetch.
+    pub scratch: PathBuf,
+    /// File with the pinned keys of hosts.
+    pub known_hosts: PathBuf,
+    /// PEM file of more authorities.
+    pub ca_file: Option<PathBuf>,
+    /// URL of the HTTP proxy; it may hold a password.
+    pub proxy: Option<Secret>,
+    /// Hosts that are reached without it.
+    pub no_proxy: String,
+    /// Bytes of one fetch on the disk.
+    pub bytes_max: u64,
+}
+
+/// Manifests of a commit.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Content {
+    /// The commit.
+    pub commit: String,
+    /// YAML or JSON, with three dashes between files.
+    pub manifests: String,
+}
+
+impl Git {
+    /// Starts nothing yet.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            scratch: parts.scratch,
+            known_hosts: parts.known_hosts,
+            ca_file: parts.ca_file,
+            proxy: parts.proxy,
+            no_proxy: parts.no_proxy,
+            bytes_max: parts.bytes_max,
+        }
+    }
+
+    /// Removes what a power cut left behind.
+    pub fn clean(&self) {
+        let _not_there = std::fs::remove_dir_all(&self.scratch).is_err();
+    }
+
+    /// Asks the server for the commit that is to be deployed. It blocks.
+    ///
+    /// # Errors
+    /// Reason why it is not known.
+    pub fn tip(&self, of: &Repository) -> Result<Tip, Failure> {
+        let session = self.session(of, Path::new("/"))?;
+        if let Some(commit) = of.commit() {
+            return Ok(Tip {
+                reference: commit.to_owned(),
+                commit: commit.to_owned(),
+            });
+        }
+        let candidates = of.candidates();
+        let mut argv = vec!["ls-remote", "--quiet", "--", &of.url];
+        argv.extend(candidates.iter().map(String::as_str));
+        let listed = session.git(&argv, ASK)?;
+        of.choose(&listed)
+    }
+
+    /// Fetches a commit and reads its manifests. It blocks.
+    ///
+    /// # Errors
+    /// Reason why they are not known.
+    pub fn manifests(&self, of: &Repository, tip: &Tip) -> Result<Content, Failure> {
+        let scratch = Scratch::new(&self.scratch).map_err(|error| of.unusable(&error))?;
+        let session = self.session(of, &scratch.0)?;
+        session.git(&["init", "--quiet", "--bare", "--template=", "."], READ)?;
+        let wanted = format!("+{}:refs/pipeops/tip", tip.reference);
+        session.git(
+            &[
+                "fetch",
+                "--quiet",
+                "--depth=1",
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-write-fetch-head",
+                "--",
+                &of.url,
+                &wanted,
+            ],
+            FETCH,
+        )?;
+        let commit = session.git(
+            &[
+                "rev-parse",
+                "--verify",
+                "--quiet",
+                "refs/pipeops/tip^{commit}",
+            ],
+            READ,
+        )?;
+        let commit = commit.trim().to_owned();
+        let manifests = session.texts(&commit)?;
+        Ok(Content { commit, manifests })
+    }
+
+    /// The credentials and host keys of one conversation.
+    fn session<'a>(&'a self, of: &'a Repository, folder: &'a Path) -> Result<Session<'a>, Failure> {
+        let mut session = Session {
+            git: self,
+            of,
+            folder,
+            variables: Vec::new(),
+        };
+        session.check_version()?;
+        if of.is_ssh() {
+            let command = self.ssh(of).map_err(|error| of.unusable(&error))?;
+            session
+                .variables
+                .push(("GIT_SSH_COMMAND", Secret::new(command)));
+        } else if !of.credentials.is_empty() {
+            let header = basic(Path::new(&of.credentials)).map_err(|error| of.unusable(&error))?;
+            session.variables.extend([
+                ("GIT_CONFIG_COUNT", Secret::new("1")),
+                ("GIT_CONFIG_KEY_0", Secret::new("http.extraHeader")),
+                ("GIT_CONFIG_VALUE_0", header),
+            ]);
+        }
+        if let Some(proxy) = &self.proxy {
+            session.variables.extend([
+                ("https_proxy", proxy.clone()),
+                ("no_proxy", Secret::new(self.no_proxy.as_str())),
+            ]);
+        }
+        Ok(session)
+    }
+
+    /// The line with which git starts ssh, by a shell: the pinned keys, one key of ours, and nothing else of this machine.
+    fn ssh(&self, of: &Repository) -> Result<String, Error> {
+        let known_hosts = self.known_hosts.display().to_string();
+        if !is_file(&known_hosts) {
+            return Err(Error::new(format!("{known_hosts:?} cannot be used"))
+                .fix("name a file of plain letters: apps.known_hosts"));
+        }
+        if !self.known_hosts.exists() {
+            let pinned = of.explained("host key verification failed", &known_hosts);
+            return Err(Error {
+                fix: pinned.error.fix,
+                ..Error::new(format!("there is no {known_hosts}"))
+                    .why("no host is trusted by itself; its key has to be in there")
+            });
+        }
+        files::only_roots(&self.known_hosts)?;
+        let identity = if of.credentials.is_empty() {
+            "none"
+        } else {
+            private(Path::new(&of.credentials))?;
+            &of.credentials
+        };
+        let options = SSH.map(|option| format!(" -o {option}")).concat();
+        Ok(format!(
+            "ssh -F none{options} -o UserKnownHostsFile={known_hosts} -o IdentityFile={identity}"
+        ))
+    }
+}
+
+/// One conversation with a server.
+struct Session<'a> {
+    git: &'a Git,
+    of: &'a Repository,
+    folder: &'a Path,
+    variables: Vec<(&'static str, Secret)>,
+}
+
+impl Session<'_> {
+    fn check_version(&self) -> Result<(), Failure> {
+        if exec::find(Path::new("/"), "git").is_none() {
+            return Err(self.of.failure(
+                Cause::Program,
+                "there is no git on this machine",
+                "install git, such as: sudo apt install git",
+            ));
+        }
+        let said = self.git(&["version"], READ)?;
+        let mut numbers = said
+            .split_ascii_whitespace()
+            .nth(2)
+            .unwrap_or_default()
+            .split('.')
+            .map(|number| number.parse::<u32>().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if version < OLDEST {
+            let why = format!("git {}.{} is too old", version.0, version.1);
+            let fix = format!("install git {}.{} or later", OLDEST.0, OLDEST.1);
+            return Err(self.of.failure(Cause::Program, &why, &fix));
+        }
+        Ok(())
+    }
+
+    /// Runs git to its end, and returns what it said.
+    fn git(&self, words: &[&str], limits: Limits) -> Result<String, Failure> {
+        let mut argv = vec!["git"];
+        argv.extend(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        let ca_file = self.git.ca_file.as_ref();
+        let ca_file = ca_file.map(|file| format!("http.sslCAInfo={}", file.display()));
+        let ca_path = format!("http.sslCAPath={SYSTEM_CERTIFICATES}");
+        if let Some(ca_file) = &ca_file {
+            argv.extend(["-c", ca_file, "-c", &ca_path]);
+        }
+        argv.extend(words);
+        let mut variables = VARIABLES.to_vec();
+        let more = self.variables.iter();
+        variables.extend(more.map(|(name, value)| (*name, value.reveal())));
+        let is_too_large = Cell::new(false);
+        let guard = || {
+            let is_fetch = limits == FETCH;
+            is_too_large.set(is_fetch && folder_bytes(self.folder) > self.git.bytes_max);
+            is_too_large.get().then(|| "it is too large".to_owned())
+        };
+        let surroundings = Surroundings {
+            variables: &variables,
+            folder: self.folder,
+            guard: &guard,
+        };
+        let ended = exec::run_in(Path::new("/"), &argv, limits, &surroundings);
+        let known_hosts = self.git.known_hosts.display().to_string();
+        match ended {
+            Ok(ended) if ended.is_fine() => Ok(ended.output),
+            _ if is_too_large.get() => {
+                let why = format!("its commit takes more than {}", size(self.git.bytes_max));
+                let fix = "keep manifests in a repository of their own";
+                Err(self.of.failure(Cause::TooLarge, &why, fix))
+            }
+            Ok(Ended { complaints, .. }) => Err(self.of.explained(&complaints, &known_hosts)),
+            // What was run is of no interest to anybody.
+            Err(error) => Err(self.of.explained(&error.why.join(": "), &known_hosts)),
+        }
+    }
+
+    /// The manifests of a commit.
+    fn texts(&self, commit: &str) -> Result<String, Failure> {
+        let place = self.place(commit)?;
+        let files = if place.kind == ItemKind::File {
+            vec![place]
+        } else {
+            let listed = self.git(&["ls-tree", "-l", "-z", &place.id], READ)?;
+            items(&listed)
+                .into_iter()
+                .filter(|item| item.kind != ItemKind::Folder && is_manifest(&item.name))
+                .collect()
+        };
+        let shown = self.shown();
+        if files.is_empty() || files.len() > FILES_MAX {
+            let why = format!(
+                "{shown} has {} files of manifests; 1 to {FILES_MAX} are possible",
+                files.len()
+            );
+            let fix = "name the folder with the .yaml files: --path deploy/";
+            return Err(self.of.failure(Cause::Path, &why, fix));
+        }
+        if files.iter().map(|file| file.size).sum::<usize>() > MANIFESTS_BYTES_MAX {
+            let why = format!("the manifests in {shown} are larger than a megabyte");
+            let fix = "deploy them as several apps";
+            return Err(self.of.failure(Cause::TooLarge, &why, fix));
+        }
+        let texts: Vec<_> = files
+            .iter()
+            .map(|file| self.text(file))
+            .collect::<Result<_, _>>()?;
+        Ok(texts.join("\n---\n"))
+    }
+
+    /// The file or folder that is meant. Each step has to be a plain folder: nothing leads out of the repository.
+    fn place(&self, commit: &str) -> Result<Item, Failure> {
+        let mut place = Item {
+            kind: ItemKind::Folder,
+            id: commit.to_owned(),
+            size: 0,
+            name: String::new(),
+        };
+        for step in self.of.path.split('/').filter(|step| !step.is_empty()) {
+            let inside = place.kind == ItemKind::Folder;
+            let listed = if inside {
+                self.git(&["ls-tree", "-l", "-z", &place.id, "--", step], READ)?
+            } else {
+                String::new()
+            };
+            place = items(&listed).into_iter().next().ok_or_else(|| {
+                let why = format!("there is no {} in commit {commit:.12}", self.of.path);
+                let fix = "check --path, or push the folder";
+                self.of.failure(Cause::Path, &why, fix)
+            })?;
+            self.plain(&place)?;
+        }
+        Ok(place)
+    }
+
+    /// Refuses what leads elsewhere.
+    fn plain(&self, item: &Item) -> Result<(), Failure> {
+        let (what, fix) = match item.kind {
+            ItemKind::File | ItemKind::Folder => return Ok(()),
+            ItemKind::Link => ("a symbolic link", "put the file itself there"),
+            ItemKind::Submodule => ("a submodule", "name the other repository itself: --git URL"),
+        };
+        let why = format!("{} is {what}, and those are not followed", item.name);
+        Err(self.of.failure(Cause::Link, &why, fix))
+    }
+
+    fn text(&self, file: &Item) -> Result<String, Failure> {
+        self.plain(file)?;
+        let text = self.git(&["cat-file", "blob", &file.id], READ)?;
+        // Bytes that are no UTF-8 were replaced by longer ones.
+        if text.len() == file.size && !text.starts_with("version https://git-lfs.") {
+            return Ok(text);
+        }
+        let why = format!("{} is not text", file.name);
+        let fix = "manifests are UTF-8, and not in Git LFS";
+        Err(self.of.failure(Cause::Manifests, &why, fix))
+    }
+
+    fn shown(&self) -> &str {
+        match self.of.path.as_str() {
+            "" => "the root of the repository",
+            path => path,
+        }
+    }
+}
+
+/// A folder that is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(below: &Path) -> Result<Self, Error> {
+        let folder = below.join(random::hex::<8>()?);
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700);
+        // Nothing in there has to survive a power cut.
+        let made = private.create(&folder);
+        made.map_err(|error| {
+            files::explain(format!("cannot create {}", folder.display()), &error)
+        })?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            log::debug!("{} is not removed: {error}", self.0.display());
+        }
+    }
+}
+
+/// The header with the credentials of a file: `user:password`, or a token alone.
+fn basic(file: &Path) -> Result<Secret, Error> {
+    private(file)?;
+    let content = files::read(file, CREDENTIALS_BYTES_MAX)?;
+    let text = std::str::from_utf8(&content).map_or("", str::trim);
+    if text.is_empty() || text.contains(['\n', '\r', '\0']) {
+        return Err(
+            Error::new(format!("{} holds no credentials", file.display()))
+                .fix("write one line into it: user:password, or a token alone"),
+        );
+    }
+    // Servers that know tokens take any user name with them.
+    let pair = if text.contains(':') {
+        text.to_owned()
+    } else {
+        format!("git:{text}")
+    };
+    Ok(Secret::new(format!(
+        "Authorization: Basic {}",
+        BASE64.encode(pair)
+    )))
+}
+
+/// Refuses a secret that others than root and the agent can read or write.
+fn private(file: &Path) -> Result<(), Error> {
+    let name = file.display();
+    let found = std::fs::metadata(file)
+        .map_err(|error| files::explain(format!("cannot read {name}"), &error))?;
+    let is_ours = found.uid() == 0 || found.uid() == geteuid().as_raw();
+    let is_our_group = found.gid() == 0 || found.gid() == getegid().as_raw();
+    let group_bits = if is_our_group { 0o020 } else { 0o060 };
+    if found.is_file() && is_ours && found.mode() & (0o007 | group_bits) == 0 {
+        return Ok(());
+    }
+    Err(
+        Error::new(format!("others than root and the agent can get at {name}"))
+            .fix(format!("chown root:pipeops-agent {name}; chmod 640 {name}")),
+    )
+}
+
+/// Bytes of the files of a folder that git is just writing.
+fn folder_bytes(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => folder_bytes(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_gone) => 0,
+    };
+    entries.filter_map(Result::ok).map(bytes).sum()
+}

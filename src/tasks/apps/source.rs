@@ -1,0 +1,429 @@
+//! Apps that come from a Git repository: set up, asked for at once, and kept up to date.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+
+use serde_json::{Value, json};
+use smol::{Timer, lock::Mutex};
+
+use super::{
+    Apps,
+    accept::Requester,
+    ledger::{Read, of_api},
+    named, of_problem,
+};
+use crate::{
+    core::{
+        apps::{
+            App, Source,
+            repository::{Failure, Repository, Tip},
+        },
+        health::Severity,
+        rollout::Verdict,
+        time::Wall,
+        verdict::sentences,
+    },
+    error::{Error, Result, Retry},
+    host::{
+        git::{Content, Git},
+        random,
+    },
+    wire::apps::{ApplyWish, PullWish, SourceWish},
+};
+
+/// Condition: an app is not kept up to date.
+const CONDITION: &str = "apps.source";
+/// Letters of a commit that people are shown.
+const COMMIT_CHARS: usize = 12;
+/// Time until the first question after a start, at least.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// Sources of apps, and what is wrong with them.
+#[derive(Debug)]
+pub(super) struct Sources {
+    git: Git,
+    every: Duration,
+    /// Memory is small: one git at a time.
+    one: Mutex<()>,
+    failed: RefCell<BTreeMap<String, Failed>>,
+}
+
+/// Latest failure of a source.
+#[derive(Clone, Debug)]
+struct Failed {
+    /// Commit that was refused; empty where none was seen.
+    commit: String,
+    cause: &'static str,
+    error: Error,
+    since: Wall,
+}
+
+/// Reason to ask a source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Asked {
+    /// A person asks: what failed is tried again.
+    ByPerson { prune_most: bool },
+    /// Time has passed.
+    ByTime,
+}
+
+/// Reason why a source gave nothing: the commit that was seen, the cause and the sentence.
+struct Refusal {
+    commit: String,
+    cause: &'static str,
+    error: Error,
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self {
+            commit: String::new(),
+            cause: failure.cause.id(),
+            error: failure.error,
+        }
+    }
+}
+
+impl Refusal {
+    /// A commit whose content is refused.
+    fn of(commit: &str, error: Error) -> Self {
+        Self {
+            commit: commit.to_owned(),
+            cause: "source.refused",
+            error: error.within(format!("commit {commit:.COMMIT_CHARS$} is not deployed")),
+        }
+    }
+}
+
+impl Sources {
+    pub(super) fn new(git: Git, every: Duration) -> Self {
+        Self {
+            git,
+            every,
+            one: Mutex::new(()),
+            failed: RefCell::default(),
+        }
+    }
+
+    async fn tip(&self, of: &Repository) -> std::result::Result<Tip, Failure> {
+        let _one = self.one.lock().await;
+        let (git, of) = (self.git.clone(), of.clone());
+        smol::unblock(move || git.tip(&of)).await
+    }
+
+    async fn content(&self, of: &Repository, tip: &Tip) -> std::result::Result<Content, Failure> {
+        let _one = self.one.lock().await;
+        let (git, of, tip) = (self.git.clone(), of.clone(), tip.clone());
+        smol::unblock(move || git.manifests(&of, &tip)).await
+    }
+
+    /// Time until the next question: a fifth more or less, so that a hundred boxes do not ask at once.
+    fn pause(&self, is_first: bool) -> Duration {
+        let share = f64::from(random::jitter()) / f64::from(u16::MAX);
+        if is_first {
+            FIRST + FIRST.mul_f64(3.0 * share)
+        } else {
+            self.every.mul_f64(0.8 + 0.4 * share)
+        }
+    }
+}
+
+impl Apps {
+    /// Deploys an app from a repository and keeps it up to date from then on; without an address it is deployed by hand again.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn follow(self: Rc<Self>, app: &str, wish: &SourceWish, by: &str) -> Result<Value> {
+        named(app)?;
+        if wish.git.is_empty() {
+            return self.unfollow(app, by).await;
+        }
+        let repository = Repository {
+            url: wish.git.clone(),
+            reference: wish.reference.clone(),
+            path: wish.path.clone(),
+            credentials: wish.credentials.clone(),
+        };
+        let repository = repository.checked().map_err(of_problem)?;
+        let known = self.record(app).await?;
+        let of_app = known.map(|read| read.app.namespace);
+        let namespace = match wish.namespace.as_str() {
+            "" => of_app.unwrap_or_default(),
+            asked => asked.to_owned(),
+        };
+        let sources = &self.sources;
+        let tip = sources.tip(&repository).await.map_err(|it| it.error)?;
+        let content = sources.content(&repository, &tip).await;
+        let content = content.map_err(|it| it.error)?;
+        let wish = ApplyWish {
+            app: app.to_owned(),
+            namespace,
+            manifests: content.manifests,
+            prune_most: wish.prune_most,
+        };
+        let source = Source {
+            repository,
+            taken: content.commit,
+        };
+        let accepted = Rc::clone(&self).taken(&wish, source, by).await?;
+        self.works(app);
+        Ok(accepted)
+    }
+
+    /// Leaves an app to those who deploy it by hand. What runs stays.
+    async fn unfollow(&self, app: &str, by: &str) -> Result<Value> {
+        let _claim = self.claim(app)?;
+        let mut read = self.existing(app).await?;
+        self.not_written(app)?;
+        let write = async {
+            read.app.source = None;
+            self.ledger().write(&mut read).await.map_err(of_api)
+        };
+        let what = format!("forget the source of app {app}");
+        self.audited((by, &what), write).await?;
+        self.remember(&read.app);
+        self.works(app);
+        Ok(json!({"app": app, "state": "unchanged", "revision": read.app.next().saturating_sub(1)}))
+    }
+
+    /// Asks the source of an app at once. A version that failed is tried again.
+    ///
+    /// # Errors
+    /// Reason why nothing was changed.
+    pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, by: &str) -> Result<Value> {
+        let read = self.existing(app).await?;
+        let asked = Asked::ByPerson {
+            prune_most: wish.prune_most,
+        };
+        let last = read.app.next().saturating_sub(1);
+        let Some(source) = read.app.source.clone() else {
+            return Err(Error::new(format!("{app} has no source"))
+                .why("it is deployed by hand")
+                .fix(format!("pipeops-agent apps deploy {app} --git URL")));
+        };
+        let done = Rc::clone(&self).ask(&read.app, &source, (asked, by)).await;
+        let commit = |commit: &str| format!("{commit:.COMMIT_CHARS$}");
+        match done {
+            Ok(Some(mut accepted)) => {
+                self.works(app);
+                let taken = self
+                    .known
+                    .borrow()
+                    .get(app)
+                    .and_then(|app| app.source.clone());
+                if let (Value::Object(fields), Some(source)) = (&mut accepted, taken) {
+                    fields.insert("commit".to_owned(), json!(commit(&source.taken)));
+                }
+                Ok(accepted)
+            }
+            Ok(None) => {
+                self.works(app);
+                Ok(
+                    json!({"app": app, "state": "unchanged", "revision": last, "commit": commit(&source.taken)}),
+                )
+            }
+            Err(refusal) => {
+                let error = refusal.error.clone();
+                self.fails(app, refusal);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks for new commits as long as the agent runs.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn keep_up_to_date(self: Rc<Self>) {
+        let git = self.sources.git.clone();
+        smol::unblock(move || git.clean()).await;
+        let mut is_known = false;
+        let mut is_first = true;
+        loop {
+            Timer::after(self.sources.pause(is_first)).await;
+            if !is_known {
+                let apps = self.ledger().list().await;
+                is_known = apps.is_ok();
+                // The list is short, and it is read once.
+                apps.iter().flatten().for_each(|app| self.remember(app));
+            }
+            // Until the records were read, nothing is known of the sources.
+            is_first = !is_known;
+            if self.shared_state.stands_by() {
+                continue;
+            }
+            let due = |app: &&App| app.source.is_some() && !app.is_paused;
+            let apps: Vec<_> = self.known.borrow().values().filter(due).cloned().collect();
+            for app in apps {
+                self.look(&app).await;
+            }
+        }
+    }
+
+    /// Asks the source of one app, because it is time.
+    async fn look(self: &Rc<Self>, app: &App) {
+        let Some(source) = &app.source else { return };
+        let by = format!("git {}", source.repository.reference);
+        let done = Rc::clone(self).ask(app, source, (Asked::ByTime, &by)).await;
+        match done {
+            Ok(accepted) => {
+                if accepted.is_some() {
+                    log::info!("app {}: there is a new commit", app.name);
+                }
+                self.works(&app.name);
+            }
+            // It is only busy: the next time will do.
+            Err(refusal) if refusal.error.retry == Retry::Soon => {
+                log::debug!("{}", refusal.error.sentence());
+            }
+            Err(refusal) => self.fails(&app.name, refusal),
+        }
+    }
+
+    /// Asks a source, and deploys what is new there.
+    async fn ask(
+        self: Rc<Self>,
+        app: &App,
+        source: &Source,
+        (asked, by): (Asked, &str),
+    ) -> std::result::Result<Option<Value>, Refusal> {
+        let tip = self.sources.tip(&source.repository).await?;
+        let is_asked = matches!(asked, Asked::ByPerson { .. });
+        if tip.commit == source.taken && !(is_asked && is_unsettled(app)) {
+            return Ok(None);
+        }
+        if let (Asked::ByTime, Some(failed)) = (asked, self.refused_before(&app.name, &tip)) {
+            return Err(failed);
+        }
+        let content = self.sources.content(&source.repository, &tip).await;
+        let content = content.map_err(|failure| Refusal {
+            commit: tip.commit.clone(),
+            ..Refusal::from(failure)
+        })?;
+        let commit = content.commit.clone();
+        let wish = ApplyWish {
+            app: app.name.clone(),
+            namespace: app.namespace.clone(),
+            manifests: content.manifests,
+            prune_most: asked == Asked::ByPerson { prune_most: true },
+        };
+        let source = Source {
+            taken: content.commit,
+            ..source.clone()
+        };
+        let by = format!("{by} at {commit:.COMMIT_CHARS$}");
+        let taken = self.taken(&wish, source, &by).await;
+        taken.map(Some).map_err(|error| Refusal::of(&commit, error))
+    }
+
+    /// Deploys what came from a source.
+    async fn taken(self: Rc<Self>, wish: &ApplyWish, source: Source, by: &str) -> Result<Value> {
+        let requester = Requester {
+            by,
+            source: Some(source),
+        };
+        self.deploy_manifests(wish, requester).await
+    }
+
+    /// The refusal of a commit that only a person or another commit can change.
+    fn refused_before(&self, app: &str, tip: &Tip) -> Option<Refusal> {
+        let failed = self.sources.failed.borrow();
+        let failed = failed.get(app)?;
+        (failed.commit == tip.commit && failed.error.retry == Retry::Never).then(|| Refusal {
+            commit: failed.commit.clone(),
+            cause: failed.cause,
+            error: failed.error.clone(),
+        })
+    }
+
+    pub(super) fn works(&self, app: &str) {
+        let ended = self.sources.failed.borrow_mut().remove(app);
+        if ended.is_some() {
+            self.report_sources();
+        }
+    }
+
+    fn fails(&self, app: &str, refusal: Refusal) {
+        let since = {
+            let failed = self.sources.failed.borrow();
+            let same = failed.get(app).filter(|it| it.cause == refusal.cause);
+            same.map_or_else(|| self.now().wall, |it| it.since)
+        };
+        let failed = Failed {
+            commit: refusal.commit,
+            cause: refusal.cause,
+            error: refusal.error,
+            since,
+        };
+        let mut all = self.sources.failed.borrow_mut();
+        all.insert(app.to_owned(), failed);
+        drop(all);
+        self.report_sources();
+    }
+
+    /// One condition for all sources: the first one that waits for a person, else the first.
+    fn report_sources(&self) {
+        let failed = self.sources.failed.borrow();
+        let waits = |failed: &Failed| failed.error.retry == Retry::Never;
+        let worst = failed
+            .iter()
+            .find(|(_, it)| waits(it))
+            .or_else(|| failed.iter().next());
+        let Some((app, first)) = worst else {
+            self.shared_state.clear(CONDITION);
+            return;
+        };
+        // A server that is away is no harm: what runs goes on.
+        let severity = if waits(first) {
+            Severity::Warning
+        } else {
+            Severity::Note
+        };
+        let sentence = sentences::app_not_kept(app, &first.error.sentence());
+        let sentence = match failed.len() {
+            1 => sentence,
+            all => sentences::and_more(&sentence, all - 1),
+        };
+        self.shared_state
+            .report(CONDITION, severity, sentence, first.error.fix.clone());
+    }
+
+    /// Source of an app, for answers.
+    pub(super) fn source_of(&self, app: &App) -> Value {
+        let Some(source) = &app.source else {
+            return Value::Null;
+        };
+        let Repository {
+            url,
+            reference,
+            path,
+            ..
+        } = &source.repository;
+        let failed = self.sources.failed.borrow();
+        let failed = failed.get(&app.name).map(|failed| {
+            json!({
+                "cause": failed.cause, "sentence": failed.error.sentence(), "fix": failed.error.fix,
+                "since": failed.since.rfc3339(),
+            })
+        });
+        json!({"git": url, "ref": reference, "path": path, "commit": source.taken, "failure": failed})
+    }
+
+    /// Refuses by hand what a source would undo.
+    pub(super) fn by_hand(read: &Read) -> Result<()> {
+        let Some(source) = &read.app.source else {
+            return Ok(());
+        };
+        let app = &read.app.name;
+        Err(Error::new(format!("{app} is not deployed by hand"))
+            .why(format!("it comes from {}", source.repository.url))
+            .fix(format!(
+                "push the change there, or forget the source: pipeops-agent apps deploy {app} --git none"
+            )))
+    }
+}
+
+/// Returns whether what was taken from the source last does not run: it was bad, or a person went back.
+fn is_unsettled(app: &App) -> bool {
+    let last = app.revisions.last();
+    last.is_none_or(|last| {
+        last.number != app.running || last.outcome.verdict == Verdict::Bad.as_str()
+    })
+}
