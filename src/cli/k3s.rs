@@ -1,5 +1,6 @@
 //! `k3s`: Kubernetes on this machine. Root does it in this very process, under the lock of the root helper.
 
+mod adopt;
 mod backup;
 mod install;
 mod release;
@@ -55,10 +56,11 @@ const TIMEOUT: Opt = Opt::value(
 /// `k3s`.
 pub(super) static COMMAND: Command = Command {
     name: "k3s",
-    about: "Install, inspect, upgrade, back up, restore and remove k3s on this machine",
+    about: "Install, adopt, inspect, upgrade, back up, restore and remove k3s on this machine",
     options: &[CONFIG, SET, ROOT, JSON],
     below: &[
         &install::COMMAND,
+        &adopt::COMMAND,
         &STATUS,
         &upgrade::COMMAND,
         &backup::COMMAND,

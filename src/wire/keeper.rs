@@ -327,6 +327,12 @@ pub struct K3sPlan {
     pub bytes: u64,
     /// Description of the undo.
     pub undo: String,
+    /// What is managed from then on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub manages: Vec<String>,
+    /// What stays as it is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<String>,
     /// Download that precedes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download: Option<Download>,

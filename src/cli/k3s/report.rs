@@ -36,6 +36,14 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
     for line in columns(&rows) {
         output.line(&line);
     }
+    for (title, lines) in [("managed", &plan.manages), ("not changed", &plan.unchanged)] {
+        if !lines.is_empty() {
+            output.line(&format!("{title}:"));
+        }
+        for line in lines {
+            output.line(&format!("  {}", printable(line)));
+        }
+    }
     for (word, tone, findings) in [
         ("warning", Tone::Doubtful, &plan.warned),
         ("refused", Tone::Bad, &plan.refused),

@@ -2,6 +2,7 @@
 //!
 //! It reads and writes nothing; the keeper does.
 
+pub mod adopt;
 pub mod backup;
 pub mod drain;
 pub mod index;

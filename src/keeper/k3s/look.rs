@@ -121,19 +121,6 @@ impl Place {
         statvfs(&self.nearest(path)).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC))
     }
 
-    /// Another distribution of Kubernetes, which is not managed.
-    pub(super) fn other_distribution(&self) -> Option<String> {
-        let found = [
-            ("MicroK8s", "/var/snap/microk8s"),
-            ("k0s", "/var/lib/k0s"),
-            ("RKE2", "/var/lib/rancher/rke2"),
-            ("kubeadm", "/etc/kubernetes/manifests"),
-            ("minikube", "/var/lib/minikube"),
-        ];
-        let found = found.into_iter().find(|(_, path)| self.is_there(path));
-        found.map(|(name, _)| name.to_owned())
-    }
-
     /// All files of k3s' settings, ours too.
     pub(super) fn k3s_settings(&self) -> Vec<String> {
         let files = [k3s::CONFIG.to_owned()].into_iter();

@@ -1,6 +1,7 @@
 //! k3s on this machine: installation, state and removal, as changes of the keeper's journal.
 
 mod acts;
+mod adopt;
 mod archive;
 mod backup;
 mod datastore;
@@ -141,6 +142,7 @@ impl Keeper {
         let bytes = trees.iter().map(|path| self.place.bytes_of(path)).sum();
         Ok(K3sPlan {
             does: removal_sentence(wanted),
+            warned: adopt::removal(self.managed()?.as_ref()),
             steps: describe::steps(&plan::uninstall(&removal, &is_there)),
             bytes,
             undo: if wanted.keeps_data {
@@ -200,7 +202,8 @@ impl Keeper {
         let open = super::journal::Journal::open(&self.directory)?.records()?;
         let open = open.iter().find(|record| record.outcome.is_none());
         let unfinished = open.map(Record::id);
-        let other = self.place.other_distribution();
+        let other = self.place.other_distributions();
+        let other = other.first().map(|other| other.name.to_owned());
         if !has_k3s && note.is_none() {
             return Ok(K3sStatus {
                 managed: "none".to_owned(),
@@ -404,7 +407,7 @@ impl Keeper {
             data_dir: self.data_dir(note.as_ref()),
             program: wanted.program.clone(),
             note: self.own(NOTE),
-            kept: note.map(|note| note.kept).unwrap_or_default(),
+            kept: note.map_or_else(adopt::shared, |note| note.kept),
             keep: if wanted.keeps_data {
                 Keep::Data
             } else {

@@ -1,0 +1,60 @@
+//! `k3s adopt`: a k3s that came from somewhere else is managed from now on.
+
+use super::{DRY_RUN, YES, keeper, many, report, tell};
+use crate::{
+    cli::{
+        args::Args,
+        ask, changes,
+        output::{Output, Tone},
+        table::{Command, JSON, Opt},
+    },
+    error::{Exit, Result},
+};
+
+/// `k3s adopt`.
+pub(super) static COMMAND: Command = Command {
+    name: "adopt",
+    about: "Manage a k3s that came from somewhere else",
+    options: &[
+        Opt::flag("undo", "No longer manage it; k3s goes on as it is"),
+        many("ignore", "CHECK", "Continue in spite of this finding"),
+        YES,
+        DRY_RUN,
+    ],
+    notes: "Lists what is managed from then on and what is not changed before it asks. Nothing is restarted or rewritten: only a note is made.\n\
+            k0s, MicroK8s, RKE2, kubeadm, minikube, k3d and kind are named, and never managed; agent.kubeconfig connects them.",
+    examples: &[
+        "sudo pipeops-agent k3s adopt --dry-run",
+        "sudo pipeops-agent k3s adopt --undo",
+    ],
+    exit: "0 adopted, or --dry-run found nothing against it, 1 cancelled, or --dry-run found a problem, 2 the command could not run.",
+    run: Some(adopt),
+    ..Command::BARE
+};
+
+fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "k3s adopt")?;
+    if args.has("undo") {
+        let done = keeper.k3s_unadopt(&changes::who())?;
+        tell(&done, args, output);
+        let is_undone = done.outcome == "undone";
+        return Ok(if is_undone { Exit::Fine } else { Exit::Problem });
+    }
+    let ignored = args.all("ignore");
+    let plan = keeper.k3s_adopt_plan(&ignored)?;
+    if args.has(DRY_RUN.long) {
+        report::plan(&plan, args, output);
+        let is_fine = plan.refused.is_empty();
+        return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
+    }
+    // JSON has one answer only: the outcome.
+    if !args.has(JSON.long) {
+        report::plan(&plan, args, output);
+    }
+    if plan.refused.is_empty() && !ask::is_permitted(args, "Adopt it?")? {
+        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
+        return Ok(Exit::Problem);
+    }
+    let done = keeper.k3s_adopt(&ignored, &changes::who())?;
+    Ok(tell(&done, args, output))
+}

@@ -1,0 +1,316 @@
+//! Adoption of a k3s that came from somewhere else: a note that it is managed from now on. Nothing else on the machine is changed.
+
+use std::{os::unix::fs::PermissionsExt, time::Duration};
+
+use super::{
+    super::{Keeper, journal::Journal, now, place::Place},
+    NOTE, describe, note_text, refuse,
+};
+use crate::{
+    core::{
+        journal::Outcome,
+        k3s::{
+            self, BINARY,
+            adopt::{Mark, OTHERS, Other, Service},
+            plan::Step,
+            texts::Init,
+        },
+    },
+    error::{Error, Result},
+    files,
+    wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
+};
+
+/// Descriptions of containers that are looked at, and the bytes of each.
+const CONTAINERS_MAX: usize = 200;
+const CONTAINER_BYTES_MAX: usize = 256 * 1024;
+const CHANGE: &str = "k3s.adopt";
+/// Places that k3s shares with other programs: nobody knows who made them.
+const SHARED: [&str; 4] = [
+    "/run/containerd",
+    "/run/netns",
+    "/usr/libexec/kubernetes",
+    "/var/lib/cni",
+];
+
+struct Prepared {
+    plan: K3sPlan,
+    steps: Vec<Step>,
+}
+
+impl Keeper {
+    /// The plan of an adoption.
+    pub fn k3s_adopt_plan(&self, ignored: &[String]) -> Result<K3sPlan> {
+        Ok(self.prepare_adoption(ignored)?.plan)
+    }
+
+    /// Adopts the k3s of this machine: it is managed from now on, and nothing is restarted or rewritten.
+    pub fn k3s_adopt(&self, ignored: &[String], who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        let prepared = self.prepare_adoption(ignored)?;
+        if let Some(error) = refuse("k3s cannot be adopted", &prepared.plan.refused) {
+            return Err(error);
+        }
+        let record = Record::new(CHANGE, who, now(), prepared.plan.does);
+        self.begin_steps(&journal, record, prepared.steps, Duration::ZERO)
+    }
+
+    /// Takes an adoption back: k3s is no longer managed, and goes on as it is.
+    pub fn k3s_unadopt(&self, who: &str) -> Result<Done> {
+        let is_adopted = self.managed()?.is_some_and(|note| note.how == ADOPTED);
+        let records = Journal::open(&self.directory)?.records()?;
+        let is_it = |record: &&Record| {
+            record.check == CHANGE && record.outcome.as_deref() == Some(Outcome::Done.as_str())
+        };
+        match records.iter().rfind(is_it).filter(|_| is_adopted) {
+            Some(record) => self.undo(&record.id(), who),
+            None => Err(Error::new("there is no adopted k3s on this machine")
+                .fix("sudo pipeops-agent k3s status")),
+        }
+    }
+
+    fn prepare_adoption(&self, ignored: &[String]) -> Result<Prepared> {
+        if let Some(note) = self.managed()? {
+            return Err(Error::new(format!("k3s is managed already: {}", note.how))
+                .fix("nothing needs to be done"));
+        }
+        let others = self.place.other_distributions();
+        let init = self.place.init()?;
+        let Some((path, service)) = self.place.found_service(init) else {
+            return nothing_to_adopt(&others);
+        };
+        let settings = self.place.k3s_settings();
+        let named = service.value("node-name", "K3S_NODE_NAME", &settings);
+        let node = self.node_name(named.map(|name| name.to_lowercase()).as_deref())?;
+        let data_dir = service.value("data-dir", "K3S_DATA_DIR", &settings);
+        let data_dir = data_dir.unwrap_or_else(|| k3s::DATA_DIR.to_owned());
+        let version = self.k3s_version().ok_or_else(|| {
+            Error::new("k3s cannot be adopted")
+                .why(format!("{BINARY} does not say its version"))
+                .fix("see whether it runs: k3s --version")
+        })?;
+        let mut refused: Vec<_> = service.refusal().into_iter().map(finding).collect();
+        refused.retain(|finding| !ignored.contains(&finding.id));
+        let shared = SHARED.into_iter().filter(|path| self.place.is_there(path));
+        let managed = Managed {
+            how: ADOPTED.to_owned(),
+            data_dir: data_dir.clone(),
+            node: node.clone(),
+            kept: shared.map(str::to_owned).collect(),
+        };
+        let steps = vec![Step::File {
+            path: self.own(NOTE),
+            content: note_text(&managed)?,
+            mode: files::PRIVATE,
+        }];
+        let plan = K3sPlan {
+            does: format!("manage k3s {version} of this machine from now on"),
+            warned: self.doubts(&service, &settings, &node, &others),
+            refused,
+            manages: vec![
+                format!("{BINARY}: `k3s upgrade` replaces it"),
+                format!("{path}: upgrades and restores stop and start it"),
+                format!("{data_dir}: `k3s backup` copies it, `k3s restore` replaces its datastore"),
+                format!("the node {node}: `node cordon` and `node drain`"),
+            ],
+            unchanged: self.unchanged(init, &path, &service),
+            steps: describe::steps(&steps),
+            undo: "sudo pipeops-agent k3s adopt --undo".to_owned(),
+            ..K3sPlan::default()
+        };
+        Ok(Prepared { plan, steps })
+    }
+
+    /// Findings that its owner should know; they hold nothing up.
+    fn doubts(
+        &self,
+        service: &Service,
+        settings: &[String],
+        node: &str,
+        others: &[Other],
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut add = |id, what: String, fix: &str| found.push(finding((id, what, fix.to_owned())));
+        if !service.arguments().is_empty() {
+            add(
+                "adopt.arguments",
+                format!(
+                    "arguments are in its service, which the official script forgets when it is run again: {}",
+                    service.arguments().join(" ")
+                ),
+                "move them to /etc/rancher/k3s/config.yaml when k3s is restarted next",
+            );
+        }
+        let drift = service.drift(settings);
+        if !drift.is_empty() {
+            add(
+                "adopt.drift",
+                format!(
+                    "the settings say something else than the command line, which wins: {}",
+                    drift.join(" ")
+                ),
+                "leave one of the two in place",
+            );
+        }
+        if service.has("datastore-endpoint") || service.has("cluster-init") {
+            add(
+                "adopt.datastore",
+                "its datastore is no SQLite: `k3s backup`, `restore` and `upgrade` refuse it"
+                    .to_owned(),
+                "back it up by k3s itself: k3s etcd-snapshot save",
+            );
+        }
+        let mode = std::fs::metadata(self.place.path(k3s::KUBECONFIG));
+        if mode.is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
+            add(
+                "adopt.kubeconfig",
+                format!(
+                    "others than root can read {}, and are administrators of the cluster",
+                    k3s::KUBECONFIG
+                ),
+                "set write-kubeconfig-mode: \"0600\" in /etc/rancher/k3s/config.yaml",
+            );
+        }
+        match self.place.node(node) {
+            Ok(found) if found.is_ready => {}
+            Ok(_) => add(
+                "adopt.node",
+                format!("the node {node} is not Ready"),
+                "sudo pipeops-agent doctor",
+            ),
+            Err(why) => add("adopt.node", why, "sudo pipeops-agent doctor"),
+        }
+        for other in others {
+            add(
+                "adopt.other",
+                format!("{} is here, too", other.name),
+                &other.connection(),
+            );
+        }
+        found
+    }
+
+    /// Files of it that stay as they are, with what is in them.
+    fn unchanged(&self, init: Init, path: &str, service: &Service) -> Vec<String> {
+        let mut all = vec![format!(
+            "{path} with its arguments: {}",
+            service.arguments().join(" ")
+        )];
+        let variables = service.variables();
+        if !variables.is_empty() {
+            all.push(format!(
+                "{} with {}",
+                environment(init),
+                variables.join(", ")
+            ));
+        }
+        let files = [k3s::CONFIG.to_owned(), k3s::REGISTRIES.to_owned()].into_iter();
+        let files = files.chain(self.place.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        let files = files.chain([k3s::KILLALL, k3s::UNINSTALL].map(str::to_owned));
+        all.extend(files.filter(|path| self.place.is_there(path)));
+        all
+    }
+}
+
+/// The answer where there is no k3s: what is there is named, with the way to connect it.
+fn nothing_to_adopt(others: &[Other]) -> Result<Prepared> {
+    if others.is_empty() {
+        return Err(Error::new("there is no k3s with a service on this machine")
+            .fix("install it: sudo pipeops-agent k3s install"));
+    }
+    let refused = others.iter().map(|other| {
+        finding((
+            "adopt.other",
+            format!("{} is on this machine, and no k3s", other.name),
+            other.connection(),
+        ))
+    });
+    let plan = K3sPlan {
+        does: "adopt nothing: only k3s is managed".to_owned(),
+        refused: refused.collect(),
+        ..K3sPlan::default()
+    };
+    Ok(Prepared {
+        plan,
+        steps: Vec::new(),
+    })
+}
+
+/// The word of the note for an adopted k3s.
+pub(super) const ADOPTED: &str = "adopted";
+
+/// The file of the environment that k3s' own script writes.
+fn environment(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "/etc/systemd/system/k3s.service.env",
+        Init::OpenRc => "/etc/rancher/k3s/k3s.env",
+    }
+}
+
+fn finding((id, what, fix): (&str, String, String)) -> Finding {
+    Finding {
+        id: id.to_owned(),
+        what,
+        fix,
+    }
+}
+
+/// Findings before the removal of a k3s that was not installed from here.
+pub(super) fn removal(note: Option<&Managed>) -> Vec<Finding> {
+    let is_ours = note.is_some_and(|note| note.how != ADOPTED);
+    let found = (!is_ours).then(|| {
+        finding((
+            "uninstall.foreign",
+            "pipeops-agent did not install this k3s: its service, its own settings in /etc/rancher/k3s and its scripts go, too".to_owned(),
+            "to keep data and settings: --keep-data; to leave k3s alone: sudo pipeops-agent k3s adopt --undo".to_owned(),
+        ))
+    });
+    found.into_iter().collect()
+}
+
+/// Places that the removal of a foreign k3s leaves: other programs may have made them.
+pub(super) fn shared() -> Vec<String> {
+    SHARED.map(str::to_owned).to_vec()
+}
+
+impl Place {
+    /// Other distributions on this machine, each once.
+    pub(super) fn other_distributions(&self) -> Vec<Other> {
+        let containers = self.containers();
+        let is_here = |other: &Other| match other.mark {
+            Mark::Path(path) => self.is_there(path),
+            Mark::Label(label) => {
+                let label = format!("\"{label}\"");
+                containers.iter().any(|text| text.contains(&label))
+            }
+        };
+        let mut found: Vec<Other> = OTHERS.into_iter().filter(is_here).collect();
+        found.dedup_by_key(|other| other.name);
+        found
+    }
+
+    /// Descriptions of Docker's containers.
+    fn containers(&self) -> Vec<String> {
+        let folders = self.list("/var/lib/docker/containers", "");
+        let texts = folders.iter().take(CONTAINERS_MAX).filter_map(|folder| {
+            let path = self.path(&format!("{folder}/config.v2.json"));
+            let content = files::read(&path, CONTAINER_BYTES_MAX).ok()?;
+            String::from_utf8(content).ok()
+        });
+        texts.collect()
+    }
+
+    /// The service of a k3s, a server before a worker, and its path.
+    fn found_service(&self, init: Init) -> Option<(String, Service)> {
+        let paths = match init {
+            Init::Systemd => [k3s::UNIT, "/etc/systemd/system/k3s-agent.service"],
+            Init::OpenRc => [k3s::SERVICE, "/etc/init.d/k3s-agent"],
+        };
+        let environment = self.text(environment(init)).unwrap_or_default();
+        paths.into_iter().find_map(|path| {
+            let service = Service::read(init, &self.text(path)?, &environment)?;
+            Some((path.to_owned(), service))
+        })
+    }
+}

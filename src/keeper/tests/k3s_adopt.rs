@@ -1,0 +1,134 @@
+//! Adoption of a k3s that its own script installed, and of Kubernetes that is not k3s.
+
+use super::{
+    super::k3s::Uninstall,
+    k3s_life::{assert_same, good, install},
+    *,
+};
+
+/// A machine with the k3s of the official script: an installation without our note, with its unit and environment.
+fn official(command: &str) -> Tree {
+    let tree = good();
+    install(&tree).unwrap();
+    std::fs::remove_dir_all(tree.root().join("var/keeper")).unwrap();
+    std::fs::remove_dir_all(tree.root().join("etc/rancher/k3s/config.yaml.d")).unwrap();
+    let unit = format!("[Service]\nExecStart=/usr/local/bin/k3s \\\n    {command} \\\n\n");
+    tree.put("etc/systemd/system/k3s.service", &unit, 0o644);
+    tree.put(
+        "etc/systemd/system/k3s.service.env",
+        "K3S_TOKEN='secret'\n",
+        0o600,
+    );
+    tree.put("etc/rancher/k3s/config.yaml", "node-name: box\n", 0o600);
+    tree
+}
+
+fn ids(findings: &[crate::wire::keeper::Finding]) -> Vec<&str> {
+    findings.iter().map(|finding| finding.id.as_str()).collect()
+}
+
+#[test]
+fn an_adoption_changes_nothing_but_its_note_and_is_taken_back() {
+    let tree = official("server '--disable' 'traefik' '--token' 'secret'");
+    let (before, calls) = (tree.snapshot(), tree.calls());
+    let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+    assert!(plan.refused.is_empty(), "{plan:?}");
+    assert!(ids(&plan.warned).contains(&"adopt.arguments"), "{plan:?}");
+    let listed = plan.unchanged.join("\n");
+    assert!(
+        listed.contains("k3s.service.env with K3S_TOKEN"),
+        "{listed}"
+    );
+    assert!(
+        listed.contains("--disable=traefik") && listed.contains("config.yaml"),
+        "{listed}"
+    );
+    assert!(!format!("{plan:?}").contains("secret"), "{plan:?}");
+    assert!(
+        plan.manages
+            .iter()
+            .any(|line| line.contains("the node box")),
+        "{plan:?}"
+    );
+    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
+
+    let done = tree.keeper().k3s_adopt(&[], "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_same(&tree.snapshot(), &before, "adopted");
+    let since = tree.calls().replace(&calls, "");
+    let mut since = since.lines().filter(|line| !line.starts_with("k3s "));
+    assert_eq!(
+        since.find(|line| !line.contains("show") && !line.contains("is-active")),
+        None
+    );
+    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "adopted");
+    assert!(tree.keeper().k3s_adopt(&[], "root").is_err());
+
+    assert_eq!(tree.keeper().k3s_unadopt("root").unwrap().outcome, "undone");
+    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
+    assert_same(&tree.snapshot(), &before, "taken back");
+    assert!(tree.keeper().k3s_unadopt("root").is_err());
+}
+
+#[test]
+fn the_removal_of_an_adopted_k3s_says_so_and_leaves_what_others_share() {
+    let tree = official("server");
+    tree.put("run/containerd/of-docker", "", 0o644);
+    tree.keeper().k3s_adopt(&[], "root").unwrap();
+    let wanted = Uninstall {
+        takes_found: false,
+        keeps_data: false,
+        program: "/usr/bin/pipeops-agent".to_owned(),
+    };
+    let plan = tree.keeper().k3s_uninstall_plan(&wanted).unwrap();
+    assert_eq!(ids(&plan.warned), ["uninstall.foreign"]);
+    let done = tree.keeper().k3s_uninstall(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done");
+    assert!(tree.read("usr/local/bin/k3s").is_none());
+    assert!(tree.read("run/containerd/of-docker").is_some());
+    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "none");
+}
+
+#[test]
+fn what_is_no_server_of_k3s_is_named_and_never_managed() {
+    let tree = official("agent '--server' 'https://10.0.0.2:6443'");
+    let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+    assert_eq!(ids(&plan.refused), ["adopt.worker"]);
+    assert!(tree.keeper().k3s_adopt(&[], "root").is_err());
+    let container = |label: &str| format!("{{\"Config\":{{\"Labels\":{{\"{label}\":\"x\"}}}}}}");
+    for (path, text, name) in [
+        ("var/snap/microk8s/x", String::new(), "MicroK8s"),
+        ("var/lib/k0s/x", String::new(), "k0s"),
+        ("var/lib/rancher/rke2/x", String::new(), "RKE2"),
+        ("etc/kubernetes/manifests/x", String::new(), "kubeadm"),
+        (
+            "var/lib/docker/containers/1/config.v2.json",
+            container("k3d.cluster"),
+            "k3d",
+        ),
+        (
+            "var/lib/docker/containers/1/config.v2.json",
+            container("io.x-k8s.kind.cluster"),
+            "kind",
+        ),
+        (
+            "var/lib/docker/containers/1/config.v2.json",
+            container("name.minikube.sigs.k8s.io"),
+            "minikube",
+        ),
+    ] {
+        let tree = systemd().with(path, &text);
+        let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+        assert_eq!(ids(&plan.refused), ["adopt.other"], "{name}");
+        assert!(plan.refused[0].what.contains(name), "{plan:?}");
+        assert!(plan.refused[0].fix.contains("agent.kubeconfig"), "{plan:?}");
+        let refused = tree.keeper().k3s_adopt(&[], "root").unwrap_err();
+        assert!(refused.sentence().contains(name), "{refused:?}");
+        assert_eq!(
+            tree.keeper().k3s_status().unwrap().other.as_deref(),
+            Some(name)
+        );
+    }
+    let none = systemd().keeper().k3s_adopt_plan(&[]).unwrap_err();
+    assert!(none.fix.unwrap().contains("k3s install"));
+}
