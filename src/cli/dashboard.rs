@@ -14,6 +14,7 @@ use super::{
     view::View,
 };
 use crate::{
+    core::url::{Url, bracketed},
     error::{Error, Exit, Result},
     host::facts::hostname,
     wire::api::CHANGES_PATH,
@@ -229,10 +230,10 @@ fn around() -> Around {
 impl Around {
     /// The line that brings the port of `url` to another machine; `None` where the network reaches it as it is.
     fn ssh(&self, url: &str) -> Option<String> {
-        let authority = url.split_once("://")?.1.split('/').next()?;
-        let (host, port) = authority.rsplit_once(':')?;
-        let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]");
-        is_here.then(|| format!("ssh -L {port}:{host}:{port} {}@{}", self.user, self.address))
+        let url = Url::parse(url.split('#').next()?).ok()?;
+        let (host, port) = (bracketed(&url.host), url.port);
+        let line = || format!("ssh -L {port}:{host}:{port} {}@{}", self.user, self.address);
+        url.is_loopback().then(line)
     }
 }
 

@@ -27,6 +27,7 @@ use crate::{
     core::time::Mono,
     error::{Error, Result, Retry},
     host::clock,
+    net::head::Head,
     wire::json::{self, Shape},
 };
 
@@ -502,26 +503,23 @@ fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
     wire.stream.set_write_timeout(Some(DEADLINE))?;
     wire.stream.write_all(request.as_bytes())?;
     let mut reader = BufReader::new(wire);
-    let status = line(&mut reader)?;
-    let code = status
-        .strip_prefix("HTTP/1.")
-        .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
-        .ok_or_else(|| io::Error::other("its answer is no HTTP"))?;
-    let mut left = Left::All;
+    let mut bytes = Vec::new();
     for _ in 0..HEAD_LINES_MAX {
-        let header = line(&mut reader)?.to_ascii_lowercase();
-        if header.is_empty() {
-            return Ok((code, Body { reader, left }));
-        }
-        match header
-            .split_once(':')
-            .map(|(name, value)| (name, value.trim()))
-        {
-            Some(("content-length", value)) => {
-                left = Left::Bytes(value.parse().map_err(io::Error::other)?);
-            }
-            Some(("transfer-encoding", "chunked")) => left = Left::Chunk(0, false),
-            Some(_) | None => {}
+        let line = line(&mut reader)?;
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+        if line.is_empty() {
+            let head = Head::parse(&bytes);
+            let head = head.ok_or_else(|| io::Error::other("its answer is no HTTP"))?;
+            let left = match (
+                head.header("transfer-encoding"),
+                head.header("content-length"),
+            ) {
+                (Some("chunked"), _) => Left::Chunk(0, false),
+                (_, Some(length)) => Left::Bytes(length.parse().map_err(io::Error::other)?),
+                (_, None) => Left::All,
+            };
+            return Ok((head.status, Body { reader, left }));
         }
     }
     Err(io::Error::other("its answer has too many headers"))

@@ -16,7 +16,6 @@ use super::{
         LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
-    url::{ApiUrl, Proxy, Security, is_loopback},
     value::Value,
 };
 mod notify;
@@ -27,6 +26,7 @@ use crate::{
         namespace::OwnNamespace,
         policy::{Expose, Level, PodSecurity},
         secret::Secret,
+        url::{ProxyUrl, Security, Url, is_loopback},
     },
     error::Error,
 };
@@ -208,10 +208,10 @@ impl Merged {
         })
     }
 
-    fn api_url(&mut self) -> Option<ApiUrl> {
+    fn api_url(&mut self) -> Option<Url> {
         let origin = self.origin(&keys::API_URL);
         let text = self.text(&keys::API_URL)?;
-        let url = match ApiUrl::parse(&text) {
+        let url = match Url::parse(&text) {
             Ok(url) => url,
             Err(why) => {
                 self.problems.push(
@@ -240,14 +240,14 @@ impl Merged {
         Some(url)
     }
 
-    fn gateways(&mut self) -> Vec<ApiUrl> {
+    fn gateways(&mut self) -> Vec<Url> {
         let origin = self.origin(&keys::GATEWAYS);
         let text = self.text(&keys::GATEWAYS).unwrap_or_default();
         let mut gateways = Vec::new();
         for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
             let fix = "write each like wss://gateway.example:8443, with a comma between them";
             let cannot = || Error::new(format!("{origin}: pipeops.gateways cannot have {part:?}"));
-            match ApiUrl::parse(part) {
+            match Url::parse(part) {
                 Err(why) => self.problems.push(cannot().why(why).fix(fix)),
                 Ok(url) if !url.path.is_empty() || url.query.is_some() => {
                     let why = "it may contain nothing but scheme, host and port";
@@ -321,10 +321,14 @@ impl Merged {
         }
     }
 
-    fn proxy(&mut self) -> Option<Proxy> {
+    fn proxy(&mut self) -> Option<ProxyUrl> {
         let text = self.text(&keys::PROXY)?;
         let origin = self.origin(&keys::PROXY);
-        Proxy::parse(&text)
+        ProxyUrl::parse(&text)
+            .and_then(|proxy| match proxy.security {
+                Security::Plain => Ok(proxy),
+                Security::Tls => Err("only HTTP proxies (http://) are supported".to_owned()),
+            })
             .map_err(|why| {
                 self.problems.push(
                     Error::new(format!("{origin}: pipeops.proxy cannot be used"))

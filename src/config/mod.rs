@@ -10,7 +10,6 @@ pub mod keys;
 mod layers;
 mod settings;
 mod token;
-pub mod url;
 pub mod value;
 
 use std::{

@@ -9,17 +9,13 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Shown,
-    layers::Origin,
-    token::TokenSource,
-    url::{ApiUrl, Proxy},
-};
+use super::{Shown, layers::Origin, token::TokenSource};
 use crate::{
     core::{
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
+        url::{ProxyUrl, Url},
     },
     error::{Error, Result},
 };
@@ -107,7 +103,7 @@ impl Surroundings {
 #[derive(Clone, Debug)]
 pub struct ControlPlane {
     /// Its address.
-    pub api_url: ApiUrl,
+    pub api_url: Url,
     /// Source of the token.
     pub token: TokenSource,
 }
@@ -125,9 +121,9 @@ pub struct Pipeops {
     /// names, too.
     pub allows_plaintext: bool,
     /// Gateways that the control plane may name whatever their address.
-    pub gateways: Vec<ApiUrl>,
+    pub gateways: Vec<Url>,
     /// The proxy on the way to the control plane.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<ProxyUrl>,
     /// Hosts that are reached without the proxy, as they were written: names, `.domains`, addresses, networks, `*`.
     pub no_proxy: Vec<String>,
     /// The address to report; `None` is the local address of the link.
@@ -206,7 +202,7 @@ pub struct Telemetry {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RemoteWrite {
     /// Its address, with the path that it documents.
-    pub url: ApiUrl,
+    pub url: Url,
     /// Credentials for the receiver.
     pub credentials: Option<Credentials>,
     /// Labels of every series, in addition to those that the agent adds.
@@ -246,7 +242,7 @@ pub struct Dashboard {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Notify {
     /// Their address. With most of them it is the password too.
-    pub url: ApiUrl,
+    pub url: Url,
     /// Format: `webhook`, `ntfy` or `slack`.
     pub kind: String,
     /// Credentials for the receiver.

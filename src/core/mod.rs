@@ -39,6 +39,7 @@ pub mod series;
 pub mod stall;
 pub mod time;
 pub mod update;
+pub mod url;
 pub mod verdict;
 pub mod words;
 pub mod yaml;

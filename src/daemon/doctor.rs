@@ -7,8 +7,8 @@ use super::{
     parts::{self, Network, wall},
 };
 use crate::{
-    config::{self, Settings, Surroundings, url::Security},
-    core::time::Wall,
+    config::{self, Settings, Surroundings},
+    core::{time::Wall, url::Security},
     error::{Error, Result},
     files::Jobs,
     host::clock,

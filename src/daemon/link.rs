@@ -108,7 +108,7 @@ impl Agent {
             })
         };
         let parts = uplink::Parts {
-            api_url: server.api_url.to_string(),
+            api_url: server.api_url.clone(),
             caller: Rc::new(caller),
             token: Rc::new(read),
             keep: self.keeper(identity),

@@ -12,10 +12,7 @@ use smol::{LocalExecutor, Timer};
 
 use super::VERSION;
 use crate::{
-    config::{
-        ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings,
-        url::{self, ApiUrl, Security},
-    },
+    config::{ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings},
     core::{
         gateway,
         health::Severity,
@@ -24,8 +21,8 @@ use crate::{
         policy::{self, Level},
         preflight::is_behind,
         safe_mode::Mode,
-        secret::Secret,
         time::Wall,
+        url::{ProxyUrl, Security, Url},
     },
     error::{Error, Result},
     files::{Jobs, Spool},
@@ -202,7 +199,7 @@ impl Network {
 
     /// TLS with a server that a setting names, where it is encrypted. It is not shown the certificate that the control plane knows the agent by.
     /// Reads certificates: blocking.
-    pub(super) fn client_tls(&self, settings: &Settings, url: &ApiUrl) -> Result<Option<Tls>> {
+    pub(super) fn client_tls(&self, settings: &Settings, url: &Url) -> Result<Option<Tls>> {
         match url.security {
             Security::Tls => self.tls(settings, None).map(Some),
             Security::Plain => Ok(None),
@@ -210,24 +207,14 @@ impl Network {
     }
 
     /// Speaks to a server that a setting names.
-    pub(super) fn client(&self, url: &ApiUrl, tls: Option<Tls>) -> HttpClient {
-        let usual_port = match url.security {
-            Security::Tls => 443,
-            Security::Plain => 80,
-        };
-        let target = Target::new(&url.host, url.port);
-        let host = if url.port == usual_port {
-            bracketed(&url.host)
-        } else {
-            target.authority()
-        };
+    pub(super) fn client(&self, url: &Url, tls: Option<Tls>) -> HttpClient {
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let query = url.query.as_ref().map(|query| format!("?{query}"));
         HttpClient {
             address: Address {
-                target,
+                target: Target::new(&url.host, url.port),
                 path: format!("{path}{}", query.unwrap_or_default()),
-                host,
+                host: url.authority(),
             },
             way: self.way(tls),
             answer_within: ANSWER_WITHIN,
@@ -269,27 +256,16 @@ fn pem(path: &Path) -> Result<Vec<u8>> {
 }
 
 pub(super) fn proxies(settings: &Settings) -> Proxies {
-    let proxy = settings.pipeops.proxy.as_ref().map(|setting| {
-        let target = Target::new(&setting.host, setting.port);
-        let credentials = setting.credentials.as_ref();
-        proxy::Proxy::plain(target, credentials.map(Secret::reveal))
-    });
+    let proxy = settings.pipeops.proxy.as_ref();
+    let proxy = proxy.map(|url| proxy::Proxy::new(url, None));
     Proxies::new(proxy, &settings.pipeops.no_proxy.join(","))
 }
 
-fn gateway_origin(url: &ApiUrl) -> gateway::Origin {
+fn gateway_origin(url: &Url) -> gateway::Origin {
     gateway::Origin {
         is_encrypted: url.security == Security::Tls,
         host: url.host.clone(),
         port: url.port,
-    }
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
     }
 }
 
@@ -455,7 +431,7 @@ pub(super) fn apps(
         scratch: settings.agent.state_dir.join("git"),
         known_hosts: settings.apps.known_hosts.clone(),
         ca_file: settings.tls.ca_file.clone(),
-        proxy: settings.pipeops.proxy.as_ref().map(url::Proxy::url),
+        proxy: settings.pipeops.proxy.as_ref().map(ProxyUrl::url),
         no_proxy: settings.pipeops.no_proxy.join(","),
         bytes_max: git::FETCHED_BYTES_MAX,
     });

@@ -6,8 +6,8 @@ use smol::Timer;
 
 use super::{Agent, TEND_EVERY};
 use crate::{
-    config::{ControlPlane, Credentials, url::ApiUrl},
-    core::{health::Severity, stall::Job},
+    config::{ControlPlane, Credentials},
+    core::{health::Severity, stall::Job, url::Url},
     error::Result,
     link::dial::Caller,
     outside::post::{Authorization, HttpClient},
@@ -46,7 +46,7 @@ impl Agent {
     }
 
     /// Speaks to a server that a setting names; what keeps it from being had is told under this condition.
-    pub(super) async fn client(&self, url: &ApiUrl, unreached: &'static str) -> HttpClient {
+    pub(super) async fn client(&self, url: &Url, unreached: &'static str) -> HttpClient {
         loop {
             let (network, settings) = (self.network.clone(), self.settings.clone());
             let of = url.clone();
@@ -75,8 +75,8 @@ impl Agent {
             Box::pin(async move {
                 let caller = agent.new_caller(&server).await;
                 let caller = caller.map_err(|error| error.sentence())?;
-                let target = Target::controller(&server.api_url.to_string());
-                let is_allowed = target.is_ok_and(|target| agent.registrar.allows(&target).is_ok());
+                let target = Target::controller(&server.api_url);
+                let is_allowed = agent.registrar.allows(&target).is_ok();
                 let source = server.token.clone();
                 let read = agent.jobs.run(Job::Secret, move || source.read()).await;
                 let token = read.flatten().ok().filter(|_| is_allowed);

@@ -106,7 +106,7 @@ impl Agent {
             doubt: Doubt::new(diagnosis::Parts {
                 server: self.settings.pipeops.control_plane.as_ref().map(|server| {
                     diagnosis::Server {
-                        target: Target::controller(&server.api_url.to_string()),
+                        target: Target::controller(&server.api_url),
                         read: Box::new(self.for_diagnosis(server)),
                     }
                 }),

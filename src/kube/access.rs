@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::Uri;
 use hyper::header::HeaderValue;
 use smol::Timer;
 use smol::future::FutureExt as _;
@@ -19,11 +18,12 @@ use super::kubeconfig::{self, Cluster, Source};
 use super::pool::Pool;
 use crate::core::stall::Job;
 use crate::core::time::{Mono, Now};
+use crate::core::url::{ProxyUrl, Security, Url, is_loopback};
 use crate::error::{Error as Told, Retry};
 use crate::files::Jobs;
-use crate::net::dial::Target;
 use crate::net::proxy::{Proxies, Proxy};
-use crate::net::tls::{self, Tls};
+use crate::net::tls::{self, Clock, Tls};
+use crate::net::{self, dial::Target};
 
 /// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
 /// answering.
@@ -94,7 +94,7 @@ struct Slot {
 pub(super) struct Updater {
     source: Source,
     proxies: Proxies,
-    clock: tls::Clock,
+    clock: Clock,
     now: fn() -> Now,
     jobs: Jobs,
     slot: RefCell<Slot>,
@@ -195,7 +195,7 @@ impl Updater {
 fn look(
     source: &Source,
     proxies: &Proxies,
-    clock: tls::Clock,
+    clock: Clock,
     known: &Fingerprint,
 ) -> Result<Option<(Built, Fingerprint)>, Told> {
     let paths: Vec<PathBuf> = known.iter().map(|(path, _)| path.clone()).collect();
@@ -232,7 +232,7 @@ fn fingerprint(paths: Vec<PathBuf>) -> Fingerprint {
         .collect()
 }
 
-fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Built, Told> {
+fn build(cluster: &Cluster, proxies: &Proxies, clock: Clock) -> Result<Built, Told> {
     let (server, is_tls) = server(&cluster.server)?;
     let (agent_tls, foreign_tls) = if is_tls {
         let foreign = Tls::new(&cluster.tls, clock).map_err(|error| Told::from(&error))?;
@@ -257,25 +257,11 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
         })?),
     };
     let proxy = match &cluster.proxy_url {
-        Some(url) => Some(
-            Proxy::parse(
-                "the proxy-url of the kubeconfig",
-                url,
-                &tls::Settings::default(),
-                clock,
-            )
-            .map_err(|error| Told::from(&error))?,
-        ),
+        Some(url) => Some(proxy_of(url, clock).map_err(|error| Told::from(&error))?),
         None => proxies.between(&server.target).cloned(),
     };
     // A token in clear text on a network is everybody's.
-    let is_here = server.target.host == "localhost"
-        || server
-            .target
-            .host
-            .parse()
-            .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
-    if !is_tls && !is_here && authorization.is_some() {
+    if !is_tls && !is_loopback(&server.target.host) && authorization.is_some() {
         return Err(
             Told::new(format!("{} has a token but no TLS", cluster.server))
                 .fix("use https:// in the server of the kubeconfig"),
@@ -291,6 +277,17 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: tls::Clock) -> Result<Buil
     })
 }
 
+/// Reads the `proxy-url` of a kubeconfig.
+fn proxy_of(url: &str, clock: Clock) -> Result<Proxy, net::Error> {
+    let url = ProxyUrl::parse(url)
+        .map_err(|why| net::Error::unusable("the proxy-url of the kubeconfig", why))?;
+    let tls = match url.security {
+        Security::Tls => Some(Tls::new(&tls::Settings::default(), clock)?),
+        Security::Plain => None,
+    };
+    Ok(Proxy::new(&url, tls))
+}
+
 /// Reads the `server` of a kubeconfig; `true` is TLS. Without a scheme it is plain, as kubectl reads it.
 fn server(text: &str) -> Result<(Server, bool), Told> {
     let bad = |why: &str| {
@@ -298,34 +295,22 @@ fn server(text: &str) -> Result<(Server, bool), Told> {
             .why(why)
             .fix("write it as https://host:6443")
     };
-    let full = if text.contains("://") {
-        text.to_owned()
+    let url = if text.contains("://") {
+        Url::parse(text)
     } else {
-        format!("http://{text}")
+        Url::parse(&format!("http://{text}"))
     };
-    let uri: Uri = full
-        .parse()
-        .map_err(|error: hyper::http::uri::InvalidUri| bad(&error.to_string()))?;
-    let (is_tls, default_port) = match uri.scheme_str() {
-        Some("https") => (true, 443),
-        Some("http") => (false, 80),
-        Some(other) => return Err(bad(&format!("{other} is not a scheme of the API"))),
-        None => return Err(bad("it has no scheme")),
-    };
-    let host = uri
-        .host()
-        .filter(|host| !host.is_empty())
-        .ok_or_else(|| bad("it has no host"))?;
-    let target = Target::new(host, uri.port_u16().unwrap_or(default_port));
+    let url = url.map_err(|why| bad(&why))?;
+    let target = Target::new(&url.host, url.port);
     let authority =
         HeaderValue::from_str(&target.authority()).map_err(|error| bad(&error.to_string()))?;
     Ok((
         Server {
             target,
             authority,
-            base: uri.path().trim_end_matches('/').to_owned(),
+            base: url.path,
         },
-        is_tls,
+        url.security == Security::Tls,
     ))
 }
 

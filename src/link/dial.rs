@@ -14,7 +14,7 @@ use hyper::{
 
 use super::session::{Session, limits};
 use crate::{
-    core::{gateway::Rules, link::DialFailure},
+    core::{gateway::Rules, link::DialFailure, url::Security},
     error::{Error, Retry},
     net::{
         deadline,
@@ -22,10 +22,7 @@ use crate::{
         proxy::Proxies,
         tls::Tls,
     },
-    wire::{
-        certificate::validity,
-        handshake::{Security, Target},
-    },
+    wire::{certificate::validity, handshake::Target},
 };
 
 /// Maximum bytes that wait unsent in the kernel, where our priorities no longer apply: as little as

@@ -7,10 +7,11 @@ use crate::{
     core::{
         gateway::{Class, Origin, Refusal},
         link::DialFailure,
+        url::Security,
     },
     error::{Error, Retry},
     net::{dial::Target as Peer, proxy::Proxy},
-    wire::handshake::{ChosenBy, Security, Target},
+    wire::handshake::{ChosenBy, Target},
 };
 
 impl Caller {
@@ -115,7 +116,11 @@ fn refused(gateway: &Origin, refusal: Refusal) -> Failure {
 mod tests {
     use super::*;
     use crate::{
-        core::{gateway::Rules, time::Wall},
+        core::{
+            gateway::Rules,
+            time::Wall,
+            url::{ProxyUrl, Url},
+        },
         net::{
             dial::Dialer,
             proxy::Proxies,
@@ -125,8 +130,8 @@ mod tests {
 
     fn caller(api: &str) -> Caller {
         let clock = Clock::new(Wall::default, Wall::default());
-        let proxy = Proxy::plain(Peer::new("proxy.invalid", 3128), None);
-        let controller = origin(&Target::controller(api).unwrap());
+        let proxy = Proxy::new(&ProxyUrl::parse("proxy.invalid:3128").unwrap(), None);
+        let controller = origin(&Target::controller(&Url::parse(api).unwrap()));
         Caller {
             dialer: Dialer::default(),
             tls: Tls::new(&tls::Settings::default(), clock).unwrap(),
@@ -195,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_the_settings_name_is_not_judged() {
-        let target = Target::controller("http://127.0.0.1").unwrap();
+        let target = Target::controller(&Url::parse("http://127.0.0.1").unwrap());
         let caller = caller("http://127.0.0.1");
         let admitted = caller.admitted(&target, None, Duration::from_secs(5));
         assert!(smol::block_on(admitted).is_ok_and(|addresses| addresses.is_none()));

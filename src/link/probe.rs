@@ -10,12 +10,14 @@ use crate::{
     core::{
         diagnosis::{Outcome, Probe, Side, Step},
         time::{Now, Wall, in_words},
+        url::Security,
     },
     net::{
         self, Kind, Phase, Stream, deadline,
         dial::{Route, Target as Peer},
+        head::Head,
     },
-    wire::handshake::{Security, Target},
+    wire::handshake::Target,
 };
 
 /// Deadline of each step.
@@ -130,7 +132,7 @@ impl Attempt<'_> {
     }
 
     /// Asks for the endpoint of the session without opening one; returns the head of the answer.
-    async fn ask(&self, mut stream: Stream, host: &str) -> Result<String, String> {
+    async fn ask(&self, mut stream: Stream, host: &str) -> Result<Vec<u8>, String> {
         // A token that no header can carry is the link's trouble to tell.
         let token = self.token.filter(|token| !token.contains(char::is_control));
         let authorization = match token {
@@ -151,7 +153,7 @@ impl Attempt<'_> {
             head.extend_from_slice(piece.get(..count).unwrap_or_default());
             let is_whole = head.windows(4).any(|end| end == b"\r\n\r\n");
             if is_whole || count == 0 || head.len() > HEAD_BYTES_MAX {
-                return Ok(String::from_utf8_lossy(&head).into_owned());
+                return Ok(head);
             }
         }
     }
@@ -206,7 +208,7 @@ const fn blame(error: &net::Error) -> Side {
 
 /// Result of an answer: any status below 500 proves a working server, except one that rejects the
 /// token.
-fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Probe, Option<Wall>) {
+fn answered(host: &str, head: Result<Vec<u8>, String>, has_token: bool) -> (Probe, Option<Wall>) {
     let head = match head {
         Ok(head) => head,
         Err(why) => {
@@ -217,14 +219,8 @@ fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Probe
             );
         }
     };
-    let mut lines = head.lines();
-    let status = lines.next().and_then(|line| {
-        let mut words = line.split(' ');
-        let is_http = words.next()?.starts_with("HTTP/1.");
-        let status = words.next()?.parse::<u16>().ok()?;
-        is_http.then_some(status)
-    });
-    let probe = match status {
+    let head = Head::parse(&head);
+    let probe = match head.as_ref().map(|head| head.status) {
         None => Probe::new(
             Step::Http,
             Outcome::Failed(Side::Network),
@@ -246,11 +242,7 @@ fn answered(host: &str, head: Result<String, String>, has_token: bool) -> (Probe
         // Without a token, or without an upgrade, most answers are refusals.
         Some(_) => Probe::new(Step::Http, Outcome::Ok, format!("{host} answers")),
     };
-    let date = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("date")
-            .then(|| date(value.trim()))?
-    });
+    let date = head.and_then(|head| date(head.header("date")?));
     (probe, date)
 }
 
@@ -301,7 +293,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_anything_that_speaks_http_and_does_not_complain_of_itself() {
-        let asked = |head: &str, has_token| answered("cp", Ok(head.to_owned()), has_token).0;
+        let asked =
+            |head: &str, has_token| answered("cp", Ok(head.as_bytes().to_vec()), has_token).0;
         let outcome = |head: &str| asked(head, true).outcome;
         let refused = "HTTP/1.1 401 Unauthorized\r\n\r\n";
         assert_eq!(outcome(refused), Outcome::Failed(Side::Node));
@@ -322,7 +315,7 @@ mod tests {
     #[test]
     fn the_clocks_are_compared_by_the_date_of_the_answer() {
         let head = "HTTP/1.1 200 OK\r\nDate: Tue, 16 Jun 2026 05:50:28 GMT\r\n\r\n";
-        let (_, theirs) = answered("cp", Ok(head.to_owned()), false);
+        let (_, theirs) = answered("cp", Ok(head.as_bytes().to_vec()), false);
         assert_eq!(theirs.map(Wall::millis), Some(1_781_589_028_000));
         let compared = |seconds: i64| {
             clocks(

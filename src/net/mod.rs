@@ -8,6 +8,7 @@
 mod body;
 pub mod dial;
 mod error;
+pub mod head;
 pub mod nameserver;
 pub mod proxy;
 pub mod served;

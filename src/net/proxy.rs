@@ -7,11 +7,15 @@ use base64::Engine;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::dial::Target;
-use super::tls::{self, Clock, Tls};
+use super::head::Head;
+use super::tls::Tls;
 use super::{Error, Kind, Phase, Stream};
+use crate::core::url::ProxyUrl;
 
 /// A proxy's answer to CONNECT is a status line and a few headers. Longer is not a proxy.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Longer reasons of a refusal are cut.
+const REASON_LETTERS_MAX: usize = 200;
 
 /// One proxy.
 #[derive(Clone)]
@@ -34,68 +38,14 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// An HTTP proxy that is reached without TLS. `credentials` are `user:password`, as they are
-    /// meant: nothing in them is decoded.
-    pub fn plain(target: Target, credentials: Option<&str>) -> Self {
+    /// The proxy at `url`, with TLS to the proxy itself where its URL has that.
+    pub fn new(url: &ProxyUrl, tls: Option<Tls>) -> Self {
+        let credentials = url.credentials.as_ref();
         Self {
-            target,
-            tls: None,
-            authorization: credentials.map(|plain| basic(plain.as_bytes())),
-        }
-    }
-
-    /// Reads a proxy's address. Without a scheme it is `http`, without a port 80 or 443, as curl reads it.
-    ///
-    /// # Errors
-    /// What cannot be used in it, without the password; `setting` names it.
-    pub fn parse(
-        setting: &str,
-        url: &str,
-        proxy_tls: &tls::Settings,
-        clock: Clock,
-    ) -> Result<Self, Error> {
-        let bad = |why: &str| Error::unusable(setting, why);
-        let (scheme, rest) = url
-            .trim()
-            .split_once("://")
-            .unwrap_or_else(|| ("http", url.trim()));
-        let (tls, port) = match scheme.to_ascii_lowercase().as_str() {
-            "http" => (None, 80),
-            "https" => (Some(Tls::new(proxy_tls, clock)?), 443),
-            other => {
-                return Err(bad(&format!(
-                    "{other} proxies are not supported, use an HTTP proxy"
-                )));
-            }
-        };
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let (user, host) = match authority.rsplit_once('@') {
-            Some((user, host)) => (Some(user), host),
-            None => (None, authority),
-        };
-        let authorization = match user {
-            None => None,
-            Some(user) => {
-                let (name, password) = user.split_once(':').unwrap_or((user, ""));
-                let (Some(mut plain), Some(password)) =
-                    (percent_decoded(name), percent_decoded(password))
-                else {
-                    return Err(bad(
-                        "the user or password contains an invalid percent-encoding",
-                    ));
-                };
-                plain.push(b':');
-                plain.extend(password);
-                Some(basic(&plain))
-            }
-        };
-        let (host, port) = host_and_port(host, port)
-            .ok_or_else(|| bad("the address has no valid host and port"))?;
-        Ok(Self {
-            target: Target::new(host, port),
+            target: Target::new(&url.host, url.port),
             tls,
-            authorization,
-        })
+            authorization: credentials.map(|plain| basic(plain.reveal().as_bytes())),
+        }
     }
 }
 
@@ -234,33 +184,6 @@ fn in_block(address: IpAddr, block: IpAddr, bits: u8) -> bool {
     }
 }
 
-fn host_and_port(authority: &str, default: u16) -> Option<(&str, u16)> {
-    let after_bracket = authority.rfind(']').map_or(0, |end| end + 1);
-    let (host, port) = match authority.get(after_bracket..)?.rfind(':') {
-        Some(colon) => {
-            let (host, port) = authority.split_at_checked(after_bracket + colon)?;
-            (host, port.strip_prefix(':')?.parse().ok()?)
-        }
-        None => (authority, default),
-    };
-    (!host.is_empty() && port != 0).then_some((host, port))
-}
-
-fn percent_decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = text.bytes();
-    let mut plain = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            plain.push(byte);
-            continue;
-        }
-        let digits = [bytes.next()?, bytes.next()?];
-        let digits = std::str::from_utf8(&digits).ok()?;
-        plain.push(u8::from_str_radix(digits, 16).ok()?);
-    }
-    Some(plain)
-}
-
 /// Asks the proxy for a tunnel to `target`. The caller holds the deadline.
 ///
 /// # Errors
@@ -306,11 +229,12 @@ pub(super) async fn tunnel(
             return Err(garbage("its answer is not HTTP"));
         }
     }
-    let (status, reason) =
-        status_line(&answer).ok_or_else(|| garbage("its status line is invalid"))?;
-    if (200..300).contains(&status) {
+    let head = Head::parse(&answer).ok_or_else(|| garbage("its status line is invalid"))?;
+    if (200..300).contains(&head.status) {
         return Ok(());
     }
+    let status = head.status;
+    let reason = head.reason.chars().take(REASON_LETTERS_MAX).collect();
     Err(Error::new(
         Phase::Proxy,
         Kind::ProxyRefused { status, reason },
@@ -318,32 +242,13 @@ pub(super) async fn tunnel(
     ))
 }
 
-/// Status and reason of an answer, with everything that a terminal could take for a command removed.
-fn status_line(answer: &[u8]) -> Option<(u16, String)> {
-    let line = answer.split(|byte| *byte == b'\r').next()?;
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.splitn(3, ' ');
-    let status = words.nth(1)?.parse().ok()?;
-    let reason = words.next().unwrap_or_default();
-    let reason = reason
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(200)
-        .collect();
-    Some((status, reason))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Wall;
-
-    fn clock() -> Clock {
-        Clock::new(|| Wall::from_millis(0), Wall::from_millis(0))
-    }
+    use crate::core::{secret::Secret, url::Security};
 
     fn proxies(no_proxy: &str) -> Proxies {
-        let proxy = Proxy::plain(Target::new("proxy.example", 3128), None);
+        let proxy = Proxy::new(&ProxyUrl::parse("proxy.example:3128").unwrap(), None);
         Proxies::new(Some(proxy), no_proxy)
     }
 
@@ -392,47 +297,14 @@ mod tests {
 
     #[test]
     fn credentials_of_a_setting_are_sent_as_they_are() {
-        let proxy = Proxy::plain(Target::new("proxy", 3128), Some("u:100%25sure/%2F"));
+        let url = ProxyUrl {
+            security: Security::Plain,
+            host: "proxy".to_owned(),
+            port: 3128,
+            credentials: Some(Secret::new("u:100%25sure/%2F")),
+        };
+        let proxy = Proxy::new(&url, None);
         let code = base64::engine::general_purpose::STANDARD.encode("u:100%25sure/%2F");
         assert_eq!(proxy.authorization, Some(format!("Basic {code}")));
-    }
-
-    fn parse(url: &str) -> Result<Proxy, Error> {
-        Proxy::parse("https_proxy", url, &tls::Settings::default(), clock())
-    }
-
-    #[test]
-    fn addresses_of_proxies_are_read_as_people_write_them() {
-        let proxy = parse("http://u%40x:p%3A@[fd00::1]:3128/").unwrap();
-        assert_eq!(proxy.target, Target::new("fd00::1", 3128));
-        assert_eq!(proxy.authorization.as_deref(), Some("Basic dUB4OnA6"));
-        assert_eq!(
-            parse("proxy:8080").unwrap().target,
-            Target::new("proxy", 8080)
-        );
-        assert_eq!(parse("https://proxy").unwrap().target.port, 443);
-        assert!(parse("https://proxy").unwrap().tls.is_some());
-    }
-
-    #[test]
-    fn what_is_no_proxy_address_is_refused_without_its_password() {
-        for url in [
-            "socks5://secret@h:1",
-            "http://u:secret@",
-            "http://u:secret%zz@h",
-            "http://h:0",
-            "http://h:99999",
-        ] {
-            let error = parse(url).unwrap_err();
-            assert_eq!(error.phase, Phase::Settings, "{url}");
-            assert!(!error.to_string().contains("secret"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_status_line_cannot_write_on_our_terminal() {
-        let (status, reason) = status_line(b"HTTP/1.1 407 Pay \x1b[2J up\r\n\r\n").unwrap();
-        assert_eq!((status, reason.as_str()), (407, "Pay [2J up"));
-        assert_eq!(status_line(b"HTTP/1.1 lots\r\n\r\n"), None);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use hyper::Uri;
+use crate::core::url::{Security, Url, authority};
 
 /// Endpoint to dial, and the path to request.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,41 +29,29 @@ pub enum ChosenBy {
     ControlPlane,
 }
 
-/// Encryption of a connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Security {
-    /// `https`, `wss`.
-    Tls,
-    /// `http`, `ws`.
-    Plain,
-}
-
 /// The path of the controller's endpoint; it replaces any path of the API URL.
 const CONTROLLER_PATH: &str = "/api/v1/clusters/agent/ws";
 
 impl Target {
-    /// The controller's endpoint for an API URL. The error says what is wrong with the URL.
-    pub fn controller(api_url: &str) -> Result<Self, String> {
-        let uri = parse(api_url)?;
-        let mut target = Self::of(&uri, ChosenBy::Owner)?;
-        target.path_and_query = match uri.query() {
+    /// The controller's endpoint for an API URL.
+    pub fn controller(api_url: &Url) -> Self {
+        let path_and_query = match &api_url.query {
             Some(query) => format!("{CONTROLLER_PATH}?{query}"),
             None => CONTROLLER_PATH.to_owned(),
         };
-        Ok(target)
+        Self::of(api_url, path_and_query, ChosenBy::Owner)
     }
 
-    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane chose them, and gateways need none.
+    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane chose them, and gateways need none. The
+    /// error says what is wrong with the URL.
     pub fn gateway(url: &str, cluster_uuid: &str, agent_version: &str) -> Result<Self, String> {
-        let uri = parse(url)?;
-        let mut target = Self::of(&uri, ChosenBy::ControlPlane)?;
+        let base = url.trim().split(['?', '#']).next().unwrap_or_default();
+        let url = Url::parse_exact(base)?;
         // Only a URL without any path gets the usual one: `/` stays `/`.
-        let has_path = url
-            .split(['?', '#'])
-            .next()
-            .and_then(|url| url.split_once("://"))
-            .is_some_and(|(_, rest)| rest.contains('/'));
-        let path = if has_path { uri.path() } else { "/ws" };
+        let path = match url.path.as_str() {
+            "" => "/ws",
+            path => path,
+        };
         let query = [
             ("agent_version", agent_version),
             ("cluster_uuid", cluster_uuid),
@@ -75,34 +63,18 @@ impl Target {
             ("supports_yamux", "true"),
         ];
         let query = query.map(|(name, value)| format!("{name}={}", encoded(value)));
-        target.path_and_query = format!("{path}?{}", query.join("&"));
-        Ok(target)
+        let path_and_query = format!("{path}?{}", query.join("&"));
+        Ok(Self::of(&url, path_and_query, ChosenBy::ControlPlane))
     }
 
-    fn of(uri: &Uri, chosen_by: ChosenBy) -> Result<Self, String> {
-        let (security, default_port) = match uri.scheme_str() {
-            Some("https" | "wss") => (Security::Tls, 443),
-            Some("http" | "ws") => (Security::Plain, 80),
-            Some(other) => {
-                return Err(format!("its scheme is {other}, not https, wss, http or ws"));
-            }
-            None => return Err("it has no scheme such as https://".to_owned()),
-        };
-        let host = uri
-            .host()
-            .filter(|host| !host.is_empty())
-            .ok_or("it names no host")?;
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        Ok(Self {
-            host,
-            port: uri.port_u16().unwrap_or(default_port),
-            security,
-            path_and_query: String::new(),
+    fn of(url: &Url, path_and_query: String, chosen_by: ChosenBy) -> Self {
+        Self {
+            host: url.host.clone(),
+            port: url.port,
+            security: url.security,
+            path_and_query,
             chosen_by,
-        })
+        }
     }
 
     /// Scheme, host and port, for people.
@@ -116,33 +88,8 @@ impl Target {
 
     /// The value of the `Host` header.
     pub fn host_header(&self) -> String {
-        let host = if self.host.contains(':') {
-            format!("[{}]", self.host)
-        } else {
-            self.host.clone()
-        };
-        match (self.security, self.port) {
-            (Security::Tls, 443) | (Security::Plain, 80) => host,
-            (Security::Tls | Security::Plain, port) => format!("{host}:{port}"),
-        }
+        authority(&self.host, self.port, self.security)
     }
-}
-
-fn parse(url: &str) -> Result<Uri, String> {
-    let uri: Uri = url
-        .trim()
-        .parse()
-        .map_err(|error: hyper::http::uri::InvalidUri| error.to_string())?;
-    if uri
-        .authority()
-        .is_some_and(|authority| authority.as_str().contains('@'))
-    {
-        return Err(
-            "it holds a user name or password; give the token by file or environment instead"
-                .to_owned(),
-        );
-    }
-    Ok(uri)
 }
 
 /// Form encoding of a query value.
@@ -199,7 +146,7 @@ mod tests {
             ),
             ("ws://[::1]", Security::Plain, "::1", 80, ""),
         ] {
-            let target = Target::controller(url).unwrap();
+            let target = Target::controller(&Url::parse(url).unwrap());
             assert_eq!(
                 (target.security, target.host.as_str(), target.port),
                 (security, host, port),
@@ -242,17 +189,14 @@ mod tests {
 
     #[test]
     fn the_host_header_names_only_unusual_ports() {
-        assert_eq!(Target::controller("https://a").unwrap().host_header(), "a");
-        assert_eq!(
-            Target::controller("http://a:443").unwrap().host_header(),
-            "a:443"
-        );
-        assert_eq!(
-            Target::controller("https://[2001:db8::1]:9")
-                .unwrap()
-                .host_header(),
-            "[2001:db8::1]:9"
-        );
+        for (url, header) in [
+            ("https://a", "a"),
+            ("http://a:443", "a:443"),
+            ("https://[2001:db8::1]:9", "[2001:db8::1]:9"),
+        ] {
+            let target = Target::controller(&Url::parse(url).unwrap());
+            assert_eq!(target.host_header(), header);
+        }
     }
 
     #[test]
@@ -264,7 +208,7 @@ mod tests {
             ("https://", ""),
             ("", ""),
         ] {
-            let why = Target::controller(url).unwrap_err();
+            let why = Target::gateway(url, "c", "1").unwrap_err();
             assert!(why.contains(part), "{url}: {why}");
         }
     }

@@ -5,12 +5,12 @@ use super::super::{
     layers::Merged,
     settings::{Credentials, Notify},
     token,
-    url::{ApiUrl, Security, is_loopback},
 };
 use crate::{
     core::{
         health::Severity,
         notify::{Quiet, SETTLE, Wanted},
+        url::{Security, Url, is_loopback},
     },
     error::Error,
 };
@@ -56,9 +56,9 @@ impl Merged {
 
     /// Address of the receiver. Errors never repeat it: with most receivers it contains the
     /// password.
-    fn notify_url(&mut self) -> Option<ApiUrl> {
+    fn notify_url(&mut self) -> Option<Url> {
         let key = &keys::NOTIFY_URL;
-        let Ok(url) = ApiUrl::parse(&self.text(key)?) else {
+        let Ok(url) = Url::parse(&self.text(key)?) else {
             let problem = self.of_notify(key, "cannot be used");
             self.problems
                 .push(problem.fix("write it like https://ntfy.sh/a-topic-nobody-guesses, without a user or password in it"));

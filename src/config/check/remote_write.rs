@@ -7,10 +7,12 @@ use super::super::{
     layers::Merged,
     settings::{Credentials, RemoteWrite},
     token,
-    url::{ApiUrl, Security, is_loopback},
     value::Value,
 };
-use crate::error::Error;
+use crate::{
+    core::url::{Security, Url, is_loopback},
+    error::Error,
+};
 
 impl Merged {
     /// A receiver of samples; `None` where none is set, or where `problems` says what is wrong with it.
@@ -58,9 +60,9 @@ impl Merged {
         }
     }
 
-    fn remote_write_url(&mut self) -> Option<ApiUrl> {
+    fn remote_write_url(&mut self) -> Option<Url> {
         let key = &keys::REMOTE_WRITE_URL;
-        let url = match ApiUrl::parse(&self.text(key)?) {
+        let url = match Url::parse(&self.text(key)?) {
             Ok(url) => url,
             Err(why) => {
                 let problem = self.about(key, "cannot be used");

@@ -15,6 +15,7 @@ use crate::{
     core::{
         rates::{CpuTimes, Memory, cpu_share},
         time::{Mono, Wall},
+        url::Security,
     },
     error::{Error, Result, Retry},
     host::facts as host,
@@ -24,7 +25,7 @@ use crate::{
     },
     wire::{
         control::{Heartbeat, Registration, ServerSpecs},
-        handshake::{Security, Target},
+        handshake::Target,
     },
 };
 

@@ -20,6 +20,7 @@ use crate::{
         health::Severity,
         link::{Command, DialFailure, Endpoint, Holder, Input, Link, Membership, Message, Output},
         time::{Mono, Now, Wall},
+        url::Url,
         verdict::sentences,
     },
     error::{Error, Result},
@@ -65,7 +66,7 @@ pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>
 #[expect(missing_debug_implementations, reason = "it holds functions")]
 pub struct Parts {
     /// The control plane's address.
-    pub api_url: String,
+    pub api_url: Url,
     /// Opens sessions.
     pub caller: Rc<Caller>,
     /// Reads the token.
@@ -348,7 +349,7 @@ impl Uplink {
     fn start_dial(&mut self, endpoint: &Endpoint, now: Now) {
         let version = self.parts.registrar.version();
         let target = match endpoint {
-            Endpoint::Controller => Target::controller(&self.parts.api_url),
+            Endpoint::Controller => Ok(Target::controller(&self.parts.api_url)),
             Endpoint::Gateway(known) => {
                 let url = known.gateway_url.as_deref().unwrap_or_default();
                 Target::gateway(url, &known.cluster_uuid, version)

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pipeops_agent::core::time::Wall;
+use pipeops_agent::core::url::ProxyUrl;
 use pipeops_agent::net::dial::{Dialer, Route, Target};
 use pipeops_agent::net::proxy::Proxy;
 use pipeops_agent::net::tls::{self, Clock, Roots, Tls};
@@ -67,7 +68,7 @@ fn trusting(authority: &Authority, clock: Clock) -> Tls {
 
 fn by(proxy: &FakeProxy, user: &str) -> Proxy {
     let url = format!("http://{user}{}", proxy.target.authority());
-    Proxy::parse("https_proxy", &url, &tls::Settings::default(), now_clock()).unwrap()
+    Proxy::new(&ProxyUrl::parse(&url).unwrap(), None)
 }
 
 async fn dial(server: &Server, proxy: &Proxy, tls: &Tls) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! URLs of the control plane, of receivers and of the proxy, parsed once.
+//! URLs of servers and of proxies, parsed once and passed on as values.
 //!
 //! Only what the agent can connect to is accepted: no passwords in the URL of a server, no
 //! fragments.
@@ -18,41 +18,62 @@ pub enum Security {
     Plain,
 }
 
-/// The address of the control plane, or of another server.
+impl Security {
+    /// Port where a URL names none.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Tls => 443,
+            Self::Plain => 80,
+        }
+    }
+}
+
+/// URL of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ApiUrl {
+pub struct Url {
     /// Encryption of the connection.
     pub security: Security,
     /// A name or an IP address, the latter without brackets.
     pub host: String,
     /// The port; 443 or 80 where none was given.
     pub port: u16,
-    /// The path, without a slash at its end; often empty.
+    /// The path; often empty.
     pub path: String,
     /// Query after the `?`.
     pub query: Option<String>,
 }
 
-/// An HTTP proxy that is asked to CONNECT.
+/// URL of an HTTP proxy that is asked to CONNECT.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Proxy {
+pub struct ProxyUrl {
+    /// Encryption of the connection to the proxy itself.
+    pub security: Security,
     /// A name or an IP address, the latter without brackets.
     pub host: String,
-    /// The port; 80 where none was given.
+    /// The port; 443 or 80 where none was given.
     pub port: u16,
     /// User and password with a colon between them, not encoded.
     pub credentials: Option<Secret>,
 }
 
-impl ApiUrl {
-    /// Reads `https://host[:port][/path][?query]`; `wss` is `https` and `ws` is `http`. The error says why not.
+impl Url {
+    /// Reads `https://host[:port][/path][?query]` as the base of other URLs: without a slash at the end of its path. `wss` is `https` and
+    /// `ws` is `http`. The error says why not.
     pub fn parse(text: &str) -> Result<Self, String> {
+        let mut url = Self::parse_exact(text)?;
+        let end = url.path.trim_end_matches('/').len();
+        url.path.truncate(end);
+        Ok(url)
+    }
+
+    /// Like [`parse`](Self::parse), with the path as it is: `/` is not the same as none.
+    pub fn parse_exact(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or("it has no scheme, write https:// before it")?;
-        let (security, default_port) = match scheme.to_ascii_lowercase().as_str() {
-            "https" | "wss" => (Security::Tls, 443),
-            "http" | "ws" => (Security::Plain, 80),
+        let security = match scheme.to_ascii_lowercase().as_str() {
+            "https" | "wss" => Security::Tls,
+            "http" | "ws" => Security::Plain,
             other => return Err(format!("the scheme {other:?} is not supported, use https")),
         };
         if rest.contains('#') {
@@ -75,14 +96,19 @@ impl ApiUrl {
         if !is_sendable(path) || !query.as_deref().is_none_or(is_sendable) {
             return Err("its path contains characters that must be percent-encoded".to_owned());
         }
-        let (host, port) = host_and_port(authority, default_port)?;
+        let (host, port) = host_and_port(authority, security.default_port())?;
         Ok(Self {
             security,
             host,
             port,
-            path: path.trim_end_matches('/').to_owned(),
+            path: path.to_owned(),
             query,
         })
+    }
+
+    /// Host and port, for people and for the `Host` header.
+    pub fn authority(&self) -> String {
+        authority(&self.host, self.port, self.security)
     }
 
     /// Returns whether the connection stays on this machine.
@@ -98,22 +124,32 @@ pub fn is_loopback(host: &str) -> bool {
         || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-impl fmt::Display for ApiUrl {
+/// Host and port as the `Host` header has them: the usual port is left out.
+pub fn authority(host: &str, port: u16, security: Security) -> String {
+    let host = bracketed(host);
+    if port == security.default_port() {
+        host
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// The host as URLs have it: an IPv6 address in brackets.
+pub fn bracketed(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
+impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, default_port) = match self.security {
-            Security::Tls => ("https", 443),
-            Security::Plain => ("http", 80),
+        let scheme = match self.security {
+            Security::Tls => "https",
+            Security::Plain => "http",
         };
-        write!(f, "{scheme}://")?;
-        if self.host.contains(':') {
-            write!(f, "[{}]", self.host)?;
-        } else {
-            f.write_str(&self.host)?;
-        }
-        if self.port != default_port {
-            write!(f, ":{}", self.port)?;
-        }
-        f.write_str(&self.path)?;
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)?;
         match &self.query {
             Some(query) => write!(f, "?{query}"),
             None => Ok(()),
@@ -121,55 +157,61 @@ impl fmt::Display for ApiUrl {
     }
 }
 
-impl Proxy {
-    /// Reads `[http://][user:password@]host[:port][/]`. The error says why not and repeats nothing of the text.
+impl ProxyUrl {
+    /// Reads `[http://][user:password@]host[:port][/]`, as curl does. The error says why not and repeats nothing of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some(_) => {
-                return Err("only HTTP proxies (http://) are supported".to_owned());
-            }
-            None => text,
+        let text = text.trim();
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+        let security = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Security::Plain,
+            "https" => Security::Tls,
+            _ => return Err("only HTTP proxies (http://) are supported".to_owned()),
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (credentials, authority) = match rest.rsplit_once('@') {
-            Some((credentials, authority)) => (Some(credentials), authority),
+        let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (user, authority) = match rest.rsplit_once('@') {
+            Some((user, authority)) => (Some(user), authority),
             None => (None, rest),
         };
-        let (host, port) = host_and_port(authority, 80)
+        let (host, port) = host_and_port(authority, security.default_port())
             .ok()
             .ok_or("its host or port is invalid")?;
-        let credentials = credentials
-            .map(|text| decoded(text).ok_or("the encoding of its user or password is invalid"))
-            .transpose()?
-            .map(Secret::new);
+        let credentials = user
+            .map(|user| credentials(user).ok_or("the encoding of its user or password is invalid"))
+            .transpose()?;
         Ok(Self {
+            security,
             host,
             port,
             credentials,
         })
     }
-}
 
-impl Proxy {
     /// The URL again, for a program that is told by its environment.
     pub fn url(&self) -> Secret {
         let credentials = self.credentials.as_ref().map_or(String::new(), |pair| {
-            let (user, password) = pair
-                .reveal()
-                .split_once(':')
-                .unwrap_or_else(|| (pair.reveal(), ""));
+            let pair = pair.reveal();
+            let (user, password) = pair.split_once(':').unwrap_or((pair, ""));
             let [user, password] =
                 [user, password].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
             format!("{user}:{password}@")
         });
-        let host = if self.host.contains(':') {
-            format!("[{}]", self.host)
-        } else {
-            self.host.clone()
+        let scheme = match self.security {
+            Security::Tls => "https",
+            Security::Plain => "http",
         };
-        Secret::new(format!("http://{credentials}{host}:{}", self.port))
+        let host = bracketed(&self.host);
+        Secret::new(format!("{scheme}://{credentials}{host}:{}", self.port))
     }
+}
+
+/// User and password, which may be missing. `None` where their encoding is wrong.
+fn credentials(text: &str) -> Option<Secret> {
+    let (name, password) = text.split_once(':').unwrap_or((text, ""));
+    Some(Secret::new(format!(
+        "{}:{}",
+        decoded(name)?,
+        decoded(password)?
+    )))
 }
 
 fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
@@ -248,19 +290,21 @@ mod tests {
             ("http://127.0.0.1:8080", Security::Plain, 8080),
             ("ws://localhost", Security::Plain, 80),
         ] {
-            let url = ApiUrl::parse(text).unwrap();
+            let url = Url::parse(text).unwrap();
             assert_eq!((url.security, url.port), (security, port), "{text}");
         }
     }
 
     #[test]
     fn an_address_is_taken_apart_and_shown_again() {
-        let url = ApiUrl::parse("wss://[2001:db8::1]:8443/base/?a=b").unwrap();
+        let url = Url::parse("wss://[2001:db8::1]:8443/base/?a=b").unwrap();
         assert_eq!(
             (url.host.as_str(), url.path.as_str()),
             ("2001:db8::1", "/base")
         );
         assert_eq!(url.to_string(), "https://[2001:db8::1]:8443/base?a=b");
+        assert_eq!(Url::parse("http://h:80/").unwrap().to_string(), "http://h");
+        assert_eq!(Url::parse_exact("http://h/").unwrap().path, "/");
     }
 
     #[test]
@@ -283,7 +327,7 @@ mod tests {
             "https://cp.example/\r\nX: y",
             "https://cp.example/?a b",
         ] {
-            assert!(ApiUrl::parse(text).is_err(), "{text:?}");
+            assert!(Url::parse(text).is_err(), "{text:?}");
         }
     }
 
@@ -304,20 +348,30 @@ mod tests {
 
     #[test]
     fn a_proxy_with_a_password_is_read_and_its_password_hidden() {
-        let proxy = Proxy::parse("http://us%65r:p%40ss@proxy.example:3128/").unwrap();
+        let proxy = ProxyUrl::parse("http://us%65r:p%40ss@proxy.example:3128/").unwrap();
         assert_eq!(
             proxy.credentials.as_ref().map(Secret::reveal),
             Some("user:p@ss")
         );
         assert!(!format!("{proxy:?}").contains("p@ss"));
-        assert_eq!(Proxy::parse("proxy:3128").unwrap().port, 3128);
+        assert_eq!(ProxyUrl::parse("proxy:3128").unwrap().port, 3128);
+        let proxy = ProxyUrl::parse("https://only%3Auser@[fd00::1]").unwrap();
+        assert_eq!((proxy.security, proxy.port), (Security::Tls, 443));
+        assert_eq!(proxy.host, "fd00::1");
+        let credentials = proxy.credentials.as_ref().map(Secret::reveal);
+        assert_eq!(credentials, Some("only:user:"));
         for text in [
             "socks5://proxy:1",
             "http://",
             "http://a%0d%0ab@proxy",
             "http://a%4@proxy",
+            "socks5://a%40@h:1",
+            "http://u:a%40@",
+            "http://u:a%40%zz@h",
+            "http://u:a%40@h:99999",
         ] {
-            assert!(Proxy::parse(text).is_err(), "{text}");
+            let why = ProxyUrl::parse(text).unwrap_err();
+            assert!(!why.contains("a%"), "{why}");
         }
     }
 }
