@@ -66,6 +66,11 @@ impl Address {
             tls: Arc::new(config(trust)?),
         })
     }
+
+    /// Host and port.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
 }
 
 fn config(trust: Trust<'_>) -> Result<ClientConfig, String> {

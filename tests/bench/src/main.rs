@@ -16,6 +16,7 @@ mod options;
 mod os;
 mod plane;
 mod process;
+mod relays;
 mod stats;
 mod table;
 

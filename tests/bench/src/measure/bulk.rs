@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::https::{Address, Connection, Go};
 use crate::os;
 use crate::process;
+use crate::relays::Relays;
 use crate::stats::Samples;
 use crate::table::{Figure, Measured, number};
 
@@ -27,6 +28,7 @@ pub(crate) const DOWNLOAD: Group = Group {
         },
         Figure::new("streamed download", "MB/s"),
         Figure::new("processor for a streamed GB", "s"),
+        Figure::new("streamed download, of two TLS relays", "%"),
     ],
     measure: download,
 };
@@ -64,9 +66,14 @@ fn download(bench: &mut Bench) -> Results {
         let direct = bench.cluster.service()?;
         let path = format!("/bytes?n={bytes}");
         let linked = format!("{}{path}", Cluster::service_path());
-        let mut sources = vec![(direct, path, None)];
+        let relays = Relays::start(&bench.cluster.ca_file.with_file_name("relays.pem"), &direct);
+        let mut sources = vec![(direct, path.clone(), None)];
         for agent in &mut bench.agents {
             sources.push((agent.link()?.clone(), linked.clone(), Some(agent.pid()?)));
+        }
+        // The last one: what follows the first are the agents.
+        if let Ok(relays) = &relays {
+            sources.push((relays.address().clone(), path, None));
         }
         let mut rates = vec![Vec::new(); sources.len()];
         let mut cpu = vec![Vec::new(); sources.len()];
@@ -86,13 +93,21 @@ fn download(bench: &mut Bench) -> Results {
                 }
             }
         }
+        let relayed = match &relays {
+            Ok(_) => Ok(Samples::of(rates.pop().unwrap_or_default())),
+            Err(why) => Err(why.clone()),
+        };
         let mut results = rates
             .into_iter()
             .zip(cpu)
             .map(|(rates, cpu)| (Samples::of(rates), Samples::of(cpu)));
         let (direct, _) = results.next().unwrap_or_default();
         Ok(results
-            .map(|(link, cpu)| compared(&direct, &link, &cpu))
+            .map(|(link, cpu)| {
+                let mut figures = compared(&direct, &link, &cpu);
+                figures.push(beside_relays(&direct, &link, &relayed));
+                figures
+            })
             .collect())
     })
 }
@@ -110,6 +125,22 @@ fn compared(direct: &Samples, link: &Samples, cpu: &Samples) -> Vec<Measured> {
         Measured::new(link.median(), link.spread()),
         Measured::new(cpu.median(), cpu.spread()),
     ]
+}
+
+/// The link in percent of two relays, which are themselves so many percent of a direct download.
+fn beside_relays(direct: &Samples, link: &Samples, relayed: &Result<Samples, String>) -> Measured {
+    match relayed {
+        Err(why) => Measured::missing(why.as_str()),
+        Ok(relayed) => Measured::new(
+            link.median() / relayed.median() * 100.0,
+            format!(
+                "two socat relays {} MB/s ({}), {} % of direct",
+                number(relayed.median()),
+                relayed.spread(),
+                number(relayed.median() / direct.median() * 100.0),
+            ),
+        ),
+    }
 }
 
 /// MB/s of one download on a connection of its own that is already open.
@@ -263,6 +294,8 @@ mod tests {
         );
         assert!((compared[0].value.unwrap() - 50.0).abs() < 1e-9);
         assert!((compared[1].value.unwrap() - 450.0).abs() < 1e-9);
+        let relays = beside_relays(&of(&[900.0]), &of(&[450.0]), &Ok(of(&[300.0])));
+        assert!((relays.value.unwrap() - 150.0).abs() < 1e-9);
         assert!(
             compared[1].note.contains("10.0 to 460"),
             "{}",
