@@ -157,7 +157,7 @@ struct Machine {
     cluster: Option<FoundCluster>,
 }
 
-/// What the agent cannot begin without.
+/// Parts that the agent cannot begin without.
 struct Opened {
     store: Store,
     telemetry: Telemetry,

@@ -25,11 +25,11 @@ pub struct Error {
     pub why: Vec<String>,
     /// Action for a person.
     pub fix: Option<String>,
-    /// Whether trying again can help.
+    /// Chance that trying again helps.
     pub retry: Retry,
 }
 
-/// What most fallible functions return.
+/// Result of most fallible functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -110,7 +110,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// How the program ends: the exit codes that scripts rely on.
+/// Exit codes of the program, which scripts rely on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
     /// 0: fine.

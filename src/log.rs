@@ -23,7 +23,7 @@ use crate::{
 #[expect(clippy::disallowed_types, reason = "log::Log is shared by all threads")]
 type Lock<T> = std::sync::Mutex<T>;
 
-/// How lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Format {
     /// Time, level, message.
@@ -37,7 +37,7 @@ pub enum Format {
 /// Form of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
-    /// How lines are written.
+    /// Format of log lines.
     pub format: Format,
     /// The least important lines that are written.
     pub level: LevelFilter,
@@ -48,9 +48,9 @@ pub struct Form {
 pub struct Line {
     /// Time when it was written.
     pub at: Wall,
-    /// How important it is.
+    /// Level of importance.
     pub level: Level,
-    /// What was said, on one line.
+    /// Message, on one line.
     pub message: String,
 }
 
@@ -105,7 +105,7 @@ fn lock_unpoisoned<T>(lock: &Lock<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where lines go.
+/// Receiver of log lines.
 trait Sink: Send {
     /// Writes a whole line, or says that the reader is not ready within this patience.
     fn write_line(&mut self, line: &[u8], patience_ms: u16) -> io::Result<()>;

@@ -466,7 +466,7 @@ impl Merged {
         }
     }
 
-    /// Whether the page is for everybody on this machine. Another word cannot pass the table; if it could, the stricter one holds.
+    /// True if the page is for everybody on this machine. Another word cannot pass the table; if it could, the stricter one holds.
     pub(super) fn shows_itself(&self) -> bool {
         self.text(&keys::ANONYMOUS).as_deref() == Some("view")
     }

@@ -133,7 +133,7 @@ pub struct Provisional {
     pub surroundings: Surroundings,
 }
 
-/// What can be known without reading a file, and so without waiting for a disk.
+/// Settings that are known without reading a file, and so without waiting for a disk.
 pub fn provisional(sources: &Sources) -> Provisional {
     let mut merged = Merged::default();
     merged.add_defaults();

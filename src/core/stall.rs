@@ -39,13 +39,13 @@ pub enum Job {
     Settings,
     /// Certificates and keys.
     Certificate,
-    /// What the machine is: its name, its distribution, its id.
+    /// Identity of the machine: its name, its distribution, its id.
     Machine,
     /// The socket of the command line.
     Socket,
 }
 
-/// What the agent waits with.
+/// Stage of the start of the agent.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Stage {
     /// It is not whole yet: it says how it is, and nothing else.

@@ -140,7 +140,7 @@ impl Agent {
         });
     }
 
-    /// Whoever has compared the fingerprint has to do it again, and is to know that it was not an attacker.
+    /// Reports a changed fingerprint to those who compared the old one: it was not an attacker.
     fn tell_change(&self, before: &str, now: &str) {
         let told = format!(
             "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, it was {before}"

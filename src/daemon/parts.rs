@@ -285,7 +285,7 @@ impl FoundCluster {
         Some(Self { source, server })
     }
 
-    /// Where its files cannot be read now: there is one, and the watch reads them again.
+    /// The cluster while its files cannot be read: there is one, and the watch reads them again.
     pub(super) fn unread(named: Option<&Path>, around: &Surroundings) -> Self {
         Self {
             source: chosen(named, around),
@@ -372,7 +372,7 @@ pub(super) fn registrar(
     Rc::new(registrar.giving(delegate.map(Delegate::credential)))
 }
 
-/// What settings say about this box.
+/// Facts about this machine from the settings.
 pub(super) fn profile(settings: &Settings) -> Profile {
     let pipeops = &settings.pipeops;
     Profile {
@@ -386,7 +386,7 @@ pub(super) fn profile(settings: &Settings) -> Profile {
     }
 }
 
-/// What the agent needs in the cluster.
+/// Manifest of the rights that the agent needs at the access level of the settings.
 pub(super) fn manifest(settings: &Settings) -> Manifest {
     let reach = match settings.access.level {
         Level::Full => Reach::Full,
@@ -464,12 +464,12 @@ pub(super) fn delegate(
     Some(Rc::new(delegate))
 }
 
-/// What finds out whether the cluster answers.
+/// Liveness check of the cluster.
 pub(super) fn pulse(client: Option<&Client>, shared_state: &Rc<SharedState>) -> Option<Rc<Pulse>> {
     client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(shared_state))))
 }
 
-/// What compares the cluster with the manifest.
+/// Comparison of the cluster's rights with the manifest.
 pub(super) fn rights(
     delegate: Option<&Rc<Delegate>>,
     shared_state: &Rc<SharedState>,
@@ -526,7 +526,7 @@ fn edit(origin: &Origin) -> String {
     }
 }
 
-/// What answers proxied requests.
+/// Server of proxied requests.
 pub(super) fn proxy(
     (settings, configured): (&Settings, &Configured),
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
@@ -543,7 +543,7 @@ pub(super) fn proxy(
     Proxy::audited(parts, audit_writer)
 }
 
-/// What tells this agent from others that have the same agent id: by their settings, or because several took over what the Go agent
+/// Name of this agent among others that have the same agent id: by their settings, or because several took over what the Go agent
 /// left in their cluster. Made once, and kept.
 pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> String {
     if let Some(name) = notes.get(tasks::link::lease::NOTE_NAME) {
@@ -558,7 +558,7 @@ pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> S
     name
 }
 
-/// What the control plane knew this cluster by.
+/// Membership that the control plane knew this cluster by.
 pub(super) fn membership(identity: &Identity) -> Option<Membership> {
     let cluster_id = identity.cluster_id.clone()?;
     let cluster_uuid = identity

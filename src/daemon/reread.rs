@@ -64,7 +64,7 @@ impl Agent {
         }
     }
 
-    /// What the diagnosis of the way shows to the control plane; the token where it may be shown there.
+    /// Credentials that the connectivity probe shows to the control plane; the token where it may be shown there.
     pub(super) fn for_diagnosis(
         self: &Rc<Self>,
         server: &ControlPlane,

@@ -17,12 +17,12 @@ use crate::{
     wire::handshake::Target,
 };
 
-/// How long the control plane may take to take or refuse a token.
+/// Time for the control plane to accept or refuse a token.
 const TOKEN_WITHIN: Duration = Duration::from_secs(20);
 /// The socket is closed as by an agent that stops.
 const CLOSED: u16 = 1000;
 
-/// What became of a token.
+/// Result of a trial of a token.
 #[derive(Debug)]
 pub enum Verdict {
     /// The control plane lets an agent in with it.

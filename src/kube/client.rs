@@ -55,7 +55,7 @@ pub struct Settings {
 pub enum Identity {
     /// The agent itself, with the certificate or token of its kubeconfig.
     Agent,
-    /// Whoever this token belongs to.
+    /// Owner of this token.
     Bearer(Secret),
     /// Nobody.
     Anonymous,

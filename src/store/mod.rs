@@ -114,10 +114,10 @@ pub struct Loaded {
     pub conditions: Vec<Condition>,
 }
 
-/// What was found on disk so far.
+/// Findings on disk so far.
 #[derive(Debug)]
 enum Found {
-    /// What the small files say; the database is not open yet.
+    /// Content of the small files; the database is not open yet.
     Files(Loaded),
     /// Everything; the store is open.
     Everything(Loaded),

@@ -149,7 +149,7 @@ pub struct SharedState {
     pub root: Cell<Option<DiskSpace>>,
     accepts: RefCell<Accepts>,
     accept_errors: Cell<u64>,
-    /// Whether everything runs already; written by the daemon.
+    /// Stage of the start; written by the daemon.
     pub stage: Cell<Stage>,
     /// Time when the doctor last checked this machine; written by its caller.
     pub examined: Cell<Option<Mono>>,

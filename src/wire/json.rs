@@ -60,7 +60,7 @@ pub enum Place<'a> {
     Object(&'a mut dyn Fields),
     /// A list.
     List(&'a mut dyn List),
-    /// Whatever it is.
+    /// Any value.
     Tree(&'a mut Value),
     /// Nobody wants it: it is read over.
     Nowhere,

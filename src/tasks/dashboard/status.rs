@@ -59,7 +59,7 @@ pub fn status(
     }
 }
 
-/// What is known while the agent starts: how it is, and nothing about this machine.
+/// Status while the agent starts: how it is, and nothing about this machine.
 pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
     let verdict = verdict(shared_state);
     let link = shared_state.link.borrow();

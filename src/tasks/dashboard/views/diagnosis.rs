@@ -23,7 +23,7 @@ use crate::{
 /// Time for which an answer is reused: anybody on this machine may ask.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// What is shown to the control plane.
+/// Credentials that are shown to the control plane.
 #[derive(Debug)]
 pub struct Read {
     /// Opens connections.
