@@ -17,12 +17,8 @@ use crate::{
     core::url::{Url, bracketed},
     error::{Error, Exit, Result},
     host::facts::hostname,
-    wire::api::CHANGES_PATH,
+    wire::api::{CHANGES_PATH, PASSWORD_PATH, SESSIONS_PATH, TOKENS_PATH},
 };
-
-const TOKENS_PATH: &str = "/api/v1/tokens";
-const PASSWORD_PATH: &str = "/api/v1/password";
-const SESSIONS_PATH: &str = "/api/v1/sessions";
 
 /// Shorter passwords are guessed.
 const PASSWORD_LETTERS_MIN: usize = 10;

@@ -2,10 +2,7 @@
 //!
 //! Every fact may be missing: what cannot be read is `None`, never a guess. Every file is read with a cap.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    path::Path,
-};
+use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
 use ring::digest::{SHA256, digest};
@@ -126,19 +123,6 @@ pub fn fingerprint(root: &Path) -> Fingerprint {
     }
 }
 
-/// The address of this machine from which packets to `peer` would go out. Nothing is sent.
-pub fn local_address(peer: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = match peer {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-    // Connecting a datagram socket asks the routing table. Port 9 is "discard".
-    socket.connect(SocketAddr::new(peer, 9)).ok()?;
-    let address = socket.local_addr().ok()?.ip();
-    (!address.is_unspecified()).then_some(address)
-}
-
 fn os(root: &Path) -> Option<String> {
     let release = text(root, "etc/os-release").or_else(|| text(root, "usr/lib/os-release"))?;
     let value = |name: &str| {
@@ -218,7 +202,6 @@ pub(super) fn line(root: &Path, path: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::host::captured::tree;
-    use std::net::Ipv4Addr;
 
     const STAT: &str = "cpu  1000 20 300 50000 700 6 40 9 100 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n\
         cpu1 1 1 1 1 1 1 1 1 0 0\nintr 12345\nctxt 99\nbtime 1781589028\n";
@@ -352,12 +335,6 @@ mod tests {
                 Some(read)
             );
         }
-    }
-
-    #[test]
-    fn this_machine_reaches_itself_by_its_loopback_address() {
-        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-        assert_eq!(local_address(loopback), Some(loopback));
     }
 
     #[test]

@@ -25,19 +25,6 @@ pub enum Phase {
     Tls,
 }
 
-impl Phase {
-    /// The word in logs and in the diagnosis.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Settings => "settings",
-            Self::Dns => "dns",
-            Self::Tcp => "tcp",
-            Self::Proxy => "proxy",
-            Self::Tls => "tls",
-        }
-    }
-}
-
 /// Kind of an error.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Kind {

@@ -53,14 +53,6 @@ impl Stream {
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.tcp().local_addr()
     }
-
-    /// The address of the other end: of the proxy, where there is one.
-    ///
-    /// # Errors
-    /// What the kernel says of a socket that is gone.
-    pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        self.tcp().peer_addr()
-    }
 }
 
 impl AsyncRead for Stream {

@@ -21,20 +21,20 @@ pub use access::{
     Decision, LastDay, Namespace, RefusedCall, Request, Running, Service,
 };
 pub use cluster::{
-    CLUSTER_PATH, ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH,
-    PODS_PATH, PodPage, PodReport, WORKLOADS_PATH, WorkloadPage, WorkloadReport,
+    ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH, PodPage, PodReport,
+    WorkloadPage, WorkloadReport,
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
 pub use happenings::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
-    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, SETTINGS_PATH, STREAM_PATH,
-    SettingReport, SettingsReport, Undo,
+    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,
+    SettingsReport, Undo,
 };
-pub use series::{Column, Mark, SERIES_PATH, SeriesHead, SeriesList, VALUES_PATH, Values};
+pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
 pub use session::{
-    Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSION_PATH, SESSIONS_PATH,
-    SessionReport, SessionsEnded, TOKENS_PATH, TokenWish,
+    Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSIONS_PATH, SessionReport,
+    SessionsEnded, TOKENS_PATH, TokenWish,
 };
 pub use verdict::{PartVerdict, Verdict};
 
@@ -45,11 +45,6 @@ use crate::core::{health, time::Wall, verdict::cause};
 pub const STATUS_PATH: &str = "/api/v1/status";
 /// The same by a person, who wants to have the machine looked at too.
 pub const STATUS_FRESH_PATH: &str = "/api/v1/status?fresh=1";
-/// Path of the liveness check.
-pub const HEALTH_PATH: &str = "/healthz";
-
-/// Path of the readiness check: 503 if the agent is not ready.
-pub const READY_PATH: &str = "/readyz";
 
 /// Everything that `pipeops-agent status` and the overview page show.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

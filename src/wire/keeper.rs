@@ -12,8 +12,6 @@ use super::{
 };
 use crate::core::{preflight::facts::Fact, time::Wall};
 
-/// Default socket of the keeper.
-pub const SOCKET: &str = "/run/pipeops-keeper/keeper.sock";
 /// The longest line, either way.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 

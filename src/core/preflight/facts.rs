@@ -178,11 +178,6 @@ impl Facts {
         line.split_ascii_whitespace()
     }
 
-    /// The release of the running kernel, as two numbers.
-    pub fn kernel_version(&self) -> Option<(u64, u64)> {
-        version(self.word("/proc/sys/kernel/osrelease")?)
-    }
-
     /// All mounts.
     pub fn mounts(&self) -> impl Iterator<Item = Mount<'_>> {
         mounts::mounts(self.text(MOUNTS).unwrap_or_default())

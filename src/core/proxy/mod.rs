@@ -244,11 +244,6 @@ impl Call {
         }
     }
 
-    /// Returns whether the call can change something, for the audit.
-    pub fn is_write(&self) -> bool {
-        self.form != Form::Plain || !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
-    }
-
     /// The same for the audit: only that it watches or follows is repeated of the query.
     pub fn audit_line(&self) -> String {
         let flags = ["watch", "follow"].into_iter();

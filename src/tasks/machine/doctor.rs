@@ -191,11 +191,6 @@ pub async fn look(subject: &Subject) -> Report {
     }
 }
 
-/// The environment alone.
-pub async fn environment(place: &Place) -> Environment {
-    Environment::of(&read(place).await.0)
-}
-
 enum Found {
     Fact(String, Fact),
     Reading(Box<Reading>),

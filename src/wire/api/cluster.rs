@@ -3,12 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Path of nodes and namespaces.
-pub const CLUSTER_PATH: &str = "/api/v1/cluster";
-/// Path of Pods: `?namespace=&contains=&continue=`.
-pub const PODS_PATH: &str = "/api/v1/cluster/pods";
-/// Path of workloads: `?namespace=&kind=&continue=`.
-pub const WORKLOADS_PATH: &str = "/api/v1/cluster/workloads";
 /// Path of a container's log: `?namespace=&pod=&container=&tail=&follow=&previous=`.
 pub const POD_LOGS_PATH: &str = "/api/v1/cluster/logs";
 

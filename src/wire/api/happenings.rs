@@ -13,8 +13,6 @@ pub const LOGS_PATH: &str = "/api/v1/logs";
 pub const STREAM_PATH: &str = "/api/v1/stream";
 /// Path of the link's history.
 pub const LINK_PATH: &str = "/api/v1/link";
-/// Path of the configuration.
-pub const SETTINGS_PATH: &str = "/api/v1/settings";
 /// Path of the changes.
 pub const CHANGES_PATH: &str = "/api/v1/changes";
 

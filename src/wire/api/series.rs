@@ -4,11 +4,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Path of the list of series: `?contains=&continue=&limit=`.
-pub const SERIES_PATH: &str = "/api/v1/series";
-/// Path of values: `?key=K&from=S&to=S&points=N`, with up to 16 keys.
-pub const VALUES_PATH: &str = "/api/v1/series/values";
-
 /// Series that have samples: those that are measured now, then those that ended.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Path of the session: GET reads it, POST logs in, DELETE logs out.
-pub const SESSION_PATH: &str = "/api/v1/session";
 /// All sessions: DELETE ends them.
 pub const SESSIONS_PATH: &str = "/api/v1/sessions";
 /// New tokens, by POST on the socket.

@@ -15,9 +15,7 @@ mod host;
 
 pub use agent::{Agent, Cluster, Link};
 
-/// Path of the metrics.
-pub const METRICS_PATH: &str = "/metrics";
-/// Its media type.
+/// Media type of the metrics.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Series on the page at most, so that a machine with many disks costs no receiver more than this.
 const SERIES_MAX: usize = 200;
