@@ -67,7 +67,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
     let inventory: Vec<_> = app
         .inventory
         .iter()
-        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid}))
+        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce}))
         .collect();
     let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
     let record = json!({
@@ -149,12 +149,14 @@ struct EntryShape {
     kind: String,
     name: String,
     uid: String,
+    nonce: String,
 }
 fields!(EntryShape {
     api_version,
     kind,
     name,
-    uid
+    uid,
+    nonce
 });
 
 #[derive(Debug, Default)]
@@ -215,6 +217,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         kind: entry.kind,
         name: entry.name,
         uid: entry.uid,
+        nonce: entry.nonce,
     };
     let source = |found: SourceShape| Source {
         repository: Repository {
@@ -428,7 +431,7 @@ mod tests {
             Some("shop"),
         )
         .unwrap();
-        app.plan(&manifests);
+        app.plan(&manifests, ["n1".to_owned()]);
         app.own(&Entry::of(&manifests[0]), "u");
         app.revisions.push(Revision {
             number: 2,

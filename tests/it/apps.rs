@@ -6,6 +6,7 @@ mod git;
 
 use std::{path::Path, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use plane::{Options, Plane};
 use serde_json::{Value, json};
 
@@ -235,7 +236,7 @@ fn what_belongs_to_others_is_never_taken_over() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {owner: them}\n";
     let file = bench.agent.folder().join("theirs.yaml");
     // They forge everything that they can write.
-    put(&file, &map.replace("{name: settings}", "{name: settings, labels: {app.kubernetes.io/managed-by: pipeops-apps}, annotations: {pipeops.io/change: app-0}}"));
+    put(&file, &map.replace("{name: settings}", "{name: settings, labels: {app.kubernetes.io/managed-by: pipeops-apps}, annotations: {pipeops.io/created-by: app-0}}"));
     kubectl(&[
         "-n",
         &bench.namespace,
@@ -256,6 +257,7 @@ fn what_belongs_to_others_is_never_taken_over() {
         !bench.objects("configmaps").contains("other"),
         "nothing was written"
     );
+    forged_nonces_are_worth_nothing(&bench, map);
     accounts_stay_apart(&bench);
     for namespace in ["kube-system", bench.accounts.namespace()] {
         let file = bench.agent.folder().join("shop.yaml").display().to_string();
@@ -265,6 +267,59 @@ fn what_belongs_to_others_is_never_taken_over() {
             "{said}"
         );
     }
+}
+
+/// The state after a power cut between the write of an object and the note of its UID, with somebody who forges the second object.
+fn forged_nonces_are_worth_nothing(bench: &Bench, map: &str) {
+    let named = |name: &str| map.replace("settings", name);
+    let (code, said) = bench.apply("cut", &named("first"));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("cut", "soaking");
+    let nonce = "{.metadata.annotations.pipeops\\.io/created-by}";
+    let seen = bench.get("configmap/first", nonce);
+    assert_eq!(seen.len(), 32, "{seen}");
+    let own = bench.accounts.namespace();
+    let record = |change: &dyn Fn(&mut Value)| {
+        let secret = "secret/pipeops-app.cut";
+        let packed = kubectl(&["-n", own, "get", secret, "-o", "jsonpath={.data.record}"]);
+        let record = STANDARD.decode(packed).unwrap();
+        let mut record: Value = serde_json::from_slice(&record).unwrap();
+        change(&mut record);
+        let packed = STANDARD.encode(record.to_string());
+        let patch = json!({"data": {"record": packed}}).to_string();
+        kubectl(&["-n", own, "patch", secret, "--type=merge", "-p", &patch]);
+    };
+    let secret = "0123456789abcdef0123456789abcdef";
+    let entry = json!({"api_version": "v1", "kind": "ConfigMap", "name": "second", "uid": "", "nonce": secret});
+    record(&|record| {
+        assert_eq!(record["inventory"][0]["nonce"], "", "{record:#}");
+        record["inventory"]
+            .as_array_mut()
+            .unwrap()
+            .push(entry.clone());
+    });
+    let create = |nonce: &str| {
+        let file = bench.agent.folder().join("second.yaml");
+        let forged =
+            format!("{{name: second, annotations: {{pipeops.io/created-by: \"{nonce}\"}}}}");
+        put(&file, &map.replace("{name: settings}", &forged));
+        let file = file.display().to_string();
+        kubectl(&["-n", &bench.namespace, "create", "-f", &file]);
+    };
+    let both = named("first") + "---\n" + &named("second").replace("them", "us");
+    // Everything that stands on what is there already is forged.
+    create(&seen);
+    let (code, said) = bench.apply("cut", &both);
+    assert!(code == 2 && said.contains("does not belong"), "{said}");
+    assert_eq!(bench.get("configmap/second", "{.data.owner}"), "them");
+    kubectl(&["-n", &bench.namespace, "delete", "configmap", "second"]);
+    // What was written under the nonce of the record is ours.
+    create(secret);
+    let (code, said) = bench.apply("cut", &both);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("cut", "soaking");
+    assert_eq!(bench.get("configmap/second", "{.data.owner}"), "us");
+    assert_eq!(bench.apps(&["remove", "cut"]).0, 0);
 }
 
 fn accounts_stay_apart(bench: &Bench) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::CHANGE;
+use super::NONCE;
 
 /// Fields of one object that are named; the rest is cut.
 const FIELDS_MAX: usize = 100;
@@ -24,7 +24,7 @@ pub fn differences(live: &Value, tried: &Value) -> Vec<Difference> {
         .iter()
         .any(|object| object.get("kind").and_then(Value::as_str) == Some("Secret"));
     let mut found = Vec::new();
-    compare("", live, tried, &mut found);
+    compare("", &unmarked(live), &unmarked(tried), &mut found);
     if is_secret {
         for difference in &mut found {
             difference.from = hidden(&difference.from);
@@ -32,6 +32,21 @@ pub fn differences(live: &Value, tried: &Value) -> Vec<Difference> {
         }
     }
     found
+}
+
+/// An object without the nonce under which it was created.
+fn unmarked(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        && annotations.remove(NONCE).is_some()
+        && annotations.is_empty()
+    {
+        metadata.remove("annotations");
+    }
+    object
 }
 
 fn hidden(value: &Value) -> Value {
@@ -52,7 +67,7 @@ fn is_set_by_server(path: &str) -> bool {
         "metadata.creationTimestamp",
         "metadata.selfLink",
     ];
-    FIELDS.contains(&path) || path.strip_prefix("metadata.annotations.") == Some(CHANGE)
+    FIELDS.contains(&path)
 }
 
 fn compare(path: &str, from: &Value, to: &Value, found: &mut Vec<Difference>) {
@@ -98,11 +113,13 @@ mod tests {
 
     #[test]
     fn only_fields_of_the_owner_are_compared() {
-        let live = json!({"kind": "Deployment", "metadata": {"name": "a", "generation": 1, "annotations": {CHANGE: "c1"}},
+        let live = json!({"kind": "Deployment", "metadata": {"name": "a", "generation": 1, "annotations": {NONCE: "c1"}},
             "spec": {"replicas": 1, "list": [{"a": 1}, {"a": 2}]}, "status": {"replicas": 1}});
+        let mut plain = live.clone();
+        plain["metadata"] = json!({"name": "a"});
+        assert_eq!(differences(&live, &plain), []);
         let mut tried = live.clone();
-        tried["metadata"] =
-            json!({"name": "a", "generation": 2, "annotations": {CHANGE: "c2", "x": "y"}});
+        tried["metadata"] = json!({"name": "a", "generation": 2, "annotations": {"x": "y"}});
         tried["spec"] = json!({"replicas": 2, "list": [{"a": 1}, {"a": 3}]});
         let found: Vec<_> = differences(&live, &tried)
             .into_iter()
@@ -111,7 +128,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                "metadata.annotations.x: null \"y\"",
+                "metadata.annotations: null {\"x\":\"y\"}",
                 "spec.list[1].a: 2 3",
                 "spec.replicas: 1 2"
             ]

@@ -14,7 +14,7 @@ mod simple;
 pub use difference::{Difference, differences};
 pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
-pub use overlay::Overlay;
+pub use overlay::{Overlay, place};
 pub use ownership::{Head, Place, as_applied, denied};
 pub use record::{App, Entry, Outcome, Revision, Source};
 pub use simple::{Simple, deployed};
@@ -25,9 +25,9 @@ pub const OBJECTS_MAX: usize = 1_000;
 /// The field manager of all writes.
 pub const MANAGER: &str = "pipeops-apps";
 
-/// Annotation with the id of the change that wrote an object. It tells ours from others where a power cut came between the write and
-/// the note of its UID; the id is random, so nobody can have written it before.
-pub const CHANGE: &str = "pipeops.io/change";
+/// Annotation with the nonce under which an object was created. It tells ours from others where a power cut came between the write and
+/// the note of its UID: until the object exists, the nonce stands in the record alone, which no other account reads.
+pub const NONCE: &str = "pipeops.io/created-by";
 
 /// Returns whether a name can be that of an app: a DNS label of 40 letters at most, because Secrets are named by it.
 pub fn is_name(name: &str) -> bool {

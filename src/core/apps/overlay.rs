@@ -62,7 +62,7 @@ impl Overlay {
 }
 
 /// Sets a field. Where something else than an object is on the way, the API server refuses the manifest anyway.
-pub(super) fn place(object: &mut Value, path: &[&str], value: Value) {
+pub fn place(object: &mut Value, path: &[&str], value: Value) {
     let Some((name, rest)) = path.split_first() else {
         *object = value;
         return;

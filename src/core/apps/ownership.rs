@@ -9,8 +9,8 @@ use super::{App, Entry, MANAGER};
 pub struct Head<'a> {
     /// UID.
     pub uid: &'a str,
-    /// Change that it names as its writer; empty where it names none.
-    pub change: &'a str,
+    /// Nonce that it carries; empty where it carries none.
+    pub nonce: &'a str,
 }
 
 /// Place of an object in the cluster.
@@ -25,17 +25,14 @@ pub enum Place<'a> {
 }
 
 impl App {
-    /// Judges the place of an object of this app by what was found there. An object that is about to be written for the first time is
-    /// ours only if `change` wrote it: a power cut may come between the write and the note of its UID.
-    pub fn place<'a>(&self, entry: &Entry, found: Option<Head<'a>>, change: &str) -> Place<'a> {
+    /// Judges the place of an object of this app by what was found there. Ours has the UID of the inventory, or carries the nonce that
+    /// was noted for it alone: a power cut may come between the write and the note of its UID.
+    pub fn place<'a>(&self, entry: &Entry, found: Option<Head<'a>>) -> Place<'a> {
         let Some(found) = found else {
             return Place::Free;
         };
-        let is_ours = match self.planned(entry) {
-            Some("") => !change.is_empty() && found.change == change,
-            Some(uid) => uid == found.uid,
-            None => false,
-        };
+        let is_ours = self.uid(entry).is_some_and(|uid| uid == found.uid)
+            || self.nonce(entry).is_some_and(|nonce| nonce == found.nonce);
         if is_ours {
             Place::Ours(found.uid)
         } else {
@@ -82,25 +79,28 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_object_is_ours_by_its_uid_or_while_it_is_written_by_the_change_that_wrote_it() {
+    fn an_object_is_ours_by_its_uid_or_by_the_nonce_that_was_noted_for_it() {
         let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
-        let manifests = parse(map, Some("shop")).unwrap();
-        let entry = Entry::of(&manifests[0]);
+        let both = format!("{map}---\n{}", map.replace("a}", "b}"));
+        let manifests = parse(&both, Some("shop")).unwrap();
+        let [first, second] = [Entry::of(&manifests[0]), Entry::of(&manifests[1])];
         let mut app = App::default();
-        let head = |uid, change| Some(Head { uid, change });
-        assert_eq!(app.place(&entry, None, "c1"), Place::Free);
+        let head = |uid, nonce| Some(Head { uid, nonce });
+        assert_eq!(app.place(&first, None), Place::Free);
         // Labels and annotations of others give nothing.
-        assert_eq!(app.place(&entry, head("u1", "c1"), "c1"), Place::Others);
-        app.plan(&manifests);
-        assert_eq!(app.place(&entry, head("u1", "c1"), "c1"), Place::Ours("u1"));
-        // Somebody made it after the check, whatever its values are.
-        assert_eq!(app.place(&entry, head("u1", ""), "c1"), Place::Others);
-        assert_eq!(app.place(&entry, head("u1", ""), ""), Place::Others);
-        app.own(&entry, "u1");
-        assert_eq!(app.place(&entry, head("u1", ""), "c2"), Place::Ours("u1"));
+        assert_eq!(app.place(&first, head("u1", "n1")), Place::Others);
+        app.plan(&manifests, ["n1", "n2"].map(str::to_owned));
+        assert_eq!(app.place(&first, head("u1", "n1")), Place::Ours("u1"));
+        // The nonce of an object that everybody sees is worth nothing for the next one.
+        assert_eq!(app.place(&second, head("u2", "n1")), Place::Others);
+        assert_eq!(app.place(&second, head("u2", "")), Place::Others);
+        app.own(&first, "u1");
+        app.settle();
+        assert_eq!(app.place(&first, head("u1", "")), Place::Ours("u1"));
         // It was replaced by somebody else's.
-        assert_eq!(app.place(&entry, head("u2", "c2"), "c2"), Place::Others);
-        assert_eq!(app.place(&entry, None, "c2"), Place::Free);
+        assert_eq!(app.place(&first, head("u2", "n1")), Place::Others);
+        assert_eq!(app.place(&first, head("u2", "")), Place::Others);
+        assert_eq!(app.place(&first, None), Place::Free);
     }
 
     #[test]

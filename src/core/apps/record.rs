@@ -19,6 +19,8 @@ pub struct Entry {
     pub name: String,
     /// UID; empty while it is about to be written for the first time.
     pub uid: String,
+    /// Secret under which it is created if it is not there; empty outside of a write.
+    pub nonce: String,
 }
 
 impl Entry {
@@ -29,6 +31,7 @@ impl Entry {
             kind: manifest.kind.name.to_owned(),
             name: manifest.name.clone(),
             uid: String::new(),
+            nonce: String::new(),
         }
     }
 
@@ -151,24 +154,42 @@ impl App {
             .unwrap_or_default()
     }
 
-    /// UID of an object of the inventory; `Some("")`: it is about to be written for the first time.
-    pub(super) fn planned(&self, entry: &Entry) -> Option<&str> {
-        let found = self.inventory.iter().find(|known| known.is(entry));
-        found.map(|known| known.uid.as_str())
+    /// The entry of the inventory about the same object.
+    pub(super) fn planned(&self, entry: &Entry) -> Option<&Entry> {
+        self.inventory.iter().find(|known| known.is(entry))
     }
 
     /// UID of an object that was written.
     pub fn uid(&self, entry: &Entry) -> Option<&str> {
-        self.planned(entry).filter(|uid| !uid.is_empty())
+        let known = self.planned(entry)?;
+        Some(known.uid.as_str()).filter(|uid| !uid.is_empty())
     }
 
-    /// Takes objects into the inventory that are about to be written.
-    pub fn plan(&mut self, manifests: &[Manifest]) {
-        for manifest in manifests {
+    /// Nonce under which an object is created; `None`: it is not about to be written.
+    pub fn nonce(&self, entry: &Entry) -> Option<&str> {
+        let known = self.planned(entry)?;
+        Some(known.nonce.as_str()).filter(|nonce| !nonce.is_empty())
+    }
+
+    /// Takes objects into the inventory that are about to be written, each with one of these nonces. A nonce of an interrupted write
+    /// stays: an object may have been created under it.
+    pub fn plan(&mut self, manifests: &[Manifest], nonces: impl IntoIterator<Item = String>) {
+        for (manifest, nonce) in manifests.iter().zip(nonces) {
             let entry = Entry::of(manifest);
             if self.planned(&entry).is_none() {
-                self.inventory.push(entry);
+                self.inventory.push(entry.clone());
             }
+            let known = self.inventory.iter_mut().find(|known| known.is(&entry));
+            if let Some(known) = known.filter(|known| known.nonce.is_empty()) {
+                known.nonce = nonce;
+            }
+        }
+    }
+
+    /// Forgets all nonces: what is ours has its UID.
+    pub fn settle(&mut self) {
+        for known in &mut self.inventory {
+            known.nonce.clear();
         }
     }
 
@@ -235,12 +256,13 @@ mod tests {
     #[test]
     fn what_a_version_no_longer_has_is_surplus_but_data_stays() {
         let mut app = App::default();
-        app.plan(&manifests(&[
+        let all = [
             "ConfigMap/a",
             "Service/b",
             "PersistentVolumeClaim/c",
             "Secret/d",
-        ]));
+        ];
+        app.plan(&manifests(&all), std::iter::repeat(String::new()));
         let next = manifests(&["ConfigMap/a", "Secret/d"]);
         let surplus = app.surplus(&next);
         assert_eq!(surplus.len(), 1);
@@ -260,11 +282,18 @@ mod tests {
         let all = manifests(&["ConfigMap/a"]);
         let entry = Entry::of(&all[0]);
         assert_eq!(app.uid(&entry), None);
-        app.plan(&all);
-        assert_eq!((app.planned(&entry), app.uid(&entry)), (Some(""), None));
+        let plan = |app: &mut App, nonce: &str| app.plan(&all, [nonce.to_owned()]);
+        plan(&mut app, "n1");
+        assert_eq!((app.nonce(&entry), app.uid(&entry)), (Some("n1"), None));
+        // After a power cut the object may be there under the first nonce.
+        plan(&mut app, "n2");
+        assert_eq!(app.nonce(&entry), Some("n1"));
         app.own(&entry, "u1");
-        app.plan(&all);
-        assert_eq!(app.uid(&entry), Some("u1"));
+        app.settle();
+        assert_eq!((app.nonce(&entry), app.uid(&entry)), (None, Some("u1")));
+        // What somebody deletes is created under another one.
+        plan(&mut app, "n3");
+        assert_eq!(app.nonce(&entry), Some("n3"));
     }
 
     #[test]

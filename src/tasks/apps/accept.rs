@@ -76,7 +76,7 @@ impl Apps {
             self.has_namespace(&namespace).await?;
         }
         let id = change_id()?;
-        let cluster = self.cluster(&id);
+        let cluster = self.cluster();
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;

@@ -11,8 +11,8 @@ use super::{account::Account, observe::observe};
 use crate::{
     core::{
         apps::{
-            App, CHANGE, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, Place, as_applied,
-            denied, differences,
+            App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, as_applied,
+            denied, differences, place,
         },
         rollout::{Key, Observation},
     },
@@ -53,10 +53,10 @@ fields!(FoundMetadata {
 
 impl Found {
     fn head(&self) -> Head<'_> {
-        let change = self.metadata.annotations.get(CHANGE);
+        let nonce = self.metadata.annotations.get(NONCE);
         Head {
             uid: &self.metadata.uid,
-            change: change.map(String::as_str).unwrap_or_default(),
+            nonce: nonce.map(String::as_str).unwrap_or_default(),
         }
     }
 }
@@ -82,8 +82,6 @@ pub struct Cluster<'a> {
     pub client: &'a Client,
     /// Account.
     pub account: &'a Account,
-    /// Id of the change.
-    pub change: &'a str,
 }
 
 /// Generations of the objects of a version.
@@ -130,7 +128,7 @@ impl Cluster<'_> {
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let entry = Entry::of(manifest);
-            match app.place(&entry, found.as_ref().map(Found::head), self.change) {
+            match app.place(&entry, found.as_ref().map(Found::head)) {
                 Place::Ours(_) => {}
                 Place::Free => app.own(&entry, ""),
                 Place::Others => return Err(foreign(app, manifest)),
@@ -165,7 +163,7 @@ impl Cluster<'_> {
             "{}?fieldManager={MANAGER}&force=true&dryRun=All",
             manifest.path()
         );
-        let object = self.object(manifest, uid);
+        let object = bound(manifest, uid);
         let explained = |failed| self.explained(manifest, failed);
         if uid.is_some() && manifest.kind.name == "Job" {
             // It is made again, because it cannot be changed: nothing can be tried.
@@ -219,14 +217,14 @@ impl Cluster<'_> {
         let entry = Entry::of(manifest);
         let found = self.find(&manifest.path()).await;
         let mut found = found.map_err(|failed| self.explained(manifest, failed))?;
-        match app.place(&entry, found.as_ref().map(Found::head), self.change) {
+        match app.place(&entry, found.as_ref().map(Found::head)) {
             Place::Others => return Err(foreign(app, manifest)),
             Place::Free => {
                 let path = format!(
                     "{}?fieldManager={MANAGER}",
                     manifest.kind.path(&manifest.namespace, "")
                 );
-                let object = self.object(manifest, None);
+                let object = marked(manifest, app.nonce(&entry).unwrap_or_default());
                 let created = self
                     .call(async |identity| self.client.create_as(identity, &path, &object).await)
                     .await;
@@ -253,7 +251,7 @@ impl Cluster<'_> {
             "{}?fieldManager={MANAGER}&force=true{more}",
             manifest.path()
         );
-        let object = self.object(manifest, uid);
+        let object = bound(manifest, uid);
         self.call(async |identity| {
             self.client
                 .patch_as(identity, &path, Patch::Apply, &object)
@@ -385,22 +383,6 @@ impl Cluster<'_> {
             .map_err(|failed| self.failed(namespace, failed))
     }
 
-    /// The object as it is sent: marked with the change, and bound to the UID where there is one.
-    fn object(&self, manifest: &Manifest, uid: Option<&str>) -> Value {
-        let mut object = manifest.object.clone();
-        let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
-            return object;
-        };
-        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-        if let Some(annotations) = annotations.as_object_mut() {
-            annotations.insert(CHANGE.to_owned(), json!(self.change));
-        }
-        if let Some(uid) = uid {
-            metadata.insert("uid".to_owned(), json!(uid));
-        }
-        object
-    }
-
     /// The error of a call that is about a whole namespace.
     fn failed(&self, namespace: &str, failed: Failed) -> Error {
         match failed {
@@ -496,6 +478,23 @@ impl Cluster<'_> {
             _ => what.why(why).fix("correct the manifest"),
         }
     }
+}
+
+/// The object as it is applied: bound to the UID where there is one.
+fn bound(manifest: &Manifest, uid: Option<&str>) -> Value {
+    let mut object = manifest.object.clone();
+    if let Some(uid) = uid {
+        place(&mut object, &["metadata", "uid"], json!(uid));
+    }
+    object
+}
+
+/// The object as it is created: with its nonce.
+fn marked(manifest: &Manifest, nonce: &str) -> Value {
+    let mut object = manifest.object.clone();
+    let path = ["metadata", "annotations", NONCE];
+    place(&mut object, &path, json!(nonce));
+    object
 }
 
 /// The refusal to touch an object of somebody else.

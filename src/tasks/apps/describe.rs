@@ -99,7 +99,7 @@ impl Apps {
         let (verdict, sentence, finding) = if let Some(known) = known {
             known
         } else {
-            let cluster = self.cluster("");
+            let cluster = self.cluster();
             let seen = cluster.observe(&app.namespace, &scope.targets).await;
             let seen = seen.map_err(|error| refused(&error));
             standing(&scope, sight(&seen))

@@ -45,7 +45,7 @@ impl Apps {
             name: entry.name.clone(),
         };
         let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).collect();
-        let seen = self.cluster("").observe(&app.namespace, &targets).await?;
+        let seen = self.cluster().observe(&app.namespace, &targets).await?;
         let uids = app.inventory.iter().map(|entry| entry.uid.clone());
         Ok((uids.filter(|uid| !uid.is_empty()).collect(), seen))
     }
@@ -60,7 +60,7 @@ impl Apps {
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);
         overlay.lay(&mut manifests);
-        let cluster = self.cluster("");
+        let cluster = self.cluster();
         cluster.only_ours(&mut app, &manifests).await?;
         let mut objects = Vec::new();
         for manifest in &manifests {

@@ -138,11 +138,10 @@ impl Apps {
         &self.ledger
     }
 
-    const fn cluster<'a>(&'a self, change: &'a str) -> Cluster<'a> {
+    const fn cluster(&self) -> Cluster<'_> {
         Cluster {
             client: &self.client,
             account: &self.account,
-            change,
         }
     }
 

@@ -62,7 +62,7 @@ impl Apps {
         let kept = kept.map_err(of_api)?.unwrap_or_default();
         let workload = workload(app, &kept, &wish.workload)?;
         let (kind, name) = workload.split_once('/').unwrap_or_default();
-        let cluster = self.cluster("");
+        let cluster = self.cluster();
         let scaler = cluster
             .autoscaler(&read.app.namespace, (kind, name))
             .await?;

@@ -134,7 +134,7 @@ async fn watch(apps: &Apps, (kind, namespace): (&'static Kind, &str), state: &Re
     let mut version = None;
     let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
     loop {
-        let cluster = apps.cluster("");
+        let cluster = apps.cluster();
         let take = |event| state.borrow_mut().take(kind.name, event);
         match cluster.watch((kind, namespace), &mut version, take).await {
             // A server that ends every watch at once is not asked in a loop.

@@ -71,7 +71,7 @@ impl Work {
     }
 
     fn cluster(&self) -> Cluster<'_> {
-        self.apps.cluster(self.lock.id())
+        self.apps.cluster()
     }
 
     async fn go_forward(&self, step: u32) -> Result<(Outcome, String)> {

@@ -17,6 +17,7 @@ use crate::{
         rollout::LOOK_EVERY,
     },
     error::{Error, Result, Retry},
+    host::random,
 };
 
 /// Time for an old Job to be gone.
@@ -41,7 +42,9 @@ impl Work {
     /// Writes a version, object by object. The inventory knows each one before.
     async fn write_all(&self, version: &Version, number: u64) -> Result<()> {
         let mut read = self.record().await?;
-        read.app.plan(&version.manifests);
+        let nonces = version.manifests.iter().map(|_| random::hex::<16>());
+        read.app
+            .plan(&version.manifests, nonces.collect::<Result<Vec<_>>>()?);
         read.app.running = number;
         self.keep(&mut read).await?;
         let cluster = self.cluster();
@@ -65,6 +68,7 @@ impl Work {
             .cloned()
             .collect();
         read.app.forget(&unwritten);
+        read.app.settle();
         self.keep(&mut read).await?;
         written
     }
