@@ -82,6 +82,7 @@ impl Apps {
         cluster.only_ours(&mut read.app, &laid).await?;
         cluster.dry_run(&read.app, &laid).await?;
         let _claim = self.claim(&app)?;
+        self.has_room(&app)?;
         self.supersede(&app, "another version was deployed").await?;
         // It may have been written since.
         let mut read = self.kept(&app, &namespace).await?;
@@ -207,6 +208,7 @@ impl Apps {
                 })
                 .fix(format!("pipeops-agent apps history {app}")));
         }
+        self.has_room(app)?;
         self.supersede(app, "it was rolled back").await?;
         let id = change_id()?;
         let plan = Plan {
@@ -229,6 +231,7 @@ impl Apps {
     pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
         let claim = self.claim(app)?;
         let read = self.existing(app).await?;
+        self.has_room(app)?;
         self.supersede(app, "the app was removed").await?;
         let id = change_id()?;
         let plan = Plan {

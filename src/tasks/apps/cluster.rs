@@ -22,7 +22,7 @@ use crate::{
         rbac::APPS_ACCOUNT,
         watch::{Event, Watch},
     },
-    wire::json::fields,
+    wire::{json::fields, kube::rights::RULES_REVIEWS},
 };
 
 /// Tries to note a new object as applied, while its controllers change it as well.
@@ -381,6 +381,24 @@ impl Cluster<'_> {
         watched
             .map(|()| lines)
             .map_err(|failed| self.failed(namespace, failed))
+    }
+
+    /// Rights of the account in a namespace, in a form that compares.
+    pub async fn rights(&self, namespace: &str) -> Result<Vec<String>, Error> {
+        let ask = json!({"spec": {"namespace": namespace}});
+        let answer = self
+            .call(async |identity| {
+                self.client
+                    .create_as::<_, Value>(identity, RULES_REVIEWS, &ask)
+                    .await
+            })
+            .await;
+        let answer = answer.map_err(|failed| self.failed(namespace, failed))?;
+        let rules = answer.pointer("/status/resourceRules");
+        let rules = rules.and_then(Value::as_array).into_iter().flatten();
+        let mut rules: Vec<_> = rules.map(Value::to_string).collect();
+        rules.sort();
+        Ok(rules)
     }
 
     /// The error of a call that is about a whole namespace.

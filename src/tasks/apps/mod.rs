@@ -36,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use smol::LocalExecutor;
+use smol::{LocalExecutor, lock::Semaphore};
 
 pub use self::operate::Care;
 use self::{
@@ -73,6 +73,7 @@ pub struct Apps {
     running: RefCell<BTreeMap<String, Running>>,
     /// Apps whose next change is being accepted.
     claimed: RefCell<BTreeSet<String>>,
+    turns: Semaphore,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<BTreeMap<String, App>>,
 }
@@ -122,6 +123,7 @@ impl Apps {
             now: parts.now,
             running: RefCell::default(),
             claimed: RefCell::default(),
+            turns: Self::turns(),
             known: RefCell::default(),
         }
     }

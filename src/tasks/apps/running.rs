@@ -2,7 +2,10 @@
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc, time::Duration};
 
-use smol::{Task, Timer};
+use smol::{
+    Task, Timer,
+    lock::{Semaphore, SemaphoreGuard},
+};
 
 use super::{
     Apps,
@@ -19,6 +22,10 @@ use crate::{
     error::{Error, Result, Retry},
 };
 
+/// Changes that are carried out at once. Each one watches eight or nine lists, with a connection each, until its verdict.
+const AT_ONCE: usize = 8;
+/// Changes that are under way or wait for their turn.
+const CHANGES_MAX: usize = 32;
 /// Time between two tries to go on with what a restart interrupted.
 const RESUME_EVERY: Duration = Duration::from_secs(5);
 
@@ -125,6 +132,47 @@ impl Apps {
             .borrow_mut()
             .insert(running.plan.app.clone(), running);
         Ok(())
+    }
+
+    /// Refuses another change where too many wait already.
+    pub(super) fn has_room(&self, app: &str) -> Result<()> {
+        let running = self.running.borrow();
+        if running.contains_key(app) || running.len() < CHANGES_MAX {
+            return Ok(());
+        }
+        Err(Error::new(format!("{app} was not changed"))
+            .why(format!("{CHANGES_MAX} changes of other apps are under way"))
+            .fix("try again when one of them is over: pipeops-agent apps list")
+            .retry(Retry::Soon))
+    }
+
+    /// Waits until less than [`AT_ONCE`] changes are carried out. Until then another change may take the place of this one.
+    pub(super) async fn turn(&self, plan: &Plan) -> SemaphoreGuard<'_> {
+        if let Some(turn) = self.turns.try_acquire() {
+            return turn;
+        }
+        let show = |verdict, sentence| {
+            let (since, finding) = (self.now().mono, None);
+            let judgement = Judgement {
+                verdict,
+                sentence,
+                finding,
+                since,
+            };
+            self.show(&plan.app, &judgement);
+        };
+        let waits = format!("it waits for its turn: {AT_ONCE} changes of other apps are under way");
+        show(Verdict::Waiting, waits);
+        self.may_stop(&plan.app, true);
+        let turn = self.turns.acquire().await;
+        self.may_stop(&plan.app, false);
+        show(Verdict::Progressing, plan.verb.beginning(plan.revision));
+        turn
+    }
+
+    /// Permits for the changes that are carried out.
+    pub(super) const fn turns() -> Semaphore {
+        Semaphore::new(AT_ONCE)
     }
 
     /// Ends the change of an app that is under way, if it only waits for a verdict.

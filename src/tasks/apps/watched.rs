@@ -24,11 +24,13 @@ use crate::{
 /// Pauses before a watch is begun again.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Time between two looks at the rights of the account: the API server lets an open watch go on for minutes after they were taken away.
+const RIGHTS_EVERY: Duration = Duration::from_secs(5);
 
 /// A namespace with everything that verdicts on some objects read. Dropping it ends the watches.
 pub(super) struct Watched {
     state: Rc<RefCell<State>>,
-    _tasks: Vec<Task<()>>,
+    _task: Task<()>,
 }
 
 #[derive(Default)]
@@ -52,18 +54,18 @@ impl Watched {
     pub(super) fn new(apps: &Rc<Apps>, namespace: &str, targets: &Targets) -> Self {
         let state = Rc::<RefCell<State>>::default();
         let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
-        let executor = &apps.executor;
-        let begin = |kind: &'static Kind| {
+        let kinds: Vec<_> = read_for(&kinds).chain([&NODE]).collect();
+        for kind in &kinds {
             state.borrow_mut().kinds.entry(kind.name).or_default();
-            let (apps, state) = (Rc::clone(apps), Rc::clone(&state));
-            let namespace = namespace.to_owned();
-            let watch = async move { watch(&apps, (kind, &namespace), &state).await };
-            executor.spawn(watch)
-        };
-        let tasks = read_for(&kinds).chain([&NODE]).map(begin).collect();
+        }
+        let watches = keep(
+            Rc::clone(apps),
+            (kinds, namespace.to_owned()),
+            Rc::clone(&state),
+        );
         Self {
             state,
-            _tasks: tasks,
+            _task: apps.executor.spawn(watches),
         }
     }
 
@@ -126,6 +128,44 @@ impl State {
 
     fn failed(&mut self, kind: &'static str, error: Error) {
         self.kinds.entry(kind).or_default().failure = Some(error);
+    }
+}
+
+/// Watches under the rights of now: when they change, every watch is begun again, and refused where they are gone.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+async fn keep(
+    apps: Rc<Apps>,
+    (kinds, namespace): (Vec<&'static Kind>, String),
+    state: Rc<RefCell<State>>,
+) {
+    let executor = Rc::clone(&apps.executor);
+    loop {
+        let known = rights(&apps, &namespace).await.flatten();
+        let begin = |kind: &&'static Kind| {
+            let (kind, namespace) = (*kind, namespace.clone());
+            let (apps, state) = (Rc::clone(&apps), Rc::clone(&state));
+            let watch = async move { watch(&apps, (kind, &namespace), &state).await };
+            executor.spawn(watch)
+        };
+        let _watches: Vec<_> = kinds.iter().map(begin).collect();
+        loop {
+            Timer::after(RIGHTS_EVERY).await;
+            if rights(&apps, &namespace)
+                .await
+                .is_some_and(|now| now != known)
+            {
+                break;
+            }
+        }
+    }
+}
+
+/// Rights of the account: `None`, the API server does not say; `Some(None)`, the account itself is gone.
+async fn rights(apps: &Apps, namespace: &str) -> Option<Option<Vec<String>>> {
+    match apps.cluster().rights(namespace).await {
+        Ok(rights) => Some(Some(rights)),
+        Err(error) if error.retry == Retry::Later => Some(None),
+        Err(_silence) => None,
     }
 }
 
@@ -192,7 +232,7 @@ mod tests {
         let state = Rc::<RefCell<State>>::default();
         let watched = Watched {
             state: Rc::clone(&state),
-            _tasks: Vec::new(),
+            _task: smol::LocalExecutor::new().spawn(async {}),
         };
         let look = || {
             watched.look(|sight| match sight {

@@ -9,6 +9,8 @@ use crate::wire::json::fields;
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// The collection in which an account asks about its own rights.
 pub const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// The collection in which an account asks for all of its rights in a namespace.
+pub const RULES_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
 
 /// Gives a role to somebody in one namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]

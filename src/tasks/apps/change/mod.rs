@@ -40,6 +40,7 @@ pub(super) struct Work {
 impl Work {
     /// Carries the change out, from where the journal says.
     pub(super) async fn run(self, known: Option<Change>) {
+        let _turn = self.apps.turn(&self.plan).await;
         let next = known.as_ref().map_or(Next::Forward(WRITE), Change::next);
         let ended = match next {
             Next::Over => return,
