@@ -258,7 +258,10 @@ async fn live(
     }
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
-    told_to_stop(&mut signals, start).or(start.watch()).await;
+    told_to_stop(&mut signals, start)
+        .or(start.watch())
+        .or(agent.meet_cluster(start))
+        .await;
     agent.notifier.stopping();
     ::log::info!("stopping");
     let again = async {

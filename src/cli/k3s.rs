@@ -2,6 +2,7 @@
 
 mod adopt;
 mod backup;
+mod connect;
 mod install;
 mod release;
 pub(super) mod report;
@@ -65,6 +66,7 @@ pub(super) static COMMAND: Command = Command {
         &upgrade::COMMAND,
         &backup::COMMAND,
         &restore::COMMAND,
+        &connect::COMMAND,
         &KUBECONFIG,
         &UNINSTALL,
         &RESUME,

@@ -193,7 +193,7 @@ keys! {
         path: "agent.kubeconfig",
         kind: Kind::Path,
         older_names: &["KUBECONFIG"],
-        doc: "Kubeconfig of the cluster. Default: /etc/rancher/k3s/k3s.yaml, then the service account of the Pod; if neither exists, the agent runs without a cluster until one appears.",
+        doc: "Kubeconfig of the cluster. Default: what `k3s connect` made, /etc/rancher/k3s/k3s.yaml, then the service account of the Pod; if neither exists, the agent runs without a cluster until one appears.",
     }
     LABELS = {
         path: "agent.labels",

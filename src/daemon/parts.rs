@@ -307,7 +307,8 @@ pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Sour
     let source = chosen(named, around);
     match (&source, named) {
         (Source::Files(paths), None) if !paths.iter().any(|path| path.exists()) => None,
-        (Source::Files(_) | Source::InCluster { .. }, _) => Some(source),
+        (Source::K3s { own, admin }, _) if !own.exists() && !admin.exists() => None,
+        (Source::Files(_) | Source::K3s { .. } | Source::InCluster { .. }, _) => Some(source),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use smol::Timer;
+use smol::{Timer, future};
 
-use super::{Agent, TEND_EVERY};
+use super::{Agent, TEND_EVERY, parts, safe_mode::Start};
 use crate::{
     config::{ControlPlane, Credentials},
     core::{health::Severity, stall::Job, url::Url},
@@ -25,6 +25,25 @@ impl Agent {
         let server = server.clone();
         let read = move || network.caller(&settings, &server);
         self.jobs.run(Job::Certificate, read).await.flatten()
+    }
+
+    /// Waits until a cluster appears on a machine that had none, and has the next start connect to it. It never returns where there is one,
+    /// or where no service manager would start the agent again.
+    pub(super) async fn meet_cluster(&self, start: &Start) {
+        let around = &self.settings.surroundings;
+        if self.cluster.is_some() || around.runtime_directory.is_none() {
+            return future::pending().await;
+        }
+        loop {
+            Timer::after(TEND_EVERY).await;
+            let (named, around) = (self.settings.agent.kubeconfig.clone(), around.clone());
+            let look = move || parts::source(named.as_deref(), &around).is_some();
+            if self.jobs.run(Job::Kubeconfig, look).await == Ok(true) {
+                ::log::info!("a cluster appeared: starting again to connect to it");
+                start.forget();
+                return;
+            }
+        }
     }
 
     /// Credentials at a receiver, as they are now each time.

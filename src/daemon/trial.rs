@@ -7,11 +7,11 @@ use smol::LocalExecutor;
 use super::parts::{self, FoundCluster, Network};
 use crate::{
     config::Settings,
-    core::{link::DialFailure, secret::Secret, time::Wall},
+    core::{link::DialFailure, namespace::OwnNamespace, secret::Secret, time::Wall},
     error::{Error, Result},
     files::Jobs,
     host::clock,
-    kube::Client,
+    kube::{Client, rbac::Manifest},
     outside::transport::Way,
     tasks::state::SharedState,
     wire::handshake::Target,
@@ -31,6 +31,11 @@ pub enum Verdict {
     Refused(Error),
     /// Nobody could be asked: no network, or a control plane that has trouble of its own.
     NotAsked(Error),
+}
+
+/// The agent's objects in the cluster, and the namespace of its accounts.
+pub fn manifest(settings: &Settings) -> (OwnNamespace, Manifest) {
+    (settings.agent.namespace.clone(), parts::manifest(settings))
 }
 
 /// The way to servers that a setting names.

@@ -205,6 +205,7 @@ fn look(
     // The times are taken before the contents: a file that changes in between is then seen as changed at the next look.
     let mut before = match source {
         Source::Files(files) => fingerprint(files.clone()),
+        Source::K3s { own, admin } => fingerprint(vec![own.clone(), admin.clone()]),
         Source::InCluster { directory, .. } => {
             fingerprint(vec![directory.join("token"), directory.join("ca.crt")])
         }

@@ -6,9 +6,11 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use base64::Engine;
 
+use crate::core::k3s::connect;
 use crate::core::secret::Secret;
 use crate::core::yaml;
 use crate::error::{Error, Result, Retry};
@@ -28,6 +30,13 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 pub enum Source {
     /// Kubeconfig files; the first that names a thing wins. Those that do not exist are left out.
     Files(Vec<PathBuf>),
+    /// The k3s of this machine.
+    K3s {
+        /// Kubeconfig of the agent's own account, if k3s was connected.
+        own: PathBuf,
+        /// Kubeconfig of the administrator, which root alone can read by default.
+        admin: PathBuf,
+    },
     /// The service account that a Pod is given.
     InCluster {
         /// `KUBERNETES_SERVICE_HOST`.
@@ -41,7 +50,7 @@ pub enum Source {
 
 impl Source {
     /// Chooses as kubectl does, then for k3s: the files of `KUBECONFIG` (colon list), else the service account of a Pod
-    /// (`KUBERNETES_SERVICE_HOST` and `_PORT`), else k3s' own file.
+    /// (`KUBERNETES_SERVICE_HOST` and `_PORT`), else what k3s gave the agent, else k3s' own file.
     pub fn choose(
         kubeconfig: Option<&str>,
         service_host: Option<&str>,
@@ -62,7 +71,10 @@ impl Source {
                 port,
                 directory: PathBuf::from(SERVICE_ACCOUNT),
             },
-            _ => Self::Files(vec![PathBuf::from(K3S_KUBECONFIG)]),
+            _ => Self::K3s {
+                own: PathBuf::from(connect::KUBECONFIG),
+                admin: PathBuf::from(K3S_KUBECONFIG),
+            },
         }
     }
 }
@@ -95,6 +107,8 @@ pub struct Cluster {
 pub fn load(source: &Source) -> Result<Cluster> {
     match source {
         Source::Files(paths) => load_files(paths),
+        Source::K3s { own, admin } if own.exists() => load_files(slice::from_ref(own)),
+        Source::K3s { admin, .. } => load_files(slice::from_ref(admin)),
         Source::InCluster {
             host,
             port,
@@ -502,7 +516,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 fn permission_fix(path: &Path) -> String {
     if path == Path::new(K3S_KUBECONFIG) {
         // k3s writes its file anew at each start: a chmod of the file lasts only until then.
-        return "run as root, or set in /etc/rancher/k3s/config.yaml: write-kubeconfig-mode: \"0640\" and write-kubeconfig-group: pipeops-agent, then restart k3s".to_owned();
+        return "sudo pipeops-agent k3s connect; without systemd: run as root, or set in /etc/rancher/k3s/config.yaml: write-kubeconfig-mode: \"0640\" and write-kubeconfig-group: pipeops-agent, then restart k3s".to_owned();
     }
     format!(
         "run as root, or create a copy for the agent: install -m 600 -o pipeops-agent {0} /etc/pipeops-agent/kubeconfig, and set agent.kubeconfig to it",
@@ -668,7 +682,13 @@ mod tests {
             Source::choose(Some(""), Some("10.43.0.1"), Some("6443")),
             Source::InCluster { port: 6443, .. }
         ));
-        assert_eq!(Source::choose(None, None, None), files(&[K3S_KUBECONFIG]));
+        assert_eq!(
+            Source::choose(None, None, None),
+            Source::K3s {
+                own: PathBuf::from(connect::KUBECONFIG),
+                admin: PathBuf::from(K3S_KUBECONFIG)
+            }
+        );
     }
 
     #[test]
@@ -685,6 +705,26 @@ mod tests {
         assert_eq!(cluster.server, "https://[fd00::1]:443");
         assert_eq!(cluster.token.0.unwrap().reveal(), "t");
         assert_eq!(cluster.files.len(), 2);
+    }
+
+    #[test]
+    fn a_credential_of_its_own_is_preferred_to_the_administrators() {
+        let directory = tempfile::tempdir().unwrap();
+        let [own, admin] = ["own", "admin"].map(|name| directory.path().join(name));
+        let source = Source::K3s {
+            own: own.clone(),
+            admin: admin.clone(),
+        };
+        assert!(load(&source).is_err());
+        let put = |path: &Path, token: &str| {
+            let text = connect::kubeconfig("https://127.0.0.1:6443 Q0E=", token).unwrap();
+            crate::files::replace(path, text.as_bytes(), 0o600).unwrap();
+        };
+        let token = || load(&source).unwrap().token.0.unwrap().reveal().to_owned();
+        put(&admin, "admin");
+        assert_eq!(token(), "admin");
+        put(&own, "own");
+        assert_eq!(token(), "own");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `k3s install`: from the network, or a folder that came by hand.
 
 use super::{
-    DRY_RUN, TIMEOUT, keeper, many, program,
+    DRY_RUN, TIMEOUT, connect, keeper, many, program,
     release::{self, Release},
     report, tell, text_of, within,
 };
 use crate::{
     cli::{
         args::Args,
-        changes,
+        changes, load,
         output::Output,
         table::{Command, Opt, Takes},
     },
@@ -135,6 +135,7 @@ fn wanted(args: &Args, release: &Release) -> Result<Install> {
         ignored: args.all("ignore"),
         reuses_data: args.has("reuse-data"),
         within: within(args, 900)?,
+        connects: connect::user(&load(args)).is_some(),
         program: program()?,
         built: build_date(),
     })

@@ -4,6 +4,7 @@
 
 pub mod adopt;
 pub mod backup;
+pub mod connect;
 pub mod drain;
 pub mod index;
 pub mod plan;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, SERVICE, UNINSTALL, UNIT, Version,
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, SERVICE, UNINSTALL, UNIT, Version, connect,
     texts::{self, DropIn, Init},
 };
 
@@ -152,6 +152,8 @@ pub struct Install {
     pub registries: Option<String>,
     /// Path of this program, which finishes the change after a power cut.
     pub program: String,
+    /// True if the agent gets a credential.
+    pub connects: bool,
     /// The note that says that k3s is managed here, and its content.
     pub note: (String, String),
 }
@@ -164,7 +166,7 @@ pub fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn run(forth: &str, back: &str) -> Step {
+pub(super) fn run(forth: &str, back: &str) -> Step {
     Step::Run {
         forth: words(forth),
         back: words(back),
@@ -223,6 +225,9 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
         version: Some(wanted.version),
         when: When::Forth,
     });
+    if wanted.connects {
+        steps.extend(connect::steps(&wanted.program, is_there));
+    }
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -268,7 +273,7 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     steps.push(file(path, content.clone(), 0o600));
 }
 
-fn file(path: &str, content: String, mode: u32) -> Step {
+pub(super) fn file(path: &str, content: String, mode: u32) -> Step {
     Step::File {
         path: path.to_owned(),
         content,
@@ -288,7 +293,7 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
 }
 
 /// Directories on the way to `path` and itself, as far as they are missing.
-fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&str) -> bool) {
+pub(super) fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&str) -> bool) {
     let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
     for end in ends.chain([path.len()]) {
         let folder = path.get(..end).unwrap_or_default().to_owned();
@@ -376,6 +381,14 @@ const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
 /// The steps of a removal. There is no way back: each may be repeated until all are done.
 pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    if is_there(connect::TIMER) {
+        steps.push(run(connect::STOP, ""));
+        steps.extend(connect::MADE.map(gone));
+        steps.push(Step::Gone {
+            path: connect::WANTS.to_owned(),
+            extent: Extent::Empty,
+        });
+    }
     // It may be missing after half a removal, or be another's.
     steps.push(file(KILLALL, texts::killall(&wanted.data_dir), 0o755));
     steps.push(run(KILLALL, ""));
@@ -699,6 +712,7 @@ mod tests {
             drop_in: drop_in(&Wishes::default(), &[], 1 << 40),
             registries: None,
             program: "/usr/bin/pipeops-agent".to_owned(),
+            connects: false,
             note: ("/note".to_owned(), String::new()),
         }
     }

@@ -41,6 +41,11 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
         .replace("@DATA@", data_dir)
 }
 
+/// The service that makes the agent's credential.
+pub fn connect(program: &str) -> String {
+    include_str!("texts/connect.service").replace("@PROGRAM@", program)
+}
+
 /// `k3s-killall.sh`.
 pub fn killall(data_dir: &str) -> String {
     include_str!("texts/killall.sh").replace("@DATA@", data_dir)

@@ -4,6 +4,7 @@ mod acts;
 mod adopt;
 mod archive;
 mod backup;
+mod connect;
 mod datastore;
 mod describe;
 mod look;
@@ -18,6 +19,7 @@ use self::acts::COPY_BYTES_MAX;
 pub(super) use self::restore::guards;
 pub use self::{
     backup::Backup,
+    connect::Connect,
     node::{Node, Wish},
     restore::Restore,
     upgrade::Upgrade,
@@ -88,6 +90,8 @@ pub struct Install {
     pub reuses_data: bool,
     /// Time for the node to become Ready.
     pub within: Duration,
+    /// True if the agent gets a credential, where systemd can renew it.
+    pub connects: bool,
     /// Path of this program.
     pub program: String,
     /// Date of this program: the clock is wrong where it is earlier.
@@ -360,6 +364,7 @@ impl Keeper {
             drop_in,
             registries: wanted.registries.clone(),
             program: wanted.program.clone(),
+            connects: wanted.connects && init == Init::Systemd,
             note: (self.own(NOTE), note_text(&managed)?),
         };
         Ok(Prepared {

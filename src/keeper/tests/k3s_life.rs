@@ -17,6 +17,7 @@ pub(super) const VERSION: &str = "v1.34.4+k3s1";
 fn machine(start: &str, state: &str, ready: &str) -> Tree {
     let systemctl = format!(
         "case \"$*\" in\n\
+         *pipeops*) ;;\n\
          enable*) mkdir -p etc/systemd/system/multi-user.target.wants; ln -sf ../k3s.service etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
          disable*) rm -f etc/systemd/system/multi-user.target.wants/k3s.service;;\n\
          start*) {start};;\n\
@@ -89,6 +90,7 @@ fn wanted(tree: &Tree) -> Install {
         reuses_data: false,
         within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
+        connects: true,
         built: Wall::default(),
     }
 }

@@ -472,11 +472,14 @@ async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration
 }
 
 fn is_forbidden(source: &Source) -> bool {
-    let Source::Files(paths) = source else {
-        return false;
+    let is_denied = |path: &PathBuf| {
+        let opened = std::fs::File::open(path).map_err(|error| error.kind());
+        matches!(opened, Err(io::ErrorKind::PermissionDenied))
     };
-    let opened = |path| std::fs::File::open(path).map_err(|error| error.kind());
-    paths
-        .iter()
-        .any(|path| matches!(opened(path), Err(io::ErrorKind::PermissionDenied)))
+    match source {
+        Source::Files(paths) => paths.iter().any(is_denied),
+        Source::K3s { own, admin } if own.exists() => is_denied(own),
+        Source::K3s { admin, .. } => is_denied(admin),
+        Source::InCluster { .. } => false,
+    }
 }

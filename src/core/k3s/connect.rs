@@ -1,0 +1,131 @@
+//! Credential of the agent for the k3s of this machine: a token of its own account that ends soon, in a file that no disk ever has.
+//!
+//! The administrator's kubeconfig stays root's. A timer makes the token again, twice a day and after each start of the machine.
+
+use super::{
+    plan::{Step, directories, file, run},
+    texts,
+};
+
+/// Directory of the credential, in memory: root's, and the agent's group may look into it.
+pub const DIRECTORY: &str = "/run/pipeops-k3s";
+/// Kubeconfig of the agent.
+pub const KUBECONFIG: &str = "/run/pipeops-k3s/kubeconfig";
+/// Service that makes it.
+pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-connect.service";
+/// Timer of that service.
+pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-connect.timer";
+/// Directory that a removal takes if nothing else is in it.
+pub const WANTS: &str = "/etc/systemd/system/timers.target.wants";
+const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer";
+/// The agent's account.
+pub const ACCOUNT: &str = "pipeops-agent";
+/// Lifetime of a token. Fourteen tries to make the next one fail before it ends.
+pub const LIFETIME: &str = "168h";
+/// Question to the administrator's kubeconfig: address of the API, and its CA.
+pub const QUESTION: &str =
+    "{.clusters[0].cluster.server} {.clusters[0].cluster.certificate-authority-data}";
+
+/// The steps that have the credential made from now on.
+pub fn steps(program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
+    // Undone last: until then the service may fill it.
+    let mut steps = vec![Step::Made {
+        path: DIRECTORY.to_owned(),
+    }];
+    directories(&mut steps, WANTS, is_there);
+    steps.extend([
+        run("", "systemctl daemon-reload"),
+        file(UNIT, texts::connect(program), 0o644),
+        file(TIMER, include_str!("texts/connect.timer").to_owned(), 0o644),
+        Step::Link {
+            path: WANTED.to_owned(),
+            target: TIMER.to_owned(),
+        },
+        run("systemctl daemon-reload", ""),
+        run("systemctl start pipeops-k3s-connect.timer", STOP),
+    ]);
+    steps
+}
+
+/// Command after which no credential is made.
+pub const STOP: &str = "systemctl stop pipeops-k3s-connect.timer pipeops-k3s-connect.service";
+/// Paths that a removal of k3s takes.
+pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, DIRECTORY];
+
+/// The kubeconfig with this token. `found` is the answer to [`QUESTION`]; `None`: there is something in it that no address, certificate or
+/// token has.
+pub fn kubeconfig(found: &str, token: &str) -> Option<String> {
+    let (server, ca) = found.trim().split_once(' ')?;
+    let token = token.trim();
+    let is_plain = |text: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        !text.is_empty() && text.bytes().all(is_plain)
+    };
+    (server.starts_with("https://") && [server, ca, token].into_iter().all(is_plain)).then(|| {
+        format!(
+            "# Made by pipeops-k3s-connect.service; the token ends after a week.\n\
+             apiVersion: v1\n\
+             kind: Config\n\
+             clusters:\n\
+             - name: k3s\n\
+             \x20 cluster:\n\
+             \x20   server: \"{server}\"\n\
+             \x20   certificate-authority-data: \"{ca}\"\n\
+             users:\n\
+             - name: {ACCOUNT}\n\
+             \x20 user:\n\
+             \x20   token: \"{token}\"\n\
+             contexts:\n\
+             - name: k3s\n\
+             \x20 context:\n\
+             \x20   cluster: k3s\n\
+             \x20   user: {ACCOUNT}\n\
+             current-context: k3s\n"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_has_what_was_asked_for_and_nothing_else() {
+        let text = kubeconfig("https://127.0.0.1:6443 Q0E=\n", "a.b-c_d\n").unwrap();
+        assert!(text.contains("    server: \"https://127.0.0.1:6443\"\n"));
+        assert!(text.contains("    certificate-authority-data: \"Q0E=\"\n"));
+        assert!(text.contains("    token: \"a.b-c_d\"\n"));
+        for (found, token) in [
+            ("https://127.0.0.1:6443", "t"),
+            ("http://127.0.0.1:6443 Q0E=", "t"),
+            ("https://127.0.0.1:6443 Q0E=", ""),
+            ("https://127.0.0.1:6443 Q0E=", "t\"\n    exec: x"),
+            ("https://127.0.0.1:6443 Q0E= x", "t"),
+        ] {
+            assert_eq!(kubeconfig(found, token), None, "{found} {token}");
+        }
+    }
+
+    #[test]
+    fn the_undo_takes_every_file_and_the_directory_last() {
+        let steps = steps("/usr/bin/pipeops-agent", &|_| true);
+        assert_eq!(
+            steps[0],
+            Step::Made {
+                path: DIRECTORY.to_owned()
+            }
+        );
+        let files = steps.iter().filter_map(|step| {
+            if let Step::File { path, .. } | Step::Link { path, .. } | Step::Made { path } = step {
+                Some(path.as_str())
+            } else {
+                None
+            }
+        });
+        let mut files: Vec<_> = files.collect();
+        let mut made = MADE;
+        files.sort_unstable();
+        made.sort_unstable();
+        assert_eq!(files, made);
+    }
+}

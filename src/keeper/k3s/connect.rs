@@ -1,0 +1,173 @@
+//! The agent's credential for the k3s of this machine: its account, a token that ends, and the timer that makes the next one.
+
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use nix::unistd::{Gid, Uid, chown};
+
+use super::{
+    super::{Keeper, now},
+    describe,
+};
+use crate::{
+    core::k3s::{
+        BINARY,
+        connect::{self, ACCOUNT, LIFETIME},
+        plan::Step,
+        texts::Init,
+    },
+    error::{Error, Result, Retry},
+    files,
+    host::exec::{self, Ended, Limits},
+    wire::keeper::{Done, K3sPlan, Record},
+};
+
+/// A wanted credential.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Namespace of the agent's account.
+    pub namespace: String,
+    /// Objects of the agent in the cluster, which are applied where its account is missing.
+    pub manifest: String,
+    /// Group of the agent.
+    pub group: u32,
+    /// Path of this program.
+    pub program: String,
+}
+
+const DOES: &str = "give the agent a credential of its own for k3s, and renew it twice a day";
+/// The first call of k3s' own client on a slow card unpacks it.
+const WITHIN: Limits = Limits {
+    within: Duration::from_secs(120),
+    output_bytes_max: 64 * 1024,
+};
+/// Files made in the directory belong to its group.
+const DIRECTORY_MODE: u32 = 0o2750;
+const FILE_MODE: u32 = 0o640;
+
+impl Keeper {
+    /// The plan of a connection.
+    pub fn k3s_connect_plan(&self, wanted: &Connect) -> Result<K3sPlan> {
+        self.can_connect()?;
+        Ok(K3sPlan {
+            does: DOES.to_owned(),
+            steps: describe::steps(&self.connect_steps(wanted)),
+            undo: "sudo pipeops-agent undo ID; the account stays in the cluster: pipeops-agent rbac | k3s kubectl delete -f -"
+                .to_owned(),
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Gives the agent its credential, and has it renewed.
+    pub fn k3s_connect(&self, wanted: &Connect, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        self.can_connect()?;
+        // Before anything is set up: what does not work now would fail twice a day.
+        self.k3s_renew(wanted)?;
+        if self.place.is_there(connect::TIMER) {
+            return Ok(Done {
+                outcome: "done".to_owned(),
+                sentence: "the agent has a new credential; it is renewed already".to_owned(),
+                ..Done::default()
+            });
+        }
+        let record = Record::new("k3s.connect", who, now(), DOES.to_owned());
+        let steps = self.connect_steps(wanted);
+        self.begin_steps(&journal, record, steps, Duration::ZERO)
+    }
+
+    /// Makes a credential, and the rights for it where there are none.
+    pub fn k3s_renew(&self, wanted: &Connect) -> Result<()> {
+        let within = ["-n", &wanted.namespace];
+        let is_known = [&within, &["get", "serviceaccount", ACCOUNT][..]].concat();
+        if !self.ask(&["get", "--raw=/readyz"])?.is_fine() {
+            return Err(cannot()
+                .why("k3s does not answer, or is not ready")
+                .fix("sudo pipeops-agent k3s status")
+                .retry(Retry::Soon));
+        }
+        if !self.ask(&is_known)?.is_fine() {
+            (self.place.watch)("applying the manifest of the agent's rights");
+            self.apply(&wanted.manifest)?;
+        }
+        let question = format!("-o=jsonpath={}", connect::QUESTION);
+        let found = self.answer(&["config", "view", "--raw", "--minify", &question])?;
+        let duration = format!("--duration={LIFETIME}");
+        let token = [&within, &["create", "token", ACCOUNT, &duration][..]].concat();
+        let token = self.answer(&token)?;
+        let text = connect::kubeconfig(&found, &token)
+            .ok_or_else(|| cannot().why("k3s' own kubeconfig has no address with a CA"))?;
+        let directory = self.place.path(connect::DIRECTORY);
+        files::create_directory(&directory)?;
+        open_to(&directory, wanted.group)?;
+        files::replace(
+            &self.place.path(connect::KUBECONFIG),
+            text.as_bytes(),
+            FILE_MODE,
+        )
+    }
+
+    fn connect_steps(&self, wanted: &Connect) -> Vec<Step> {
+        connect::steps(&wanted.program, &|path| self.place.is_there(path))
+    }
+
+    fn can_connect(&self) -> Result<()> {
+        let with = |fix: &str| cannot().fix(fix);
+        if !self.place.is_there(BINARY) {
+            return Err(with("install it: sudo pipeops-agent k3s install").why("there is no k3s"));
+        }
+        match self.place.init()? {
+            Init::Systemd => Ok(()),
+            Init::OpenRc => Err(with(
+                "let k3s give its own file to the group of the agent: docs/install.md, The cluster",
+            )
+            .why("the credential is renewed by a timer of systemd")),
+        }
+    }
+
+    fn apply(&self, manifest: &str) -> Result<()> {
+        let file = self.directory.join("rbac.yaml");
+        files::replace(&file, manifest.as_bytes(), files::PRIVATE)?;
+        let applied = self.answer(&["apply", "-f", &file.display().to_string()]);
+        drop(std::fs::remove_file(&file));
+        applied.map(drop)
+    }
+
+    /// What k3s' own client prints, if all went well.
+    fn answer(&self, arguments: &[&str]) -> Result<String> {
+        let ended = self.ask(arguments)?;
+        if ended.is_fine() {
+            return Ok(ended.output);
+        }
+        let why: String = ended.complaints.trim().chars().take(300).collect();
+        Err(cannot().why(why).fix("sudo pipeops-agent k3s status"))
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<Ended> {
+        let first = [
+            BINARY,
+            "kubectl",
+            "--cache-dir=/run/k3s/kubectl",
+            "--request-timeout=30s",
+        ];
+        exec::run(self.place.root(), &[&first, arguments].concat(), WITHIN)
+    }
+}
+
+fn cannot() -> Error {
+    Error::new("cannot give the agent a credential for k3s")
+}
+
+/// Lets a group look into a directory of root's.
+fn open_to(directory: &Path, group: u32) -> Result<()> {
+    let explained = |error: std::io::Error| {
+        files::explain(format!("cannot set up {}", directory.display()), &error)
+    };
+    chown(
+        directory,
+        Some(Uid::effective()),
+        Some(Gid::from_raw(group)),
+    )
+    .map_err(|errno| explained(errno.into()))?;
+    std::fs::set_permissions(directory, Permissions::from_mode(DIRECTORY_MODE)).map_err(explained)
+}
