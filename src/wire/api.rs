@@ -86,7 +86,7 @@ pub struct Status {
     pub readiness: Readiness,
 }
 
-/// Readiness of the agent: the answer at [`READY_PATH`].
+/// Readiness of the agent: the answer at `/readyz`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Readiness {
