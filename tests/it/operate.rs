@@ -94,7 +94,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     [
         "apps.source",
         "A Git repository gives nothing new to an app, which stays as it is.",
-        "`pipeops-agent apps show NAME` has the cause; `docs/apps.md` explains it. When it is mended: `sudo pipeops-agent apps pull NAME`.",
+        "`pipeops-agent apps show web` has the cause; `docs/apps.md` explains it. When it is mended: `sudo pipeops-agent apps pull web`.",
     ],
     [
         "clock.wrong",
