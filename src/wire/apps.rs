@@ -67,7 +67,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
     let inventory: Vec<_> = app
         .inventory
         .iter()
-        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce}))
+        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted}))
         .collect();
     let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
     let record = json!({
@@ -150,13 +150,15 @@ struct EntryShape {
     name: String,
     uid: String,
     nonce: String,
+    adopted: bool,
 }
 fields!(EntryShape {
     api_version,
     kind,
     name,
     uid,
-    nonce
+    nonce,
+    adopted
 });
 
 #[derive(Debug, Default)]
@@ -218,6 +220,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         name: entry.name,
         uid: entry.uid,
         nonce: entry.nonce,
+        is_adopted: entry.adopted,
     };
     let source = |found: SourceShape| Source {
         repository: Repository {
@@ -328,12 +331,15 @@ pub struct ApplyWish {
     pub manifests: String,
     /// True if more than half of its objects may go.
     pub prune_most: bool,
+    /// True if objects of others become the app's.
+    pub adopt: bool,
 }
 fields!(ApplyWish {
     app,
     namespace,
     manifests,
-    prune_most
+    prune_most,
+    adopt
 });
 
 /// Request to deploy an app from a repository and to keep it up to date.

@@ -269,6 +269,72 @@ fn what_belongs_to_others_is_never_taken_over() {
     }
 }
 
+#[test]
+fn what_kubectl_made_is_adopted_on_demand() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {owner: them, only: theirs}\n";
+    let theirs = bench.agent.folder().join("theirs.yaml");
+    put(&theirs, map);
+    let theirs = theirs.display().to_string();
+    kubectl(&["-n", &bench.namespace, "apply", "-f", &theirs]);
+    let label = ["label", "configmap", "settings", "team=blue"];
+    kubectl(&[&["-n", &bench.namespace], label.as_slice()].concat());
+    let before = bench.get("configmap/settings", "{@}");
+    let ours = map.replace("them, only: theirs", "us");
+    let file = bench.agent.folder().join("shop.yaml");
+    put(&file, &ours);
+    let file = file.display().to_string();
+    let apply = |more: &[&str]| {
+        let words = ["apply", "-f", &file, "--namespace", &bench.namespace];
+        bench.apps(&[&words, more].concat())
+    };
+    let (code, said) = apply(&[]);
+    assert!(code == 2 && said.contains("--adopt --dry-run"), "{said}");
+    let (code, said) = apply(&["--adopt", "--dry-run"]);
+    assert_eq!(code, 1, "{said}");
+    for line in [
+        "/settings adopted\n",
+        "  data.owner: them -> us\n",
+        "  data.only: (set by kubectl) -> -\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(!said.contains("labels"), "{said}");
+    assert_eq!(before, bench.get("configmap/settings", "{@}"));
+    let (code, said) = apply(&["--adopt"]);
+    assert!(
+        code == 0 && said.contains("data.owner: them -> us"),
+        "{said}"
+    );
+    bench.until_verdict("shop", "soaking");
+    let fields =
+        "{.data} {.metadata.labels} {.metadata.annotations} {.metadata.managedFields[*].manager}";
+    assert_eq!(
+        bench.get("configmap/settings", fields),
+        r#"{"owner":"us"} {"team":"blue"}  pipeops-apps kubectl-label"#
+    );
+    // Another app does not get it.
+    let (code, said) = bench.apply("other", &ours);
+    assert!(code == 2 && said.contains("does not belong"), "{said}");
+    let words = [
+        "apply",
+        "-f",
+        &file,
+        "--namespace",
+        &bench.namespace,
+        "--app",
+        "other",
+    ];
+    let (code, said) = bench.apps(&[words.as_slice(), &["--adopt"]].concat());
+    assert!(
+        code == 2 && said.contains("belongs to another app"),
+        "{said}"
+    );
+    assert_eq!(bench.apps(&["remove", "shop"]).0, 0);
+    assert!(!bench.objects("configmaps").contains("settings"));
+}
+
 /// The state after a power cut between the write of an object and the note of its UID, with somebody who forges the second object.
 fn forged_nonces_are_worth_nothing(bench: &Bench, map: &str) {
     let named = |name: &str| map.replace("settings", name);

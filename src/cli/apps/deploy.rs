@@ -12,7 +12,9 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
         view::View,
     },
-    ONE, PATH, VERSION, WAIT, path,
+    ONE, PATH, VERSION, WAIT,
+    inspect::compare,
+    path,
     show::{told, verdict},
 };
 use crate::{
@@ -65,6 +67,11 @@ pub(super) static APPLY: Command = Command {
         NAMESPACE,
         WAIT,
         PRUNE_MOST,
+        Opt::flag(
+            "adopt",
+            "Take over objects that exist and do not belong to the app",
+        ),
+        Opt::flag("dry-run", "Show what would change, and change nothing"),
         SOCKET,
         CONFIG,
         SET,
@@ -72,12 +79,15 @@ pub(super) static APPLY: Command = Command {
     ],
     notes: "Everything is tried before anything is written. What does not work is rolled back to the last good version.\n\
         Objects that the manifests no longer have are deleted once the new version is good; volume claims never are.\n\
-        Objects that do not belong to the app are refused.",
+        Objects that do not belong to the app are refused. With --adopt they become the app's: what 'kubectl apply' set and the manifests\n\
+        do not have goes away, and 'apps remove' deletes them. The difference is shown first.",
     examples: &[
         "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
         "sudo pipeops-agent apps apply -f shop/ --app shop",
+        "sudo pipeops-agent apps apply -f shop/ --app shop --adopt --dry-run",
     ],
-    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
+    exit: "0 accepted (with --wait: good; with --dry-run: no difference), 1 bad or rolled back (with --dry-run: something would change),\n\
+        2 nothing was deployed.",
     run: Some(apply),
     ..Command::BARE
 };
@@ -132,7 +142,15 @@ fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
         "namespace": args.text("namespace").unwrap_or_default(),
         "manifests": manifests(&file)?,
         "prune_most": args.has("prune-most"),
+        "adopt": args.has("adopt"),
     });
+    let is_dry = args.has("dry-run");
+    if is_dry || (args.has("adopt") && !args.has("json")) {
+        let exit = compare(args, output, (&app, body.clone()))?;
+        if is_dry {
+            return Ok(exit);
+        }
+    }
     let accepted = socket::say(
         args,
         &Ask::Slow(PATH, body),

@@ -133,6 +133,15 @@ fn diff(args: &Args, output: &mut Output) -> Result<Exit> {
         "namespace": args.text("namespace").unwrap_or_default(),
         "manifests": manifests(&file)?,
     });
+    compare(args, output, (app, body))
+}
+
+/// Shows what the manifests of a body would change.
+pub(super) fn compare(
+    args: &Args,
+    output: &mut Output,
+    (app, body): (&str, Value),
+) -> Result<Exit> {
     let ask = Ask::Slow(&path(app, "/diff"), body);
     let found = socket::say(args, &ask, &format!("{app} was not tried"))?;
     let is_same = |object: &View<'_>| object.text("change") == "unchanged";

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by their place.
 
+mod adoption;
 mod difference;
 mod kinds;
 mod manifests;
@@ -11,6 +12,7 @@ mod record;
 pub mod repository;
 mod simple;
 
+pub use adoption::{adopted, lost};
 pub use difference::{Difference, differences};
 pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};

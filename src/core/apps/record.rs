@@ -21,6 +21,8 @@ pub struct Entry {
     pub uid: String,
     /// Secret under which it is created if it is not there; empty outside of a write.
     pub nonce: String,
+    /// True until the first write of an object that others made: what `kubectl` applied to it becomes ours then.
+    pub is_adopted: bool,
 }
 
 impl Entry {
@@ -32,6 +34,7 @@ impl Entry {
             name: manifest.name.clone(),
             uid: String::new(),
             nonce: String::new(),
+            is_adopted: false,
         }
     }
 
@@ -197,7 +200,29 @@ impl App {
     pub fn own(&mut self, entry: &Entry, uid: &str) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(entry)) {
             uid.clone_into(&mut known.uid);
+            known.is_adopted = false;
         }
+    }
+
+    /// Takes an object of others into the inventory, to be written as ours.
+    pub fn adopt(&mut self, entry: &Entry, uid: &str) {
+        self.inventory.retain(|known| !known.is(entry));
+        self.inventory.push(Entry {
+            uid: uid.to_owned(),
+            is_adopted: true,
+            ..entry.clone()
+        });
+    }
+
+    /// Objects of others that were taken into the inventory and not written yet.
+    pub fn adopted(&self) -> Vec<Entry> {
+        let adopted = self.inventory.iter().filter(|known| known.is_adopted);
+        adopted.cloned().collect()
+    }
+
+    /// Returns whether an object of others is about to become ours.
+    pub fn is_adopted(&self, entry: &Entry) -> bool {
+        self.planned(entry).is_some_and(|known| known.is_adopted)
     }
 
     /// Objects that are ours, not among these manifests, and hold no data.
@@ -291,6 +316,12 @@ mod tests {
         app.own(&entry, "u1");
         app.settle();
         assert_eq!((app.nonce(&entry), app.uid(&entry)), (None, Some("u1")));
+        // What others made is ours as such from its first write on.
+        app.adopt(&entry, "u2");
+        assert!(app.is_adopted(&entry) && app.inventory.len() == 1);
+        assert_eq!(app.adopted()[0].uid, "u2");
+        app.own(&entry, "u2");
+        assert_eq!(app.adopted(), []);
         // What somebody deletes is created under another one.
         plan(&mut app, "n3");
         assert_eq!(app.nonce(&entry), Some("n3"));

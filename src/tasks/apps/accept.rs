@@ -1,6 +1,6 @@
 //! Acceptance of a wish: everything is tried, the intent is on disk and the content kept before it becomes a change.
 
-use std::{rc::Rc, time::Duration};
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use serde_json::{Value, json};
 use smol::Timer;
@@ -57,11 +57,36 @@ impl Apps {
         requester: Requester<'_>,
     ) -> Result<Value> {
         let (manifests, namespace) = self.read(wish).await?;
-        let read = self.kept(&wish.app, &namespace).await?;
+        let mut read = self.kept(&wish.app, &namespace).await?;
         fits(&read.app, &manifests, wish)?;
         let mut overlay = read.app.overlay(read.app.running);
         overlay.fit(&manifests);
-        self.accept(read, (manifests, overlay), requester).await
+        if wish.adopt {
+            self.adopt(&mut read.app, &manifests).await?;
+        }
+        let adopted = read.app.adopted();
+        let by = requester.by;
+        let accept = Rc::clone(&self).accept(read, (manifests, overlay), requester);
+        if adopted.is_empty() {
+            return accept.await;
+        }
+        let names: Vec<_> = adopted
+            .iter()
+            .map(|entry| entry.in_words(&namespace))
+            .collect();
+        let what = format!("adopt into app {}: {}", wish.app, names.join(", "));
+        self.audited((by, &what), accept).await
+    }
+
+    /// Takes objects of others into the inventory of an app.
+    pub(super) async fn adopt(&self, app: &mut App, manifests: &[Manifest]) -> Result<()> {
+        let apps = self.ledger().list().await.map_err(of_api)?;
+        let others = apps.iter().filter(|other| other.name != app.name);
+        let taken = others
+            .flat_map(|other| &other.inventory)
+            .map(|entry| entry.uid.clone());
+        let taken: BTreeSet<_> = taken.collect();
+        self.cluster().adopt(app, manifests, &taken).await
     }
 
     /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
@@ -84,8 +109,12 @@ impl Apps {
         let _claim = self.claim(&app)?;
         self.has_room(&app)?;
         self.supersede(&app, "another version was deployed").await?;
+        let adopted = read.app.adopted();
         // It may have been written since.
         let mut read = self.kept(&app, &namespace).await?;
+        for entry in &adopted {
+            read.app.adopt(entry, &entry.uid);
+        }
         let Requester { by, source } = requester;
         if source.is_some() {
             read.app.source = source;

@@ -11,8 +11,8 @@ use super::{account::Account, observe::observe};
 use crate::{
     core::{
         apps::{
-            App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, as_applied,
-            denied, differences, place,
+            App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, adopted,
+            as_applied, denied, differences, lost, place,
         },
         rollout::{Key, Observation},
     },
@@ -41,6 +41,7 @@ struct FoundMetadata {
     resource_version: String,
     annotations: BTreeMap<String, String>,
     finalizers: Vec<String>,
+    owner_references: Vec<Value>,
     managed_fields: Vec<Value>,
 }
 fields!(FoundMetadata {
@@ -48,6 +49,7 @@ fields!(FoundMetadata {
     resource_version: "resourceVersion",
     annotations,
     finalizers,
+    owner_references: "ownerReferences",
     managed_fields: "managedFields"
 });
 
@@ -137,6 +139,44 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Takes objects of others into the inventory, but none of another app (`taken`, by UID) and none that a controller made.
+    pub async fn adopt(
+        &self,
+        app: &mut App,
+        manifests: &[Manifest],
+        taken: &BTreeSet<String>,
+    ) -> Result<(), Error> {
+        for manifest in manifests {
+            let found = self.find(&manifest.path()).await;
+            let found = found.map_err(|failed| self.explained(manifest, failed))?;
+            let entry = Entry::of(manifest);
+            let (Some(found), Place::Others) =
+                (&found, app.place(&entry, found.as_ref().map(Found::head)))
+            else {
+                continue;
+            };
+            let uid = &found.metadata.uid;
+            let refused =
+                |why: &str| Error::new(format!("{} is not adopted", manifest.in_words())).why(why);
+            if manifest.kind.name == "Job" {
+                return Err(refused("a Job cannot be changed, so it would run again")
+                    .fix("give it another name in the manifest"));
+            }
+            if taken.contains(uid) {
+                return Err(refused("it belongs to another app")
+                    .fix("remove it from the manifests of one of them"));
+            }
+            if !found.metadata.owner_references.is_empty() {
+                return Err(refused(
+                    "another object owns it (ownerReferences) and would delete it",
+                )
+                .fix("give it another name in the manifest"));
+            }
+            app.adopt(&entry, uid);
+        }
+        Ok(())
+    }
+
     /// Has the API server try everything without keeping it.
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
         // A Job that is there is made again, because it cannot be changed.
@@ -181,7 +221,18 @@ impl Cluster<'_> {
         }
         let path = manifest.path();
         let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
-        Ok(differences(&live.await.map_err(explained)?, &tried))
+        let live = live.await.map_err(explained)?;
+        let mut found = differences(&live, &tried);
+        if app.is_adopted(&entry) {
+            let gone = |field| Difference {
+                field,
+                from: json!("(set by kubectl)"),
+                to: Value::Null,
+            };
+            let lost = lost(managed(&live), managed(&tried));
+            found.extend(lost.into_iter().map(gone));
+        }
+        Ok(found)
     }
 
     /// Name of the HorizontalPodAutoscaler of a workload.
@@ -229,13 +280,18 @@ impl Cluster<'_> {
                     .call(async |identity| self.client.create_as(identity, &path, &object).await)
                     .await;
                 let created: Found = created.map_err(|failed| self.explained(manifest, failed))?;
-                self.note_applied(manifest, &created).await?;
+                self.note(manifest, &created, as_applied).await?;
                 return Ok(created.metadata.uid);
             }
             Place::Ours(_) => {}
         }
         let found = found.get_or_insert_default();
-        self.note_applied(manifest, found).await?;
+        let form = if app.is_adopted(&entry) {
+            adopted
+        } else {
+            as_applied
+        };
+        self.note(manifest, found, form).await?;
         let applied = self.apply(manifest, Some(&found.metadata.uid), "").await;
         let applied = applied.map_err(|failed| self.explained(manifest, failed))?;
         Ok(applied.metadata.uid)
@@ -260,13 +316,18 @@ impl Cluster<'_> {
         .await
     }
 
-    /// Notes an object that was created as applied.
-    async fn note_applied(&self, manifest: &Manifest, found: &Found) -> Result<(), Error> {
+    /// Notes an object that was created or adopted as applied.
+    async fn note(
+        &self,
+        manifest: &Manifest,
+        found: &Found,
+        form: fn(&[Value]) -> Option<Vec<Value>>,
+    ) -> Result<(), Error> {
         let path = manifest.path();
         let mut newest = None;
         for _ in 0..NOTES_MAX {
             let head = &newest.as_ref().unwrap_or(found).metadata;
-            let Some(fields) = as_applied(&head.managed_fields) else {
+            let Some(fields) = form(&head.managed_fields) else {
                 return Ok(());
             };
             let note = json!({"metadata": {
@@ -498,6 +559,15 @@ impl Cluster<'_> {
     }
 }
 
+/// Managed fields of a whole object.
+fn managed(object: &Value) -> &[Value] {
+    let fields = object.pointer("/metadata/managedFields");
+    fields
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
 /// The object as it is applied: bound to the UID where there is one.
 fn bound(manifest: &Manifest, uid: Option<&str>) -> Value {
     let mut object = manifest.object.clone();
@@ -520,7 +590,7 @@ fn foreign(app: &App, manifest: &Manifest) -> Error {
     Error::new(format!("{} is not deployed", manifest.in_words()))
         .why(format!("it exists and does not belong to the app {}", app.name))
         .fix(format!(
-            "give it another name in the manifest, or delete the other one first: kubectl -n {} delete {} {}",
-            manifest.namespace, manifest.kind.plural, manifest.name
+            "give it another name in the manifest, or take it over: sudo pipeops-agent apps apply -f FILE --app {} --adopt --dry-run shows what that changes",
+            app.name
         ))
 }

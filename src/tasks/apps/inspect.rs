@@ -60,6 +60,9 @@ impl Apps {
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);
         overlay.lay(&mut manifests);
+        if wish.adopt {
+            self.adopt(&mut app, &manifests).await?;
+        }
         let cluster = self.cluster();
         cluster.only_ours(&mut app, &manifests).await?;
         let mut objects = Vec::new();
@@ -76,7 +79,9 @@ impl Apps {
 }
 
 fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
-    let word = match (app.uid(&Entry::of(manifest)), found.is_empty()) {
+    let entry = Entry::of(manifest);
+    let word = match (app.uid(&entry), found.is_empty()) {
+        _ if app.is_adopted(&entry) => "adopted",
         (None, _) => "created",
         (Some(_), true) => "unchanged",
         (Some(_), false) => "changed",

@@ -159,6 +159,7 @@ impl Apps {
             namespace,
             manifests: content.manifests,
             prune_most: wish.prune_most,
+            adopt: false,
         };
         let source = Source {
             repository,
@@ -303,6 +304,7 @@ impl Apps {
             namespace: app.namespace.clone(),
             manifests: content.manifests,
             prune_most: asked == Asked::ByPerson { prune_most: true },
+            adopt: false,
         };
         let source = Source {
             taken: content.commit,

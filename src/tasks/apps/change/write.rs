@@ -64,7 +64,7 @@ impl Work {
             .app
             .inventory
             .iter()
-            .filter(|entry| entry.uid.is_empty())
+            .filter(|entry| entry.uid.is_empty() || entry.is_adopted)
             .cloned()
             .collect();
         read.app.forget(&unwritten);
