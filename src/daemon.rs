@@ -474,6 +474,7 @@ impl Agent {
             pulse: self.pulse.clone(),
             rights: self.rights.clone(),
             apps: self.apps.clone(),
+            app_operators: self.settings.app_operators.clone(),
         })
     }
 

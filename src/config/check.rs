@@ -141,6 +141,7 @@ impl Merged {
         let telemetry = self.telemetry();
         let dashboard = self.dashboard(place);
         let notify = self.notify();
+        let app_operators = self.app_operators();
         if !self.problems.is_empty() {
             return None;
         }
@@ -151,6 +152,7 @@ impl Merged {
             telemetry,
             dashboard: dashboard?,
             notify,
+            app_operators,
             tls,
             log: self.log(),
             surroundings: Surroundings::default(),
@@ -492,6 +494,26 @@ impl Merged {
             );
         }
         plain
+    }
+
+    fn app_operators(&mut self) -> Vec<String> {
+        let text = self.text(&keys::APPS_OPERATORS).unwrap_or_default();
+        let names = text.split([',', ' ']).filter(|name| !name.is_empty());
+        let is_name = |name: &&str| {
+            let name = name.strip_prefix('@').unwrap_or(name);
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            (1..=64).contains(&name.len()) && name.bytes().all(is_plain)
+        };
+        let (names, others): (Vec<_>, Vec<_>) = names.partition(is_name);
+        if let Some(other) = others.first() {
+            let origin = self.origin(&keys::APPS_OPERATORS);
+            self.problems.push(
+                Error::new(format!("{origin}: apps.operators cannot have {other:?}"))
+                    .why("it is not the name of a user, or of a group with @ before it")
+                    .fix("separate names with commas: alice, @deploy"),
+            );
+        }
+        names.into_iter().map(str::to_owned).collect()
     }
 
     fn tls(&mut self) -> Tls {

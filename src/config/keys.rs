@@ -401,6 +401,10 @@ keys! {
         default: Some("/etc/pipeops-agent/known_hosts"),
         doc: "Keys of the hosts from which apps come by ssh, as ssh-keyscan prints them. No other host is trusted. The file and the folders above it have to be root's.",
     }
+    APPS_OPERATORS = {
+        path: "apps.operators",
+        doc: "Users of this machine that may deploy apps besides root, with commas between them; @NAME is a group: alice, @deploy. They also need the group of the socket. Default: root alone.",
+    }
     UPDATE_URL = {
         path: "update.url",
         default: Some("https://releases.pipeops.io/agent"),

@@ -33,6 +33,8 @@ pub struct Settings {
     pub telemetry: Telemetry,
     /// The local viewers.
     pub dashboard: Dashboard,
+    /// Users and groups (`@NAME`) that may deploy apps besides root.
+    pub app_operators: Vec<String>,
     /// The root helper.
     pub keeper: Keeper,
     /// Deployed applications.

@@ -164,6 +164,14 @@ impl Caller {
         matches!(self.from, From::Socket(Peer { uid: 0, .. }))
     }
 
+    /// The process at the other end of the socket; `None`: it came another way.
+    pub const fn peer(&self) -> Option<Peer> {
+        match self.from {
+            From::Socket(peer) => Some(peer),
+            From::Port { .. } => None,
+        }
+    }
+
     /// Description for the audit: `uid 0, pid 4711`, `session 3f2a (operator), from 192.0.2.7`.
     pub fn in_words(&self) -> String {
         match (self.from, &self.session) {

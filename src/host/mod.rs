@@ -15,3 +15,4 @@ pub mod notify;
 pub mod random;
 pub mod sample;
 pub mod signals;
+pub mod users;

@@ -270,6 +270,48 @@ fn what_belongs_to_others_is_never_taken_over() {
 }
 
 #[test]
+fn only_root_and_the_operators_of_the_settings_deploy() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let plane = Plane::start(Options::default()).unwrap();
+    let of = |operators: &str| {
+        let mut agent = Agent::new(&plane).with("PIPEOPS_APPS_OPERATORS", operators);
+        agent.start();
+        agent.until_linked();
+        agent
+    };
+    // Who may deploy finds out that there is no cluster; the group only opens the socket.
+    let says = |agent: &Agent, user: u32| agent.cli_as(user, 0, &["apps", "restart", "web"]).1;
+    let (refused, let_in) = ("only root and apps.operators", "has no cluster");
+    let agent = of("");
+    assert!(says(&agent, 0).contains(let_in), "{}", says(&agent, 0));
+    assert!(
+        says(&agent, 65_534).contains(refused),
+        "{}",
+        says(&agent, 65_534)
+    );
+    let agent = of("somebody-else, nobody");
+    assert!(
+        says(&agent, 65_534).contains(let_in),
+        "{}",
+        says(&agent, 65_534)
+    );
+    assert!(
+        says(&agent, 65_531).contains(refused),
+        "{}",
+        says(&agent, 65_531)
+    );
+    // Groups count by membership; this one by the group of the process.
+    let agent = of("@root");
+    assert!(
+        says(&agent, 65_531).contains(let_in),
+        "{}",
+        says(&agent, 65_531)
+    );
+}
+
+#[test]
 fn what_kubectl_made_is_adopted_on_demand() {
     let Some(bench) = Bench::new() else { return };
     bench.bind();

@@ -75,6 +75,8 @@ pub struct Local {
     pub rights: Option<Rc<Rights>>,
     /// Apps; `None`: no cluster.
     pub apps: Option<Rc<Apps>>,
+    /// Users and groups that may deploy besides root.
+    pub app_operators: Vec<String>,
 }
 
 impl Answers for Local {
