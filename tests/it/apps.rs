@@ -855,4 +855,35 @@ fn two_changes_at_once_are_one_after_the_other() {
         );
         assert_eq!(&bench.get("configmap/settings", "{.data.value}"), value);
     }
+    outlive_their_client(&bench, map);
+}
+
+/// A client that goes away leaves a change that goes on.
+fn outlive_their_client(bench: &Bench, map: impl Fn(&str) -> String) {
+    let file = bench.agent.folder().join("gone.yaml");
+    let words = [
+        "apps",
+        "apply",
+        "-f",
+        &file.display().to_string(),
+        "--app",
+        "web",
+    ];
+    for round in 0..8 {
+        put(&file, &map(&format!("gone{round}")));
+        let mut client = bench.agent.command(&words).spawn().unwrap();
+        let mut is_late = false;
+        let part = Duration::from_millis(25 + 7 * round);
+        until_every(part, "a part of its time", SOON, || {
+            std::mem::replace(&mut is_late, true).then_some(())
+        });
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let what = format!("what runs is judged after round {round}");
+        until_every(Duration::from_millis(100), &what, SOON, || {
+            let (_, why) = bench.why("web");
+            let is_judged = ["soaking", "good"].map(|verdict| why["verdict"] == verdict);
+            is_judged.contains(&true).then_some(())
+        });
+    }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, Manifest, Outcome as Concluded, Overlay, Revision, Source, parse,
+            App, Entry, Manifest, Outcome as Concluded, Overlay, Revision, Source, parse,
             refused_namespace,
         },
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
@@ -106,12 +106,29 @@ impl Apps {
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
         cluster.dry_run(&read.app, &laid).await?;
-        let _claim = self.claim(&app)?;
-        self.has_room(&app)?;
-        self.supersede(&app, "another version was deployed").await?;
         let adopted = read.app.adopted();
+        let apps = Rc::clone(&self);
+        let (by, source) = (requester.by.to_owned(), requester.source);
+        let parts = (manifests, overlay);
+        self.begins(&app.clone(), async move {
+            let requester = Requester { by: &by, source };
+            apps.accept_tried((&app, &namespace), (&id, parts, adopted), requester)
+                .await
+        })
+        .await
+    }
+
+    /// Accepts a new revision that was tried.
+    async fn accept_tried(
+        self: Rc<Self>,
+        (app, namespace): (&str, &str),
+        (id, (manifests, overlay), adopted): (&str, (Vec<Manifest>, Overlay), Vec<Entry>),
+        requester: Requester<'_>,
+    ) -> Result<Value> {
+        self.has_room(app)?;
+        self.supersede(app, "another version was deployed").await?;
         // It may have been written since.
-        let mut read = self.kept(&app, &namespace).await?;
+        let mut read = self.kept(app, namespace).await?;
         for entry in &adopted {
             read.app.adopt(entry, &entry.uid);
         }
@@ -127,20 +144,20 @@ impl Apps {
             outcome: Concluded::default(),
         };
         let plan = Plan {
-            app,
+            app: app.to_owned(),
             verb: Verb::Apply,
             revision: revision.number,
             before: read.app.running,
             back_to: read.app.good,
         };
-        self.begin(&id, &plan, by).await?;
+        self.begin(id, &plan, by).await?;
         let kept = self.keep(revision, &mut read, &manifests).await;
         if let Err(error) = kept {
-            self.give_up(&id, "its content could not be kept").await?;
+            self.give_up(id, "its content could not be kept").await?;
             return Err(error);
         }
-        Rc::clone(&self).start(&id, plan.clone(), None)?;
-        Ok(accepted(&id, &plan))
+        self.start(id, plan.clone(), None)?;
+        Ok(accepted(id, &plan))
     }
 
     /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
@@ -212,7 +229,15 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
-        let _claim = self.claim(app)?;
+        let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
+        self.begins(
+            app,
+            async move { apps.begin_rollback(&name, to, &by).await },
+        )
+        .await
+    }
+
+    async fn begin_rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
         let read = self.existing(app).await?;
         let running = read.app.running;
         let earlier = |revision: &&Revision| {
@@ -249,7 +274,7 @@ impl Apps {
             back_to: 0,
         };
         self.begin(&id, &plan, by).await?;
-        Rc::clone(&self).start(&id, plan.clone(), None)?;
+        self.start(&id, plan.clone(), None)?;
         Ok(accepted(&id, &plan))
     }
 
@@ -258,21 +283,9 @@ impl Apps {
     /// # Errors
     /// Reason why it is still there.
     pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
-        let claim = self.claim(app)?;
-        let read = self.existing(app).await?;
-        self.has_room(app)?;
-        self.supersede(app, "the app was removed").await?;
-        let id = change_id()?;
-        let plan = Plan {
-            app: app.to_owned(),
-            verb: Verb::Remove,
-            revision: read.app.running,
-            before: 0,
-            back_to: 0,
-        };
-        self.begin(&id, &plan, by).await?;
-        Rc::clone(&self).start(&id, plan, None)?;
-        drop(claim);
+        let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
+        let begun = async move { apps.begin_removal(&name, &by).await };
+        let (id, read) = self.begins(app, begun).await?;
         let deadline = self.now().mono.after(GONE_WITHIN);
         while let Some(left) = self.under_way(app, &id) {
             if self.now().mono >= deadline {
@@ -297,6 +310,23 @@ impl Apps {
             .map(|entry| entry.in_words(&read.app.namespace))
             .collect();
         Ok(json!({"app": app, "state": "removed", "kept": kept}))
+    }
+
+    async fn begin_removal(self: Rc<Self>, app: &str, by: &str) -> Result<(String, Read)> {
+        let read = self.existing(app).await?;
+        self.has_room(app)?;
+        self.supersede(app, "the app was removed").await?;
+        let id = change_id()?;
+        let plan = Plan {
+            app: app.to_owned(),
+            verb: Verb::Remove,
+            revision: read.app.running,
+            before: 0,
+            back_to: 0,
+        };
+        self.begin(&id, &plan, by).await?;
+        self.start(&id, plan, None)?;
+        Ok((id, read))
     }
 
     /// Writes an intent, with its row in the audit around it.

@@ -29,14 +29,9 @@ mod source;
 mod verdict;
 mod watched;
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
-use smol::{LocalExecutor, lock::Semaphore};
+use smol::{LocalExecutor, Task, lock::Semaphore};
 
 pub use self::operate::Care;
 use self::{
@@ -72,7 +67,7 @@ pub struct Apps {
     /// Changes under way, by app.
     running: RefCell<BTreeMap<String, Running>>,
     /// Apps whose next change is being accepted.
-    claimed: RefCell<BTreeSet<String>>,
+    beginning: RefCell<BTreeMap<String, Task<()>>>,
     turns: Semaphore,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<BTreeMap<String, App>>,
@@ -122,7 +117,7 @@ impl Apps {
             sources: Sources::new(parts.git, parts.interval),
             now: parts.now,
             running: RefCell::default(),
-            claimed: RefCell::default(),
+            beginning: RefCell::default(),
             turns: Self::turns(),
             known: RefCell::default(),
         }

@@ -149,7 +149,7 @@ impl Apps {
     /// # Errors
     /// Reason why that stays as it was.
     pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
-        let _claim = self.claim(app)?;
+        self.is_free(app)?;
         let mut read = self.existing(app).await?;
         self.not_written(app)?;
         let (is_paused, word) = match care {

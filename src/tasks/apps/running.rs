@@ -1,9 +1,10 @@
 //! Changes under way: begun, resumed after a restart, superseded, and how far they are.
 
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use smol::{
     Task, Timer,
+    channel::bounded,
     lock::{Semaphore, SemaphoreGuard},
 };
 
@@ -42,28 +43,33 @@ pub(super) struct Running {
     _task: Task<()>,
 }
 
-/// Right to begin the next change of an app: from the look at what is under way until the change is. Dropping it gives it back.
-pub(super) struct Claim<'a> {
-    all: &'a RefCell<BTreeSet<String>>,
-    app: String,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.all.borrow_mut().remove(&self.app);
-    }
-}
-
 impl Apps {
-    /// Claims the next change of an app; two at once would be given the same number.
-    pub(super) fn claim(&self, app: &str) -> Result<Claim<'_>> {
-        if !self.claimed.borrow_mut().insert(app.to_owned()) {
+    /// Begins the next change of an app: one at a time, because two would be given the same number, and to its end, because a client that
+    /// goes away in between would leave the change before it ended and the new one not begun.
+    pub(super) async fn begins<T: 'static>(
+        self: &Rc<Self>,
+        app: &str,
+        work: impl Future<Output = Result<T>> + 'static,
+    ) -> Result<T> {
+        self.is_free(app)?;
+        let (tell, told) = bounded(1);
+        let (apps, name) = (Rc::clone(self), app.to_owned());
+        let task = self.executor.spawn(async move {
+            // Nobody may listen any more.
+            drop(tell.try_send(work.await));
+            // Its own task: it ends here.
+            drop(apps.beginning.borrow_mut().remove(&name));
+        });
+        self.beginning.borrow_mut().insert(app.to_owned(), task);
+        told.recv().await.unwrap_or_else(|_| Err(busy(app)))
+    }
+
+    /// Refuses while the next change of an app is being accepted.
+    pub(super) fn is_free(&self, app: &str) -> Result<()> {
+        if self.beginning.borrow().contains_key(app) {
             return Err(busy(app));
         }
-        Ok(Claim {
-            all: &self.claimed,
-            app: app.to_owned(),
-        })
+        Ok(())
     }
 
     /// Goes on with what a restart or a power cut interrupted.

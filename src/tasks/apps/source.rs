@@ -172,7 +172,7 @@ impl Apps {
 
     /// Leaves an app to those who deploy it by hand. What runs stays.
     async fn unfollow(&self, app: &str, by: &str) -> Result<Value> {
-        let _claim = self.claim(app)?;
+        self.is_free(app)?;
         let mut read = self.existing(app).await?;
         self.not_written(app)?;
         let write = async {
