@@ -3,6 +3,7 @@
 
 mod forge;
 mod git;
+mod ssh;
 
 use std::{path::Path, time::Duration};
 
