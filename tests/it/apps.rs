@@ -310,6 +310,11 @@ fn only_root_and_the_operators_of_the_settings_deploy() {
         "{}",
         says(&agent, 65_531)
     );
+    // With a repository comes a file that the agent reads and sends.
+    let follow = ["apps", "deploy", "web", "--namespace", "shop", "--git"];
+    let follow = [&follow[..], &["https://git.example/web.git"]].concat();
+    let (_, said) = agent.cli_as(65_531, 0, &follow);
+    assert!(said.contains("only root, the agent's own user"), "{said}");
 }
 
 #[test]

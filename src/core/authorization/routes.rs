@@ -237,6 +237,7 @@ pub const ROUTES: &[Route] = &[
         Role::Viewer,
         View::DeployApp,
     )),
+    // Not for apps.operators: with a repository comes a file that the agent reads and sends.
     on_socket(post(
         "/api/v1/apps/{id}/source",
         Role::Operator,

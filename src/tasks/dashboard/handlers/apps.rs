@@ -39,7 +39,9 @@ impl Local {
         Err(Reply::refusal(
             StatusCode::FORBIDDEN,
             "only root and apps.operators deploy apps from this machine",
-            Some("use sudo, or: sudo pipeops-agent config set apps.operators USER"),
+            Some(
+                "use sudo, or have root add you to apps.operators in /etc/pipeops-agent/config.toml",
+            ),
         ))
     }
 
