@@ -325,10 +325,10 @@ pub struct K3sPlan {
     pub bytes: u64,
     /// Description of the undo.
     pub undo: String,
-    /// What is managed from then on.
+    /// Parts that are managed from then on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub manages: Vec<String>,
-    /// What stays as it is.
+    /// Files and settings that stay as they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<String>,
     /// Download that precedes it.
@@ -476,7 +476,7 @@ pub struct UpdateNote {
     pub last: Option<LastUpdate>,
 }
 
-/// What this machine has seen of the signed index of k3s.
+/// Newest signed index of k3s that this machine has seen.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct IndexNote {

@@ -283,33 +283,20 @@ fn only_root_and_the_operators_of_the_settings_deploy() {
         agent
     };
     // Who may deploy finds out that there is no cluster; the group only opens the socket.
-    let says = |agent: &Agent, user: u32| agent.cli_as(user, 0, &["apps", "restart", "web"]).1;
+    let says = |agent: &Agent, user: u32, wanted: &str| {
+        let (_, said) = agent.cli_as(user, 0, &["apps", "restart", "web"]);
+        assert!(said.contains(wanted), "{user}: {said}");
+    };
     let (refused, let_in) = ("only root and apps.operators", "has no cluster");
     let agent = of("");
-    assert!(says(&agent, 0).contains(let_in), "{}", says(&agent, 0));
-    assert!(
-        says(&agent, 65_534).contains(refused),
-        "{}",
-        says(&agent, 65_534)
-    );
+    says(&agent, 0, let_in);
+    says(&agent, 65_534, refused);
     let agent = of("somebody-else, nobody");
-    assert!(
-        says(&agent, 65_534).contains(let_in),
-        "{}",
-        says(&agent, 65_534)
-    );
-    assert!(
-        says(&agent, 65_531).contains(refused),
-        "{}",
-        says(&agent, 65_531)
-    );
+    says(&agent, 65_534, let_in);
+    says(&agent, 65_531, refused);
     // Groups count by membership; this one by the group of the process.
     let agent = of("@root");
-    assert!(
-        says(&agent, 65_531).contains(let_in),
-        "{}",
-        says(&agent, 65_531)
-    );
+    says(&agent, 65_531, let_in);
     // With a repository comes a file that the agent reads and sends.
     let follow = ["apps", "deploy", "web", "--namespace", "shop", "--git"];
     let follow = [&follow[..], &["https://git.example/web.git"]].concat();

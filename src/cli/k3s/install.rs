@@ -31,7 +31,7 @@ pub(super) static COMMAND: Command = Command {
             "version",
             Takes::Text,
             "VERSION",
-            "Version to install, such as v1.34.4+k3s1 (default: the one that this program was tested with)",
+            "Version to install, such as v1.34.4+k3s1 (default: the one that this program names)",
         ),
         release::CHANNEL,
         release::SHA256,

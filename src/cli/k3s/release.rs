@@ -117,11 +117,11 @@ pub(super) fn release(
             );
         }
     };
-    online(args, keeper, &names, choice, sum)
+    online((args, pin), keeper, &names, choice, sum)
 }
 
 fn online(
-    args: &Args,
+    (args, pin): (&Args, &str),
     keeper: &Keeper,
     names: &Names,
     choice: Choice,
@@ -142,7 +142,7 @@ fn online(
         }
         (None, choice) => {
             let note = keeper.k3s_index()?;
-            let index = index(args, &settings.index, note)
+            let index = index((args, pin), &settings.index, note)
                 .map_err(|error| error.within("the hash of k3s is not known"))?;
             let version = index.version(choice)?;
             let file = index.program(version, names)?;
@@ -196,13 +196,13 @@ fn online(
 }
 
 /// The signed index, verified.
-fn index(args: &Args, base: &str, note: IndexNote) -> Result<Index> {
+fn index((args, pin): (&Args, &str), base: &str, note: IndexNote) -> Result<Index> {
     let loaded = load(args);
     // A key that replaced another did so for all lists.
     let with_fix = |error: Error| {
         let fix = error.fix.clone().unwrap_or_default();
         error.fix(format!(
-            "{fix}; or name version and hash: --version VERSION --sha256 HEX; or bring the files by hand: --from FOLDER"
+            "{fix}; or name version and hash: --{pin} VERSION --sha256 HEX; or bring the files by hand: --from FOLDER"
         ))
     };
     let trust = releases::trust(&loaded.update(), note.sequence, note.keys).map_err(with_fix)?;

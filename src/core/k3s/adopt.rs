@@ -85,7 +85,7 @@ pub enum Role {
 pub struct Service {
     /// Path of the program.
     pub program: String,
-    /// What it runs.
+    /// Part of k3s that it runs.
     pub role: Role,
     flags: Vec<(String, String)>,
     variables: BTreeMap<String, String>,

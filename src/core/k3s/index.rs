@@ -59,7 +59,7 @@ pub enum Choice {
 /// A channel of k3s.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Channel {
-    /// What k3s recommends.
+    /// Recommendation of k3s.
     Stable,
     /// The newest.
     Latest,

@@ -17,7 +17,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     files,
-    host::exec::{self, Ended, Limits},
+    host::exec::{Ended, Limits},
     wire::keeper::{Done, K3sPlan, Record},
 };
 
@@ -133,7 +133,7 @@ impl Keeper {
         applied.map(drop)
     }
 
-    /// What k3s' own client prints, if all went well.
+    /// Output of k3s' own client, if all went well.
     fn answer(&self, arguments: &[&str]) -> Result<String> {
         let ended = self.ask(arguments)?;
         if ended.is_fine() {
@@ -144,13 +144,7 @@ impl Keeper {
     }
 
     fn ask(&self, arguments: &[&str]) -> Result<Ended> {
-        let first = [
-            BINARY,
-            "kubectl",
-            "--cache-dir=/run/k3s/kubectl",
-            "--request-timeout=30s",
-        ];
-        exec::run(self.place.root(), &[&first, arguments].concat(), WITHIN)
+        self.place.kubectl_within("30s", WITHIN, arguments)
     }
 }
 

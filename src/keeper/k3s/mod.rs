@@ -532,7 +532,7 @@ fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
 
 /// The note that k3s is managed, in the keeper's directory.
 const NOTE: &str = "k3s.managed";
-/// What was seen of the signed index, in the same place.
+/// The note about the signed index, in the same place.
 const INDEX_NOTE: &str = "k3s.index";
 /// Bytes at the beginning of a program that name its processor.
 const HEAD_BYTES: u64 = 20;

@@ -93,14 +93,19 @@ impl Place {
     /// Asks the API of this machine by k3s' own client.
     pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<Ended> {
         // The cache not in somebody's home: it goes with k3s.
-        let first = [
-            BINARY,
-            "kubectl",
-            "--cache-dir=/run/k3s/kubectl",
-            "--request-timeout=5s",
-        ];
-        let argv = [&first, arguments].concat();
-        exec::run(self.root(), &argv, Limits::SHORT)
+        self.kubectl_within("5s", Limits::SHORT, arguments)
+    }
+
+    /// Asks it with a limit for each request, and limits for the client.
+    pub(super) fn kubectl_within(
+        &self,
+        request: &str,
+        limits: Limits,
+        arguments: &[&str],
+    ) -> Result<Ended> {
+        let request = format!("--request-timeout={request}");
+        let first = [BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl", &request];
+        exec::run(self.root(), &[&first, arguments].concat(), limits)
     }
 
     /// State of the unit; empty where there is no systemd.

@@ -45,7 +45,7 @@ impl Relays {
         }
     }
 
-    /// Where the first one listens.
+    /// Address of the first one.
     pub(crate) const fn address(&self) -> &Address {
         &self.address
     }
