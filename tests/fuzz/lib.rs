@@ -1,8 +1,6 @@
-//! The agent's `core` for the fuzz targets: it knows nothing of ours, so it builds by itself, in
-//! seconds and without SQLite and TLS.
+//! Assertions of the fuzz targets.
 
-#[path = "../../src/core/mod.rs"]
-pub mod core;
+use pipeops_agent::core;
 
 #[path = "../hostile/invariants.rs"]
 mod invariants;
@@ -53,7 +51,9 @@ pub fn body(data: &[u8]) {
     if content == Content::Protobuf {
         let texts = texts_of(&judged.body[4..], 0);
         let is_there = |path: &[u64], wanted: &str| {
-            texts.iter().any(|(found, text)| found == path && text == wanted)
+            texts
+                .iter()
+                .any(|(found, text)| found == path && text == wanted)
         };
         match resource {
             "services" => {
@@ -72,7 +72,10 @@ pub fn body(data: &[u8]) {
             let addresses = sent["spec"]["externalIPs"].as_array();
             assert!(addresses.is_none_or(Vec::is_empty), "{sent}");
         }
-        _ => assert_ne!(sent["type"], "kubernetes.io/service-account-token", "{sent}"),
+        _ => assert_ne!(
+            sent["type"], "kubernetes.io/service-account-token",
+            "{sent}"
+        ),
     }
 }
 
@@ -118,18 +121,18 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Asserts what holds of every request at the door: a line is `WAY ROLE METHOD PATH HOST ORIGIN
-/// SITE TYPE COOKIE`, with spaces between.
-pub fn door(line: &str) {
-    use core::authorization::{self, Fault, Request, Role, Way, Whence};
+/// Asserts what holds of every request to the dashboard: a line is `TRANSPORT ROLE METHOD PATH HOST
+/// ORIGIN SITE TYPE COOKIE`, with spaces between.
+pub fn dashboard_request(line: &str) {
+    use core::authorization::{self, Fault, Request, Role, Transport, Whence};
     let mut words = line.split(' ');
     let mut next = || words.next().unwrap_or_default();
-    let way = match next() {
-        "socket" => Way::Socket,
-        "network" => Way::Network,
-        _ => Way::Port,
+    let transport = match next() {
+        "socket" => Transport::Socket,
+        "network" => Transport::Network,
+        _ => Transport::Port,
     };
-    let is_encrypted = way == Way::Network;
+    let is_encrypted = transport == Transport::Network;
     let role = match next() {
         "operator" => Role::Operator,
         "viewer" => Role::Viewer,
@@ -137,47 +140,45 @@ pub fn door(line: &str) {
         _ => Role::Nobody,
     };
     let (method, path, host) = (next(), next(), next());
-    let text = |word: &'static str, given: &str| {
-        if given == word {
-            None
-        } else {
-            Some(given.to_owned())
-        }
-    };
-    let (origin, site, kind) = (text("-", next()), text("-", next()), text("-", next()));
+    let mut header = || Some(next()).filter(|text| *text != "-");
+    let (origin, site, kind) = (header(), header(), header());
     let cookie = next();
     let request = Request {
-        way,
+        transport,
         is_encrypted,
         also_here: &[],
         method,
         path,
         hosts: &[host],
-        origin: origin.as_deref(),
-        fetch_site: site.as_deref(),
-        content_type: kind.as_deref(),
+        origin,
+        fetch_site: site,
+        content_type: kind,
         has_body: false,
         role,
     };
-    match door::judge(&request) {
+    match authorization::judge(&request) {
         Ok((route, id)) => {
-            assert!(role >= route.least(way), "{line}");
+            assert!(role >= route.least(transport), "{line}");
             assert!(!id.contains('/') && !id.contains(".."), "{line}");
-            if way != Way::Socket {
-                assert!(door::is_here(host, &[]), "{line}");
+            if transport != Transport::Socket {
+                assert!(authorization::is_here(host, &[]), "{line}");
                 assert!(route.whence == Whence::Anywhere, "{line}");
                 assert!(
-                    origin.is_none_or(|origin| door::is_same_origin(&origin, host, is_encrypted)),
+                    origin.is_none_or(|origin| authorization::is_same_origin(
+                        origin,
+                        host,
+                        is_encrypted
+                    )),
                     "{line}"
                 );
             }
         }
         Err(Fault::Method(allowed)) => {
-            assert!(!allowed.split(", ").any(|one| one == method), "{line}")
+            assert!(!allowed.split(", ").any(|one| one == method), "{line}");
         }
         Err(_) => {}
     }
-    if let Some(value) = door::cookie(cookie, "session") {
+    if let Some(value) = authorization::cookie(cookie, "session") {
         assert!(cookie.contains(value), "{line}");
     }
 }

@@ -89,9 +89,9 @@ case "$call" in
 'rustc -vV') echo 'host: stand-in' ;;
 'cargo test '*' --list '*) [ "$LISTS" = nothing ] || echo 'a::b: test' ;;
 'cargo test '*) printf '%s' "$TESTS_PRINT" ;;
-'cargo build --release '*fuzz*)
-    mkdir -p target/fuzz/build/stand-in/release
-    cp "$0" target/fuzz/build/stand-in/release/one ;;
+'cargo build --profile fuzz '*)
+    mkdir -p target/fuzz/build/stand-in/fuzz
+    cp "$0" target/fuzz/build/stand-in/fuzz/one ;;
 'cargo build --release '*)
     mkdir -p target/release
     cp "$0" target/release/pipeops-agent ;;
