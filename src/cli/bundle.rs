@@ -2,7 +2,10 @@
 
 mod archive;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -17,7 +20,7 @@ use super::{
 };
 use crate::{
     config::Settings,
-    core::{redact::redacted, secret::Secret},
+    core::{redact::redacted, secret::Secret, time::Wall},
     error::{Error, Exit, Result},
     files,
     host::{clock, exec, facts::hostname},
@@ -41,6 +44,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("changes.json", "/api/v1/changes"),
     ("settings.json", "/api/v1/settings"),
     ("events.json", "/api/v1/events?limit=500"),
+    ("apps.json", "/api/v1/apps"),
     ("log.json", "/api/v1/logs?tail=2000"),
 ];
 
@@ -63,6 +67,13 @@ const FILES: &[&str] = &[
     "/proc/device-tree/model",
 ];
 
+/// Logs of services where there is no journal. Their end is included.
+const LOGS: [&str; 3] = [
+    "/var/log/pipeops-agent.log",
+    "/var/log/pipeops-keeper.log",
+    "/var/log/k3s.log",
+];
+
 /// Programs whose output is included, if they are installed.
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
@@ -73,6 +84,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "pipeops-agent",
             "-u",
             "pipeops-keeper",
+            "-u",
+            "pipeops-update",
             "-n",
             "3000",
             "--no-pager",
@@ -139,7 +152,7 @@ pub(super) static COMMAND: Command = Command {
             "output",
             Takes::File,
             "FILE",
-            "Path of the archive (default: in the current directory)",
+            "Path of the archive (default: in the current directory); - for standard output",
         )
         .short('o'),
         Opt::flag("list", "List the contents without writing the archive"),
@@ -155,6 +168,7 @@ pub(super) static COMMAND: Command = Command {
         "sudo pipeops-agent bundle",
         "sudo pipeops-agent bundle --list",
         "sudo pipeops-agent bundle --yes --output /tmp/support.tar.gz",
+        "ssh pi sudo pipeops-agent bundle --yes --output - >support.tar.gz",
     ],
     exit: "0 written or listed, 1 cancelled, 2 the command could not run.",
     run: Some(bundle),
@@ -167,64 +181,44 @@ struct Part {
     from: String,
 }
 
+/// Place of the archive.
+enum Destination {
+    /// A file; `None`: one with a name of its own, in the current directory.
+    File(Option<PathBuf>),
+    /// Standard output, so that everything else goes to standard error.
+    Output,
+}
+
 fn bundle(args: &Args, output: &mut Output) -> Result<Exit> {
+    let destination = destination(args, output)?;
     let parts = collect(args);
-    let rows: Vec<Vec<String>> = parts
-        .iter()
-        .map(|part| {
-            let bytes = u64::try_from(part.file.content.len()).unwrap_or(u64::MAX);
-            vec![
-                format!("  {}", part.file.name),
-                size(bytes),
-                part.from.clone(),
-            ]
-        })
-        .collect();
-    let is_listed = args.has("list");
-    if !args.has("json") {
-        output.line(&output.toned(
-            Tone::Strong,
-            "Contents, without tokens, passwords and keys:",
-        ));
-        for line in columns(&rows) {
-            output.line(&line);
-        }
-    }
     let listed: Vec<Value> = parts
         .iter()
         .map(|part| json!({ "name": part.file.name, "bytes": part.file.content.len(), "from": part.from }))
         .collect();
-    if is_listed {
+    if !args.has("json") {
+        show(&parts, &destination, output);
+    }
+    if args.has("list") {
         if args.has("json") {
             output.json(&json!({ "files": listed }));
         }
         return Ok(Exit::Fine);
     }
     if !args.has("yes") && ask::is_possible() && !ask::is_agreed("Write it?")? {
-        output.line("Nothing was written.");
+        output.note("Nothing was written.");
         return Ok(Exit::Problem);
     }
     let now = clock::now().wall;
-    let stamp: String = now
-        .rfc3339()
-        .chars()
-        .filter(|c| !matches!(c, ':' | '-'))
-        .take(15)
-        .collect();
-    let host = hostname(Path::new("/")).unwrap_or_else(|| "machine".to_owned());
-    let host: String = host
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
-        .take(40)
-        .collect();
-    let name = format!("pipeops-{host}-{stamp}");
-    let path = args
-        .path("output")
-        .unwrap_or_else(|| format!("{name}.tar.gz").into());
+    let name = name(now);
     let modified_s = u64::try_from(now.millis() / 1000).unwrap_or(0);
     let files: Vec<File> = parts.into_iter().map(|part| part.file).collect();
     let archive = packed(&name, &files, modified_s)
         .map_err(|error| Error::new("cannot pack the archive").because(&error))?;
+    let path = match destination {
+        Destination::File(path) => path.unwrap_or_else(|| format!("{name}.tar.gz").into()),
+        Destination::Output => return output.bytes(&archive).map(|()| Exit::Fine),
+    };
     let path = std::path::absolute(&path).unwrap_or(path);
     files::replace(&path, &archive, 0o600)?;
     let bytes = u64::try_from(archive.len()).unwrap_or(u64::MAX);
@@ -238,6 +232,60 @@ fn bundle(args: &Args, output: &mut Output) -> Result<Exit> {
         ));
     }
     Ok(Exit::Fine)
+}
+
+/// Place where the archive is wanted.
+fn destination(args: &Args, output: &Output) -> Result<Destination> {
+    let path = args.path("output");
+    if path.as_deref() != Some(Path::new("-")) {
+        return Ok(Destination::File(path));
+    }
+    let refused = Error::new("the archive cannot be written to standard output");
+    if args.has("json") {
+        return Err(refused
+            .why("--json is written there")
+            .fix("give --output FILE"));
+    }
+    if output.is_terminal() {
+        return Err(refused
+            .why("it is a terminal")
+            .fix("give --output FILE, or redirect it: --output - >support.tar.gz"));
+    }
+    Ok(Destination::Output)
+}
+
+/// Lists the content for people.
+fn show(parts: &[Part], destination: &Destination, output: &mut Output) {
+    let row = |part: &Part| {
+        let bytes = u64::try_from(part.file.content.len()).unwrap_or(u64::MAX);
+        let name = format!("  {}", part.file.name);
+        vec![name, size(bytes), part.from.clone()]
+    };
+    let rows: Vec<_> = parts.iter().map(row).collect();
+    let title = "Contents, without tokens, passwords and keys:".to_owned();
+    for (at, line) in [title].into_iter().chain(columns(&rows)).enumerate() {
+        match destination {
+            Destination::Output => output.note(&line),
+            Destination::File(_) if at == 0 => output.line(&output.toned(Tone::Strong, &line)),
+            Destination::File(_) => output.line(&line),
+        }
+    }
+}
+
+/// Name of the archive and of the folder in it: the machine and the time.
+fn name(now: Wall) -> String {
+    let stamp = now.rfc3339();
+    let stamp = stamp.chars().filter(|c| !matches!(c, ':' | '-')).take(15);
+    let host = hostname(Path::new("/")).unwrap_or_else(|| "machine".to_owned());
+    let host = host
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(40);
+    format!(
+        "pipeops-{}-{}",
+        host.collect::<String>(),
+        stamp.collect::<String>()
+    )
 }
 
 fn collect(args: &Args) -> Vec<Part> {
@@ -292,11 +340,16 @@ fn collect(args: &Args) -> Vec<Part> {
             Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
         }
     }
+    let mut run = |name: &str, argv: &[&str]| match exec::run(Path::new("/"), argv, LIMITS) {
+        Ok(ended) => parts.add(name, &argv.join(" "), &(ended.output + &ended.complaints)),
+        Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
+    };
     for (name, argv) in PROGRAMS {
-        match exec::run(Path::new("/"), argv, LIMITS) {
-            Ok(ended) => parts.add(name, &argv.join(" "), &(ended.output + &ended.complaints)),
-            Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
-        }
+        run(name, argv);
+    }
+    for path in LOGS.iter().filter(|path| Path::new(path).exists()) {
+        let name = format!("system{}.txt", path.replace('/', "-"));
+        run(&name, &["tail", "-n", "3000", path]);
     }
     let missing = parts.missing.join("\n");
     parts.add("missing.txt", "what could not be had", &missing);

@@ -16,7 +16,7 @@ use crate::{
         time::{Wall, in_words},
         words::is_command,
     },
-    error::Error,
+    error::{Error, Result},
 };
 
 /// The two streams of a command.
@@ -171,6 +171,12 @@ impl Output {
     fn write(&mut self, text: &str) {
         let written = self.out.write_all(text.as_bytes());
         self.is_over |= written.and_then(|()| self.out.flush()).is_err();
+    }
+
+    /// Content of a file on standard output. A reader that goes away before its end is an error.
+    pub(super) fn bytes(&mut self, content: &[u8]) -> Result<()> {
+        let written = self.out.write_all(content).and_then(|()| self.out.flush());
+        written.map_err(|error| Error::new("cannot write to standard output").because(&error))
     }
 
     /// A value as JSON on standard output.

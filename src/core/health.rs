@@ -2,9 +2,9 @@
 //!
 //! A condition is a level, not an event: reporting the same sentence again changes nothing, and what is no longer true is cleared.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::core::time::Wall;
+use crate::core::time::{Mono, Wall};
 
 /// Severity of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -55,16 +55,23 @@ pub struct Condition {
 pub enum Change {
     /// It was not there before.
     Began,
-    /// Its sentence, severity or fix changed.
+    /// Its sentence, severity or fix changed, which is worth a line in the log.
     Changed,
+    /// Its sentence or fix changed, soon after its last line in the log: a count that goes up and down.
+    Varied,
     /// Nothing changed.
     Same,
 }
+
+/// Time after a line in the log until a changed sentence of the same severity gets another one.
+const LOG_EVERY: Duration = Duration::from_secs(600);
 
 /// The list. At most one condition an id.
 #[derive(Debug, Default)]
 pub struct Conditions {
     list: BTreeMap<&'static str, Condition>,
+    /// Time of the last line in the log, for each that holds.
+    logged: BTreeMap<&'static str, Mono>,
     generation: u64,
 }
 
@@ -73,23 +80,31 @@ impl Conditions {
     pub const fn new() -> Self {
         Self {
             list: BTreeMap::new(),
+            logged: BTreeMap::new(),
             generation: 0,
         }
     }
 
     /// Says that a condition holds. A condition that already holds keeps its `since`.
-    pub fn report(&mut self, mut condition: Condition) -> Change {
+    pub fn report(&mut self, mut condition: Condition, now: Mono) -> Change {
         let change = match self.list.get(condition.id) {
             None => Change::Began,
             Some(old) => {
                 condition.since = old.since;
+                let logged = self.logged.get(condition.id);
+                let is_recent = logged.is_some_and(|logged| now < logged.after(LOG_EVERY));
                 if *old == condition {
                     Change::Same
+                } else if old.severity == condition.severity && is_recent {
+                    Change::Varied
                 } else {
                     Change::Changed
                 }
             }
         };
+        if matches!(change, Change::Began | Change::Changed) {
+            self.logged.insert(condition.id, now);
+        }
         if change != Change::Same {
             self.generation += 1;
             self.list.insert(condition.id, condition);
@@ -99,6 +114,7 @@ impl Conditions {
 
     /// Says that a condition no longer holds; returns it where it did.
     pub fn clear(&mut self, id: &str) -> Option<Condition> {
+        self.logged.remove(id);
         let ended = self.list.remove(id);
         self.generation += u64::from(ended.is_some());
         ended
@@ -136,15 +152,20 @@ mod tests {
         }
     }
 
+    const START: Mono = Mono::since_boot(Duration::ZERO);
+
     #[test]
     fn a_condition_keeps_the_time_it_began() {
         let mut list = Conditions::new();
         assert_eq!(
-            list.report(condition(Severity::Warning, 1, "no answer")),
+            list.report(condition(Severity::Warning, 1, "no answer"), START),
             Change::Began
         );
         assert_eq!(
-            list.report(condition(Severity::Critical, 2, "no answer for an hour")),
+            list.report(
+                condition(Severity::Critical, 2, "no answer for an hour"),
+                START
+            ),
             Change::Changed
         );
         assert_eq!(
@@ -156,22 +177,37 @@ mod tests {
     #[test]
     fn the_same_report_again_changes_nothing() {
         let mut list = Conditions::new();
-        list.report(condition(Severity::Warning, 1, "no answer"));
+        list.report(condition(Severity::Warning, 1, "no answer"), START);
         let generation = list.generation();
         assert_eq!(
-            list.report(condition(Severity::Warning, 9, "no answer")),
+            list.report(condition(Severity::Warning, 9, "no answer"), START),
             Change::Same
         );
         assert_eq!(list.generation(), generation);
     }
 
     #[test]
+    fn a_count_that_goes_up_and_down_is_logged_every_ten_minutes_and_a_severity_at_once() {
+        let mut list = Conditions::new();
+        let mut report = |severity, sentence: &str, after_s| {
+            let now = START.after(Duration::from_secs(after_s));
+            list.report(condition(severity, 1, sentence), now)
+        };
+        assert_eq!(report(Severity::Warning, "1 Pod", 0), Change::Began);
+        assert_eq!(report(Severity::Warning, "2 Pods", 599), Change::Varied);
+        assert_eq!(report(Severity::Warning, "3 Pods", 600), Change::Changed);
+        assert_eq!(report(Severity::Warning, "1 Pod", 601), Change::Varied);
+        assert_eq!(report(Severity::Critical, "1 Pod", 602), Change::Changed);
+        assert_eq!(report(Severity::Critical, "1 Pod", 9999), Change::Same);
+    }
+
+    #[test]
     fn what_is_cleared_begins_anew() {
         let mut list = Conditions::new();
-        list.report(condition(Severity::Warning, 1, "no answer"));
+        list.report(condition(Severity::Warning, 1, "no answer"), START);
         assert!(list.clear("link.down").is_some());
         assert!(list.clear("link.down").is_none());
-        list.report(condition(Severity::Warning, 5, "no answer"));
+        list.report(condition(Severity::Warning, 5, "no answer"), START);
         assert_eq!(
             list.get("link.down").map(|c| c.since),
             Some(Wall::from_millis(5))
@@ -181,11 +217,14 @@ mod tests {
     #[test]
     fn the_worst_is_first() {
         let mut list = Conditions::new();
-        list.report(condition(Severity::Note, 1, "a"));
-        list.report(Condition {
-            id: "zoo.fire",
-            ..condition(Severity::Critical, 1, "b")
-        });
+        list.report(condition(Severity::Note, 1, "a"), START);
+        list.report(
+            Condition {
+                id: "zoo.fire",
+                ..condition(Severity::Critical, 1, "b")
+            },
+            START,
+        );
         let ids: Vec<_> = list.worst_first().iter().map(|c| c.id).collect();
         assert_eq!(ids, ["zoo.fire", "link.down"]);
     }

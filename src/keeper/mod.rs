@@ -27,6 +27,7 @@ use self::{
 use crate::{
     core::{
         journal::{Next, Outcome, StepState},
+        preflight::UPDATE_TAKEN_BACK,
         repair::Repair,
         time::Wall,
     },
@@ -209,9 +210,11 @@ impl Keeper {
 
     /// Facts that only root can read.
     pub fn inspect(&self) -> Inspection {
-        Inspection {
-            facts: inspect::facts(&self.place),
+        let mut facts = inspect::facts(&self.place);
+        if let Some(update) = self.update_taken_back() {
+            facts.insert(UPDATE_TAKEN_BACK.to_owned(), Some(update));
         }
+        Inspection { facts }
     }
 
     /// Brings what is under way to its end.

@@ -14,6 +14,7 @@ use crate::{
     core::{
         time::{Mono, Wall},
         update::{
+            Version,
             list::PROGRAM_BYTES_MAX,
             trial::{Cause, STARTS_MAX, Seen, Trial, Verdict},
         },
@@ -67,6 +68,20 @@ impl Keeper {
     pub fn update_note(&self) -> Result<UpdateNote> {
         let note = Journal::open(&self.directory)?;
         read(&note.directory().join("updates.json")).map(Option::unwrap_or_default)
+    }
+
+    /// Describes the last update, where it was taken back and nothing as new was installed since.
+    pub(super) fn update_taken_back(&self) -> Option<String> {
+        let last = self.update_note().ok()?.last?;
+        let version = |text: &str| text.parse::<Version>().ok();
+        let is_behind = version(env!("CARGO_PKG_VERSION"))? < version(&last.version)?;
+        (is_behind && !last.is_kept).then(|| {
+            let why = last.why.unwrap_or_default();
+            format!(
+                "{} was tried and taken back at {}: {why}",
+                last.version, last.at
+            )
+        })
     }
 
     /// The update that is under way.

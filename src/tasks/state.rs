@@ -234,9 +234,10 @@ impl SharedState {
             sentence: sentence.clone(),
             fix,
         };
-        let change = self.conditions.borrow_mut().report(condition);
+        let now = self.now().mono;
+        let change = self.conditions.borrow_mut().report(condition, now);
         match change {
-            Change::Same => return,
+            Change::Same | Change::Varied => return,
             Change::Changed => {}
             Change::Began => self.happened(id, severity, sentence),
         }

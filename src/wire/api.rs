@@ -334,7 +334,10 @@ fields!(Refusal { error, fix });
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::health::{Conditions, Severity};
+    use crate::core::{
+        health::{Conditions, Severity},
+        time::Mono,
+    };
 
     fn condition(id: &'static str, severity: Severity) -> health::Condition {
         health::Condition {
@@ -349,9 +352,12 @@ mod tests {
     #[test]
     fn conditions_are_shown_the_worst_first_with_their_cause() {
         let mut list = Conditions::new();
-        list.report(condition("lease.rbac", Severity::Warning));
-        list.report(condition("access.rbac", Severity::Warning));
-        list.report(condition("link.refused", Severity::Critical));
+        list.report(condition("lease.rbac", Severity::Warning), Mono::default());
+        list.report(condition("access.rbac", Severity::Warning), Mono::default());
+        list.report(
+            condition("link.refused", Severity::Critical),
+            Mono::default(),
+        );
         let shown = conditions(&list);
         let ids: Vec<_> = shown
             .iter()

@@ -13,6 +13,9 @@ pub const CERTIFICATE: &str = "certificate of the dashboard";
 /// The fact of who can read the files with tokens and passwords.
 pub const SECRETS: &str = "files with secrets";
 
+/// The fact of an update that was taken back: its version, time and reason.
+pub const UPDATE_TAKEN_BACK: &str = "update that was taken back";
+
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -54,6 +57,15 @@ pub(super) const CHECKS: &[Check] = &[
         ],
         why: "this machine is not monitored, and its control plane cannot reach it",
         judge: service,
+    },
+    Check {
+        id: "agent.update",
+        title: "Updates of the agent",
+        severity: Warning,
+        after: &[],
+        reads: &[],
+        why: "this machine stays on the previous version, without the corrections of the newer one",
+        judge: update,
     },
     Check {
         id: "agent.name",
@@ -188,6 +200,18 @@ fn service(facts: &Facts, _: &Environment) -> Judgement {
         return ok("it is running");
     }
     Problem::new("it is installed but not running", &ADVICE).into()
+}
+
+fn update(facts: &Facts, _: &Environment) -> Judgement {
+    const ADVICE: Advice = Advice {
+        fix: "report what happened; the next release is tried by itself where automatic updates are on",
+        commands: &["{log pipeops-agent}", "sudo pipeops-agent update --check"],
+    };
+    facts
+        .text(UPDATE_TAKEN_BACK)
+        .map_or(Judgement::NotHere("no update was taken back"), |seen| {
+            Problem::new(seen, &ADVICE).into()
+        })
 }
 
 fn name(facts: &Facts, _: &Environment) -> Judgement {

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use self::facts::{Fact, Facts};
 pub use self::{
-    agent::{CERTIFICATE, SECRETS},
+    agent::{CERTIFICATE, SECRETS, UPDATE_TAKEN_BACK},
     clock::is_behind,
 };
 use super::{environment::Environment, health::Severity, repair::Recipe};

@@ -1,6 +1,7 @@
 use std::fmt::Write as _;
 
 use super::*;
+use crate::core::time::Mono;
 
 fn condition(id: &'static str, severity: Severity) -> Condition {
     Condition {
@@ -15,7 +16,7 @@ fn condition(id: &'static str, severity: Severity) -> Condition {
 fn list(conditions: &[(&'static str, Severity)]) -> Conditions {
     let mut list = Conditions::new();
     for (id, severity) in conditions {
-        list.report(condition(id, *severity));
+        list.report(condition(id, *severity), Mono::default());
     }
     list
 }

@@ -5,6 +5,7 @@ use std::{cell::Cell, time::Duration};
 use super::{super::journal::cut, *};
 use crate::{
     core::{
+        preflight::UPDATE_TAKEN_BACK,
         time::Mono,
         update::trial::{Cause, Seen},
     },
@@ -123,6 +124,14 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
         };
         assert_eq!(note.banned, banned);
         assert_eq!(last.why.as_deref(), cause.map(Cause::as_str));
+        // The doctor has it from here.
+        let facts = tree.keeper().inspect().facts;
+        let fact = facts.get(UPDATE_TAKEN_BACK).cloned().flatten();
+        assert_eq!(fact.is_some(), cause.is_some(), "{fault:?}");
+        if let (Some(fact), Some(cause)) = (fact, cause) {
+            assert!(fact.starts_with("0.1.1 was tried and taken back at "));
+            assert!(fact.ends_with(cause.as_str()), "{fact}");
+        }
         assert_eq!(note.not_before_ms > 0, fault == Fault::Link, "a day");
         let restarts = tree
             .calls()

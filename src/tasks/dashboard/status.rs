@@ -271,7 +271,10 @@ fn count(number: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{health::Condition, time::Wall};
+    use crate::core::{
+        health::Condition,
+        time::{Mono, Wall},
+    };
 
     fn wrong(id: &'static str, severity: Severity) -> Condition {
         Condition {
@@ -286,10 +289,10 @@ mod tests {
     #[test]
     fn each_part_says_the_worst_that_is_wrong_with_it() {
         let mut list = Conditions::new();
-        list.report(wrong("cluster.none", Severity::Note));
-        list.report(wrong("store.full", Severity::Warning));
-        list.report(wrong("store.damaged", Severity::Critical));
-        list.report(wrong("lease.rbac", Severity::Warning));
+        list.report(wrong("cluster.none", Severity::Note), Mono::default());
+        list.report(wrong("store.full", Severity::Warning), Mono::default());
+        list.report(wrong("store.damaged", Severity::Critical), Mono::default());
+        list.report(wrong("lease.rbac", Severity::Warning), Mono::default());
         let verdict = Known {
             conditions: &list,
             link: Session::Away,

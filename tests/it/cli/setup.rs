@@ -488,4 +488,17 @@ fn the_archive_holds_no_secret_and_is_told_before_it_is_written() {
         assert!(!all.contains(secret), "{secret}");
     }
     assert!(all.contains("everything works") && all.contains("(hidden)"));
+    // On standard output there is nothing but the archive.
+    let (output, _) = said(
+        &answers,
+        &["bundle", "--yes", "--config", &config, "-o", "-"],
+    );
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("status.json"));
+    std::fs::remove_file(&out).unwrap();
+    std::fs::File::create_new(&out)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &output.stdout))
+        .unwrap();
+    assert!(tar(&["-xzOf", &out]).contains("everything works"));
+    assert!(!Path::new("-").exists());
 }

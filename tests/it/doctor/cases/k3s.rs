@@ -144,6 +144,14 @@ pub(super) fn agent() -> Vec<Case> {
             &["journalctl -u pipeops-agent", "enable --now pipeops-agent"],
         ),
         case(
+            "agent.update",
+            ubuntu().answering(
+                "update that was taken back",
+                "1.3.0 was tried and taken back at 2026-11-20T03:12:09Z: it crashed",
+            ),
+            &["1.3.0 was tried", "it crashed", "update --check"],
+        ),
+        case(
             "agent.name",
             ubuntu().failing("control plane dns", "no such name\ncheck it"),
             &["no such name", "check it"],
