@@ -129,13 +129,18 @@ impl Budget {
 }
 
 /// Reads an object in JSON along a shape.
+///
+/// # Errors
+/// It is not JSON or not UTF-8, which some readers mend and others do not, or it could be read in two
+/// ways.
 pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, String> {
+    let text = std::str::from_utf8(body).map_err(|error| format!("it is not UTF-8: {error}"))?;
     let budget = Budget::default();
     let seed = Seed {
         kind: Kind::Object(schema),
         budget: &budget,
     };
-    let mut reader = serde_json::Deserializer::from_slice(body);
+    let mut reader = serde_json::Deserializer::from_str(text);
     let value = seed
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value))
@@ -443,6 +448,18 @@ mod tests {
             read_json(b"\xef\xbb\xbf{}", &OUTER).is_err(),
             "a byte order mark"
         );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_an_error_also_where_nothing_is_judged() {
+        for body in [
+            &b"{\"else\":\"\x89\"}"[..],
+            b"{\"el\xc3se\":1}",
+            b"{\"type\":\"x\xff\"}",
+        ] {
+            let why = read_json(body, &OUTER).unwrap_err();
+            assert!(why.contains("not UTF-8"), "{why}");
+        }
     }
 
     #[test]
