@@ -3,8 +3,6 @@
 mod decision;
 mod report;
 
-use std::path::PathBuf;
-
 pub(super) use decision::escaped;
 use serde_json::json;
 
@@ -100,7 +98,7 @@ static TEST: Command = Command {
     ..Command::BARE
 };
 
-fn sockets(args: &Args) -> Vec<PathBuf> {
+fn sockets(args: &Args) -> socket::Sockets {
     socket::candidates(args, &load(args))
 }
 

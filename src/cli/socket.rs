@@ -146,21 +146,38 @@ pub(super) enum Ask<'a> {
     Delete(&'a str),
 }
 
+/// Sockets to try.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    paths: Vec<PathBuf>,
+    /// The first problem of the settings, for which an agent does not start.
+    problem: Option<Error>,
+}
+
 /// The sockets to try: the one that was named, else the one of these settings and the one of the service.
-pub(super) fn candidates(args: &Args, of_settings: &Loaded) -> Vec<PathBuf> {
+pub(super) fn candidates(args: &Args, of_settings: &Loaded) -> Sockets {
     match args.path("socket") {
-        Some(named) => vec![named],
+        Some(named) => Sockets {
+            paths: vec![named],
+            problem: None,
+        },
         None => candidates_of(of_settings),
     }
 }
 
 /// Sockets to try for a command without `--socket`.
-pub(super) fn candidates_of(of_settings: &Loaded) -> Vec<PathBuf> {
-    let mut sockets = vec![of_settings.socket().to_owned()];
+pub(super) fn candidates_of(of_settings: &Loaded) -> Sockets {
+    let mut paths = vec![of_settings.socket().to_owned()];
     if of_settings.socket() != Path::new(SERVICE_SOCKET) {
-        sockets.push(PathBuf::from(SERVICE_SOCKET));
+        paths.push(PathBuf::from(SERVICE_SOCKET));
     }
-    sockets
+    // What this user may not read, the agent may.
+    let mut problems = of_settings.problems().iter();
+    let problem = problems.find(|problem| !problem.sentence().contains("ermission denied"));
+    Sockets {
+        paths,
+        problem: problem.cloned(),
+    }
 }
 
 /// Sends `what` to the agent of this command line; a refusal is an error headed `cannot`.
@@ -170,7 +187,7 @@ pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
 }
 
 /// Asks the first of `sockets` behind which an agent listens.
-pub(super) fn ask(sockets: &[PathBuf], ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
+pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
     let within = match ask {
         Ask::Test(_) | Ask::Flow(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
         Ask::Fetch(..) => FETCH_DEADLINE,
@@ -290,9 +307,9 @@ fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
     .retry(Retry::Soon)
 }
 
-fn connect(sockets: &[PathBuf]) -> std::result::Result<(UnixStream, &PathBuf), Silence> {
+fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), Silence> {
     let mut first_failure = None;
-    for socket in sockets {
+    for socket in &sockets.paths {
         match connected(socket) {
             Ok(stream) => return Ok((stream, socket)),
             // The first is the one in the settings: its failure is the most useful, unless it does not exist.
@@ -319,15 +336,26 @@ fn connected(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(OwnedFd::from(socket)))
 }
 
-fn unreachable(socket: &Path, error: &io::Error, looked_at: &[PathBuf]) -> Silence {
+fn unreachable(socket: &Path, error: &io::Error, looked_at: &Sockets) -> Silence {
     let is_down = |error| Silence {
         error,
         is_down: true,
     };
+    let is_absent = matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    );
+    if let Some(problem) = looked_at.problem.as_ref().filter(|_| is_absent) {
+        let error = problem
+            .clone()
+            .within("the agent is not running, and does not start with its settings");
+        return is_down(error);
+    }
     let name = socket.display();
     let kind = error.kind();
     if kind == io::ErrorKind::NotFound {
         let paths: Vec<_> = looked_at
+            .paths
             .iter()
             .map(|path| path.display().to_string())
             .collect();

@@ -396,7 +396,7 @@ fn owner(root: &Path) -> Option<(&'static str, &'static str)> {
 }
 
 /// The agent behind its socket.
-struct Agent(Vec<PathBuf>);
+struct Agent(socket::Sockets);
 
 impl Watched for Agent {
     fn seen(&self) -> Seen {

@@ -183,6 +183,19 @@ fn a_missing_agent_is_told_with_where_it_was_looked_for() {
     assert_eq!(json(&output)["error"]["what"], "the agent is not running");
 }
 
+#[test]
+fn an_agent_that_cannot_start_is_told_with_the_line_of_its_settings() {
+    let (_folder, file) = folder("[pipeops]\napi_url = \"off\"\n\n[agent]\nsokcet = 1\n");
+    let output = agent(&["status", "--config", &file], &[]);
+    assert_eq!(code(&output), 2);
+    let told = text(&output.stderr);
+    let wanted = format!(
+        "error: the agent is not running, and does not start with its settings: {file}:5: unknown key"
+    );
+    assert!(told.starts_with(&wanted), "{told}");
+    assert!(told.contains("  fix: [agent] knows "), "{told}");
+}
+
 /// What stands behind the socket answers one request with these bytes.
 fn status_from(answer: &'static [u8], words: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
