@@ -41,6 +41,7 @@ use crate::{
         dashboard::{handlers::Local, login::Logins, status},
         link::{
             deliver::{self, Delivery},
+            lease_gate::LeaseGate,
             registration::Registrar,
         },
         proxy::{
@@ -341,6 +342,7 @@ struct Agent {
     pulse: Option<Rc<Pulse>>,
     rights: Option<Rc<Rights>>,
     apps: Option<Rc<Apps>>,
+    lease_gate: Rc<LeaseGate>,
     delegate: Option<Rc<Delegate>>,
     revocation: Option<Rc<Revocation>>,
     registrar: Rc<Registrar>,
@@ -364,8 +366,7 @@ impl Agent {
     ) -> Self {
         let notes = &loaded.notes;
         let network = Network::new(&settings, loaded.clock.unwrap_or_default());
-        let work = (&executor, &jobs);
-        let cluster = parts::cluster(machine.cluster, &network, &shared_state, work);
+        let cluster = parts::cluster(machine.cluster, &network, &shared_state, (&executor, &jobs));
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
         let pulse = parts::pulse(watched, &shared_state);
@@ -385,15 +386,15 @@ impl Agent {
         ));
         let rights = delegate.as_ref().filter(|_| mode.is_normal());
         let rights = parts::rights(rights, &shared_state, &proxy);
+        let lease_gate = parts::lease_gate(&settings, cluster.as_ref());
         let kept = (&store, &audit_writer, &shared_state);
-        let apps = parts::apps(&settings, watched, kept, &executor);
+        let apps = parts::apps(&settings, watched, (kept, &lease_gate), &executor);
         let records = deliver::Databases {
             has_control_plane: settings.pipeops.control_plane.is_some(),
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
-        let me = Rc::clone(&registrar);
-        let me = move || me.agent_id();
+        let me = parts::name_of(&registrar);
         let delivery = Delivery::new(records, me, Rc::clone(&shared_state), Rc::clone(&executor));
         let access = level::Parts {
             configured,
@@ -422,6 +423,7 @@ impl Agent {
             pulse,
             rights,
             apps,
+            lease_gate,
             delegate,
             revocation,
             registrar,
@@ -543,11 +545,11 @@ impl Agent {
         }
     }
 
-    /// Goes on with changes of apps that a restart interrupted, then keeps them up to date.
+    /// Carries out changes of apps while this agent is the one that does, and keeps them up to date.
     async fn look_after_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
-            Rc::clone(&apps).resume().await;
-            apps.keep_up_to_date().await;
+            let attended = Box::pin(Rc::clone(&apps).attend());
+            attended.or(Box::pin(apps.keep_up_to_date())).await;
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     config::ControlPlane,
     core::{
         health::Severity,
-        identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration},
+        identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration, Remark},
         lease::{self as election, Election, Party},
         link::{self, Command, Link, Membership},
         stall::Job,
@@ -29,7 +29,7 @@ use crate::{
     tasks::{
         link::{
             lease,
-            lease_gate::{LeaseGate, Permission},
+            lease_gate::Permission,
             takeover,
             uplink::{self},
         },
@@ -89,7 +89,7 @@ impl Agent {
                 commands.clone(),
             ))
         });
-        let (lease_gate, lease) = self.take_part(&identity, &notes, commands).await;
+        let lease = self.take_part(&identity, &notes, commands).await;
         let membership = parts::membership(&identity);
         let mut settings = link::Settings::new(identity.agent_id.clone());
         settings.registers_first = self
@@ -117,7 +117,7 @@ impl Agent {
             proxy: Rc::clone(&self.proxy),
             delivery: Rc::clone(&self.delivery),
             shared_state: Rc::clone(&self.shared_state),
-            lease_gate,
+            lease_gate: Rc::clone(&self.lease_gate),
             commands: received,
             executor: Rc::clone(&self.executor),
         };
@@ -137,11 +137,8 @@ impl Agent {
         identity: &Identity,
         notes: &store::Notes,
         commands: Sender<Command>,
-    ) -> (Rc<LeaseGate>, Option<(Task<()>, Sender<()>)>) {
-        let Some(client) = self.cluster.clone() else {
-            return (Rc::new(LeaseGate::new(Permission::Always)), None);
-        };
-        let lease_gate = Rc::new(LeaseGate::new(lease::not_asked_yet()));
+    ) -> Option<(Task<()>, Sender<()>)> {
+        let client = self.cluster.clone()?;
         let name = parts::lease_name(&self.store, notes).await;
         let settings = election::Settings {
             me: Party {
@@ -159,7 +156,7 @@ impl Agent {
             client,
             namespace: self.settings.agent.namespace.to_string(),
             fix: parts::manifest(&self.settings).command(),
-            lease_gate: Rc::clone(&lease_gate),
+            lease_gate: Rc::clone(&self.lease_gate),
             commands,
             shared_state: Rc::clone(&self.shared_state),
             store: self.store.clone(),
@@ -167,7 +164,7 @@ impl Agent {
         };
         let (stop, stopped) = bounded(1);
         let task = self.spawn(lease::run(parts, election, stopped));
-        (lease_gate, Some((task, stop)))
+        Some((task, stop))
     }
 
     /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it
@@ -215,6 +212,8 @@ impl Agent {
                 }
                 (Linking::Held, Some(client)) => {
                     self.say(&decision);
+                    let why = Remark::GoAgentRuns.sentence("");
+                    self.lease_gate.set(Permission::Not(why));
                     evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
                     self.shared_state.clear("identity.go-agent-runs");
                 }
@@ -252,12 +251,16 @@ impl Agent {
                     self.shared_state.clear("link.settings");
                     return caller;
                 }
-                Err(error) => self.shared_state.report(
-                    "link.settings",
-                    Severity::Critical,
-                    error.sentence(),
-                    error.fix,
-                ),
+                Err(error) => {
+                    // Without a link it leaves the Lease to others.
+                    self.lease_gate.set(Permission::Not(error.sentence()));
+                    self.shared_state.report(
+                        "link.settings",
+                        Severity::Critical,
+                        error.sentence(),
+                        error.fix,
+                    );
+                }
             }
             Timer::after(TEND_EVERY).await;
         }

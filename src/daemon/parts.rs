@@ -54,7 +54,11 @@ use crate::{
         self,
         apps::{self, Apps, account::Account},
         audit::AuditWriter,
-        link::registration::{Profile, Registrar},
+        link::{
+            lease,
+            lease_gate::{LeaseGate, Permission},
+            registration::{Profile, Registrar},
+        },
         proxy::{Proxy, level::Configured},
         rights::{
             credential::{Credential, Kind},
@@ -420,11 +424,29 @@ pub(super) fn publisher(
     Rc::new(Publisher::new(events, telemetry.clone(), Rc::clone(stream)))
 }
 
+/// Id of this agent, as it is when it is asked for.
+pub(super) fn name_of(registrar: &Rc<Registrar>) -> impl Fn() -> String + use<> {
+    let registrar = Rc::clone(registrar);
+    move || registrar.agent_id()
+}
+
+/// Permission to link and to change apps. Agents without a control plane do not share a cluster: nothing decides between them.
+pub(super) fn lease_gate(settings: &Settings, client: Option<&Client>) -> Rc<LeaseGate> {
+    let is_shared = settings.pipeops.control_plane.is_some() && client.is_some();
+    Rc::new(LeaseGate::new(if is_shared {
+        lease::not_asked_yet()
+    } else {
+        Permission::Always
+    }))
+}
+
+type Kept<'a> = (&'a store::Handle, &'a AuditWriter, &'a Rc<SharedState>);
+
 /// The apps of the cluster, where there is one.
 pub(super) fn apps(
     settings: &Settings,
     client: Option<&Client>,
-    (store, audit, shared_state): (&store::Handle, &AuditWriter, &Rc<SharedState>),
+    ((store, audit, shared_state), lease_gate): (Kept<'_>, &Rc<LeaseGate>),
     executor: &Rc<LocalExecutor<'static>>,
 ) -> Option<Rc<Apps>> {
     let client = client?.clone();
@@ -443,6 +465,7 @@ pub(super) fn apps(
         audit: audit.clone(),
         executor: Rc::clone(executor),
         shared_state: Rc::clone(shared_state),
+        lease_gate: Rc::clone(lease_gate),
         git,
         interval: settings.apps.interval,
         now: clock::now,
@@ -547,11 +570,11 @@ pub(super) fn proxy(
 /// Name of this agent among others that have the same agent id: by their settings, or because several took over what the Go agent
 /// left in their cluster. Made once, and kept.
 pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> String {
-    if let Some(name) = notes.get(tasks::link::lease::NOTE_NAME) {
+    if let Some(name) = notes.get(lease::NOTE_NAME) {
         return name.to_owned();
     }
     let name = random::hex::<4>().unwrap_or_default();
-    let kept = store.keep_note(tasks::link::lease::NOTE_NAME, Some(name.clone()));
+    let kept = store.keep_note(lease::NOTE_NAME, Some(name.clone()));
     if let Err(failure) = kept.await {
         // After a restart this agent then waits for its own Lease as for another one's.
         log::warn!("lease: the name of this agent is not saved: {failure}");

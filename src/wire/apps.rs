@@ -18,8 +18,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, Entry, Manifest, Outcome, Overlay, Revision, Simple, Source, kind_of,
-        repository::Repository,
+        App, Entry, LastChange, Manifest, Outcome, Overlay, Revision, Simple, Source, Stage,
+        kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -78,11 +78,16 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "good": app.good,
         "paused": app.is_paused,
         "source": app.source.as_ref().map(source),
+        "change": app.change.as_ref().map(change),
         "inventory": inventory,
         "revisions": revisions,
     });
     let data = json!({RECORD: STANDARD.encode(record.to_string())});
     secret(&record_name(&app.name), namespace, version, &data)
+}
+
+fn change(change: &LastChange) -> Value {
+    json!({"id": change.id, "by": change.by, "body": change.body, "stage": change.stage.as_str()})
 }
 
 fn source(source: &Source) -> Value {
@@ -113,6 +118,7 @@ struct RecordShape {
     good: u64,
     paused: bool,
     source: Option<SourceShape>,
+    change: Option<ChangeShape>,
     inventory: Vec<EntryShape>,
     revisions: Vec<RevisionShape>,
 }
@@ -123,8 +129,23 @@ fields!(RecordShape {
     good,
     paused,
     source,
+    change,
     inventory,
     revisions
+});
+
+#[derive(Debug, Default)]
+struct ChangeShape {
+    id: String,
+    by: String,
+    body: String,
+    stage: String,
+}
+fields!(ChangeShape {
+    id,
+    by,
+    body,
+    stage
 });
 
 #[derive(Debug, Default)]
@@ -256,6 +277,12 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         good: shape.good,
         is_paused: shape.paused,
         source: shape.source.map(source),
+        change: shape.change.map(|found| LastChange {
+            id: found.id,
+            by: found.by,
+            body: found.body,
+            stage: Stage::of(&found.stage).unwrap_or_default(),
+        }),
         inventory: shape.inventory.into_iter().map(entry).collect(),
         revisions: shape.revisions.into_iter().map(revision).collect(),
     })
@@ -429,6 +456,12 @@ mod tests {
                     credentials: "/etc/pipeops-agent/git-token".to_owned(),
                 },
                 taken: "1a2b3c".to_owned(),
+            }),
+            change: Some(LastChange {
+                id: "app-1".to_owned(),
+                by: "uid 0".to_owned(),
+                body: "{}".to_owned(),
+                stage: Stage::Back,
             }),
             ..App::default()
         };

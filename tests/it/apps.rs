@@ -4,6 +4,7 @@
 mod forge;
 mod git;
 mod ssh;
+mod standby;
 
 use std::{path::Path, time::Duration};
 
@@ -27,7 +28,7 @@ struct Bench {
     agent: Agent,
     accounts: Accounts,
     namespace: String,
-    _plane: Plane,
+    plane: Plane,
     _cluster: Held,
 }
 
@@ -55,7 +56,7 @@ impl Bench {
             agent,
             accounts,
             namespace,
-            _plane: plane,
+            plane,
             _cluster: held,
         })
     }
@@ -78,8 +79,11 @@ impl Bench {
 
     /// A command of the family: its exit code and everything that it said.
     fn apps(&self, words: &[&str]) -> (i32, String) {
-        let output = self
-            .agent
+        Self::apps_of(&self.agent, words)
+    }
+
+    fn apps_of(agent: &Agent, words: &[&str]) -> (i32, String) {
+        let output = agent
             .command(&[&["apps"], words].concat())
             .output()
             .unwrap();

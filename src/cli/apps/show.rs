@@ -73,8 +73,20 @@ fn list(args: &Args, output: &mut Output) -> Result<Exit> {
         for line in columns(&rows) {
             output.line(&line);
         }
+        let waits = View::new(value).list("apps").next();
+        standing_by(waits.and_then(|app| app.maybe("standing_by")), output);
     })?;
     Ok(Exit::Fine)
+}
+
+/// Prints the reason why another agent takes care of the apps.
+fn standing_by(why: Option<&str>, output: &mut Output) {
+    if let Some(why) = why {
+        output.line(&format!(
+            "  this agent changes and judges no apps now: {}",
+            printable(why)
+        ));
+    }
 }
 
 fn row(app: View<'_>) -> Vec<String> {
@@ -159,6 +171,7 @@ pub(super) fn told(value: &Value, output: &mut Output) {
         }
     }
     from(app.at("source"), output);
+    standing_by(app.maybe("standing_by"), output);
     let running = app.at("running");
     if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
         output.line(&format!(

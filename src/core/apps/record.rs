@@ -103,6 +103,61 @@ pub struct Source {
     pub taken: String,
 }
 
+/// Progress of a change in the record: what another agent of the cluster has to know to go on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Stage {
+    /// Its version is being written.
+    #[default]
+    Write,
+    /// Its version is written and judged.
+    Judge,
+    /// Its version is good; what is too much goes.
+    Prune,
+    /// Its version is bad.
+    Back,
+    /// It is over.
+    Over,
+}
+
+impl Stage {
+    const ALL: [Self; 5] = [
+        Self::Write,
+        Self::Judge,
+        Self::Prune,
+        Self::Back,
+        Self::Over,
+    ];
+
+    /// Word on disk.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Judge => "judge",
+            Self::Prune => "prune",
+            Self::Back => "back",
+            Self::Over => "over",
+        }
+    }
+
+    /// The stage of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.as_str() == word)
+    }
+}
+
+/// The last change of an app.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct LastChange {
+    /// Id in the journal of the agent that carries it out.
+    pub id: String,
+    /// Requester.
+    pub by: String,
+    /// Body of its intent.
+    pub body: String,
+    /// Progress.
+    pub stage: Stage,
+}
+
 /// Record of an app.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct App {
@@ -118,6 +173,8 @@ pub struct App {
     pub is_paused: bool,
     /// Its source; `None`: it is deployed by hand.
     pub source: Option<Source>,
+    /// The last change; `None`: there was none yet.
+    pub change: Option<LastChange>,
     /// Objects that are ours.
     pub inventory: Vec<Entry>,
     /// Oldest first.
@@ -136,6 +193,20 @@ impl App {
         self.revisions
             .iter()
             .find(|revision| revision.number == number)
+    }
+
+    /// Notes the progress of a change, if it is the last one.
+    pub fn reach(&mut self, change: &str, stage: Stage) {
+        if let Some(last) = self.change.as_mut().filter(|last| last.id == change) {
+            last.stage = stage;
+        }
+    }
+
+    /// The change that is under way.
+    pub fn under_way(&self) -> Option<&LastChange> {
+        self.change
+            .as_ref()
+            .filter(|last| last.stage != Stage::Over)
     }
 
     /// Notes the result of a revision.

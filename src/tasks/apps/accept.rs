@@ -7,7 +7,7 @@ use smol::Timer;
 
 use super::{
     Apps,
-    change::{KIND, Plan, Verb},
+    change::{KIND, Plan, Start, Verb},
     ledger::{Read, of_api},
     named, of_problem,
 };
@@ -44,6 +44,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         let found = self.record(&wish.app).await?;
         found.as_ref().map_or(Ok(()), Self::by_hand)?;
         self.deploy_manifests(wish, Requester { by, source: None })
@@ -100,7 +101,6 @@ impl Apps {
         if read.app.revisions.is_empty() {
             self.has_namespace(&namespace).await?;
         }
-        let id = change_id()?;
         let cluster = self.cluster();
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
@@ -112,7 +112,7 @@ impl Apps {
         let parts = (manifests, overlay);
         self.begins(&app.clone(), async move {
             let requester = Requester { by: &by, source };
-            apps.accept_tried((&app, &namespace), (&id, parts, adopted), requester)
+            apps.accept_tried((&app, &namespace), (parts, adopted), requester)
                 .await
         })
         .await
@@ -122,7 +122,7 @@ impl Apps {
     async fn accept_tried(
         self: Rc<Self>,
         (app, namespace): (&str, &str),
-        (id, (manifests, overlay), adopted): (&str, (Vec<Manifest>, Overlay), Vec<Entry>),
+        ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<Entry>),
         requester: Requester<'_>,
     ) -> Result<Value> {
         self.has_room(app)?;
@@ -150,14 +150,16 @@ impl Apps {
             before: read.app.running,
             back_to: read.app.good,
         };
-        self.begin(id, &plan, by).await?;
+        let id = self.begin(&plan, by).await?;
+        read.app.change = Some(plan.last_change(&id, by));
         let kept = self.keep(revision, &mut read, &manifests).await;
         if let Err(error) = kept {
-            self.give_up(id, "its content could not be kept").await?;
+            let why = "its content could not be kept";
+            self.finish(&id, Outcome::Failed, why).await?;
             return Err(error);
         }
-        self.start(id, plan.clone(), None)?;
-        Ok(accepted(id, &plan))
+        self.start(&id, plan.clone(), Start::New)?;
+        Ok(accepted(&id, &plan))
     }
 
     /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
@@ -213,13 +215,11 @@ impl Apps {
         read: &mut Read,
         manifests: &[Manifest],
     ) -> Result<()> {
-        let kept = self
-            .ledger
+        self.ledger
             .keep(&read.app.name, revision.number, manifests)
-            .await;
-        kept.map_err(of_api)?;
+            .await?;
         read.app.revisions.push(revision);
-        self.ledger.write(read).await.map_err(of_api)?;
+        self.ledger.write(read).await?;
         self.remember(&read.app);
         Ok(())
     }
@@ -229,6 +229,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
         self.begins(
             app,
@@ -264,7 +265,6 @@ impl Apps {
         }
         self.has_room(app)?;
         self.supersede(app, "it was rolled back").await?;
-        let id = change_id()?;
         let plan = Plan {
             app: app.to_owned(),
             verb: Verb::Rollback,
@@ -273,8 +273,10 @@ impl Apps {
             // Who asks for a version keeps it.
             back_to: 0,
         };
-        self.begin(&id, &plan, by).await?;
-        self.start(&id, plan.clone(), None)?;
+        // It may have been written since.
+        let mut read = self.existing(app).await?;
+        let id = self.begin_noted(&plan, &mut read, by).await?;
+        self.start(&id, plan.clone(), Start::New)?;
         Ok(accepted(&id, &plan))
     }
 
@@ -283,6 +285,7 @@ impl Apps {
     /// # Errors
     /// Reason why it is still there.
     pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
         let begun = async move { apps.begin_removal(&name, &by).await };
         let (id, read) = self.begins(app, begun).await?;
@@ -313,10 +316,9 @@ impl Apps {
     }
 
     async fn begin_removal(self: Rc<Self>, app: &str, by: &str) -> Result<(String, Read)> {
-        let read = self.existing(app).await?;
         self.has_room(app)?;
         self.supersede(app, "the app was removed").await?;
-        let id = change_id()?;
+        let mut read = self.existing(app).await?;
         let plan = Plan {
             app: app.to_owned(),
             verb: Verb::Remove,
@@ -324,13 +326,26 @@ impl Apps {
             before: 0,
             back_to: 0,
         };
-        self.begin(&id, &plan, by).await?;
-        self.start(&id, plan, None)?;
+        let id = self.begin_noted(&plan, &mut read, by).await?;
+        self.start(&id, plan, Start::New)?;
         Ok((id, read))
     }
 
-    /// Writes an intent, with its row in the audit around it.
-    async fn begin(&self, id: &str, plan: &Plan, by: &str) -> Result<()> {
+    /// Writes an intent, and notes it in the record, for the agent that may have to go on with it. Returns the id of the change.
+    async fn begin_noted(&self, plan: &Plan, read: &mut Read, by: &str) -> Result<String> {
+        let id = self.begin(plan, by).await?;
+        read.app.change = Some(plan.last_change(&id, by));
+        if let Err(error) = self.ledger.write(read).await {
+            let why = "its record could not be written";
+            self.finish(&id, Outcome::Failed, why).await?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Writes an intent, with its row in the audit around it. Returns the id of the change.
+    pub(super) async fn begin(&self, plan: &Plan, by: &str) -> Result<String> {
+        let id = change_id()?;
         let what = format!(
             "{} app {} revision {}",
             plan.verb.as_str(),
@@ -344,14 +359,14 @@ impl Apps {
         };
         let journal = Journal::new();
         let lock = journal
-            .lock(id)
+            .lock(&id)
             .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
         let kept = async {
             let begun = self.store.begin_change(&lock, intent, self.now().wall);
             Ok(begun.await?)
         };
         match self.audited((by, &what), kept).await? {
-            Begun::New => Ok(()),
+            Begun::New => Ok(id),
             Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
         }
     }
@@ -373,7 +388,8 @@ impl Apps {
         done
     }
 
-    pub(super) async fn give_up(&self, id: &str, why: &str) -> Result<()> {
+    /// Ends a change without its task.
+    pub(super) async fn finish(&self, id: &str, outcome: Outcome, why: &str) -> Result<()> {
         let journal = Journal::new();
         let Ok(lock) = journal.lock(id) else {
             return Ok(());
@@ -381,7 +397,7 @@ impl Apps {
         let now = self.now().wall;
         let ended = self
             .store
-            .finish_change(&lock, Outcome::Failed, Some(why.to_owned()), now);
+            .finish_change(&lock, outcome, Some(why.to_owned()), now);
         Ok(ended.await?)
     }
 }

@@ -1,5 +1,8 @@
 //! Cluster as an app may change it, object by object, as the account that deploys: compare, try, write, delete. Ours only.
 //!
+//! Each write looks at the Lease right before it is sent, and names the UID of its object and the version that it changes: a Lease does not
+//! stop a process that was paused in between.
+//!
 //! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody has to let the account in first;
 //! `Never`, it refuses this.
 
@@ -7,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{account::Account, observe::observe};
+use super::{super::link::lease_gate::LeaseGate, account::Account, observe::observe};
 use crate::{
     core::{
         apps::{
@@ -17,6 +20,7 @@ use crate::{
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
+    host::clock,
     kube::{
         Client, Detail, Error as Refusal, Identity, Patch,
         rbac::APPS_ACCOUNT,
@@ -25,8 +29,8 @@ use crate::{
     wire::{json::fields, kube::rights::RULES_REVIEWS},
 };
 
-/// Tries to note a new object as applied, while its controllers change it as well.
-const NOTES_MAX: usize = 8;
+/// Tries to change an object, while its controllers change it as well.
+const TRIES_MAX: usize = 8;
 
 /// Head of an object, as far as it says whose it is.
 #[derive(Debug, Default)]
@@ -65,15 +69,15 @@ impl Found {
 
 /// Failure of a call under the account.
 enum Failed {
-    /// There is no token.
-    Token(Error),
+    /// It was not made: there is no token, or another agent holds the Lease.
+    NotMade(Error),
     /// The API server refuses the call, or does not answer.
     Call(Refusal),
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self::Token(error)
+        Self::NotMade(error)
     }
 }
 
@@ -84,6 +88,8 @@ pub struct Cluster<'a> {
     pub client: &'a Client,
     /// Account.
     pub account: &'a Account,
+    /// Permission to write.
+    pub lease_gate: &'a LeaseGate,
 }
 
 /// Generations of the objects of a version.
@@ -102,15 +108,36 @@ impl Cluster<'_> {
     /// Makes a call as the account; once more with a new token where this one is not accepted.
     async fn call<T>(
         &self,
+        call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
+    ) -> Result<T, Failed> {
+        self.call_after(|| Ok(()), call).await
+    }
+
+    /// Makes a call that writes.
+    async fn write_call<T>(
+        &self,
+        call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
+    ) -> Result<T, Failed> {
+        let check = || self.lease_gate.check(clock::now().mono);
+        self.call_after(check, call).await
+    }
+
+    /// Makes a call after a check that comes last, because a token may take its time.
+    async fn call_after<T>(
+        &self,
+        check: impl Fn() -> Result<(), Error>,
         mut call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
     ) -> Result<T, Failed> {
-        let first = call(&self.account.identity().await?).await;
+        let identity = self.account.identity().await?;
+        check()?;
+        let first = call(&identity).await;
         if !matches!(first, Err(Refusal::Refused { status: 401, .. })) {
             return first.map_err(Failed::Call);
         }
         self.account.refused();
-        let second = call(&self.account.identity().await?).await;
-        second.map_err(Failed::Call)
+        let identity = self.account.identity().await?;
+        check()?;
+        call(&identity).await.map_err(Failed::Call)
     }
 
     async fn find(&self, path: &str) -> Result<Option<Found>, Failed> {
@@ -185,7 +212,14 @@ impl Cluster<'_> {
         };
         for manifest in manifests.iter().filter(is_tried) {
             let uid = app.uid(&Entry::of(manifest));
-            let tried = self.apply(manifest, uid, "&dryRun=All").await;
+            let object = bound(manifest, uid);
+            let tried = self.call(async |identity| {
+                let path = format!("{}&dryRun=All", applied(manifest));
+                self.client
+                    .patch_as::<_, Found>(identity, &path, Patch::Apply, &object)
+                    .await
+            });
+            let tried = tried.await;
             tried.map_err(|failed| self.explained(manifest, failed))?;
         }
         Ok(())
@@ -199,10 +233,7 @@ impl Cluster<'_> {
     ) -> Result<Vec<Difference>, Error> {
         let entry = Entry::of(manifest);
         let uid = app.uid(&entry);
-        let path = format!(
-            "{}?fieldManager={MANAGER}&force=true&dryRun=All",
-            manifest.path()
-        );
+        let path = format!("{}&dryRun=All", applied(manifest));
         let object = bound(manifest, uid);
         let explained = |failed| self.explained(manifest, failed);
         if uid.is_some() && manifest.kind.name == "Job" {
@@ -266,49 +297,56 @@ impl Cluster<'_> {
     /// their object stays as it is.
     pub async fn write(&self, app: &App, manifest: &Manifest) -> Result<String, Error> {
         let entry = Entry::of(manifest);
-        let found = self.find(&manifest.path()).await;
-        let mut found = found.map_err(|failed| self.explained(manifest, failed))?;
-        match app.place(&entry, found.as_ref().map(Found::head)) {
-            Place::Others => return Err(foreign(app, manifest)),
-            Place::Free => {
-                let path = format!(
-                    "{}?fieldManager={MANAGER}",
-                    manifest.kind.path(&manifest.namespace, "")
-                );
-                let object = marked(manifest, app.nonce(&entry).unwrap_or_default());
-                let created = self
-                    .call(async |identity| self.client.create_as(identity, &path, &object).await)
-                    .await;
-                let created: Found = created.map_err(|failed| self.explained(manifest, failed))?;
-                self.note(manifest, &created, as_applied).await?;
-                return Ok(created.metadata.uid);
-            }
-            Place::Ours(_) => {}
-        }
-        let found = found.get_or_insert_default();
         let form = if app.is_adopted(&entry) {
             adopted
         } else {
             as_applied
         };
-        self.note(manifest, found, form).await?;
-        let applied = self.apply(manifest, Some(&found.metadata.uid), "").await;
-        let applied = applied.map_err(|failed| self.explained(manifest, failed))?;
-        Ok(applied.metadata.uid)
+        for _ in 0..TRIES_MAX {
+            let found = self.find(&manifest.path()).await;
+            let found = found.map_err(|failed| self.explained(manifest, failed))?;
+            let Some(found) = found else {
+                let nonce = app.nonce(&entry).unwrap_or_default();
+                let created = self.create(manifest, nonce).await?;
+                self.note(manifest, &created, as_applied).await?;
+                return Ok(created.metadata.uid);
+            };
+            if app.place(&entry, Some(found.head())) == Place::Others {
+                return Err(foreign(app, manifest));
+            }
+            let version = self.note(manifest, &found, form).await?;
+            let uid = found.metadata.uid;
+            match self.apply(manifest, (&uid, &version)).await {
+                Ok(()) => return Ok(uid),
+                // It was changed since it was looked at, or replaced.
+                Err(Failed::Call(error)) if error.is_conflict() => {}
+                Err(failed) => return Err(self.explained(manifest, failed)),
+            }
+        }
+        Err(busy(manifest))
     }
 
-    async fn apply(
-        &self,
-        manifest: &Manifest,
-        uid: Option<&str>,
-        more: &str,
-    ) -> Result<Found, Failed> {
+    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<Found, Error> {
         let path = format!(
-            "{}?fieldManager={MANAGER}&force=true{more}",
-            manifest.path()
+            "{}?fieldManager={MANAGER}",
+            manifest.kind.path(&manifest.namespace, "")
         );
-        let object = bound(manifest, uid);
-        self.call(async |identity| {
+        let object = marked(manifest, nonce);
+        let created = self
+            .write_call(async |identity| self.client.create_as(identity, &path, &object).await)
+            .await;
+        created.map_err(|failed| self.explained(manifest, failed))
+    }
+
+    async fn apply(&self, manifest: &Manifest, (uid, version): (&str, &str)) -> Result<(), Failed> {
+        let path = applied(manifest);
+        let mut object = bound(manifest, Some(uid));
+        place(
+            &mut object,
+            &["metadata", "resourceVersion"],
+            json!(version),
+        );
+        self.write_call(async |identity| {
             self.client
                 .patch_as(identity, &path, Patch::Apply, &object)
                 .await
@@ -316,43 +354,40 @@ impl Cluster<'_> {
         .await
     }
 
-    /// Notes an object that was created or adopted as applied.
+    /// Notes an object that was created or adopted as applied, and returns its version then.
     async fn note(
         &self,
         manifest: &Manifest,
         found: &Found,
         form: fn(&[Value]) -> Option<Vec<Value>>,
-    ) -> Result<(), Error> {
+    ) -> Result<String, Error> {
         let path = manifest.path();
         let mut newest = None;
-        for _ in 0..NOTES_MAX {
+        for _ in 0..TRIES_MAX {
             let head = &newest.as_ref().unwrap_or(found).metadata;
             let Some(fields) = form(&head.managed_fields) else {
-                return Ok(());
+                return Ok(head.resource_version.clone());
             };
             let note = json!({"metadata": {
                 "uid": found.metadata.uid, "resourceVersion": head.resource_version, "managedFields": fields,
             }});
             let noted = self
-                .call(async |identity| {
+                .write_call(async |identity| {
                     let path = format!("{path}?fieldManager={MANAGER}");
                     self.client
-                        .patch_as::<_, ()>(identity, &path, Patch::Merge, &note)
+                        .patch_as::<_, Found>(identity, &path, Patch::Merge, &note)
                         .await
                 })
                 .await;
             match noted {
-                Ok(()) => return Ok(()),
+                Ok(noted) => return Ok(noted.metadata.resource_version),
                 Err(Failed::Call(error)) if error.is_conflict() => {}
                 Err(failed) => return Err(self.explained(manifest, failed)),
             }
             let found = self.find(&path).await;
             newest = found.map_err(|failed| self.explained(manifest, failed))?;
         }
-        Err(
-            Error::new(format!("{} is changed all the time", manifest.in_words()))
-                .retry(Retry::Soon),
-        )
+        Err(busy(manifest))
     }
 
     /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is still there; `None`: it is gone.
@@ -397,7 +432,7 @@ impl Cluster<'_> {
         (path, uid): (&str, &str),
     ) -> Result<(), Error> {
         let deleted = self
-            .call(async |identity| self.client.delete_exactly_as(identity, path, uid).await)
+            .write_call(async |identity| self.client.delete_exactly_as(identity, path, uid).await)
             .await;
         match deleted {
             Ok(()) => Ok(()),
@@ -465,7 +500,7 @@ impl Cluster<'_> {
     /// The error of a call that is about a whole namespace.
     fn failed(&self, namespace: &str, failed: Failed) -> Error {
         match failed {
-            Failed::Token(error) => error,
+            Failed::NotMade(error) => error,
             Failed::Call(error) => self
                 .let_in(namespace, &error)
                 .unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon)),
@@ -512,7 +547,7 @@ impl Cluster<'_> {
     fn explained(&self, manifest: &Manifest, failed: Failed) -> Error {
         let not_deployed = format!("{} is not deployed", manifest.in_words());
         let error = match failed {
-            Failed::Token(error) => return error.within(not_deployed),
+            Failed::NotMade(error) => return error.within(not_deployed),
             Failed::Call(error) => error,
         };
         let namespace = &manifest.namespace;
@@ -557,6 +592,15 @@ impl Cluster<'_> {
             _ => what.why(why).fix("correct the manifest"),
         }
     }
+}
+
+/// Path under which an object is applied.
+fn applied(manifest: &Manifest) -> String {
+    format!("{}?fieldManager={MANAGER}&force=true", manifest.path())
+}
+
+fn busy(manifest: &Manifest) -> Error {
+    Error::new(format!("{} is changed all the time", manifest.in_words())).retry(Retry::Soon)
 }
 
 /// Managed fields of a whole object.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Revision},
+        apps::{App, LastChange, Revision, Stage},
         journal::Change,
         rollout::{Judgement, Verdict, standing},
         time::Wall,
@@ -72,7 +72,10 @@ impl Apps {
         };
         let running = self.what_runs(&read).await;
         let mut told = self.told(&read);
-        let last = self.last_change(app).await;
+        let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
+            Some(last) => noted(last),
+            None => self.last_change(app).await,
+        };
         if let Value::Object(fields) = &mut told {
             fields.insert("running".to_owned(), running);
             fields.insert("change".to_owned(), last);
@@ -150,14 +153,20 @@ impl Apps {
             .or(last)
             .map(|(number, outcome)| (number, outcome.clone()))
             .unwrap_or_default();
+        let standing_by = self.stands_by();
+        let unknown = match &standing_by {
+            None => "it was not looked at yet",
+            Some(_) => "another agent of this cluster has not judged it yet",
+        };
         json!({
             "app": app.name, "namespace": app.namespace, "revision": number,
             "verdict": text(&outcome.verdict).unwrap_or(Verdict::Waiting.as_str()),
             "cause": text(&outcome.cause), "object": text(&outcome.object),
-            "sentence": text(&outcome.sentence).unwrap_or("it was not looked at yet"),
+            "sentence": text(&outcome.sentence).unwrap_or(unknown),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "good": app.good, "paused": app.is_paused, "source": self.source_of(app),
+            "standing_by": standing_by,
         })
     }
 }
@@ -165,6 +174,16 @@ impl Apps {
 /// A text; `None` where it is empty.
 fn text(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
+}
+
+/// A change as the agent that carries it out noted it in the record.
+fn noted(change: &LastChange) -> Value {
+    let state = if change.stage == Stage::Over {
+        "over"
+    } else {
+        "under way"
+    };
+    json!({"id": change.id, "state": state, "why": null, "by": change.by})
 }
 
 fn revision(revision: &Revision) -> Value {

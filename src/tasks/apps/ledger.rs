@@ -1,8 +1,12 @@
-//! Records and revisions of apps in the agent's namespace, read and written by the agent itself.
+//! Records and revisions of apps in the agent's namespace, read and written by the agent itself; written only while it holds the Lease.
 
+use std::rc::Rc;
+
+use super::super::link::lease_gate::LeaseGate;
 use crate::{
     core::apps::{App, Manifest},
     error::{self, Retry},
+    host::clock,
     kube::{Client, Detail, Error, query_escaped},
     wire::apps::{self, LABEL, Stored, packed, read_record, record_name, revision_name, unpacked},
 };
@@ -14,6 +18,7 @@ const APPS_MAX: usize = 500;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     client: Client,
+    lease_gate: Rc<LeaseGate>,
     namespace: String,
 }
 
@@ -41,9 +46,10 @@ impl Read {
 
 impl Ledger {
     /// Records in the agent's namespace.
-    pub fn new(client: Client, namespace: &str) -> Self {
+    pub fn new(client: Client, lease_gate: Rc<LeaseGate>, namespace: &str) -> Self {
         Self {
             client,
+            lease_gate,
             namespace: namespace.to_owned(),
         }
     }
@@ -93,22 +99,32 @@ impl Ledger {
     }
 
     /// Writes a record. It fails where somebody else wrote it since it was read.
-    pub async fn write(&self, read: &mut Read) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Reason why it is not written.
+    pub async fn write(&self, read: &mut Read) -> error::Result<()> {
+        self.lease_gate.check(clock::now().mono)?;
         let secret = apps::record(&read.app, &self.namespace, &read.version);
-        let stored: Stored = if read.version.is_empty() {
-            self.client.create(&self.all(), &secret).await?
+        let stored: Result<Stored, _> = if read.version.is_empty() {
+            self.client.create(&self.all(), &secret).await
         } else {
             let path = self.path(&record_name(&read.app.name));
-            self.client.replace(&path, &secret).await?
+            self.client.replace(&path, &secret).await
         };
+        let stored = stored.map_err(of_api)?;
         read.version = stored.metadata.resource_version;
         Ok(())
     }
 
     /// Keeps a revision. Its number is in no record yet: what is kept under it is of a change that was cut off before it was accepted.
-    pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> Result<(), Error> {
-        let secret = packed(app, number, &self.namespace, manifests).map_err(Error::BadRequest)?;
-        match self.client.create::<_, Stored>(&self.all(), &secret).await {
+    ///
+    /// # Errors
+    /// Reason why it is not kept.
+    pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> error::Result<()> {
+        self.lease_gate.check(clock::now().mono)?;
+        let secret = packed(app, number, &self.namespace, manifests);
+        let secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
+        let kept = match self.client.create::<_, Stored>(&self.all(), &secret).await {
             Err(error) if error.is_conflict() => {
                 let path = self.path(&revision_name(app, number));
                 self.client
@@ -117,7 +133,8 @@ impl Ledger {
                     .map(drop)
             }
             kept => kept.map(drop),
-        }
+        };
+        kept.map_err(of_api)
     }
 
     /// The manifests of a revision; `None`: it is not kept.
@@ -128,22 +145,29 @@ impl Ledger {
     }
 
     /// Forgets a revision.
-    pub async fn drop_revision(&self, app: &str, number: u64) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Reason why it is still there.
+    pub async fn drop_revision(&self, app: &str, number: u64) -> error::Result<()> {
         self.delete(&revision_name(app, number)).await
     }
 
     /// Forgets an app with all its revisions.
-    pub async fn drop_app(&self, app: &App) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Reason why it is still there.
+    pub async fn drop_app(&self, app: &App) -> error::Result<()> {
         for revision in &app.revisions {
             self.drop_revision(&app.name, revision.number).await?;
         }
         self.delete(&record_name(&app.name)).await
     }
 
-    async fn delete(&self, name: &str) -> Result<(), Error> {
+    async fn delete(&self, name: &str) -> error::Result<()> {
+        self.lease_gate.check(clock::now().mono)?;
         match self.client.delete(&self.path(name)).await {
             Err(error) if error.is_not_found() => Ok(()),
-            deleted => deleted,
+            deleted => deleted.map_err(of_api),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | module | contains |
 //! |---|---|
 //! | [`accept`] | a wish becomes a change: apply, roll back, remove |
+//! | [`attend`] | the agent of the cluster that changes apps: it goes on with what is unfinished, the others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`running`] | changes under way, and how far they are |
 //! | [`change`] | one change, step by step |
@@ -17,6 +18,7 @@
 
 mod accept;
 pub mod account;
+mod attend;
 mod change;
 pub mod cluster;
 mod describe;
@@ -29,7 +31,12 @@ mod source;
 mod verdict;
 mod watched;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{LocalExecutor, Task, lock::Semaphore};
 
@@ -41,7 +48,7 @@ use self::{
     running::Running,
     source::Sources,
 };
-use super::{audit::AuditWriter, state::SharedState};
+use super::{audit::AuditWriter, link::lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{
         apps::{App, Problem, is_name},
@@ -62,6 +69,9 @@ pub struct Apps {
     audit: AuditWriter,
     executor: Rc<LocalExecutor<'static>>,
     shared_state: Rc<SharedState>,
+    lease_gate: Rc<LeaseGate>,
+    /// True once it is known what is under way.
+    is_ready: Cell<bool>,
     sources: Sources,
     now: fn() -> Now,
     /// Changes under way, by app.
@@ -94,6 +104,8 @@ pub struct Parts {
     pub executor: Rc<LocalExecutor<'static>>,
     /// Conditions.
     pub shared_state: Rc<SharedState>,
+    /// Permission to change apps.
+    pub lease_gate: Rc<LeaseGate>,
     /// Fetches from repositories.
     pub git: Git,
     /// Time between two questions to a repository.
@@ -105,7 +117,11 @@ pub struct Parts {
 impl Apps {
     /// The apps of a cluster. Asks nothing yet.
     pub fn new(parts: Parts) -> Self {
-        let ledger = Ledger::new(parts.client.clone(), parts.account.own_namespace());
+        let ledger = Ledger::new(
+            parts.client.clone(),
+            Rc::clone(&parts.lease_gate),
+            parts.account.own_namespace(),
+        );
         Self {
             client: parts.client,
             account: parts.account,
@@ -114,6 +130,8 @@ impl Apps {
             audit: parts.audit,
             executor: parts.executor,
             shared_state: parts.shared_state,
+            lease_gate: parts.lease_gate,
+            is_ready: Cell::new(false),
             sources: Sources::new(parts.git, parts.interval),
             now: parts.now,
             running: RefCell::default(),
@@ -135,10 +153,11 @@ impl Apps {
         &self.ledger
     }
 
-    const fn cluster(&self) -> Cluster<'_> {
+    fn cluster(&self) -> Cluster<'_> {
         Cluster {
             client: &self.client,
             account: &self.account,
+            lease_gate: &self.lease_gate,
         }
     }
 

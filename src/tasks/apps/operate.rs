@@ -34,6 +34,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn restart(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         let now = self.now().wall;
         let restart = |overlay: &mut Overlay, manifests: &[Manifest]| {
             if !manifests.iter().any(Overlay::is_restarted) {
@@ -52,6 +53,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn scale(self: Rc<Self>, app: &str, wish: &ScaleWish, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
             return Err(Error::new("nothing was changed").why(format!(
                 "{to} Pods are asked for, and {PODS_MAX} are the most"
@@ -89,6 +91,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         named(app)?;
         let known = self.record(app).await?;
         known.as_ref().map_or(Ok(()), Self::by_hand)?;
@@ -149,6 +152,7 @@ impl Apps {
     /// # Errors
     /// Reason why that stays as it was.
     pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         self.is_free(app)?;
         let mut read = self.existing(app).await?;
         self.not_written(app)?;
@@ -158,7 +162,7 @@ impl Apps {
         };
         let write = async {
             read.app.is_paused = is_paused;
-            self.ledger().write(&mut read).await.map_err(of_api)
+            self.ledger().write(&mut read).await
         };
         self.audited((by, &format!("{word} app {app}")), write)
             .await?;

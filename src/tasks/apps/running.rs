@@ -1,23 +1,23 @@
-//! Changes under way: begun, resumed after a restart, superseded, and how far they are.
+//! Changes under way: begun, superseded, and how far they are.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
 use smol::{
-    Task, Timer,
+    Task,
     channel::bounded,
     lock::{Semaphore, SemaphoreGuard},
 };
 
 use super::{
     Apps,
-    change::{KIND, Plan, Work},
+    change::{Plan, Start, Work},
     verdict::concluded,
     watched::Watched,
 };
 use crate::{
     core::{
         apps::{App, Outcome as Concluded},
-        journal::{Change, Journal},
+        journal::{Journal, Outcome},
         rollout::{Finding, Judgement, Scope, Verdict, standing},
     },
     error::{Error, Result, Retry},
@@ -27,8 +27,6 @@ use crate::{
 const AT_ONCE: usize = 8;
 /// Changes that are under way or wait for their turn.
 const CHANGES_MAX: usize = 32;
-/// Time between two tries to go on with what a restart interrupted.
-const RESUME_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Running {
     change: String,
@@ -72,45 +70,7 @@ impl Apps {
         Ok(())
     }
 
-    /// Goes on with what a restart or a power cut interrupted.
-    pub async fn resume(self: Rc<Self>) {
-        let changes = loop {
-            match self.store.unfinished_changes().await {
-                Ok(changes) => break changes,
-                Err(failure) => log::debug!("unfinished changes of apps: {failure}"),
-            }
-            Timer::after(RESUME_EVERY).await;
-        };
-        for change in changes
-            .into_iter()
-            .filter(|change| change.intent.kind == KIND)
-        {
-            let Some(plan) = Plan::read(&change.intent.body) else {
-                log::warn!(
-                    "the change {} of an app is of another version of this program and is left alone",
-                    change.id
-                );
-                continue;
-            };
-            // Two are left where a version before this one was killed between them.
-            if let Some(older) = self.under_way_now(&plan.app)
-                && let Err(error) = self.give_up(&older, "a later change took its place").await
-            {
-                log::warn!("{}", error.sentence());
-            }
-            log::info!(
-                "app {}: going on with {} of revision {}",
-                plan.app,
-                plan.verb.as_str(),
-                plan.revision
-            );
-            if let Err(error) = Rc::clone(&self).start(&change.id, plan, Some(change.clone())) {
-                log::warn!("{}", error.sentence());
-            }
-        }
-    }
-
-    pub(super) fn start(self: Rc<Self>, id: &str, plan: Plan, known: Option<Change>) -> Result<()> {
+    pub(super) fn start(self: Rc<Self>, id: &str, plan: Plan, from: Start) -> Result<()> {
         let journal = Journal::new();
         let lock = journal
             .lock(id)
@@ -131,7 +91,7 @@ impl Apps {
                 ..Concluded::default()
             },
             watched: None,
-            _task: self.executor.spawn(work.run(known)),
+            _task: self.executor.spawn(work.run(from)),
             plan,
         };
         self.running
@@ -193,11 +153,11 @@ impl Apps {
         let id = running.change.clone();
         // With its task it stops to look.
         drop(running);
-        self.give_up(&id, why).await
+        self.finish(&id, Outcome::Failed, why).await
     }
 
     /// Takes the change of an app that is under way off the list, and returns its id.
-    fn under_way_now(&self, app: &str) -> Option<String> {
+    pub(super) fn under_way_now(&self, app: &str) -> Option<String> {
         let running = self.running.borrow_mut().remove(app);
         running.map(|running| running.change)
     }

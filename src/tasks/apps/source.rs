@@ -5,12 +5,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
 
-use super::{
-    Apps,
-    accept::Requester,
-    ledger::{Read, of_api},
-    named, of_problem,
-};
+use super::{Apps, accept::Requester, ledger::Read, named, of_problem};
 use crate::{
     core::{
         apps::{
@@ -133,6 +128,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn follow(self: Rc<Self>, app: &str, wish: &SourceWish, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         named(app)?;
         if wish.git.is_empty() {
             return self.unfollow(app, by).await;
@@ -177,7 +173,7 @@ impl Apps {
         self.not_written(app)?;
         let write = async {
             read.app.source = None;
-            self.ledger().write(&mut read).await.map_err(of_api)
+            self.ledger().write(&mut read).await
         };
         let what = format!("forget the source of app {app}");
         self.audited((by, &what), write).await?;
@@ -191,6 +187,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, by: &str) -> Result<Value> {
+        self.in_charge().await?;
         let read = self.existing(app).await?;
         let asked = Asked::ByPerson {
             prune_most: wish.prune_most,
@@ -239,6 +236,11 @@ impl Apps {
         let mut is_first = true;
         loop {
             Timer::after(self.sources.pause(is_first)).await;
+            if !self.is_in_charge() {
+                // The records are those of another agent meanwhile.
+                is_known = false;
+                continue;
+            }
             if !is_known {
                 let apps = self.ledger().list().await;
                 is_known = apps.is_ok();
@@ -247,9 +249,6 @@ impl Apps {
             }
             // Until the records were read, nothing is known of the sources.
             is_first = !is_known;
-            if self.shared_state.stands_by() {
-                continue;
-            }
             let due = |app: &&App| app.source.is_some() && !app.is_paused;
             let apps: Vec<_> = self.known.borrow().values().filter(due).cloned().collect();
             for app in apps {

@@ -1,11 +1,20 @@
-//! Lease gate: permission to link, written by the task that talks to the cluster and read by the
-//! uplink before it does anything.
+//! Lease gate: permission to link and to change apps, written by the task that talks to the cluster; the uplink reads it before it does
+//! anything, and apps before each write.
 //!
 //! A permission expires by itself: no task has to run for it to end.
 
 use std::cell::RefCell;
 
-use crate::core::time::Mono;
+use smol::{
+    channel::{Receiver, Sender, bounded},
+    future::{self, FutureExt as _},
+};
+
+use crate::{
+    core::time::Mono,
+    error::{Error, Result, Retry},
+    host::clock,
+};
 
 /// Current permission.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -22,19 +31,54 @@ pub enum Permission {
 #[derive(Debug)]
 pub struct LeaseGate {
     permission: RefCell<Permission>,
+    /// One word that there is another permission, for the task that waits for one.
+    news: (Sender<()>, Receiver<()>),
 }
 
 impl LeaseGate {
     /// A permit that begins like this.
-    pub const fn new(permission: Permission) -> Self {
+    pub fn new(permission: Permission) -> Self {
         Self {
             permission: RefCell::new(permission),
+            news: bounded(1),
         }
     }
 
     /// From now on this is permitted. Returns what was before.
     pub fn set(&self, permission: Permission) -> Permission {
-        self.permission.replace(permission)
+        let before = self.permission.replace(permission);
+        // A word that waits already says the same.
+        self.news.0.try_send(()).ok();
+        before
+    }
+
+    /// Waits until there may be another permission: it was given, or ended. For one task.
+    pub async fn news(&self, now: Mono) {
+        let given = async {
+            // It is never closed: both ends are here.
+            self.news.1.recv().await.ok();
+        };
+        let ended = async {
+            match self.until(now) {
+                Some(until) => clock::until(until).await,
+                None => future::pending().await,
+            }
+        };
+        given.or(ended).await;
+    }
+
+    /// Refuses what only the agent with the permit may do.
+    ///
+    /// # Errors
+    /// Reason why this agent may not.
+    pub fn check(&self, now: Mono) -> Result<()> {
+        if self.is_open(now) {
+            return Ok(());
+        }
+        Err(Error::new("this agent changes no apps now")
+            .why(self.why())
+            .fix("apps are changed on the machine whose agent holds the link; pipeops-agent status shows the link of this one")
+            .retry(Retry::Soon))
     }
 
     /// Returns whether there may be a link now.

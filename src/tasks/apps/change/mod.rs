@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     core::{
+        apps::{LastChange, Stage},
         journal::{Change, ChangeLock, Next, Outcome, Step, StepState},
         rollout::{Judgement, Verdict},
     },
@@ -29,6 +30,17 @@ use crate::{
 const WRITE: u32 = 0;
 const JUDGE: u32 = 1;
 const PRUNE: u32 = 2;
+const STEPS: [(u32, &str); 3] = [(WRITE, "write"), (JUDGE, "judge"), (PRUNE, "prune")];
+
+/// Point from which a change is carried out.
+pub(super) enum Start {
+    /// Its beginning.
+    New,
+    /// The one in our journal.
+    Known(Box<Change>),
+    /// The one in the record: another agent began it.
+    TakenOver(Stage),
+}
 
 /// A change that is being carried out.
 pub(super) struct Work {
@@ -38,11 +50,15 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Carries the change out, from where the journal says.
-    pub(super) async fn run(self, known: Option<Change>) {
+    /// Carries the change out, from where it is.
+    pub(super) async fn run(self, from: Start) {
         let _turn = self.apps.turn(&self.plan).await;
-        let next = known.as_ref().map_or(Next::Forward(WRITE), Change::next);
-        let ended = match next {
+        let next = match from {
+            Start::New => Ok(Next::Forward(WRITE)),
+            Start::Known(change) => Ok(change.next()),
+            Start::TakenOver(stage) => self.skip_to(stage).await,
+        };
+        let ended = match next.unwrap_or(Next::Over) {
             Next::Over => return,
             Next::AllUndone => Ok((Outcome::Undone, "it was taken back".to_owned())),
             Next::Undo(_) => self.go_back("it did not work").await,
@@ -50,6 +66,15 @@ impl Work {
             Next::Forward(step) => self.go_forward(step).await,
         };
         let (outcome, why) = ended.unwrap_or_else(|error| (Outcome::Failed, error.sentence()));
+        if outcome == Outcome::Failed
+            && let Err(error) = self.close().await
+        {
+            log::warn!(
+                "app {}: its record does not say that its change is over: {}",
+                self.plan.app,
+                error.sentence()
+            );
+        }
         let now = self.apps.now().wall;
         log::info!(
             "app {}: {} of revision {} is {}: {why}",
@@ -69,6 +94,34 @@ impl Work {
             );
         }
         self.apps.ended(&self.plan.app, self.lock.id());
+    }
+
+    /// Notes the steps of a change that another agent did, and returns what is next.
+    async fn skip_to(&self, stage: Stage) -> Result<Next> {
+        let (done, next) = match stage {
+            Stage::Write => (&STEPS[..0], Next::Forward(WRITE)),
+            Stage::Judge => (&STEPS[..1], Next::Forward(JUDGE)),
+            Stage::Prune => (&STEPS[..2], Next::Forward(PRUNE)),
+            Stage::Back => (&STEPS[..2], Next::Undo(JUDGE)),
+            Stage::Over => (&STEPS[..0], Next::Over),
+        };
+        for (position, name) in done {
+            self.intend(*position, name).await?;
+            self.done(*position).await?;
+        }
+        Ok(next)
+    }
+
+    /// Notes in the record that the change is over: no other agent goes on with it.
+    async fn close(&self) -> Result<()> {
+        self.apps.may_stop(&self.plan.app, true);
+        let mut read = self.record().await?;
+        let is_open = |last: &LastChange| last.id == self.lock.id();
+        if read.app.under_way().is_some_and(is_open) {
+            read.app.reach(self.lock.id(), Stage::Over);
+            self.keep(&mut read).await?;
+        }
+        Ok(())
     }
 
     fn cluster(&self) -> Cluster<'_> {
@@ -197,9 +250,13 @@ impl Work {
         let mut read = self.record().await?;
         read.app
             .conclude(number, concluded(judged, self.apps.now()));
-        if is_good == IsGood::Yes {
+        let stage = if is_good == IsGood::Yes {
             read.app.good = number;
-        }
+            Stage::Prune
+        } else {
+            Stage::Back
+        };
+        read.app.reach(self.lock.id(), stage);
         self.keep(&mut read).await
     }
 
@@ -216,8 +273,7 @@ impl Work {
 
     async fn keep(&self, read: &mut Read) -> Result<()> {
         let ledger = self.apps.ledger();
-        self.patiently(async || ledger.write(read).await.map_err(of_api))
-            .await?;
+        self.patiently(async || ledger.write(read).await).await?;
         self.apps.remember(&read.app);
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::core::apps::{LastChange, Stage};
+
 /// Kind of our changes in the journal.
 pub(in crate::tasks::apps) const KIND: &str = "app";
 
@@ -53,6 +55,16 @@ impl Plan {
     /// The body of the intent.
     pub(in crate::tasks::apps) fn written(&self) -> String {
         json!({"app": self.app, "verb": self.verb.as_str(), "revision": self.revision, "before": self.before, "back_to": self.back_to}).to_string()
+    }
+
+    /// The change as the record has it when it begins.
+    pub(in crate::tasks::apps) fn last_change(&self, id: &str, by: &str) -> LastChange {
+        LastChange {
+            id: id.to_owned(),
+            by: by.to_owned(),
+            body: self.written(),
+            stage: Stage::Write,
+        }
     }
 
     /// Reads the body of an intent.

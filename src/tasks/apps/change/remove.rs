@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::App,
+        apps::{App, Stage},
         backoff::Backoff,
         journal::Outcome,
         rollout::{Cause, Finding},
@@ -42,7 +42,7 @@ impl Work {
             self.done(DELETE).await?;
         }
         self.intend(FORGET, "forget").await?;
-        self.patiently(async || ledger.drop_app(&read.app).await.map_err(of_api))
+        self.patiently(async || ledger.drop_app(&read.app).await)
             .await?;
         self.apps.forget(app);
         self.done(FORGET).await?;
@@ -79,7 +79,7 @@ impl Work {
         Ok(())
     }
 
-    /// Deletes what the version no longer has, and forgets the oldest revisions.
+    /// Deletes what the version no longer has, and forgets the oldest revisions. With that the change is over.
     pub(super) async fn prune(&self, version: &Version) -> Result<()> {
         let mut read = self.record().await?;
         let surplus = read.app.surplus(&version.manifests);
@@ -94,17 +94,13 @@ impl Work {
         self.apps.may_stop(&self.plan.app, false);
         read.app.forget(&surplus);
         let gone = read.app.prune();
-        self.keep(&mut read).await?;
         let ledger = self.apps.ledger();
         for number in gone {
-            self.patiently(async || {
-                ledger
-                    .drop_revision(&self.plan.app, number)
-                    .await
-                    .map_err(of_api)
-            })
-            .await?;
+            let app = &self.plan.app;
+            self.patiently(async || ledger.drop_revision(app, number).await)
+                .await?;
         }
-        Ok(())
+        read.app.reach(self.lock.id(), Stage::Over);
+        self.keep(&mut read).await
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Entry, Manifest},
+        apps::{App, Entry, Manifest, Stage},
         backoff::Backoff,
         rollout::LOOK_EVERY,
     },
@@ -69,6 +69,9 @@ impl Work {
             .collect();
         read.app.forget(&unwritten);
         read.app.settle();
+        if written.is_ok() && number == self.plan.revision {
+            read.app.reach(self.lock.id(), Stage::Judge);
+        }
         self.keep(&mut read).await?;
         written
     }

@@ -1,0 +1,205 @@
+//! Charge of the apps: of several agents that serve one cluster the one that holds the Lease changes and judges them. It goes on with
+//! what its own journal and the records have under way; the others wait.
+
+use std::{rc::Rc, time::Duration};
+
+use smol::{Timer, future::FutureExt as _};
+
+use super::{
+    Apps,
+    change::{KIND, Plan, Start, Verb},
+};
+use crate::{
+    core::{
+        apps::{App, LastChange, Stage},
+        journal::{Change, Outcome},
+    },
+    error::{Error, Result, Retry},
+};
+
+/// Time between two tries to read what is under way.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Time that a wish waits until the agent knows what is under way.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+const READY_EVERY: Duration = Duration::from_millis(100);
+
+impl Apps {
+    /// Carries out changes while this agent is the one that does.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn attend(self: Rc<Self>) {
+        loop {
+            self.until(Self::may_write).await;
+            let found = async { Some(self.all_under_way().await) };
+            let refused = async {
+                self.until(|apps| !apps.may_write()).await;
+                None
+            };
+            if let Some((changes, apps)) = found.or(refused).await {
+                self.resume(changes, &apps).await;
+                self.is_ready.set(true);
+                self.until(|apps| !apps.may_write()).await;
+            }
+            self.stand_by();
+        }
+    }
+
+    /// Waits for a permission or its end.
+    async fn until(&self, is_so: fn(&Self) -> bool) {
+        while !is_so(self) {
+            self.lease_gate.news(self.now().mono).await;
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        self.lease_gate.is_open(self.now().mono)
+    }
+
+    /// Returns whether this agent is the one that changes apps.
+    pub(super) fn is_in_charge(&self) -> bool {
+        self.is_ready.get() && self.may_write()
+    }
+
+    /// Reason why another agent changes and judges apps; `None`: this one does.
+    pub(super) fn stands_by(&self) -> Option<String> {
+        (!self.may_write()).then(|| self.lease_gate.why())
+    }
+
+    /// Refuses a wish that another agent carries out.
+    pub(super) async fn in_charge(&self) -> Result<()> {
+        let deadline = self.now().mono.after(READY_WITHIN);
+        loop {
+            let checked = self.lease_gate.check(self.now().mono);
+            checked.map_err(|error| error.within("nothing was changed"))?;
+            if self.is_ready.get() {
+                return Ok(());
+            }
+            if self.now().mono >= deadline {
+                return Err(Error::new("nothing was changed")
+                    .why("the agent does not know yet what is under way, because the records of the apps cannot be read")
+                    .fix("pipeops-agent doctor")
+                    .retry(Retry::Soon));
+            }
+            Timer::after(READY_EVERY).await;
+        }
+    }
+
+    /// Ends the tasks of changes, as a power cut would: what they did stands in the records.
+    fn stand_by(&self) {
+        self.is_ready.set(false);
+        let running = self.running.take();
+        let beginning = self.beginning.take();
+        for app in running.keys() {
+            log::info!(
+                "app {app}: another agent goes on: {}",
+                self.lease_gate.why()
+            );
+        }
+        drop((running, beginning));
+    }
+
+    /// Reads what the journal and the records have under way, for as long as it takes.
+    async fn all_under_way(&self) -> (Vec<Change>, Vec<App>) {
+        loop {
+            match (
+                self.store.unfinished_changes().await,
+                self.ledger().list().await,
+            ) {
+                (Ok(mut changes), Ok(apps)) => {
+                    changes.retain(|change| change.intent.kind == KIND);
+                    return (changes, apps);
+                }
+                (Err(failure), _) => log::debug!("unfinished changes of apps: {failure}"),
+                (_, Err(error)) => log::debug!("records of apps: {error}"),
+            }
+            Timer::after(AGAIN).await;
+        }
+    }
+
+    /// Goes on with what a restart, a power cut or the end of another agent interrupted.
+    async fn resume(self: &Rc<Self>, changes: Vec<Change>, apps: &[App]) {
+        for app in apps {
+            self.remember(app);
+        }
+        for change in changes {
+            let id = change.id.clone();
+            if let Err(error) = self.go_on(change, apps).await {
+                log::warn!("change {id} of an app: {}", error.sentence());
+            }
+        }
+        for app in apps {
+            let own = self.running.borrow().contains_key(&app.name);
+            if let (false, Some(last)) = (own, app.under_way())
+                && let Err(error) = self.take_over(app, last).await
+            {
+                log::warn!("app {} is not taken over: {}", app.name, error.sentence());
+            }
+        }
+    }
+
+    /// Goes on with a change of our journal, unless the record says that it is over.
+    async fn go_on(self: &Rc<Self>, change: Change, apps: &[App]) -> Result<()> {
+        let Some(plan) = Plan::read(&change.intent.body) else {
+            let why = "it is of another version of this program and is left alone";
+            return Err(Error::new(why));
+        };
+        let record = apps.iter().find(|app| app.name == plan.app);
+        match record.and_then(|app| app.change.as_ref()) {
+            Some(last) if last.id != change.id => {
+                let why = "another change took its place";
+                return self.finish(&change.id, Outcome::Failed, why).await;
+            }
+            Some(last) if last.stage == Stage::Over => {
+                return self
+                    .finish(&change.id, Outcome::Done, "it was carried out")
+                    .await;
+            }
+            Some(_) | None => {}
+        }
+        // Two are left where a version before this one was killed between them.
+        if let Some(older) = self.under_way_now(&plan.app) {
+            let why = "a later change took its place";
+            self.finish(&older, Outcome::Failed, why).await?;
+        }
+        log::info!(
+            "app {}: going on with {} of revision {}",
+            plan.app,
+            plan.verb.as_str(),
+            plan.revision
+        );
+        let id = change.id.clone();
+        Rc::clone(self).start(&id, plan, Start::Known(Box::new(change)))
+    }
+
+    /// Goes on with a change of another agent, as one of our own.
+    async fn take_over(self: &Rc<Self>, app: &App, last: &LastChange) -> Result<()> {
+        let plan = Plan::read(&last.body).filter(|plan| plan.app == app.name);
+        let plan = plan.ok_or_else(|| {
+            Error::new("its change is of another version of this program").fix(format!(
+                "deploy it again: pipeops-agent apps apply --app {}",
+                app.name
+            ))
+        })?;
+        log::info!(
+            "app {}: taking over {} of revision {}",
+            app.name,
+            plan.verb.as_str(),
+            plan.revision
+        );
+        let mut read = self.existing(&app.name).await?;
+        let stage = match plan.verb {
+            Verb::Apply | Verb::Rollback => last.stage,
+            Verb::Remove => Stage::Write,
+        };
+        let id = self.begin(&plan, &last.by).await?;
+        read.app.change = Some(LastChange {
+            id: id.clone(),
+            ..last.clone()
+        });
+        if let Err(error) = self.ledger().write(&mut read).await {
+            let why = "its record could not be written";
+            self.finish(&id, Outcome::Failed, why).await?;
+            return Err(error);
+        }
+        Rc::clone(self).start(&id, plan, Start::TakenOver(stage))
+    }
+}
