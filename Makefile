@@ -27,11 +27,12 @@ test-packages:
 test-arm64:
 	@tests/packages/arm64
 
-## make test-k3s  k3s installed, rebooted and removed under systemd (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
+## make test-k3s  k3s installed, joined, rebooted and removed under systemd (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
 test-k3s:
 	@cargo build --quiet
 	@tests/k3s/run
 	@tests/k3s/run --data-dir /mnt/disk/k3s
+	@tests/k3s/join
 
 ## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots
 pages:

@@ -4,9 +4,11 @@ mod adopt;
 mod backup;
 mod connect;
 mod install;
+mod join;
 mod release;
 pub(super) mod report;
 mod restore;
+mod token;
 mod upgrade;
 
 use std::{path::Path, time::Duration};
@@ -57,10 +59,12 @@ const TIMEOUT: Opt = Opt::value(
 /// `k3s`.
 pub(super) static COMMAND: Command = Command {
     name: "k3s",
-    about: "Install, adopt, inspect, upgrade, back up, restore and remove k3s on this machine",
+    about: "Install, join, adopt, inspect, upgrade, back up, restore and remove k3s on this machine",
     options: &[CONFIG, SET, ROOT, JSON],
     below: &[
         &install::COMMAND,
+        &join::COMMAND,
+        &token::COMMAND,
         &adopt::COMMAND,
         &STATUS,
         &upgrade::COMMAND,

@@ -12,6 +12,7 @@ pub mod counts;
 mod error;
 mod forward;
 mod heard;
+pub mod join;
 pub mod kubeconfig;
 mod pool;
 pub mod rbac;

@@ -389,6 +389,9 @@ pub struct Managed {
 pub struct K3sStatus {
     /// `installed`, `adopted`, `found` (k3s is here, and not managed) or `none`.
     pub managed: String,
+    /// Address of the server that a worker joined; none on a server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// Another distribution that is here: it is recognised and not managed.
     pub other: Option<String>,
     /// Version of the program.

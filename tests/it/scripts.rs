@@ -69,6 +69,7 @@ const PROGRAMS: &[&str] = &[
     "tests/packages/repo",
     "tests/packages/update",
     "tests/k3s/run",
+    "tests/k3s/join",
     "tests/packages/run",
     "tests/setup",
 ];

@@ -17,9 +17,36 @@ use crate::{
         texts::Wishes,
     },
     error::{Exit, Result},
-    keeper::k3s::Install,
+    keeper::{Keeper, k3s::Install},
     net::tls::build_date,
 };
+
+/// Options of a node, which a worker takes, too.
+pub(super) const DATA_DIR: Opt = Opt::value(
+    "data-dir",
+    Takes::Folder,
+    "FOLDER",
+    "Directory of its data (default: /var/lib/rancher/k3s)",
+);
+pub(super) const NODE_NAME: Opt = Opt::value(
+    "node-name",
+    Takes::Text,
+    "NAME",
+    "Name of the node (default: the host name)",
+);
+pub(super) const NODE_IP: Opt = Opt::value(
+    "node-ip",
+    Takes::Text,
+    "ADDRESS",
+    "Address of the node, where there are several",
+);
+pub(super) const LABEL: Opt = many("label", "KEY=VALUE", "Label of the node");
+pub(super) const REGISTRIES: Opt = Opt::value(
+    "registries",
+    Takes::File,
+    "FILE",
+    "Mirrors and credentials of registries, copied to registries.yaml",
+);
 
 /// `k3s install`.
 pub(super) static COMMAND: Command = Command {
@@ -35,25 +62,10 @@ pub(super) static COMMAND: Command = Command {
         ),
         release::CHANNEL,
         release::SHA256,
-        Opt::value(
-            "data-dir",
-            Takes::Folder,
-            "FOLDER",
-            "Directory of its data (default: /var/lib/rancher/k3s)",
-        ),
-        Opt::value(
-            "node-name",
-            Takes::Text,
-            "NAME",
-            "Name of the node (default: the host name)",
-        ),
-        Opt::value(
-            "node-ip",
-            Takes::Text,
-            "ADDRESS",
-            "Address of the node, where there are several",
-        ),
-        many("label", "KEY=VALUE", "Label of the node"),
+        DATA_DIR,
+        NODE_NAME,
+        NODE_IP,
+        LABEL,
         many(
             "tls-san",
             "NAME",
@@ -68,12 +80,7 @@ pub(super) static COMMAND: Command = Command {
             "all-parts",
             "Keep all parts of k3s, also where there is little memory",
         ),
-        Opt::value(
-            "registries",
-            Takes::File,
-            "FILE",
-            "Mirrors and credentials of registries, copied to registries.yaml",
-        ),
+        REGISTRIES,
         Opt::flag(
             "reuse-data",
             "Go on with the cluster that the data directory holds",
@@ -100,20 +107,41 @@ pub(super) static COMMAND: Command = Command {
 fn install(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s install")?;
     let release = release::release(args, &keeper, "version", || Choice::Version(PINNED))?;
-    let mut wanted = wanted(args, &release)?;
+    let wishes = Wishes {
+        tls_san: args.all("tls-san"),
+        disable: args.all("disable"),
+        has_all_parts: args.has("all-parts"),
+        ..Wishes::default()
+    };
+    let wanted = Install {
+        reuses_data: args.has("reuse-data"),
+        connects: connect::user(&load(args)).is_some(),
+        ..wanted(args, &release, wishes)?
+    };
+    carry_out((args, output), &keeper, &release, wanted)
+}
+
+/// Shows an installation, or carries it out.
+pub(super) fn carry_out(
+    (args, output): (&Args, &mut Output),
+    keeper: &Keeper,
+    release: &Release,
+    mut wanted: Install,
+) -> Result<Exit> {
     if args.has(DRY_RUN.long) {
         let plan = keeper.k3s_install_plan(&wanted)?;
         let is_fine = plan.refused.is_empty();
         report::plan(&release.shown(plan), args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
-    wanted.binary = release.fetch(args, &keeper, || keeper.k3s_install_plan(&wanted))?;
+    wanted.binary = release.fetch(args, keeper, || keeper.k3s_install_plan(&wanted))?;
     let done = keeper.k3s_install(&wanted, &changes::who())?;
     release.clean();
     Ok(tell(&done, args, output))
 }
 
-fn wanted(args: &Args, release: &Release) -> Result<Install> {
+/// The installation that the options describe, besides these wishes.
+pub(super) fn wanted(args: &Args, release: &Release, wishes: Wishes) -> Result<Install> {
     let text = |name: &str| args.text(name).map(str::to_owned);
     Ok(Install {
         binary: release.binary.clone(),
@@ -124,18 +152,17 @@ fn wanted(args: &Args, release: &Release) -> Result<Install> {
             node_name: text("node-name"),
             node_ip: text("node-ip"),
             node_labels: args.all("label"),
-            tls_san: args.all("tls-san"),
-            disable: args.all("disable"),
-            has_all_parts: args.has("all-parts"),
+            ..wishes
         },
         registries: args
             .path("registries")
             .map(|path| text_of(&path))
             .transpose()?,
         ignored: args.all("ignore"),
-        reuses_data: args.has("reuse-data"),
+        reuses_data: false,
         within: within(args, 900)?,
-        connects: connect::user(&load(args)).is_some(),
+        join: None,
+        connects: false,
         program: program()?,
         built: build_date(),
     })

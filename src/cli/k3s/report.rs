@@ -113,6 +113,7 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
                 .clone()
                 .map(|name| format!("{name}, which is not managed")),
         ),
+        ("server", status.server.clone()),
         ("version", status.version.clone()),
         ("service", status.service.clone()),
         ("node", status.node.clone()),
@@ -136,6 +137,13 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     for line in columns(&rows.collect::<Vec<_>>()) {
         output.line(&line);
     }
+    if status.server.is_none() {
+        backups(status, output);
+    }
+    volumes(&status.volumes, output);
+}
+
+fn backups(status: &K3sStatus, output: &mut Output) {
     let rows: Vec<_> = status
         .backups
         .iter()
@@ -159,7 +167,6 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     for line in columns(&rows) {
         output.line(&line);
     }
-    volumes(&status.volumes, output);
 }
 
 /// Prints the volumes that no backup has.

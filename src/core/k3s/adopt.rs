@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BINARY, setting, texts::Init};
+use super::{BINARY, Role, setting, texts::Init};
 
 /// Distribution that is recognised by its files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,15 +71,6 @@ impl Other {
     }
 }
 
-/// Part of k3s that a service runs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Role {
-    /// API server, and a node.
-    Server,
-    /// A node only.
-    Agent,
-}
-
 /// The service of a k3s, as far as it can be read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Service {
@@ -109,7 +100,7 @@ impl Service {
         let program = words.next()?;
         let role = match words.next()?.as_str() {
             "server" => Role::Server,
-            "agent" => Role::Agent,
+            "agent" => Role::Worker,
             _ => return None,
         };
         // OpenRC's script sends the output to a file.
@@ -174,7 +165,7 @@ impl Service {
 
     /// Reason why this program cannot manage it, and the fix.
     pub fn refusal(&self) -> Option<(&'static str, String, String)> {
-        if self.role == Role::Agent {
+        if self.role == Role::Worker {
             return Some((
                 "adopt.worker",
                 "this machine is a worker: it has no datastore and no API to manage".to_owned(),

@@ -7,6 +7,7 @@ pub mod backup;
 pub mod connect;
 pub mod drain;
 pub mod index;
+pub mod join;
 pub mod plan;
 pub mod ready;
 pub mod texts;
@@ -30,16 +31,64 @@ pub const DROP_IN: &str = "/etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml"
 pub const KUBECONFIG: &str = "/etc/rancher/k3s/k3s.yaml";
 /// Mirrors and credentials of registries.
 pub const REGISTRIES: &str = "/etc/rancher/k3s/registries.yaml";
-/// The unit of systemd.
-pub const UNIT: &str = "/etc/systemd/system/k3s.service";
-/// The service of OpenRC.
-pub const SERVICE: &str = "/etc/init.d/k3s";
 /// Ends all Pods and removes what they left in memory; works without this program.
 pub const KILLALL: &str = "/usr/local/bin/k3s-killall.sh";
-/// Removes k3s; works without this program.
-pub const UNINSTALL: &str = "/usr/local/bin/k3s-uninstall.sh";
 /// Names under which k3s is other programs.
 pub const LINKS: [&str; 3] = ["kubectl", "crictl", "ctr"];
+
+/// Part of a cluster that k3s runs on a machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// API server, datastore, and a node.
+    Server,
+    /// A node only.
+    Worker,
+}
+
+impl Role {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Server, Self::Worker];
+
+    /// Name of its service.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "k3s",
+            Self::Worker => "k3s-agent",
+        }
+    }
+
+    /// Command of k3s.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Worker => "agent",
+        }
+    }
+
+    /// The unit of systemd.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Server => "/etc/systemd/system/k3s.service",
+            Self::Worker => "/etc/systemd/system/k3s-agent.service",
+        }
+    }
+
+    /// The service of OpenRC.
+    pub const fn service(self) -> &'static str {
+        match self {
+            Self::Server => "/etc/init.d/k3s",
+            Self::Worker => "/etc/init.d/k3s-agent",
+        }
+    }
+
+    /// Removes k3s; works without this program.
+    pub const fn uninstall(self) -> &'static str {
+        match self {
+            Self::Server => "/usr/local/bin/k3s-uninstall.sh",
+            Self::Worker => "/usr/local/bin/k3s-agent-uninstall.sh",
+        }
+    }
+}
 
 /// Places that k3s fills by itself, besides its data directory.
 pub const MADE: [&str; 12] = [

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, SERVICE, UNINSTALL, UNIT, Version, connect,
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, join,
     texts::{self, DropIn, Init},
 };
 
@@ -136,6 +136,10 @@ pub struct Staged {
 pub struct Install {
     /// Service manager.
     pub init: Init,
+    /// Part of a cluster.
+    pub role: Role,
+    /// The token of the server that a worker joins.
+    pub token: Option<Staged>,
     /// The program.
     pub binary: Staged,
     /// Its version.
@@ -234,30 +238,28 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
 
 /// The service, started.
 fn service(steps: &mut Vec<Step>, wanted: &Install) {
+    let text = texts::service(wanted.init, wanted.role, &wanted.data_dir);
     match wanted.init {
         Init::Systemd => {
             steps.push(run("", "systemctl daemon-reload"));
             // After the unit, so that the undo of the reload above comes after the unit is gone.
-            steps.push(file(
-                UNIT,
-                texts::service(wanted.init, &wanted.data_dir),
-                0o644,
-            ));
+            steps.push(file(wanted.role.unit(), text, 0o644));
             steps.push(run("systemctl daemon-reload", ""));
-            steps.push(run("systemctl enable k3s", "systemctl disable k3s"));
-            steps.push(run(start(wanted.init), KILLALL));
+            let name = wanted.role.name();
+            steps.push(run(
+                &format!("systemctl enable {name}"),
+                &format!("systemctl disable {name}"),
+            ));
+            steps.push(run(&start(wanted.init, wanted.role), KILLALL));
         }
         Init::OpenRc => {
-            steps.push(file(
-                SERVICE,
-                texts::service(wanted.init, &wanted.data_dir),
-                0o755,
-            ));
+            steps.push(file(wanted.role.service(), text, 0o755));
+            let name = wanted.role.name();
             steps.push(run(
-                "rc-update add k3s default",
-                "rc-update delete k3s default",
+                &format!("rc-update add {name} default"),
+                &format!("rc-update delete {name} default"),
             ));
-            steps.push(run(start(wanted.init), KILLALL));
+            steps.push(run(&start(wanted.init, wanted.role), KILLALL));
         }
     }
 }
@@ -267,8 +269,13 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     if let Some(content) = &wanted.registries {
         steps.push(file(REGISTRIES, content.clone(), 0o600));
     }
-    steps.push(file(KILLALL, texts::killall(&wanted.data_dir), 0o755));
-    steps.push(file(UNINSTALL, texts::uninstall(&wanted.data_dir), 0o755));
+    if let Some(token) = &wanted.token {
+        steps.push(copy(token, join::TOKEN.to_owned(), 0o600));
+    }
+    let (role, data_dir) = (wanted.role, &wanted.data_dir);
+    steps.push(file(KILLALL, texts::killall(role, data_dir), 0o755));
+    let uninstall = texts::uninstall(role, data_dir);
+    steps.push(file(role.uninstall(), uninstall, 0o755));
     let (path, content) = &wanted.note;
     steps.push(file(path, content.clone(), 0o600));
 }
@@ -352,6 +359,8 @@ fn gone(path: &str) -> Step {
 pub struct Uninstall {
     /// Service manager.
     pub init: Init,
+    /// Part of a cluster.
+    pub role: Role,
     /// Data directory.
     pub data_dir: String,
     /// Path of this program.
@@ -390,22 +399,23 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         });
     }
     // It may be missing after half a removal, or be another's.
-    steps.push(file(KILLALL, texts::killall(&wanted.data_dir), 0o755));
+    let (role, name) = (wanted.role, wanted.role.name());
+    steps.push(file(KILLALL, texts::killall(role, &wanted.data_dir), 0o755));
     steps.push(run(KILLALL, ""));
     let (unit, disable) = match wanted.init {
-        Init::Systemd => (UNIT, "systemctl disable k3s"),
-        Init::OpenRc => (SERVICE, "rc-update delete k3s default"),
+        Init::Systemd => (role.unit(), format!("systemctl disable {name}")),
+        Init::OpenRc => (role.service(), format!("rc-update delete {name} default")),
     };
     if is_there(unit) {
-        steps.push(run(disable, ""));
+        steps.push(run(&disable, ""));
     }
-    steps.extend([unit, "/etc/systemd/system/k3s.service.env"].map(gone));
+    steps.extend([unit, &format!("/etc/systemd/system/{name}.service.env")].map(gone));
     if wanted.init == Init::Systemd {
         steps.push(run("systemctl daemon-reload", ""));
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
     steps.extend(wanted.links.iter().map(|path| gone(path)));
-    steps.extend([BINARY, UNINSTALL, KILLALL].map(gone));
+    steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
     steps.push(gone(&wanted.note));
     // The last of what k3s had there; where somebody has more in it, it stays.
     steps.extend(["/etc/rancher", "/var/lib/rancher"].map(|path| Step::Gone {
@@ -523,6 +533,8 @@ pub struct Image {
 pub struct Upgrade {
     /// Service manager.
     pub init: Init,
+    /// Part of a cluster.
+    pub role: Role,
     /// Path of this program.
     pub program: String,
     /// Data directory.
@@ -566,7 +578,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     };
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     steps.push(ready(wanted.from, When::Back));
-    steps.push(run("", start(wanted.init)));
+    steps.push(run("", &start(wanted.init, wanted.role)));
     if !wanted.images.is_empty() {
         steps.extend([directory(&images), directory(&images_before)]);
     }
@@ -580,8 +592,9 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         }
         steps.push(copy(&image.staged, path, 0o600));
     }
-    steps.push(run(stop(wanted.init), ""));
-    if wanted.kind == Kind::Minor {
+    let stop = stop(wanted.init, wanted.role);
+    steps.push(run(&stop, ""));
+    if wanted.kind == Kind::Minor && wanted.role == Role::Server {
         steps.push(directory(&before));
         steps.push(Step::Datastore {
             path: format!("{}/server/db/state.db", wanted.data_dir),
@@ -596,7 +609,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         mode: 0o755,
         before: Some(wanted.before.clone()),
     });
-    steps.push(run(start(wanted.init), stop(wanted.init)));
+    steps.push(run(&start(wanted.init, wanted.role), &stop));
     steps.push(ready(wanted.to, When::Forth));
     steps.extend(no_resume(wanted.init));
     steps
@@ -636,17 +649,19 @@ pub fn is_resume(path: &str) -> bool {
     [RESUME_UNIT, RESUME_WANTED, RESUME_SERVICE, RESUME_LEVEL].contains(&path)
 }
 
-fn start(init: Init) -> &'static str {
+fn start(init: Init, role: Role) -> String {
+    let name = role.name();
     match init {
-        Init::Systemd => "systemctl start --no-block k3s",
-        Init::OpenRc => "rc-service k3s start",
+        Init::Systemd => format!("systemctl start --no-block {name}"),
+        Init::OpenRc => format!("rc-service {name} start"),
     }
 }
 
-fn stop(init: Init) -> &'static str {
+fn stop(init: Init, role: Role) -> String {
+    let name = role.name();
     match init {
-        Init::Systemd => "systemctl stop k3s",
-        Init::OpenRc => "rc-service k3s stop",
+        Init::Systemd => format!("systemctl stop {name}"),
+        Init::OpenRc => format!("rc-service {name} stop"),
     }
 }
 
@@ -665,7 +680,7 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
             path: unpacked.clone(),
         },
         ready(When::Back),
-        run("", start(wanted.init)),
+        run("", &start(wanted.init, Role::Server)),
         run(KILLALL, ""),
         Step::Directory {
             path: aside.clone(),
@@ -681,7 +696,7 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
     }));
     let texts = wanted.texts.iter();
     steps.extend(texts.map(|(path, content)| file(path, content.clone(), 0o600)));
-    steps.push(run(start(wanted.init), KILLALL));
+    steps.push(run(&start(wanted.init, Role::Server), KILLALL));
     steps.push(ready(When::Forth));
     steps.push(gone(&unpacked));
     steps.extend(no_resume(wanted.init));
@@ -704,6 +719,8 @@ mod tests {
     fn wanted() -> Install {
         Install {
             init: Init::Systemd,
+            role: Role::Server,
+            token: None,
             binary: staged("k3s"),
             version: "v1.34.4+k3s1".parse().unwrap(),
             images: vec![("images.tar".to_owned(), staged("images"))],
@@ -783,8 +800,8 @@ mod tests {
             BINARY,
             DROP_IN,
             KILLALL,
-            UNINSTALL,
-            UNIT,
+            Role::Server.uninstall(),
+            Role::Server.unit(),
             RESUME_UNIT,
             "/note",
         ] {
@@ -807,6 +824,7 @@ mod tests {
     fn a_removal_takes_what_k3s_made_and_leaves_what_it_is_asked_to() {
         let mut wanted = Uninstall {
             init: Init::Systemd,
+            role: Role::Server,
             data_dir: "/mnt/ssd/k3s".to_owned(),
             program: "/usr/bin/pipeops-agent".to_owned(),
             note: "/note".to_owned(),

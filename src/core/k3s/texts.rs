@@ -1,6 +1,6 @@
 //! The files that an installation writes: services, scripts that work without this program, and k3s' settings.
 
-use super::setting;
+use super::{Role, join, setting};
 
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,12 +23,18 @@ const OPTIONAL: [(&str, &str); 3] = [
 ];
 
 /// The service, with the data directory that it needs.
-pub fn service(init: Init, data_dir: &str) -> String {
+pub fn service(init: Init, role: Role, data_dir: &str) -> String {
     let text = match init {
         Init::Systemd => include_str!("texts/k3s.service"),
         Init::OpenRc => include_str!("texts/k3s.openrc"),
     };
+    filled(text, role, data_dir)
+}
+
+fn filled(text: &str, role: Role, data_dir: &str) -> String {
     text.replace("@DATA@", data_dir)
+        .replace("@NAME@", role.name())
+        .replace("@COMMAND@", role.command())
 }
 
 /// The service that finishes an interrupted change after a start of the machine.
@@ -47,13 +53,13 @@ pub fn connect(program: &str) -> String {
 }
 
 /// `k3s-killall.sh`.
-pub fn killall(data_dir: &str) -> String {
-    include_str!("texts/killall.sh").replace("@DATA@", data_dir)
+pub fn killall(role: Role, data_dir: &str) -> String {
+    filled(include_str!("texts/killall.sh"), role, data_dir)
 }
 
-/// `k3s-uninstall.sh`.
-pub fn uninstall(data_dir: &str) -> String {
-    include_str!("texts/uninstall.sh").replace("@DATA@", data_dir)
+/// `k3s-uninstall.sh`, and `k3s-agent-uninstall.sh`.
+pub fn uninstall(role: Role, data_dir: &str) -> String {
+    filled(include_str!("texts/uninstall.sh"), role, data_dir)
 }
 
 /// Settings of an installation that become k3s' own.
@@ -73,6 +79,18 @@ pub struct Wishes {
     pub disable: Vec<String>,
     /// True if the optional parts come whatever the memory is.
     pub has_all_parts: bool,
+    /// Address of the server that a worker joins; `None`: a server.
+    pub server: Option<String>,
+}
+
+impl Wishes {
+    /// Part of a cluster that is wished for.
+    pub fn role(&self) -> Role {
+        match self.server {
+            Some(_) => Role::Worker,
+            None => Role::Server,
+        }
+    }
 }
 
 /// Our settings of k3s, beside the user's.
@@ -89,25 +107,21 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
     let mut lines = vec![
         "# Written by pipeops-agent k3s install, which overwrites it. Your own settings belong into ../config.yaml.".to_owned(),
     ];
-    let is_set = |key: &str| {
-        let plus = format!("{key}+");
-        user.iter().any(|text| {
-            let mut keys = text.lines().filter_map(|line| line.split_once(':'));
-            keys.any(|(found, _)| {
-                let found = found.trim_matches(['"', '\'']);
-                found == key || found == plus
-            })
-        })
-    };
+    let is_set = |key: &str| user.iter().any(|text| has_key(text, key));
+    let role = wishes.role();
     for (key, value) in [
         ("write-kubeconfig-mode", "0600"),
         ("prefer-bundled-bin", "true"),
     ] {
-        if !is_set(key) {
+        let is_taken = role == Role::Server || key == "prefer-bundled-bin";
+        if is_taken && !is_set(key) {
             lines.push(format!("{key}: {}", quoted(value)));
         }
     }
+    let token = wishes.server.as_ref().map(|_| join::TOKEN.to_owned());
     for (key, value) in [
+        ("server", &wishes.server),
+        ("token-file", &token),
         ("data-dir", &wishes.data_dir),
         ("node-name", &wishes.node_name),
         ("node-ip", &wishes.node_ip),
@@ -118,7 +132,10 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
     }
     let mut disable = wishes.disable.clone();
     let mut left_out = Vec::new();
-    let is_small = memory_bytes < SMALL_BYTES && !wishes.has_all_parts && !is_set("disable");
+    let is_small = role == Role::Server
+        && memory_bytes < SMALL_BYTES
+        && !wishes.has_all_parts
+        && !is_set("disable");
     for (name, takes) in OPTIONAL.iter().filter(|_| is_small) {
         if !disable.iter().any(|known| known == name) {
             disable.push((*name).to_owned());
@@ -148,6 +165,15 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
         content: lines.join("\n"),
         left_out,
     }
+}
+
+/// Returns whether a file of k3s' settings has this key, also where it adds to a list.
+pub(super) fn has_key(text: &str, key: &str) -> bool {
+    let mut keys = text.lines().filter_map(|line| line.split_once(':'));
+    keys.any(|(found, _)| {
+        let found = found.trim_matches(['"', '\'']);
+        found.strip_suffix('+').unwrap_or(found) == key
+    })
 }
 
 /// A scalar of YAML. Control characters were refused before.
@@ -230,18 +256,38 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_gets_no_setting_that_only_servers_take_and_no_token() {
+        let wishes = Wishes {
+            server: Some("https://192.0.2.10:6443".to_owned()),
+            node_labels: vec!["a=b".to_owned()],
+            ..Wishes::default()
+        };
+        let content = drop_in(&wishes, &[], GIGABYTE / 2).content;
+        assert!(
+            join::of_servers(std::slice::from_ref(&content)).is_empty(),
+            "{content}"
+        );
+        let value = yaml::parse(&content).unwrap();
+        assert_eq!(value["server"], "https://192.0.2.10:6443");
+        assert_eq!(value["token-file"], join::TOKEN);
+        assert!(!content.contains("token:"), "{content}");
+    }
+
+    #[test]
     fn no_placeholder_is_left_in_a_text() {
         for init in [Init::Systemd, Init::OpenRc] {
-            for text in [
-                service(init, "/d"),
-                resume(init, "/d/pipeops-agent", "/d"),
-                killall("/d"),
-                uninstall("/d"),
-            ] {
-                assert!(
-                    !text.contains("@DATA@") && !text.contains("@PROGRAM@"),
-                    "{text}"
-                );
+            let resume = resume(init, "/d/pipeops-agent", "/d");
+            let of = |role| {
+                [
+                    service(init, role, "/d"),
+                    killall(role, "/d"),
+                    uninstall(role, "/d"),
+                ]
+            };
+            for text in Role::ALL.into_iter().flat_map(of).chain([resume]) {
+                for name in ["@DATA@", "@PROGRAM@", "@NAME@", "@COMMAND@"] {
+                    assert!(!text.contains(name), "{text}");
+                }
                 assert!(text.contains("/d"), "{text}");
             }
         }

@@ -10,7 +10,7 @@ use crate::{
     core::{
         journal::Outcome,
         k3s::{
-            self, BINARY,
+            self, BINARY, Role,
             adopt::{Mark, OTHERS, Other, Service},
             plan::Step,
             texts::Init,
@@ -207,7 +207,7 @@ impl Keeper {
         }
         let files = [k3s::CONFIG.to_owned(), k3s::REGISTRIES.to_owned()].into_iter();
         let files = files.chain(self.place.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
-        let files = files.chain([k3s::KILLALL, k3s::UNINSTALL].map(str::to_owned));
+        let files = files.chain([k3s::KILLALL, Role::Server.uninstall()].map(str::to_owned));
         all.extend(files.filter(|path| self.place.is_there(path)));
         all
     }
@@ -304,8 +304,8 @@ impl Place {
     /// The service of a k3s, a server before a worker, and its path.
     fn found_service(&self, init: Init) -> Option<(String, Service)> {
         let paths = match init {
-            Init::Systemd => [k3s::UNIT, "/etc/systemd/system/k3s-agent.service"],
-            Init::OpenRc => [k3s::SERVICE, "/etc/init.d/k3s-agent"],
+            Init::Systemd => Role::ALL.map(Role::unit),
+            Init::OpenRc => Role::ALL.map(Role::service),
         };
         let environment = self.text(environment(init)).unwrap_or_default();
         paths.into_iter().find_map(|path| {

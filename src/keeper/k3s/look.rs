@@ -140,12 +140,13 @@ impl Place {
 
     /// The word of the service manager for the service.
     pub(super) fn service_state(&self) -> Option<String> {
-        let argv: &[&str] = if self.is_there("/run/systemd/system") {
-            &["systemctl", "is-active", "k3s"]
+        let name = self.role().name();
+        let argv = if self.is_there("/run/systemd/system") {
+            ["systemctl", "is-active", name]
         } else {
-            &["rc-service", "k3s", "status"]
+            ["rc-service", name, "status"]
         };
-        let ended = exec::run(self.root(), argv, Limits::SHORT).ok()?;
+        let ended = exec::run(self.root(), &argv, Limits::SHORT).ok()?;
         let word = ended
             .output
             .trim()

@@ -7,6 +7,7 @@ mod backup;
 mod connect;
 mod datastore;
 mod describe;
+mod join;
 mod look;
 mod node;
 mod ready;
@@ -20,6 +21,7 @@ pub(super) use self::restore::guards;
 pub use self::{
     backup::Backup,
     connect::Connect,
+    join::{Invitation, Invite, Join},
     node::{Node, Wish},
     restore::Restore,
     upgrade::Upgrade,
@@ -29,7 +31,7 @@ use crate::{
     core::{
         journal::Outcome,
         k3s::{
-            self, BINARY, Version,
+            self, BINARY, Role, Version,
             plan::{self, Keep, Staged, Step, When},
             texts::{self, Init, Wishes},
         },
@@ -90,6 +92,8 @@ pub struct Install {
     pub reuses_data: bool,
     /// Time for the node to become Ready.
     pub within: Duration,
+    /// The server to join as a worker; `None`: it becomes a server itself.
+    pub join: Option<Join>,
     /// True if the agent gets a credential, where systemd can renew it.
     pub connects: bool,
     /// Path of this program.
@@ -116,7 +120,8 @@ impl Keeper {
         self.settle(&journal)?;
         let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
         self.unstage();
-        Ok(Self::shown(&prepared))
+        let undo = wanted.join.as_ref().map_or(UNDO, |_| join::UNDO);
+        Ok(Self::shown(&prepared, undo))
     }
 
     /// Installs k3s, and waits until its node is Ready. What fails is undone.
@@ -124,13 +129,17 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
-        if let Some(error) = refuse("k3s cannot be installed here", &prepared.look.refused) {
+        let (cannot, check, opposite) = match wanted.join {
+            None => ("k3s cannot be installed here", "k3s.install", UNDO),
+            Some(_) => ("this machine cannot join", "k3s.join", join::UNDO),
+        };
+        if let Some(error) = refuse(cannot, &prepared.look.refused) {
             self.unstage();
             return Err(error);
         }
         let record = Record {
-            opposite: Some("sudo pipeops-agent k3s uninstall".to_owned()),
-            ..Record::new("k3s.install", who, now(), prepared.does)
+            opposite: Some(opposite.to_owned()),
+            ..Record::new(check, who, now(), prepared.does)
         };
         let done = self.begin_steps(&journal, record, prepared.steps, wanted.within);
         self.unstage();
@@ -232,6 +241,10 @@ impl Keeper {
         let volumes = self.place.volumes(&data_dir);
         Ok(K3sStatus {
             managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
+            server: match self.place.role() {
+                Role::Server => None,
+                Role::Worker => k3s::setting(&self.place.k3s_settings(), "server"),
+            },
             other,
             version: self.k3s_version().map(|version| version.to_string()),
             service: self.place.service_state(),
@@ -321,10 +334,9 @@ impl Keeper {
     fn prepare(&self, wanted: &Install) -> Result<Prepared> {
         let init = self.place.init()?;
         check_words(&wanted.wishes)?;
-        if self.place.is_there(BINARY)
-            || self.place.is_there(k3s::UNIT)
-            || self.place.is_there(k3s::SERVICE)
-        {
+        let services = Role::ALL.map(|role| [role.unit(), role.service()]);
+        let mut services = services.iter().flatten();
+        if self.place.is_there(BINARY) || services.any(|path| self.place.is_there(path)) {
             return Err(Error::new("k3s is on this machine already")
                 .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
         }
@@ -342,6 +354,13 @@ impl Keeper {
         }
         look.refused
             .extend(self.place.refuses(version, &data_dir, &wanted.ignored));
+        let token = match &wanted.join {
+            None => None,
+            Some(join) => {
+                self.doubt(join, &node, version, &wanted.ignored, &mut look);
+                Some(self.stage_token(join)?)
+            }
+        };
         let memory = facts::memory(self.place.root()).map_or(u64::MAX, |memory| memory.total_bytes);
         let drop_in = texts::drop_in(&wanted.wishes, &self.place.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
@@ -356,11 +375,13 @@ impl Keeper {
         };
         let parts = plan::Install {
             init,
+            role: wanted.wishes.role(),
+            token,
             binary,
             version,
             images,
             data_dir: data_dir.clone(),
-            node,
+            node: node.clone(),
             drop_in,
             registries: wanted.registries.clone(),
             program: wanted.program.clone(),
@@ -368,30 +389,31 @@ impl Keeper {
             note: (self.own(NOTE), note_text(&managed)?),
         };
         Ok(Prepared {
-            does: format!("install k3s {version} with its data in {data_dir}"),
+            does: wanted.join.as_ref().map_or_else(
+                || format!("install k3s {version} with its data in {data_dir}"),
+                |join| join.sentence(&node, version, &data_dir),
+            ),
             steps: plan::install(&parts, &is_there),
             look,
         })
     }
 
-    fn shown(prepared: &Prepared) -> K3sPlan {
+    fn shown(prepared: &Prepared, undo: &str) -> K3sPlan {
         K3sPlan {
             does: prepared.does.clone(),
             refused: prepared.look.refused.clone(),
             warned: prepared.look.warned.clone(),
             steps: describe::steps(&prepared.steps),
             bytes: plan::bytes(&prepared.steps),
-            undo: "sudo pipeops-agent k3s uninstall; a failure on the way is undone by itself"
-                .to_owned(),
+            undo: format!("{undo}; a failure on the way is undone by itself"),
             ..K3sPlan::default()
         }
     }
 
     fn removal(&self, wanted: &Uninstall) -> Result<plan::Uninstall> {
         let note = self.managed()?;
-        let is_half = self.place.is_there(k3s::UNIT)
-            || self.place.is_there(k3s::SERVICE)
-            || self.place.is_there(k3s::UNINSTALL);
+        let half = Role::ALL.map(|role| [role.unit(), role.service(), role.uninstall()]);
+        let is_half = half.iter().flatten().any(|path| self.place.is_there(path));
         if note.is_none() && !is_half && !self.place.is_there(BINARY) {
             return Err(
                 Error::new("there is no k3s on this machine").fix("nothing needs to be done")
@@ -409,6 +431,7 @@ impl Keeper {
             .filter(|path| self.place.is_link(path, "k3s") || self.place.is_link(path, BINARY));
         Ok(plan::Uninstall {
             init: self.place.init()?,
+            role: self.place.role(),
             data_dir: self.data_dir(note.as_ref()),
             program: wanted.program.clone(),
             note: self.own(NOTE),
@@ -530,6 +553,8 @@ fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
     })
 }
 
+/// The way back from an installation.
+const UNDO: &str = "sudo pipeops-agent k3s uninstall";
 /// The note that k3s is managed, in the keeper's directory.
 const NOTE: &str = "k3s.managed";
 /// The note about the signed index, in the same place.
@@ -663,6 +688,17 @@ impl Place {
                 only_empty: extent == plan::Extent::Empty,
             },
         })
+    }
+
+    /// Part of a cluster that the k3s of this machine is.
+    pub(super) fn role(&self) -> Role {
+        let worker = Role::Worker;
+        let marks = [worker.unit(), worker.service(), worker.uninstall()];
+        if marks.iter().any(|path| self.is_there(path)) {
+            Role::Worker
+        } else {
+            Role::Server
+        }
     }
 
     /// The service manager of this machine.

@@ -7,8 +7,11 @@ use nix::poll::{PollTimeout, poll};
 use super::super::place::Place;
 use crate::{
     core::{
-        k3s::{BINARY, ready},
-        time::in_words,
+        k3s::{
+            BINARY, Role, join, ready,
+            texts::{self, Wishes},
+        },
+        time::{Wall, in_words},
     },
     error::{Error, Result},
     host::{
@@ -48,6 +51,9 @@ impl Place {
             let cannot = || Error::new(format!("k3s did not become ready: {lacks}"));
             if let Some(why) = ready::is_hopeless(&self.unit(), restarts) {
                 return Err(self.explained(cannot().why(why)));
+            }
+            if let Some((why, fix)) = self.rejection(node, started.wall) {
+                return Err(cannot().why(why).fix(fix));
             }
             if waited >= within {
                 let why = format!("waited {}", in_words(within));
@@ -104,8 +110,19 @@ impl Place {
         arguments: &[&str],
     ) -> Result<Ended> {
         let request = format!("--request-timeout={request}");
-        let first = [BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl", &request];
+        let mut first = vec![BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl", &request];
+        // A worker has no administrator's kubeconfig: its kubelet's may see its own node.
+        let of_kubelet = self.kubelet_kubeconfig();
+        first.extend(of_kubelet.as_deref());
         exec::run(self.root(), &[&first, arguments].concat(), limits)
+    }
+
+    /// Option for the kubeconfig of the kubelet, where this is a worker.
+    pub(super) fn kubelet_kubeconfig(&self) -> Option<String> {
+        (self.role() == Role::Worker).then(|| {
+            let data_dir = texts::data_dir(&Wishes::default(), &self.k3s_settings());
+            format!("--kubeconfig={data_dir}/agent/kubelet.kubeconfig")
+        })
     }
 
     /// State of the unit; empty where there is no systemd.
@@ -113,7 +130,7 @@ impl Place {
         let argv = [
             "systemctl",
             "show",
-            "k3s",
+            self.role().name(),
             "-p",
             "ActiveState",
             "-p",
@@ -123,26 +140,41 @@ impl Place {
         ended.map(|ended| ended.output).unwrap_or_default()
     }
 
-    /// With what k3s itself said last.
-    fn explained(&self, error: Error) -> Error {
+    /// The reason for which a server does not take this worker, and the fix. k3s itself tries again without an end.
+    fn rejection(&self, node: &str, since: Wall) -> Option<(String, String)> {
+        if self.role() == Role::Server {
+            return None;
+        }
+        let since = format!("--since=@{}", since.millis().div_euclid(1000));
+        join::rejection(&self.log(&since), node)
+    }
+
+    /// The end of the log of k3s; `since` is an option of journalctl.
+    fn log(&self, since: &str) -> String {
         let argv = [
             "journalctl",
             "-u",
-            "k3s",
+            self.role().name(),
             "-n",
             "60",
             "-o",
             "cat",
             "--no-pager",
+            since,
         ];
-        let log = match exec::run(self.root(), &argv, Limits::SHORT) {
+        match exec::run(self.root(), &argv, Limits::SHORT) {
             Ok(ended) if ended.is_fine() => ended.output,
             Ok(_) | Err(_) => self.text("/var/log/k3s.log").unwrap_or_default(),
-        };
-        let error = match ready::reason(&log) {
+        }
+    }
+
+    /// With what k3s itself said last.
+    fn explained(&self, error: Error) -> Error {
+        let error = match ready::reason(&self.log("--quiet")) {
             Some(reason) => error.why(format!("k3s says: {reason}")),
             None => error,
         };
-        error.fix("read its log: journalctl -u k3s -n 100 (OpenRC: /var/log/k3s.log); then: sudo pipeops-agent doctor")
+        let name = self.role().name();
+        error.fix(format!("read its log: journalctl -u {name} -n 100 (OpenRC: /var/log/k3s.log); then: sudo pipeops-agent doctor"))
     }
 }

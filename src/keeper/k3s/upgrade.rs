@@ -215,6 +215,7 @@ impl Keeper {
         });
         Ok(plan::Upgrade {
             init: self.place.init()?,
+            role: self.place.role(),
             program: wanted.program.clone(),
             data_dir: data_dir.clone(),
             node: prepared.note.node.clone(),

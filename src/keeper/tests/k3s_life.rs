@@ -88,6 +88,7 @@ fn wanted(tree: &Tree) -> Install {
             .chain(["disk.room".to_owned(), "disk.noexec".to_owned()])
             .collect(),
         reuses_data: false,
+        join: None,
         within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
         connects: true,

@@ -42,7 +42,7 @@ kind: KubeletConfiguration
 authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
-  x509: {clientCAFile: @DATA@/server/tls/client-ca.crt}
+  x509: {clientCAFile: @CLIENT_CA@}
 authorization: {mode: Webhook}
 tlsCertFile: @DATA@/agent/serving-kubelet.crt
 tlsPrivateKeyFile: @DATA@/agent/serving-kubelet.key
@@ -69,4 +69,18 @@ metricsBindAddress: 127.0.0.1:10249
 # The limits of the machine's connection tracking are not ours to set.
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 0s, syncPeriod: 30s}
+`
+
+const agentKubeconfig = `apiVersion: v1
+kind: Config
+clusters:
+- name: default
+  cluster: {server: "https://127.0.0.1:6444", certificate-authority: @CA@}
+users:
+- name: default
+  user: {client-certificate: @CERTIFICATE@.crt, client-key: @CERTIFICATE@.key}
+contexts:
+- name: default
+  context: {cluster: default, user: default}
+current-context: default
 `

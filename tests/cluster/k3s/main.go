@@ -35,6 +35,10 @@ func main() {
 		fmt.Printf("k3s version %s (stand-in)\ngo version %s\n", version, runtime.Version())
 	case "server":
 		fail(server(rest))
+	case "agent":
+		fail(agent(rest))
+	case "token":
+		fail(token(rest))
 	case "kubectl":
 		if os.Getenv("KUBECONFIG") == "" {
 			fail(os.Setenv("KUBECONFIG", kubeconfigFile))
@@ -48,7 +52,7 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: k3s --version | server [--data-dir DIR] [--config FILE] | kubectl ... | ctr ...   (a stand-in: the rest of k3s is not here)")
+	fmt.Fprintln(os.Stderr, "usage: k3s --version | server|agent [--data-dir DIR] [--config FILE] | token create|list|delete | kubectl ... | ctr ...   (a stand-in: the rest of k3s is not here)")
 	os.Exit(2)
 }
 

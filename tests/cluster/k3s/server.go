@@ -1,13 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -35,13 +32,22 @@ type machine struct {
 }
 
 func server(flags []string) error {
-	settings, err := readSettings(flags)
+	m, notify, err := newMachine(flags)
 	if err != nil {
 		return err
 	}
+	return m.serve(func() error { return m.start(notify) })
+}
+
+// The machine by its settings, and the socket of the service manager, which what is started must not see.
+func newMachine(flags []string) (*machine, string, error) {
+	settings, err := readSettings(flags)
+	if err != nil {
+		return nil, "", err
+	}
 	address, err := settings.address()
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	m := &machine{
 		settings: settings, data: settings.dataDir(), node: settings.nodeName(), address: address,
@@ -49,22 +55,32 @@ func server(flags []string) error {
 		ended: make(chan error, 16),
 	}
 	if m.bin, err = unpack(m.data); err != nil {
-		return err
+		return nil, "", err
 	}
 	notify := os.Getenv("NOTIFY_SOCKET")
 	for _, name := range []string{"NOTIFY_SOCKET", "KUBECONFIG"} {
 		if err := os.Unsetenv(name); err != nil {
-			return err
+			return nil, "", err
 		}
 	}
 	for name, value := range map[string]string{"PATH": m.bin + ":" + os.Getenv("PATH"), "AWS_EC2_METADATA_DISABLED": "true"} {
 		if err := os.Setenv(name, value); err != nil {
-			return err
+			return nil, "", err
 		}
 	}
+	return m, notify, nil
+}
+
+// Starts everything, and ends it when one part ends, or a signal comes.
+func (m *machine) serve(start func() error) error {
 	stopping, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	m.stopping = stopping
-	go func() { m.ended <- m.start(notify) }()
+	go func() {
+		if err := start(); err != nil {
+			m.ended <- err
+		}
+	}()
+	var err error
 	for err == nil && stopping.Err() == nil {
 		select {
 		case <-stopping.Done():
@@ -88,7 +104,7 @@ func (m *machine) start(notify string) error {
 	m.run("kine", "--endpoint", database, "--listen-address", socket, "--metrics-bind-address", "0")
 	m.run("kube-apiserver",
 		"--etcd-servers="+socket, "--storage-backend=etcd3",
-		"--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address="+m.address, "--cert-dir="+file("temporary"),
+		"--bind-address=0.0.0.0", "--secure-port=6444", "--enable-bootstrap-token-auth", "--advertise-address="+m.address, "--cert-dir="+file("temporary"),
 		"--tls-cert-file="+file("serving-kube-apiserver.crt"), "--tls-private-key-file="+file("serving-kube-apiserver.key"),
 		"--client-ca-file="+file("client-ca.crt"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true", "--service-cluster-ip-range="+m.services,
@@ -106,18 +122,21 @@ func (m *machine) start(notify string) error {
 	if err := until(5*time.Minute, m.apiListens); err != nil {
 		return fmt.Errorf("the API server does not listen: %w", err)
 	}
-	m.run("kubelet", append([]string{
-		"--kubeconfig=" + filepath.Join(m.data, "agent/kubelet.kubeconfig"), "--config=" + filepath.Join(m.data, "agent/etc/kubelet.yaml"),
-		"--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + m.node, "--node-ip=" + m.address,
-		"--node-labels=" + strings.Join(append([]string{"node.kubernetes.io/instance-type=k3s"}, m.settings["node-label"]...), ",")},
-		dashed(m.settings["kubelet-arg"])...)...)
+	if err := m.supervise(); err != nil {
+		return err
+	}
+	m.runKubelet()
 	if err := until(5*time.Minute, m.apiIsReady); err != nil {
 		return fmt.Errorf("the API server is not ready: %w", err)
+	}
+	// Nobody else may take the name of the server.
+	if err := until(time.Minute, m.ensureOwnPassword); err != nil {
+		return err
 	}
 	controller, scheduler := filepath.Join(cred, "controller.kubeconfig"), filepath.Join(cred, "scheduler.kubeconfig")
 	m.run("kube-controller-manager",
 		"--kubeconfig="+controller, "--authentication-kubeconfig="+controller, "--authorization-kubeconfig="+controller,
-		"--use-service-account-credentials", "--leader-elect=false",
+		"--use-service-account-credentials", "--leader-elect=false", "--controllers=*,tokencleaner",
 		"--service-account-private-key-file="+file("service.key"), "--root-ca-file="+file("server-ca.crt"),
 		"--cluster-signing-cert-file="+file("client-ca.crt"), "--cluster-signing-key-file="+file("client-ca.key"),
 		"--allocate-node-cidrs", "--cluster-cidr="+m.pods, "--node-cidr-mask-size=24", "--service-cluster-ip-range="+m.services,
@@ -129,8 +148,21 @@ func (m *machine) start(notify string) error {
 	if err := until(5*time.Minute, kubeletIsHealthy); err != nil {
 		return fmt.Errorf("the kubelet is not healthy: %w", err)
 	}
+	admin, err := m.adminAPI(apiServer)
+	if err != nil {
+		return err
+	}
+	go m.routes(admin)
 	fmt.Printf("level=info msg=\"k3s is up and running\" version=%s node=%s\n", version, m.node)
 	return tellManager(notify)
+}
+
+func (m *machine) runKubelet() {
+	m.run("kubelet", append([]string{
+		"--kubeconfig=" + filepath.Join(m.data, "agent/kubelet.kubeconfig"), "--config=" + filepath.Join(m.data, "agent/etc/kubelet.yaml"),
+		"--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + m.node, "--node-ip=" + m.address,
+		"--node-labels=" + strings.Join(append([]string{"node.kubernetes.io/instance-type=k3s"}, m.settings["node-label"]...), ",")},
+		dashed(m.settings["kubelet-arg"])...)...)
 }
 
 // Starts a program that ends with this one. Its end is the end of everything, as in k3s,
@@ -171,7 +203,7 @@ func until(within time.Duration, holds func() error) error {
 }
 
 func (m *machine) apiListens() error {
-	connection, err := net.DialTimeout("tcp", "127.0.0.1:6443", time.Second)
+	connection, err := net.DialTimeout("tcp", "127.0.0.1:6444", time.Second)
 	if err != nil {
 		return err
 	}
@@ -179,20 +211,12 @@ func (m *machine) apiListens() error {
 }
 
 func (m *machine) apiIsReady() error {
-	file := func(name string) string { return filepath.Join(m.data, "server/tls", name) }
-	ca, err := os.ReadFile(file("server-ca.crt"))
+	admin, err := m.adminAPI("https://127.0.0.1:6443")
 	if err != nil {
 		return err
 	}
-	pair, err := tls.LoadX509KeyPair(file("client-admin.crt"), file("client-admin.key"))
-	if err != nil {
-		return err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}
-	defer transport.CloseIdleConnections()
-	return asked(&http.Client{Transport: transport, Timeout: 5 * time.Second}, "https://127.0.0.1:6443/readyz")
+	defer admin.client.CloseIdleConnections()
+	return asked(admin.client, "https://127.0.0.1:6443/readyz")
 }
 
 func kubeletIsHealthy() error {
@@ -290,20 +314,30 @@ func (m *machine) prepare() error {
 	if err := os.WriteFile(kubeconfigFile, []byte(local), 0o600); err != nil {
 		return err
 	}
+	// The parts of the server ask the API server itself.
+	for _, name := range []string{"server/cred/controller", "server/cred/scheduler", "agent/kubeproxy", "agent/kubelet"} {
+		file := filepath.Join(m.data, name+".kubeconfig")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, bytes.ReplaceAll(text, []byte("127.0.0.1:6443"), []byte("127.0.0.1:6444")), 0o600); err != nil {
+			return err
+		}
+	}
 	if err := m.nodePassword(); err != nil {
 		return err
 	}
-	return m.configurations()
+	if err := m.podNetworkConfiguration(first24(m.pods)); err != nil {
+		return err
+	}
+	return m.configurations("server/tls/client-ca.crt")
 }
 
 func (m *machine) token(ca []byte) error {
 	file := filepath.Join(m.data, "server/token")
 	if _, err := os.Stat(file); err == nil {
 		return nil
-	}
-	block, _ := pem.Decode(ca)
-	if block == nil {
-		return errors.New("server-ca.crt is no certificate")
 	}
 	password := m.settings.text("token", "")
 	if password == "" {
@@ -313,8 +347,7 @@ func (m *machine) token(ca []byte) error {
 		}
 		password = hex.EncodeToString(bytes)
 	}
-	sum := sha256.Sum256(block.Bytes)
-	if err := os.WriteFile(file, []byte("K10"+hex.EncodeToString(sum[:])+"::server:"+password+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("K10"+hashOfCA(ca)+"::server:"+password+"\n"), 0o600); err != nil {
 		return err
 	}
 	return os.Symlink(file, filepath.Join(m.data, "server/node-token"))
@@ -350,7 +383,18 @@ func serviceAddresses(network string) (string, string, error) {
 	return first.String(), tenth.String(), nil
 }
 
-func (m *machine) configurations() error {
+// The network that the first node of a cluster is given.
+func first24(network string) string {
+	address, _, _ := strings.Cut(network, "/")
+	return address + "/24"
+}
+
+func (m *machine) podNetworkConfiguration(network string) error {
+	text := strings.ReplaceAll(networkConfig, "@PODS@", network)
+	return os.WriteFile(filepath.Join(m.data, "agent/etc/cni/net.d/10-flannel.conflist"), []byte(text), 0o600)
+}
+
+func (m *machine) configurations(clientCA string) error {
 	snapshotter := "overlayfs"
 	var fs syscall.Statfs_t
 	// An overlay cannot lie on an overlay, as in a container.
@@ -358,12 +402,11 @@ func (m *machine) configurations() error {
 		snapshotter = "native"
 	}
 	replacer := strings.NewReplacer("@DATA@", m.data, "@BIN@", m.bin, "@SOCKET@", containerdSocket, "@SNAPSHOTTER@", snapshotter,
-		"@PODS@", m.pods, "@DNS@", m.dns)
+		"@PODS@", m.pods, "@DNS@", m.dns, "@CLIENT_CA@", filepath.Join(m.data, clientCA))
 	for name, text := range map[string]string{
-		"agent/etc/containerd/config.toml":        containerdConfig,
-		"agent/etc/cni/net.d/10-flannel.conflist": networkConfig,
-		"agent/etc/kubelet.yaml":                  kubeletConfig,
-		"agent/etc/kube-proxy.yaml":               proxyConfig,
+		"agent/etc/containerd/config.toml": containerdConfig,
+		"agent/etc/kubelet.yaml":           kubeletConfig,
+		"agent/etc/kube-proxy.yaml":        proxyConfig,
 	} {
 		if err := os.WriteFile(filepath.Join(m.data, name), []byte(replacer.Replace(text)), 0o600); err != nil {
 			return err

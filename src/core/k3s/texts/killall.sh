@@ -1,15 +1,15 @@
 #!/bin/sh
 # Stops k3s and all its Pods, and removes what they left in memory: processes, mounts,
-# network. Data stays. Written by pipeops-agent k3s install; it works without it.
+# network. Data stays. Written by pipeops-agent; it works without it.
 # May be run again at any time.
 data="@DATA@"
 export PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"
 [ "$(id -u)" = 0 ] || { echo "needs root: sudo $0" >&2; exit 2; }
 
 if [ -d /run/systemd/system ]; then
-    systemctl stop k3s 2>/dev/null
-elif [ -x /etc/init.d/k3s ]; then
-    rc-service k3s stop 2>/dev/null
+    systemctl stop @NAME@ 2>/dev/null
+elif [ -x /etc/init.d/@NAME@ ]; then
+    rc-service @NAME@ stop 2>/dev/null
 fi
 
 # A shim of this k3s: one whose program is in the data directory, or that serves the

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Removes k3s with its data. Written by pipeops-agent k3s install; it works without it,
+# Removes k3s with its data. Written by pipeops-agent; it works without it,
 # and after an earlier run that did not come to its end.
 data="@DATA@"
 export PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"
@@ -9,10 +9,10 @@ if [ -x /usr/local/bin/k3s-killall.sh ]; then
     /usr/local/bin/k3s-killall.sh
 fi
 if [ -d /run/systemd/system ]; then
-    systemctl disable k3s 2>/dev/null
-    systemctl reset-failed k3s 2>/dev/null
+    systemctl disable @NAME@ 2>/dev/null
+    systemctl reset-failed @NAME@ 2>/dev/null
 elif command -v rc-update >/dev/null 2>&1; then
-    rc-update delete k3s default 2>/dev/null
+    rc-update delete @NAME@ default 2>/dev/null
 fi
 for name in kubectl crictl ctr; do
     [ "$(readlink "/usr/local/bin/$name")" != k3s ] || rm -f "/usr/local/bin/$name"
@@ -31,8 +31,8 @@ for path in "$data" /etc/rancher/k3s /etc/rancher/node /var/lib/kubelet /var/log
     remove "$path"
 done
 rmdir /etc/rancher 2>/dev/null
-rm -f /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env /etc/init.d/k3s /var/log/k3s.log
+rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /var/log/k3s.log
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 # The last thing, so that a run that was cut off can be repeated.
-rm -f /usr/local/bin/k3s-uninstall.sh
+rm -f /usr/local/bin/@NAME@-uninstall.sh

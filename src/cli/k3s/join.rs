@@ -1,0 +1,144 @@
+//! `k3s join`: this machine becomes a worker of a server.
+
+use std::path::Path;
+
+use super::{
+    DRY_RUN, TIMEOUT,
+    install::{self, DATA_DIR, LABEL, NODE_IP, NODE_NAME, REGISTRIES},
+    keeper, many, release, text_of,
+};
+use crate::{
+    cli::{
+        args::Args,
+        ask,
+        output::Output,
+        table::{Command, Opt, Takes},
+    },
+    core::{
+        k3s::{
+            index::{Choice, PINNED},
+            join::{Token, server},
+            texts::Wishes,
+        },
+        secret::Secret,
+        time::Wall,
+        url::Url,
+    },
+    error::{Error, Exit, Result},
+    files,
+    host::clock,
+    keeper::k3s::{Install, Join},
+    kube,
+    net::tls::Clock,
+};
+
+/// `k3s join`.
+pub(super) static COMMAND: Command = Command {
+    name: "join",
+    about: "Make this machine a worker of a k3s server, and wait until its node is Ready",
+    options: &[
+        Opt::value(
+            "server",
+            Takes::Text,
+            "URL",
+            "Address of the server: https://ADDRESS:6443",
+        ),
+        Opt::value(
+            "token-file",
+            Takes::File,
+            "FILE",
+            "File with the token; -: it is asked for, or read from standard input",
+        )
+        .default("-"),
+        Opt::flag(
+            "server-role",
+            "Become another server with a datastore of its own: not supported yet",
+        ),
+        release::FROM,
+        Opt::value(
+            "version",
+            Takes::Text,
+            "VERSION",
+            "Version to install, never newer than the server (default: that of the server)",
+        ),
+        release::CHANNEL,
+        release::SHA256,
+        DATA_DIR,
+        NODE_NAME,
+        NODE_IP,
+        LABEL,
+        REGISTRIES,
+        many("ignore", "CHECK", "Continue in spite of this finding"),
+        TIMEOUT,
+        DRY_RUN,
+    ],
+    notes: "The token comes from `sudo pipeops-agent k3s token` on the server. It has the hash of the server's CA, which is compared before the token is sent.\n\
+            What fails is undone, and after a power cut it is finished or undone with the next start.\n\
+            The way back is `sudo pipeops-agent k3s uninstall`.",
+    examples: &[
+        "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --dry-run",
+        "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --token-file /root/join-token --node-name pi2",
+        "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --from /media/usb/k3s",
+    ],
+    exit: "0 the node is Ready, 1 it failed and was undone, 2 the command could not run.",
+    run: Some(join),
+    ..Command::BARE
+};
+
+fn join(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "k3s join")?;
+    if args.has("server-role") {
+        return Err(Error::new("further servers are not supported yet")
+            .why(
+                "a second server needs embedded etcd, and three of them to survive the loss of one",
+            )
+            .fix("join as a worker: leave --server-role out"));
+    }
+    let url = address(args)?;
+    let token = token(args.text("token-file").unwrap_or("-"))?;
+    let clock = Clock::new(|| clock::now().wall, Wall::from_millis(0));
+    let server = smol::block_on(kube::join::look(&url, &token, clock, clock::now))?;
+    let usual = server.version.unwrap_or(PINNED);
+    let release = release::release(args, &keeper, "version", || Choice::Version(usual))?;
+    let address = format!("https://{}", url.authority());
+    let wishes = Wishes {
+        server: Some(address.clone()),
+        ..Wishes::default()
+    };
+    let wanted = Install {
+        join: Some(Join {
+            token,
+            server,
+            address,
+        }),
+        ..install::wanted(args, &release, wishes)?
+    };
+    install::carry_out((args, output), &keeper, &release, wanted)
+}
+
+fn address(args: &Args) -> Result<Url> {
+    let url = args.read("server", server)?;
+    url.ok_or_else(|| {
+        Error::new("the server to join is not named").fix(
+            "name it: --server https://ADDRESS:6443; `sudo pipeops-agent k3s token` there prints the whole command",
+        )
+    })
+}
+
+/// The token of a file, of standard input, or of whoever sits there.
+fn token(from: &str) -> Result<Token> {
+    let text = if from == "-" {
+        ask::secret("Token of the server")?
+    } else {
+        let path = Path::new(from);
+        if let Some(exposed) = files::exposed(path) {
+            return Err(exposed);
+        }
+        Secret::new(text_of(path)?)
+    };
+    Token::parse(text.reveal()).map_err(|why| {
+        Error::new("this is no token to join with")
+            .why(why)
+            .fix("make one on the server: sudo pipeops-agent k3s token")
+    })
+}

@@ -1,0 +1,177 @@
+//! Joining of this machine to a server as a worker, and the invitation that a server gives.
+
+use super::{super::Keeper, STAGED, look::Look};
+use crate::{
+    core::{
+        k3s::{
+            BINARY, Role, Version,
+            join::{self, Credential, Doubt, Server, Token},
+            plan::Staged,
+        },
+        secret::Secret,
+    },
+    error::{Error, Result},
+    files,
+    host::exec::{self, Limits},
+    keeper::place::sha256,
+    wire::keeper::Finding,
+};
+
+/// Way back from a join.
+pub(super) const UNDO: &str = "sudo pipeops-agent k3s uninstall";
+/// Token of a join, among the checked copies.
+const STAGED_TOKEN: &str = "join-token";
+
+/// A server that this machine joins.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// Its token.
+    pub token: Token,
+    /// Its answer, whose CA is the one of the token.
+    pub server: Server,
+    /// Its address.
+    pub address: String,
+}
+
+impl Join {
+    pub(super) fn sentence(&self, node: &str, version: Version, data_dir: &str) -> String {
+        format!(
+            "join {} as the worker {node}, with k3s {version} and its data in {data_dir}",
+            self.address
+        )
+    }
+}
+
+/// A wanted invitation.
+#[derive(Clone, Debug)]
+pub struct Invite {
+    /// Lifetime of its token, as k3s takes it: `1h`.
+    pub lifetime: String,
+    /// Address that the new machine reaches this server at; `None`: that of its node.
+    pub address: Option<String>,
+}
+
+/// An invitation to join this server.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// Address of the server.
+    pub server: String,
+    /// Token, which ends.
+    pub token: Token,
+}
+
+impl Keeper {
+    /// Adds what speaks against a join.
+    pub(super) fn doubt(
+        &self,
+        join: &Join,
+        node: &str,
+        version: Version,
+        ignored: &[String],
+        look: &mut Look,
+    ) {
+        let mut refused = join::doubts(&join.server);
+        refused.extend(
+            join.server
+                .version
+                .and_then(|server| join::skew(version, server)),
+        );
+        refused.extend(join::name_doubt(node));
+        refused.extend(join::settings_doubt(&self.place.user_settings()));
+        let refused = refused.into_iter().map(finding);
+        look.refused
+            .extend(refused.filter(|finding| !ignored.contains(&finding.id)));
+        let lasts = matches!(join.token.credential, Credential::Password(_));
+        let lasts = lasts.then(|| {
+            (
+                "join.token",
+                "this token never ends, and stays on this machine".to_owned(),
+                "take one that ends: sudo pipeops-agent k3s token, on the server".to_owned(),
+            )
+        });
+        let warned = join::name_warning(node).into_iter().chain(lasts);
+        look.warned.extend(warned.map(finding));
+    }
+
+    /// The token in a place of root's. The journal has its hash only.
+    pub(super) fn stage_token(&self, join: &Join) -> Result<Staged> {
+        let folder = self.directory.join(STAGED);
+        files::create_directory(&folder)?;
+        let text = format!("{}\n", join.token.text.reveal());
+        files::replace(&folder.join(STAGED_TOKEN), text.as_bytes(), files::PRIVATE)?;
+        Ok(Staged {
+            path: self.own(&format!("{STAGED}/{STAGED_TOKEN}")),
+            sha256: sha256(text.as_bytes()),
+            bytes: u64::try_from(text.len()).unwrap_or(0),
+        })
+    }
+
+    /// Has k3s make a token with which a machine can join this server.
+    pub fn k3s_invite(&self, wanted: &Invite) -> Result<Invitation> {
+        let cannot = || Error::new("cannot make a token");
+        if !self.place.is_there(BINARY) || self.place.role() == Role::Worker {
+            return Err(cannot()
+                .why("this machine is no server of k3s")
+                .fix("run it on the server: sudo pipeops-agent k3s token"));
+        }
+        let host = match &wanted.address {
+            Some(address) => address.clone(),
+            None => self.node_address()?,
+        };
+        let url = join::server(&format!("https://{}", crate::core::url::bracketed(&host)));
+        let url = url.map_err(|why| {
+            cannot()
+                .why(format!("{host}: {why}"))
+                .fix("name the address of this server: --address ADDRESS")
+        })?;
+        let argv = [
+            BINARY,
+            "token",
+            "create",
+            "--ttl",
+            &wanted.lifetime,
+            "--description",
+            "made by pipeops-agent k3s token",
+        ];
+        let ended = exec::run(self.place.root(), &argv, Limits::SHORT)?;
+        if !ended.is_fine() {
+            let said = ended.complaints.trim().chars().take(200);
+            return Err(cannot()
+                .why(format!("k3s says: {}", said.collect::<String>()))
+                .fix("sudo pipeops-agent k3s status"));
+        }
+        let token = Secret::new(ended.output.trim());
+        Ok(Invitation {
+            server: format!("https://{}", url.authority()),
+            token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
+        })
+    }
+
+    /// Address at which other machines reach the node of this one.
+    fn node_address(&self) -> Result<String> {
+        let node = match self.managed()? {
+            Some(note) => note.node,
+            None => self.node_name(None)?,
+        };
+        let question = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
+        let ended = self
+            .place
+            .kubectl(&["get", "node", &node, "-o", question])?;
+        let address = ended.output.split_ascii_whitespace().next();
+        address
+            .filter(|_| ended.is_fine())
+            .map(str::to_owned)
+            .ok_or_else(|| {
+                Error::new(format!("the address of the node {node} is not known"))
+                    .fix("sudo pipeops-agent k3s status; or name it: --address ADDRESS")
+            })
+    }
+}
+
+fn finding((id, what, fix): Doubt) -> Finding {
+    Finding {
+        id: id.to_owned(),
+        what,
+        fix,
+    }
+}

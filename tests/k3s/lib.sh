@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# What the steps on a machine share: their words, their waits, and the picture of the file system.
+
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/tmp
+cd /
+
+step() { printf '== %s: %s\n' "$(date +%T)" "$*"; }
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300 || true
+    ls -l /var/lib/pipeops-keeper || true
+    # The machine ends, and nobody waits for it.
+    systemctl --force --force poweroff
+    exit 1
+}
+trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
+refuses() { ! "$@" || fail "this was to be refused: $*"; }
+until_true() {
+    local n
+    for ((n = 0; n < 300; n++)); do
+        ! "$@" >/dev/null 2>&1 || return 0
+        sleep 0.2
+    done
+    fail "not within a minute: $*"
+}
+now() { date +%s%3N; }
+
+# Everything of the machine but what runs, and what is written by its running.
+snapshot() {
+    find / \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /test -o -path /releases -o -path /var/tmp \
+        -o -path /var/log/journal -o -path /var/lib/systemd -o -path /run/systemd -o -path /run/log -o -path /run/udev -o -path /run/user \
+        -o -path /run/dbus -o -path /run/sysctl -o -path /var/lib/pipeops-keeper -o -path /etc/machine-id -o -path '/var/log/[wbl]tmp' \
+        -o -path /var/log/lastlog -o -path /etc/.updated -o -path /var/.updated -o -path /run/machine-id -o -path /run/utmp \
+        -o -path /run/credentials -o -path /run/host -o -path '/run/*.pid' -o -path /run/lock -o -path /run/agetty.reload \) \
+        -prune -o -type f -printf '%p %m %u:%g %s\n' -o -printf '%p %y %m %u:%g %l\n' | sort
+    ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/link \1/'
+    nft list tables
+    awk '{ print "mount", $2 }' /proc/self/mounts | sort
+    ls /run/netns 2>/dev/null || true
+}
+ready() { [[ $(pipeops-agent k3s status --json) == *'"is_ready": true'* ]]; }
+shims() { pgrep -c containerd-shim || true; }
+# What a container in a test lacks and a machine has: the doctor is right about it.
+# shellcheck disable=SC2034
+quirks=(--ignore system.container --ignore disk.volatile --ignore cgroup.controllers --ignore cgroup.memory --ignore kernel.restart
+    --ignore kernel.vxlan)
+
+# shellcheck disable=SC2010  # they are versions
+mapfile -t versions < <(ls /releases | grep '^v' | sort -V)
+# shellcheck disable=SC2034  # who reads this uses them
+first=/releases/${versions[0]} second=/releases/${versions[1]}
