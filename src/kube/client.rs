@@ -14,6 +14,7 @@ use smol::LocalExecutor;
 
 use super::access::{Access, Freshness, Updater};
 use super::error::Error;
+use super::gate::Judged;
 use super::heard::Heard;
 use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
@@ -59,6 +60,8 @@ pub enum Identity {
     Bearer(Secret),
     /// Nobody.
     Anonymous,
+    /// The one that a gate gives to each request that it lets through.
+    Judged(Judged),
 }
 
 /// The connection to one cluster. Clones share everything.
@@ -142,6 +145,10 @@ impl Client {
         identity: &Identity,
         head_deadline: Duration,
     ) -> Result<Response<Body>, Error> {
+        if let Identity::Judged(Judged(gate)) = identity {
+            let name = format!("{} {}", request.method(), request.uri().path());
+            return within(head_deadline, name, gate.send(request)).await;
+        }
         strip_hop_by_hop(request.headers_mut());
         let call = Call::new(request);
         let name = call.name.clone();
@@ -300,7 +307,7 @@ impl Client {
         let request = addressed(call.request, access, identity)?;
         let pool = match identity {
             Identity::Agent => &access.agent_pool,
-            Identity::Bearer(_) | Identity::Anonymous => &access.foreign_pool,
+            Identity::Bearer(_) | Identity::Anonymous | Identity::Judged(_) => &access.foreign_pool,
         };
         let mut lease = match pool.take().await {
             Some(lease) => lease,
@@ -351,7 +358,7 @@ impl Client {
     ) -> Result<Lease, Error> {
         let (pool, tls) = match identity {
             Identity::Agent => (&access.agent_pool, access.agent_tls.as_ref()),
-            Identity::Bearer(_) | Identity::Anonymous => {
+            Identity::Bearer(_) | Identity::Anonymous | Identity::Judged(_) => {
                 (&access.foreign_pool, access.foreign_tls.as_ref())
             }
         };
@@ -491,7 +498,8 @@ fn addressed(
     headers.remove(header::AUTHORIZATION);
     let authorization = match identity {
         Identity::Agent => access.authorization.clone(),
-        Identity::Anonymous => None,
+        // What is judged has its identity from the gate, and none besides.
+        Identity::Anonymous | Identity::Judged(_) => None,
         Identity::Bearer(token) => Some(bearer(token).ok_or_else(|| {
             Error::BadRequest("the token contains characters that HTTP does not allow".to_owned())
         })?),

@@ -11,6 +11,7 @@ mod client;
 pub mod counts;
 mod error;
 mod forward;
+pub mod gate;
 mod heard;
 pub mod join;
 pub mod kubeconfig;

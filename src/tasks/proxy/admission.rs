@@ -57,6 +57,13 @@ struct State {
     numbers: u64,
 }
 
+impl State {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
 /// One that is inside or waits.
 #[derive(Debug)]
 struct RunningCall {
@@ -108,13 +115,28 @@ impl AdmissionQueue {
     /// A place for a call, or the word that there is none.
     pub(super) fn ask(self: &Rc<Self>, call: &Rc<Call>) -> Result<Pass, Denial> {
         let mut state = self.state.borrow_mut();
-        state.numbers += 1;
-        let number = state.numbers;
+        let number = state.number();
         let waits_until = match state.slots.ask(number, call.class, clock::now().mono) {
             Admission::Busy => return Err(busy()),
             Admission::Run => None,
             Admission::Wait(until) => Some(until),
         };
+        Ok(self.pass(&mut state, (number, call), waits_until))
+    }
+
+    /// A place for a call that others have counted: it takes nobody's turn.
+    pub(super) fn enter(self: &Rc<Self>, call: &Rc<Call>) -> Pass {
+        let mut state = self.state.borrow_mut();
+        let number = state.number();
+        self.pass(&mut state, (number, call), None)
+    }
+
+    fn pass(
+        self: &Rc<Self>,
+        state: &mut State,
+        (number, call): (u64, &Rc<Call>),
+        waits_until: Option<Mono>,
+    ) -> Pass {
         let (turn, told_turn) = bounded(1);
         let (cut, told_cut) = bounded(1);
         let running_call = RunningCall {
@@ -130,14 +152,14 @@ impl AdmissionQueue {
             withdrawal: Rc::clone(&running_call.withdrawal),
         };
         state.running_calls.insert(number, running_call);
-        Ok(Pass {
+        Pass {
             admission: Rc::clone(self),
             number,
             class: call.class,
             waits_until,
             turn: told_turn,
             cut,
-        })
+        }
     }
 
     /// Evaluates the terms of every call again under changed rules. Returns how many calls that ended.

@@ -187,7 +187,11 @@ impl Shared {
     }
 
     /// Asks the cluster whether a namespace is one where the call may run. The moment is the one at which the look began.
-    async fn settle(&self, call: &Call, namespace: &str) -> Result<(Observed, Mono), Denial> {
+    pub(super) async fn settle(
+        &self,
+        call: &Call,
+        namespace: &str,
+    ) -> Result<(Observed, Mono), Denial> {
         let Some(delegate) = &self.parts.delegate else {
             return Err(no_cluster());
         };

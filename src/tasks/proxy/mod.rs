@@ -11,6 +11,7 @@ mod bodies;
 mod body;
 mod denial;
 mod entry;
+mod gate;
 pub mod level;
 mod messages;
 mod owner;

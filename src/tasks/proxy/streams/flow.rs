@@ -59,7 +59,7 @@ impl HttpBody for Counted {
 }
 
 /// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part for the whole.
-pub(super) struct Flow {
+pub(in crate::tasks::proxy) struct Flow {
     body: Body,
     written: Rc<OnceCell<Record>>,
     cut: Cut,
@@ -70,7 +70,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(
+    pub(in crate::tasks::proxy) fn new(
         body: Body,
         pass: Pass,
         written: Rc<OnceCell<Record>>,

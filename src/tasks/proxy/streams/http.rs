@@ -271,7 +271,7 @@ fn invalid(text: &str) -> Denial {
     Denial::new(Cause::Invalid, format!("invalid request: {text}"))
 }
 
-fn header_list(headers: &HeaderMap) -> Result<HeaderList, Denial> {
+pub(in crate::tasks::proxy) fn header_list(headers: &HeaderMap) -> Result<HeaderList, Denial> {
     let text = |value: &HeaderValue| {
         let text = std::str::from_utf8(value.as_bytes()).map(str::to_owned);
         text.map_err(|_not_text| invalid("a header is not UTF-8"))

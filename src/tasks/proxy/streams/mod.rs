@@ -1,8 +1,8 @@
 //! Streams that the control plane opens over yamux, one per connection: HTTP unchanged, with its
 //! own back-pressure and cancel.
 
-mod flow;
-mod http;
+pub(super) mod flow;
+pub(super) mod http;
 mod relay;
 
 use std::{rc::Rc, time::Duration};
