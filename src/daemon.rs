@@ -387,15 +387,15 @@ impl Agent {
         let rights = delegate.as_ref().filter(|_| mode.is_normal());
         let rights = parts::rights(rights, &shared_state, &proxy);
         let lease_gate = parts::lease_gate(&settings, cluster.as_ref());
-        let kept = (&store, &audit_writer, &shared_state);
-        let apps = parts::apps(&settings, watched, (kept, &lease_gate), &executor);
         let records = deliver::Databases {
             has_control_plane: settings.pipeops.control_plane.is_some(),
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
-        let me = parts::name_of(&registrar);
-        let delivery = Delivery::new(records, me, Rc::clone(&shared_state), Rc::clone(&executor));
+        let delivery = parts::delivery(records, &registrar, &shared_state, &executor);
+        let kept = (&store, &audit_writer, &shared_state);
+        let around = (&proxy, &delivery, &executor);
+        let apps = parts::apps(&settings, watched, (kept, &lease_gate), around);
         let access = level::Parts {
             configured,
             proxy: Rc::clone(&proxy),
@@ -428,7 +428,7 @@ impl Agent {
             revocation,
             registrar,
             proxy,
-            delivery: Rc::new(delivery),
+            delivery,
             access,
             login: Rc::new(login),
             stream,

@@ -94,6 +94,42 @@ impl Outcome {
     }
 }
 
+/// End of a change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ending {
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// Reason.
+    pub why: Option<String>,
+    /// Action for a person.
+    pub fix: Option<String>,
+}
+
+impl Ending {
+    /// An end without a reason.
+    pub const fn new(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            why: None,
+            fix: None,
+        }
+    }
+
+    /// Says why.
+    #[must_use]
+    pub fn why(mut self, why: impl Into<String>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// Says what a person can do.
+    #[must_use]
+    pub fn fix(mut self, fix: Option<String>) -> Self {
+        self.fix = fix;
+        self
+    }
+}
+
 /// Intent of a change: written before the first step.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Intent {
@@ -129,8 +165,8 @@ pub struct Change {
     pub intent: Intent,
     /// Time when the intent was written.
     pub started: Wall,
-    /// Time when and how it ended, and why so; `None` while it is under way.
-    pub ended: Option<(Wall, Outcome, Option<String>)>,
+    /// Time when it ended, and how; `None` while it is under way.
+    pub ended: Option<(Wall, Ending)>,
     /// Its steps so far, in order.
     pub steps: Vec<Step>,
 }
@@ -301,7 +337,7 @@ mod tests {
     fn an_ended_change_is_over_whatever_its_steps_are() {
         for outcome in [Outcome::Done, Outcome::Undone, Outcome::Failed] {
             let mut change = change(&[Done, Failed]);
-            change.ended = Some((Wall::default(), outcome, None));
+            change.ended = Some((Wall::default(), Ending::new(outcome)));
             assert_eq!(change.next(), Next::Over);
             assert_eq!(Outcome::of(outcome.as_str()), Some(outcome));
         }

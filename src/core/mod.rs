@@ -8,6 +8,7 @@ pub mod authorization;
 pub mod backoff;
 pub mod bisect;
 pub mod cluster;
+pub mod command;
 pub mod diagnosis;
 pub mod environment;
 pub mod event;

@@ -28,6 +28,7 @@ use crate::{
     store,
     tasks::{
         link::{
+            commands::Commands,
             lease,
             lease_gate::Permission,
             takeover,
@@ -116,6 +117,7 @@ impl Agent {
             registrar: Rc::clone(&self.registrar),
             proxy: Rc::clone(&self.proxy),
             delivery: Rc::clone(&self.delivery),
+            edge_commands: self.edge_commands(),
             shared_state: Rc::clone(&self.shared_state),
             lease_gate: Rc::clone(&self.lease_gate),
             commands: received,
@@ -165,6 +167,17 @@ impl Agent {
         let (stop, stopped) = bounded(1);
         let task = self.spawn(lease::run(parts, election, stopped));
         Some((task, stop))
+    }
+
+    /// Takes commands of the control plane. Their deadlines are judged by the clock that certificates are judged by.
+    fn edge_commands(&self) -> Rc<Commands> {
+        let clock = self.network.clock();
+        let executor = Rc::clone(&self.executor);
+        Rc::new(Commands::new(
+            self.apps.clone(),
+            move || clock.now(),
+            executor,
+        ))
     }
 
     /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it

@@ -52,9 +52,10 @@ use crate::{
     },
     tasks::{
         self,
-        apps::{self, Apps, account::Account},
+        apps::{self, Accounts, Apps, account::Account},
         audit::AuditWriter,
         link::{
+            deliver::{Databases, Delivery},
             lease,
             lease_gate::{LeaseGate, Permission},
             registration::{Profile, Registrar},
@@ -424,10 +425,17 @@ pub(super) fn publisher(
     Rc::new(Publisher::new(events, telemetry.clone(), Rc::clone(stream)))
 }
 
-/// Id of this agent, as it is when it is asked for.
-pub(super) fn name_of(registrar: &Rc<Registrar>) -> impl Fn() -> String + use<> {
-    let registrar = Rc::clone(registrar);
-    move || registrar.agent_id()
+/// Delivery of the records of this agent, which has the id that it has when a session begins.
+pub(super) fn delivery(
+    records: Databases,
+    registrar: &Rc<Registrar>,
+    shared_state: &Rc<SharedState>,
+    executor: &Rc<LocalExecutor<'static>>,
+) -> Rc<Delivery> {
+    let me = Rc::clone(registrar);
+    let me = move || me.agent_id();
+    let (shared_state, executor) = (Rc::clone(shared_state), Rc::clone(executor));
+    Rc::new(Delivery::new(records, me, shared_state, executor))
 }
 
 /// Permission to link and to change apps. Agents without a control plane do not share a cluster: nothing decides between them.
@@ -447,9 +455,14 @@ pub(super) fn apps(
     settings: &Settings,
     client: Option<&Client>,
     ((store, audit, shared_state), lease_gate): (Kept<'_>, &Rc<LeaseGate>),
-    executor: &Rc<LocalExecutor<'static>>,
+    (proxy, delivery, executor): (&Rc<Proxy>, &Rc<Delivery>, &Rc<LocalExecutor<'static>>),
 ) -> Option<Rc<Apps>> {
     let client = client?.clone();
+    let (gate, delivery) = (Rc::clone(proxy), Rc::clone(delivery));
+    let accounts = Accounts {
+        machine: Account::new(client.clone(), manifest(settings)),
+        control_plane: Account::judged(gate, manifest(settings)),
+    };
     let git = Git::new(git::Parts {
         scratch: settings.agent.state_dir.join("git"),
         known_hosts: settings.apps.known_hosts.clone(),
@@ -459,7 +472,7 @@ pub(super) fn apps(
         bytes_max: git::FETCHED_BYTES_MAX,
     });
     Some(Rc::new(Apps::new(apps::Parts {
-        account: Account::new(client.clone(), manifest(settings)),
+        accounts,
         client,
         store: store.clone(),
         audit: audit.clone(),
@@ -469,6 +482,7 @@ pub(super) fn apps(
         git,
         interval: settings.apps.interval,
         now: clock::now,
+        ended: Box::new(move || delivery.look()),
     })))
 }
 

@@ -7,7 +7,7 @@ use super::{
     disk::{Disk, Refusal},
 };
 use crate::core::{
-    journal::{Change, ChangeLock, Intent, Outcome, Step, StepState},
+    journal::{Change, ChangeLock, Ending, Intent, Outcome, Step, StepState},
     time::Wall,
 };
 
@@ -39,13 +39,8 @@ impl Handle {
         intent: Intent,
         now: Wall,
     ) -> Result<Begun, Failure> {
-        if intent.body.len() > INTENT_BYTES_MAX {
-            return Err(Failure::Conflict(format!(
-                "the intent of {} is longer than {INTENT_BYTES_MAX} bytes",
-                lock.id()
-            )));
-        }
         let id = lock.id().to_owned();
+        small(&id, &intent)?;
         self.call(move |disk| {
             disk.saw(now);
             disk.write(|transaction| begin(transaction, &id, &intent, now))
@@ -87,15 +82,12 @@ impl Handle {
     pub async fn finish_change(
         &self,
         lock: &ChangeLock,
-        outcome: Outcome,
-        why: Option<String>,
+        ending: Ending,
         now: Wall,
     ) -> Result<(), Failure> {
         let id = lock.id().to_owned();
-        self.queue(move |disk| {
-            disk.write(|transaction| finish(transaction, &id, (outcome, why.as_deref()), now))
-        })
-        .await
+        self.queue(move |disk| disk.write(|transaction| finish(transaction, &id, &ending, now)))
+            .await
     }
 
     /// The oldest changes that were begun and have no outcome, 64 at most: what a start goes on with. Once those are over, the next ones come.
@@ -117,7 +109,17 @@ impl Handle {
     }
 }
 
-fn begin(
+/// Refuses an intent that is too large.
+pub(super) fn small(id: &str, intent: &Intent) -> Result<(), Failure> {
+    if intent.body.len() > INTENT_BYTES_MAX {
+        return Err(Failure::Conflict(format!(
+            "the intent of {id} is longer than {INTENT_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn begin(
     transaction: &Transaction<'_>,
     id: &str,
     intent: &Intent,
@@ -205,7 +207,7 @@ fn advance(
 fn finish(
     transaction: &Transaction<'_>,
     id: &str,
-    (outcome, why): (Outcome, Option<&str>),
+    ending: &Ending,
     now: Wall,
 ) -> Result<(), Refusal> {
     let ended: Option<Option<String>> = transaction
@@ -213,6 +215,7 @@ fn finish(
             row.get(0)
         })
         .optional()?;
+    let outcome = ending.outcome;
     match ended {
         None => return Err(Refusal::Conflict(format!("there is no change {id}"))),
         Some(Some(word)) if word == outcome.as_str() => return Ok(()),
@@ -223,12 +226,13 @@ fn finish(
         Some(None) => {}
     }
     transaction.execute(
-        "UPDATE change SET ended = ?2, outcome = ?3, why = ?4, sequence = ?5 WHERE id = ?1",
+        "UPDATE change SET ended = ?2, outcome = ?3, why = ?4, fix = ?5, sequence = ?6 WHERE id = ?1",
         params![
             id,
             now.millis(),
             outcome.as_str(),
-            why,
+            ending.why,
+            ending.fix,
             last(transaction)?.saturating_add(1)
         ],
     )?;
@@ -284,8 +288,7 @@ fn state(
     Ok(word.and_then(|word| StepState::of(&word)))
 }
 
-const SELECT_CHANGE: &str =
-    "SELECT number, id, origin, kind, body, started, ended, outcome, why, sequence FROM change";
+const SELECT_CHANGE: &str = "SELECT number, id, origin, kind, body, started, ended, outcome, why, sequence, fix FROM change";
 
 fn list(disk: &mut Disk, order: &str, count_max: u32) -> Result<Vec<Change>, Failure> {
     disk.read(|connection| {
@@ -330,10 +333,10 @@ fn select<const N: usize>(
 
 fn change(row: &Row<'_>) -> rusqlite::Result<(i64, Change)> {
     let (ended, outcome): (Option<i64>, Option<String>) = (row.get(6)?, row.get(7)?);
-    let why: Option<String> = row.get(8)?;
+    let (why, fix): (Option<String>, Option<String>) = (row.get(8)?, row.get(10)?);
     let ended = ended
         .zip(outcome.as_deref().and_then(Outcome::of))
-        .map(|(ended, outcome)| (Wall::from_millis(ended), outcome, why));
+        .map(|(ended, outcome)| (Wall::from_millis(ended), Ending { outcome, why, fix }));
     let change = Change {
         id: row.get(1)?,
         intent: Intent {
@@ -401,7 +404,7 @@ mod tests {
         );
         assert!(matches!(begin("c7"), Ok(Begun::Known(_))), "it goes on");
         let lock = Journal::new().lock("c0").unwrap();
-        block_on(handle.finish_change(&lock, Outcome::Undone, None, now)).unwrap();
+        block_on(handle.finish_change(&lock, Ending::new(Outcome::Undone), now)).unwrap();
         assert_eq!(begin("new"), Ok(Begun::New));
         let listed = block_on(handle.unfinished_changes()).unwrap();
         assert_eq!(listed[0].id, "c1");

@@ -26,6 +26,7 @@ use crate::{
 
 mod audit;
 mod clock;
+mod commands;
 mod database;
 mod disk;
 mod identity;
@@ -40,6 +41,7 @@ mod thread;
 mod trouble;
 
 pub use audit::{AuditRow, Ticket};
+pub use commands::Seen;
 pub use disk::{CLOCK, CONDITIONS, DATABASE, IDENTITY};
 pub use identity::Stored;
 pub use journal::Begun;

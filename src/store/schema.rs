@@ -9,9 +9,10 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 /// The steps of `state.db` in order: the first makes schema 1 of an empty file.
-pub(super) const STATE: [&str; 2] = [
+pub(super) const STATE: [&str; 3] = [
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
 ];
 
 /// The steps of `telemetry.db`.
@@ -54,6 +55,8 @@ pub(super) fn migrate(
         let Some(migration) = migrations.get(file) else {
             return Ok(Migrated::Current);
         };
+        // What a step does not say itself holds for it no more.
+        transaction.pragma_update(None, "application_id", 0)?;
         transaction.execute_batch(migration)?;
         let next = i64::try_from(file.saturating_add(1)).unwrap_or(i64::MAX);
         transaction.pragma_update(None, "user_version", next)?;
@@ -93,7 +96,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         for _ in 0..2 {
             assert_eq!(migrate(&mut connection, &STATE).unwrap(), Migrated::Current);
-            assert_eq!(version(&connection), 2);
+            assert_eq!(version(&connection), 3);
         }
     }
 
@@ -123,7 +126,7 @@ mod tests {
         connection.pragma_update(None, "user_version", 9).unwrap();
         let newer = Migrated::Newer {
             file: 9,
-            program: 2,
+            program: 3,
         };
         assert_eq!(migrate(&mut connection, &STATE).unwrap(), newer);
         assert_eq!(version(&connection), 9);
@@ -133,13 +136,14 @@ mod tests {
     fn a_program_goes_on_with_a_file_that_a_later_one_only_added_to() {
         let mut connection = Connection::open_in_memory().unwrap();
         let additive = "CREATE TABLE later (x); PRAGMA application_id = 2;";
-        let [first, second] = STATE;
+        let [first, second, _] = STATE;
+        let two = [first, second];
         let later = [first, second, additive];
         let opened =
             |connection: &mut Connection, steps: &[&str]| migrate(connection, steps).unwrap();
         assert_eq!(opened(&mut connection, &later), Migrated::Current);
         // The previous program, which leaves the file as it is.
-        assert_eq!(opened(&mut connection, &STATE), Migrated::Current);
+        assert_eq!(opened(&mut connection, &two), Migrated::Current);
         assert_eq!(version(&connection), 3);
         // The one before that never knew what the second step did.
         let newer = Migrated::Newer {
@@ -165,7 +169,10 @@ mod tests {
             sums.map(|sum| crate::core::words::hex(&sum.as_ref()[..8]))
                 .collect()
         };
-        assert_eq!(sums(&STATE), ["e4f6eab928634af9", "f5d97914499df4d1"]);
+        assert_eq!(
+            sums(&STATE),
+            ["e4f6eab928634af9", "f5d97914499df4d1", "7dae5640cc452671"]
+        );
         assert_eq!(sums(&TELEMETRY), ["f786265e2bf6b6df", "d4c030923aac08c1"]);
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     use crate::{
         core::{
             audit::{Effect, Entry, Sum, Verdict},
-            journal::{Intent, Journal, Outcome},
+            journal::{Ending, Intent, Journal, Outcome},
         },
         store::{DATABASE, Store, Ticket},
     };
@@ -322,7 +322,7 @@ mod tests {
         for id in ["c", "a"] {
             let lock = Journal::new().lock(id).unwrap();
             for _ in 0..2 {
-                block_on(handle.finish_change(&lock, Outcome::Done, None, at(2))).unwrap();
+                block_on(handle.finish_change(&lock, Ending::new(Outcome::Done), at(2))).unwrap();
             }
         }
         let holdings = stock(&handle, Stream::Outcomes);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, Entry, LastChange, Manifest, Outcome, Overlay, Revision, Simple, Source, Stage,
+        App, Entry, LastChange, Manifest, Outcome, Overlay, Owner, Revision, Simple, Source, Stage,
         kind_of, repository::Repository,
     },
     time::Wall,
@@ -74,6 +74,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "format": 1,
         "app": app.name,
         "namespace": app.namespace,
+        "owner": app.owner.as_str(),
         "running": app.running,
         "good": app.good,
         "paused": app.is_paused,
@@ -114,6 +115,7 @@ fn revision(revision: &Revision) -> Value {
 struct RecordShape {
     app: String,
     namespace: String,
+    owner: String,
     running: u64,
     good: u64,
     paused: bool,
@@ -125,6 +127,7 @@ struct RecordShape {
 fields!(RecordShape {
     app,
     namespace,
+    owner,
     running,
     good,
     paused,
@@ -235,6 +238,12 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             stored.metadata.name
         ));
     }
+    let owner = match shape.owner.as_str() {
+        // A record of before there was a choice.
+        "" => Owner::Machine,
+        word => Owner::of(word)
+            .ok_or_else(|| format!("the Secret {} names no owner", stored.metadata.name))?,
+    };
     let entry = |entry: EntryShape| Entry {
         api_version: entry.api_version,
         kind: entry.kind,
@@ -273,6 +282,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
     Ok(App {
         name: shape.app,
         namespace: shape.namespace,
+        owner,
         running: shape.running,
         good: shape.good,
         is_paused: shape.paused,
@@ -402,6 +412,14 @@ pub struct PullWish {
 }
 fields!(PullWish { prune_most });
 
+/// Arguments of a command that is about one app.
+#[derive(Debug, Default)]
+pub struct AppArgs {
+    /// Name.
+    pub app: String,
+}
+fields!(AppArgs { app });
+
 /// Request to go back.
 #[derive(Debug, Default)]
 pub struct RollbackWish {
@@ -445,6 +463,7 @@ mod tests {
         let mut app = App {
             name: "web".to_owned(),
             namespace: "shop".to_owned(),
+            owner: Owner::ControlPlane,
             running: 2,
             good: 1,
             is_paused: true,

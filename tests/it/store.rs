@@ -11,7 +11,7 @@ use pipeops_agent::{
         audit::{Effect, Entry, Sum, Verdict},
         health::Condition,
         identity::Identity,
-        journal::{Change, ChangeLock, Intent, Journal, Outcome, Step, StepState},
+        journal::{Change, ChangeLock, Ending, Intent, Journal, Outcome, Step, StepState},
         outbox::{Body, Range, Stream},
         time::Wall,
     },
@@ -286,10 +286,11 @@ fn what_a_newer_program_wrote_is_not_touched() {
         handle.keep_identity(identity(2), at(1)).await.unwrap();
         store.close().await.unwrap();
         let path = directory.path().join(DATABASE);
-        Connection::open(&path)
-            .unwrap()
-            .pragma_update(None, "user_version", 9)
-            .unwrap();
+        let newer = Connection::open(&path).unwrap();
+        for number in ["user_version", "application_id"] {
+            newer.pragma_update(None, number, 9).unwrap();
+        }
+        drop(newer);
         let before = std::fs::read(directory.path().join(IDENTITY)).unwrap();
 
         let (store, handle, loaded) = open(directory.path()).await;
@@ -298,7 +299,7 @@ fn what_a_newer_program_wrote_is_not_touched() {
         assert!(
             condition
                 .sentence
-                .contains("schema 9, this program knows 2"),
+                .contains("schema 9, this program knows 3"),
             "{}",
             condition.sentence
         );
@@ -474,7 +475,7 @@ fn a_change_is_written_step_by_step_and_found_again() {
         assert_eq!(begun, Begun::Known(found[0].clone()));
         for _ in 0..2 {
             handle
-                .finish_change(&change, Outcome::Failed, Some("power".to_owned()), at(5))
+                .finish_change(&change, Ending::new(Outcome::Failed).why("power"), at(5))
                 .await
                 .unwrap();
         }
@@ -482,7 +483,7 @@ fn a_change_is_written_step_by_step_and_found_again() {
         let recent = handle.recent_changes(5).await.unwrap();
         assert_eq!(
             recent[0].ended,
-            Some((at(5), Outcome::Failed, Some("power".to_owned())))
+            Some((at(5), Ending::new(Outcome::Failed).why("power")))
         );
         store.close().await.unwrap();
     });
@@ -516,7 +517,7 @@ fn what_does_not_follow_is_a_conflict_and_changes_nothing() {
         );
         conflict(
             handle
-                .finish_change(&unknown, Outcome::Done, None, at(1))
+                .finish_change(&unknown, Ending::new(Outcome::Done), at(1))
                 .await,
         );
         let large = handle
@@ -524,12 +525,12 @@ fn what_does_not_follow_is_a_conflict_and_changes_nothing() {
             .await;
         assert!(matches!(large, Err(Failure::Conflict(_))));
         handle
-            .finish_change(&change, Outcome::Done, None, at(1))
+            .finish_change(&change, Ending::new(Outcome::Done), at(1))
             .await
             .unwrap();
         conflict(
             handle
-                .finish_change(&change, Outcome::Undone, None, at(1))
+                .finish_change(&change, Ending::new(Outcome::Undone), at(1))
                 .await,
         );
         conflict(handle.intend_step(&change, step(1), at(1)).await);

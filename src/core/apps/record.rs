@@ -158,6 +158,33 @@ pub struct LastChange {
     pub stage: Stage,
 }
 
+/// Owner of an app: the only one who changes it, and the authority under which it is changed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Owner {
+    /// The owner of this machine.
+    #[default]
+    Machine,
+    /// The control plane.
+    ControlPlane,
+}
+
+impl Owner {
+    /// Word on disk and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::ControlPlane => "control-plane",
+        }
+    }
+
+    /// The owner of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Machine, Self::ControlPlane]
+            .into_iter()
+            .find(|owner| owner.as_str() == word)
+    }
+}
+
 /// Record of an app.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct App {
@@ -165,6 +192,8 @@ pub struct App {
     pub name: String,
     /// Namespace of all its objects.
     pub namespace: String,
+    /// Who deploys it.
+    pub owner: Owner,
     /// The revision that was written last: what runs. 0: none.
     pub running: u64,
     /// The last good revision. 0: none.

@@ -7,18 +7,19 @@ use smol::Timer;
 
 use super::{
     Apps,
-    change::{KIND, Plan, Start, Verb},
+    asker::Asker,
+    change::{Plan, Start, Verb},
     ledger::{Read, of_api},
     named, of_problem,
 };
 use crate::{
     core::{
         apps::{
-            App, Entry, Manifest, Outcome as Concluded, Overlay, Revision, Source, parse,
+            App, Entry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, Source, parse,
             refused_namespace,
         },
         audit::{Effect, Entry as AuditEntry, Verdict as Permission},
-        journal::{Intent, Journal, Outcome},
+        journal::{Ending, Intent, Journal, Outcome},
         rollout::Verdict,
     },
     error::{Error, Result, Retry},
@@ -34,7 +35,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Requester of a version, and the source that it comes from; `None`: it is deployed by hand.
 #[derive(Debug)]
 pub(super) struct Requester<'a> {
-    pub(super) by: &'a str,
+    pub(super) asker: &'a Asker,
     pub(super) source: Option<Source>,
 }
 
@@ -43,12 +44,18 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, by: &str) -> Result<Value> {
+    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         let found = self.record(&wish.app).await?;
-        found.as_ref().map_or(Ok(()), Self::by_hand)?;
-        self.deploy_manifests(wish, Requester { by, source: None })
-            .await
+        if let Some(read) = &found {
+            asker.owns(read)?;
+            Self::by_hand(read)?;
+        }
+        let requester = Requester {
+            asker,
+            source: None,
+        };
+        self.deploy_manifests(wish, requester).await
     }
 
     /// Deploys manifests of any origin.
@@ -59,6 +66,7 @@ impl Apps {
     ) -> Result<Value> {
         let (manifests, namespace) = self.read(wish).await?;
         let mut read = self.kept(&wish.app, &namespace).await?;
+        requester.asker.owns(&read)?;
         fits(&read.app, &manifests, wish)?;
         let mut overlay = read.app.overlay(read.app.running);
         overlay.fit(&manifests);
@@ -66,7 +74,7 @@ impl Apps {
             self.adopt(&mut read.app, &manifests).await?;
         }
         let adopted = read.app.adopted();
-        let by = requester.by;
+        let asker = requester.asker;
         let accept = Rc::clone(&self).accept(read, (manifests, overlay), requester);
         if adopted.is_empty() {
             return accept.await;
@@ -76,18 +84,19 @@ impl Apps {
             .map(|entry| entry.in_words(&namespace))
             .collect();
         let what = format!("adopt into app {}: {}", wish.app, names.join(", "));
-        self.audited((by, &what), accept).await
+        self.audited((asker, &what), accept).await
     }
 
     /// Takes objects of others into the inventory of an app.
     pub(super) async fn adopt(&self, app: &mut App, manifests: &[Manifest]) -> Result<()> {
         let apps = self.ledger().list().await.map_err(of_api)?;
+        let cluster = self.cluster(app.owner);
         let others = apps.iter().filter(|other| other.name != app.name);
         let taken = others
             .flat_map(|other| &other.inventory)
             .map(|entry| entry.uid.clone());
         let taken: BTreeSet<_> = taken.collect();
-        self.cluster().adopt(app, manifests, &taken).await
+        cluster.adopt(app, manifests, &taken).await
     }
 
     /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
@@ -98,20 +107,26 @@ impl Apps {
         requester: Requester<'_>,
     ) -> Result<Value> {
         let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
+        let asker = requester.asker;
+        asker.owns(&read)?;
         if read.app.revisions.is_empty() {
-            self.has_namespace(&namespace).await?;
+            read.app.owner = asker.owner;
+            self.has_namespace(&namespace, asker.owner).await?;
         }
-        let cluster = self.cluster();
+        let cluster = self.cluster(asker.owner);
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
         cluster.dry_run(&read.app, &laid).await?;
         let adopted = read.app.adopted();
         let apps = Rc::clone(&self);
-        let (by, source) = (requester.by.to_owned(), requester.source);
+        let (asker, source) = (asker.clone(), requester.source);
         let parts = (manifests, overlay);
         self.begins(&app.clone(), async move {
-            let requester = Requester { by: &by, source };
+            let requester = Requester {
+                asker: &asker,
+                source,
+            };
             apps.accept_tried((&app, &namespace), (parts, adopted), requester)
                 .await
         })
@@ -129,29 +144,35 @@ impl Apps {
         self.supersede(app, "another version was deployed").await?;
         // It may have been written since.
         let mut read = self.kept(app, namespace).await?;
+        let Requester { asker, source } = requester;
+        asker.owns(&read)?;
+        if read.app.revisions.is_empty() {
+            read.app.owner = asker.owner;
+        }
         for entry in &adopted {
             read.app.adopt(entry, &entry.uid);
         }
-        let Requester { by, source } = requester;
         if source.is_some() {
             read.app.source = source;
         }
         let revision = Revision {
             number: read.app.next(),
             at: self.now().wall,
-            by: by.to_owned(),
+            by: asker.by.clone(),
             overlay,
             outcome: Concluded::default(),
         };
         let plan = Plan {
             app: app.to_owned(),
+            owner: asker.owner,
+            command: asker.command.clone(),
             verb: Verb::Apply,
             revision: revision.number,
             before: read.app.running,
             back_to: read.app.good,
         };
-        let id = self.begin(&plan, by).await?;
-        read.app.change = Some(plan.last_change(&id, by));
+        let id = self.begin(&plan, asker).await?;
+        read.app.change = Some(plan.last_change(&id, &asker.by));
         let kept = self.keep(revision, &mut read, &manifests).await;
         if let Err(error) = kept {
             let why = "its content could not be kept";
@@ -181,7 +202,7 @@ impl Apps {
 
     /// Refuses the namespaces of the cluster and of the agent.
     pub(super) fn allowed(&self, namespace: &str) -> Result<()> {
-        match refused_namespace(namespace, self.account.own_namespace()) {
+        match refused_namespace(namespace, self.account(Owner::Machine).own_namespace()) {
             Some(why) => Err(Error::new("nothing was deployed")
                 .why(why)
                 .fix("use a namespace of its own for the app")),
@@ -190,17 +211,28 @@ impl Apps {
     }
 
     /// Refuses a namespace that is not there. Where that cannot be said, the dry run says what is wrong.
-    async fn has_namespace(&self, namespace: &str) -> Result<()> {
+    async fn has_namespace(&self, namespace: &str, owner: Owner) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}", query_escaped(namespace));
         match self.client.get::<Value>(&path).await {
             Err(error) if error.is_not_found() => {
-                let binding = self.account.binding_command(namespace);
+                let binding = self.account(owner).binding_command(namespace);
                 Err(Error::new("nothing was deployed")
                     .why(format!("there is no namespace {namespace}"))
                     .fix(format!("kubectl create namespace {namespace} && {binding}")))
             }
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Refuses what the policy would not let happen to an app.
+    pub(super) async fn may_change(&self, read: &Read) -> Result<()> {
+        let App {
+            name,
+            namespace,
+            owner,
+            ..
+        } = &read.app;
+        self.account(*owner).may_change((namespace, name)).await
     }
 
     pub(super) async fn kept(&self, app: &str, namespace: &str) -> Result<Read> {
@@ -228,18 +260,20 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+    pub async fn rollback(self: Rc<Self>, app: &str, to: u64, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
-        let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
+        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
         self.begins(
             app,
-            async move { apps.begin_rollback(&name, to, &by).await },
+            async move { apps.begin_rollback(&name, to, &asker).await },
         )
         .await
     }
 
-    async fn begin_rollback(self: Rc<Self>, app: &str, to: u64, by: &str) -> Result<Value> {
+    async fn begin_rollback(self: Rc<Self>, app: &str, to: u64, asker: &Asker) -> Result<Value> {
         let read = self.existing(app).await?;
+        asker.owns(&read)?;
+        self.may_change(&read).await?;
         let running = read.app.running;
         let earlier = |revision: &&Revision| {
             revision.number != running && revision.outcome.verdict == Verdict::Good.as_str()
@@ -267,6 +301,8 @@ impl Apps {
         self.supersede(app, "it was rolled back").await?;
         let plan = Plan {
             app: app.to_owned(),
+            owner: asker.owner,
+            command: asker.command.clone(),
             verb: Verb::Rollback,
             revision: to,
             before: running,
@@ -275,7 +311,8 @@ impl Apps {
         };
         // It may have been written since.
         let mut read = self.existing(app).await?;
-        let id = self.begin_noted(&plan, &mut read, by).await?;
+        asker.owns(&read)?;
+        let id = self.begin_noted(&plan, &mut read, asker).await?;
         self.start(&id, plan.clone(), Start::New)?;
         Ok(accepted(&id, &plan))
     }
@@ -284,10 +321,10 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why it is still there.
-    pub async fn remove(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+    pub async fn remove(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
-        let (apps, name, by) = (Rc::clone(&self), app.to_owned(), by.to_owned());
-        let begun = async move { apps.begin_removal(&name, &by).await };
+        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
+        let begun = async move { apps.begin_removal(&name, &asker).await };
         let (id, read) = self.begins(app, begun).await?;
         let deadline = self.now().mono.after(GONE_WITHIN);
         while let Some(left) = self.under_way(app, &id) {
@@ -315,26 +352,31 @@ impl Apps {
         Ok(json!({"app": app, "state": "removed", "kept": kept}))
     }
 
-    async fn begin_removal(self: Rc<Self>, app: &str, by: &str) -> Result<(String, Read)> {
+    async fn begin_removal(self: Rc<Self>, app: &str, asker: &Asker) -> Result<(String, Read)> {
+        let read = self.existing(app).await?;
+        asker.owns(&read)?;
+        self.may_change(&read).await?;
         self.has_room(app)?;
         self.supersede(app, "the app was removed").await?;
         let mut read = self.existing(app).await?;
         let plan = Plan {
             app: app.to_owned(),
+            owner: asker.owner,
+            command: asker.command.clone(),
             verb: Verb::Remove,
             revision: read.app.running,
             before: 0,
             back_to: 0,
         };
-        let id = self.begin_noted(&plan, &mut read, by).await?;
+        let id = self.begin_noted(&plan, &mut read, asker).await?;
         self.start(&id, plan, Start::New)?;
         Ok((id, read))
     }
 
     /// Writes an intent, and notes it in the record, for the agent that may have to go on with it. Returns the id of the change.
-    async fn begin_noted(&self, plan: &Plan, read: &mut Read, by: &str) -> Result<String> {
-        let id = self.begin(plan, by).await?;
-        read.app.change = Some(plan.last_change(&id, by));
+    async fn begin_noted(&self, plan: &Plan, read: &mut Read, asker: &Asker) -> Result<String> {
+        let id = self.begin(plan, asker).await?;
+        read.app.change = Some(plan.last_change(&id, &asker.by));
         if let Err(error) = self.ledger.write(read).await {
             let why = "its record could not be written";
             self.finish(&id, Outcome::Failed, why).await?;
@@ -344,8 +386,8 @@ impl Apps {
     }
 
     /// Writes an intent, with its row in the audit around it. Returns the id of the change.
-    pub(super) async fn begin(&self, plan: &Plan, by: &str) -> Result<String> {
-        let id = change_id()?;
+    pub(super) async fn begin(&self, plan: &Plan, asker: &Asker) -> Result<String> {
+        let id = change_id(asker)?;
         let what = format!(
             "{} app {} revision {}",
             plan.verb.as_str(),
@@ -353,8 +395,8 @@ impl Apps {
             plan.revision
         );
         let intent = Intent {
-            origin: by.to_owned(),
-            kind: KIND.to_owned(),
+            origin: asker.by.clone(),
+            kind: plan.verb.kind(asker),
             body: plan.written(),
         };
         let journal = Journal::new();
@@ -362,10 +404,17 @@ impl Apps {
             .lock(&id)
             .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
         let kept = async {
-            let begun = self.store.begin_change(&lock, intent, self.now().wall);
-            Ok(begun.await?)
+            let now = self.now().wall;
+            let begun = match &asker.command {
+                None => self.store.begin_change(&lock, intent, now).await?,
+                Some(command) => {
+                    let begun = self.store.begin_command(&lock, intent, command.issued, now);
+                    begun.await?
+                }
+            };
+            Ok(begun)
         };
-        match self.audited((by, &what), kept).await? {
+        match self.audited((asker, &what), kept).await? {
             Begun::New => Ok(id),
             Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
         }
@@ -374,11 +423,11 @@ impl Apps {
     /// Does something with its row in the audit around it.
     pub(super) async fn audited<T>(
         &self,
-        (by, what): (&str, &str),
+        (asker, what): (&Asker, &str),
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let permitted = Permission::Permitted;
-        let entry = AuditEntry::new(by, what, permitted, "asked for on this machine");
+        let entry = AuditEntry::new(&asker.by, what, permitted, &asker.why());
         let begun = self.audit.begin(entry, self.now().wall).await?;
         let done = work.await;
         let outcome = if done.is_ok() { "accepted" } else { "failed" };
@@ -397,8 +446,10 @@ impl Apps {
         let now = self.now().wall;
         let ended = self
             .store
-            .finish_change(&lock, outcome, Some(why.to_owned()), now);
-        Ok(ended.await?)
+            .finish_change(&lock, Ending::new(outcome).why(why), now);
+        ended.await?;
+        (self.has_ended)();
+        Ok(())
     }
 }
 
@@ -436,8 +487,12 @@ fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
     Ok(())
 }
 
-fn change_id() -> Result<String> {
-    Ok(format!("app-{}", random::hex::<8>()?))
+/// Id of a change: that of the command which asks for it, else one of our own.
+pub(super) fn change_id(asker: &Asker) -> Result<String> {
+    match &asker.command {
+        Some(command) => Ok(command.id.clone()),
+        None => Ok(format!("app-{}", random::hex::<8>()?)),
+    }
 }
 
 fn accepted(id: &str, plan: &Plan) -> Value {

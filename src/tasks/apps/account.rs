@@ -1,16 +1,19 @@
-//! The account under which local sources deploy: its tokens, which never leave this machine.
+//! Accounts under which apps are deployed: that of local sources, whose tokens never leave this machine, and that of the control plane,
+//! whose every request passes the gate.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
+use hyper::{Method, Request};
 use smol::lock::Mutex;
 
 use crate::{
-    core::{secret::Secret, time::Mono},
+    core::{apps::denied, proxy::Refusal as Denial, secret::Secret, time::Mono},
     error::{Error, Retry},
     host::clock,
     kube::{
-        Client, Error as Refusal, Identity,
-        rbac::{APPS_ACCOUNT, Manifest},
+        Body, Client, Error as Refusal, Identity,
+        gate::{Gate, Judged, REFUSED},
+        rbac::{ACCOUNT, APPS_ACCOUNT, APPS_ROLE, Manifest},
     },
     wire::kube::{TokenRequest, token_life},
 };
@@ -18,23 +21,49 @@ use crate::{
 /// Lifetime of a token.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
-/// The account `pipeops-apps`.
+/// An account that deploys.
 #[derive(Debug)]
 pub struct Account {
-    client: Client,
     manifest: Manifest,
+    way: Way,
+}
+
+/// Way to an identity.
+#[derive(Debug)]
+enum Way {
+    /// `pipeops-apps`, which root binds to namespaces.
+    Local(Tokens),
+    /// `pipeops-cp`, under the access policy.
+    Judged(Judged),
+}
+
+/// Tokens of the account `pipeops-apps`.
+#[derive(Debug)]
+struct Tokens {
+    client: Client,
     token: RefCell<Option<(Secret, Mono)>>,
     asking: Mutex<()>,
 }
 
 impl Account {
-    /// The account of this manifest. Asks nothing yet.
+    /// The account of local sources. Asks nothing yet.
     pub fn new(client: Client, manifest: Manifest) -> Self {
-        Self {
+        let tokens = Tokens {
             client,
-            manifest,
             token: RefCell::new(None),
             asking: Mutex::new(()),
+        };
+        Self {
+            manifest,
+            way: Way::Local(tokens),
+        }
+    }
+
+    /// The account of the control plane, behind its gate.
+    pub fn judged(gate: Rc<dyn Gate>, manifest: Manifest) -> Self {
+        Self {
+            manifest,
+            way: Way::Judged(Judged(gate)),
         }
     }
 
@@ -43,53 +72,103 @@ impl Account {
     /// # Errors
     /// Reason why there is no token, and what to do.
     pub async fn identity(&self) -> Result<Identity, Error> {
-        let _one_at_a_time = self.asking.lock().await;
-        let now = clock::now().mono;
-        if let Some((token, until)) = self.token.borrow().as_ref()
-            && now < *until
-        {
-            return Ok(Identity::Bearer(token.clone()));
+        match &self.way {
+            Way::Local(tokens) => tokens.identity(&self.manifest).await,
+            Way::Judged(judged) => Ok(Identity::Judged(judged.clone())),
         }
-        let namespace = self.manifest.namespace();
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{APPS_ACCOUNT}/token");
-        let ask = TokenRequest::lasting(TOKEN_LIFE);
-        let answer: Result<TokenRequest, _> = self.client.create(&path, &ask).await;
-        let answer = answer.map_err(|error| self.without_token(&error))?;
-        let token = Secret::new(answer.status.token);
-        let life = token_life(&token).unwrap_or(TOKEN_LIFE).min(TOKEN_LIFE);
-        self.token
-            .replace(Some((token.clone(), now.after(life * 3 / 4))));
-        Ok(Identity::Bearer(token))
-    }
-
-    fn without_token(&self, error: &Refusal) -> Error {
-        // Neither the account nor the right to use it comes by itself.
-        let retry = if error.is_forbidden() || error.is_not_found() {
-            Retry::Later
-        } else {
-            Retry::Soon
-        };
-        let namespace = self.manifest.namespace();
-        Error::new(format!(
-            "there is no token of {namespace}/{APPS_ACCOUNT}, the account that deploys apps"
-        ))
-        .why(error.to_string())
-        .fix(self.manifest.command())
-        .retry(retry)
     }
 
     /// The API server refused the token: the next call gets another one.
     pub fn refused(&self) {
-        self.token.replace(None);
+        match &self.way {
+            Way::Local(tokens) => drop(tokens.token.replace(None)),
+            // The gate knows its tokens.
+            Way::Judged(_) => {}
+        }
+    }
+
+    /// Judges whether a change in a namespace is worth beginning. A local account finds out when it writes: it waits until it is let in.
+    ///
+    /// # Errors
+    /// The policy refuses it.
+    pub async fn may_change(&self, (namespace, app): (&str, &str)) -> Result<(), Error> {
+        let Way::Judged(Judged(gate)) = &self.way else {
+            return Ok(());
+        };
+        let request = Request::builder()
+            .method(Method::PATCH)
+            .uri(format!(
+                "/apis/apps/v1/namespaces/{namespace}/deployments/{app}"
+            ))
+            .body(Body::empty());
+        let request =
+            request.map_err(|error| Error::new("nothing was changed").why(error.to_string()))?;
+        let judged = gate.judge(request).await;
+        judged.map_err(|error| {
+            let found = self.let_in(namespace, &error);
+            found.unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon))
+        })
+    }
+
+    /// The error where the account lacks rights: what it may not do, and what lets it; `None`: another one.
+    pub fn let_in(&self, namespace: &str, error: &Refusal) -> Option<Error> {
+        let Refusal::Refused {
+            status,
+            message,
+            reason,
+            ..
+        } = error
+        else {
+            return None;
+        };
+        if reason == REFUSED {
+            let denial = Denial(message.clone());
+            let mut error = Error::new(denial.sentence());
+            error.fix = denial.fix().map(str::to_owned);
+            return Some(error);
+        }
+        let (name, fix, retry) = match &self.way {
+            Way::Local(_) => (APPS_ACCOUNT, self.binding_command(namespace), Retry::Later),
+            // Nobody waits here for rights: who asked is told, and asks again.
+            Way::Judged(_) => (ACCOUNT, self.manifest_command(), Retry::Never),
+        };
+        // Nodes are read by the agent itself.
+        let is_of_agent = !message.contains(name);
+        let (what, fix) = match (status, denied(message)) {
+            (401, _) => (
+                format!("the API server does not accept the account {name}"),
+                self.manifest_command(),
+            ),
+            (403, Some((verb, resource))) if is_of_agent => (
+                format!("the agent may not {verb} {resource}"),
+                self.manifest_command(),
+            ),
+            (403, Some((verb, resource))) => (
+                format!(
+                    "the account {name} may not {verb} {resource} in the namespace {namespace}"
+                ),
+                fix,
+            ),
+            _ => return None,
+        };
+        Some(Error::new(what).why(message.clone()).fix(fix).retry(retry))
     }
 
     /// The line that lets the account into a namespace.
     pub fn binding_command(&self, namespace: &str) -> String {
-        let own = self.manifest.namespace();
-        format!(
-            "kubectl -n {namespace} create rolebinding {APPS_ACCOUNT} --clusterrole={} --serviceaccount={own}:{APPS_ACCOUNT}",
-            self.manifest.wide(crate::kube::rbac::APPS_ROLE)
-        )
+        match &self.way {
+            Way::Local(_) => {
+                let own = self.manifest.namespace();
+                format!(
+                    "kubectl -n {namespace} create rolebinding {APPS_ACCOUNT} --clusterrole={} --serviceaccount={own}:{APPS_ACCOUNT}",
+                    self.manifest.wide(APPS_ROLE)
+                )
+            }
+            Way::Judged(_) => format!(
+                "kubectl label namespace {namespace} pipeops.io/managed=true pod-security.kubernetes.io/enforce={}",
+                self.manifest.pod_security().as_str()
+            ),
+        }
     }
 
     /// The line that makes the account and its rights.
@@ -101,4 +180,42 @@ impl Account {
     pub fn own_namespace(&self) -> &str {
         self.manifest.namespace().as_str()
     }
+}
+
+impl Tokens {
+    async fn identity(&self, manifest: &Manifest) -> Result<Identity, Error> {
+        let _one_at_a_time = self.asking.lock().await;
+        let now = clock::now().mono;
+        if let Some((token, until)) = self.token.borrow().as_ref()
+            && now < *until
+        {
+            return Ok(Identity::Bearer(token.clone()));
+        }
+        let namespace = manifest.namespace();
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{APPS_ACCOUNT}/token");
+        let ask = TokenRequest::lasting(TOKEN_LIFE);
+        let answer: Result<TokenRequest, _> = self.client.create(&path, &ask).await;
+        let answer = answer.map_err(|error| without_token(manifest, &error))?;
+        let token = Secret::new(answer.status.token);
+        let life = token_life(&token).unwrap_or(TOKEN_LIFE).min(TOKEN_LIFE);
+        self.token
+            .replace(Some((token.clone(), now.after(life * 3 / 4))));
+        Ok(Identity::Bearer(token))
+    }
+}
+
+fn without_token(manifest: &Manifest, error: &Refusal) -> Error {
+    // Neither the account nor the right to use it comes by itself.
+    let retry = if error.is_forbidden() || error.is_not_found() {
+        Retry::Later
+    } else {
+        Retry::Soon
+    };
+    let namespace = manifest.namespace();
+    Error::new(format!(
+        "there is no token of {namespace}/{APPS_ACCOUNT}, the account that deploys apps"
+    ))
+    .why(error.to_string())
+    .fix(manifest.command())
+    .retry(retry)
 }

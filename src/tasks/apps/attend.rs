@@ -7,7 +7,7 @@ use smol::{Timer, future::FutureExt as _};
 
 use super::{
     Apps,
-    change::{KIND, Plan, Start, Verb},
+    change::{Plan, Start, Verb, is_ours},
 };
 use crate::{
     core::{
@@ -105,7 +105,7 @@ impl Apps {
                 self.ledger().list().await,
             ) {
                 (Ok(mut changes), Ok(apps)) => {
-                    changes.retain(|change| change.intent.kind == KIND);
+                    changes.retain(|change| is_ours(&change.intent.kind));
                     return (changes, apps);
                 }
                 (Err(failure), _) => log::debug!("unfinished changes of apps: {failure}"),
@@ -190,7 +190,7 @@ impl Apps {
             Verb::Apply | Verb::Rollback => last.stage,
             Verb::Remove => Stage::Write,
         };
-        let id = self.begin(&plan, &last.by).await?;
+        let id = self.begin(&plan, &plan.asker(&last.by)).await?;
         read.app.change = Some(LastChange {
             id: id.clone(),
             ..last.clone()

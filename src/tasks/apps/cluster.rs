@@ -15,7 +15,7 @@ use crate::{
     core::{
         apps::{
             App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, adopted,
-            as_applied, denied, differences, lost, place,
+            as_applied, differences, lost, place,
         },
         rollout::{Key, Observation},
     },
@@ -23,7 +23,6 @@ use crate::{
     host::clock,
     kube::{
         Client, Detail, Error as Refusal, Identity, Patch,
-        rbac::APPS_ACCOUNT,
         watch::{Event, Watch},
     },
     wire::{json::fields, kube::rights::RULES_REVIEWS},
@@ -502,44 +501,10 @@ impl Cluster<'_> {
         match failed {
             Failed::NotMade(error) => error,
             Failed::Call(error) => self
+                .account
                 .let_in(namespace, &error)
                 .unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon)),
         }
-    }
-
-    /// The error where the account lacks rights: what it may not do, and the line that lets it; `None`: another one.
-    fn let_in(&self, namespace: &str, error: &Refusal) -> Option<Error> {
-        let Refusal::Refused {
-            status, message, ..
-        } = error
-        else {
-            return None;
-        };
-        // Nodes are read by the agent itself.
-        let is_of_agent = !message.contains(APPS_ACCOUNT);
-        let (what, fix) = match (status, denied(message)) {
-            (401, _) => (
-                format!("the API server does not accept the account {APPS_ACCOUNT}"),
-                self.account.manifest_command(),
-            ),
-            (403, Some((verb, resource))) if is_of_agent => (
-                format!("the agent may not {verb} {resource}"),
-                self.account.manifest_command(),
-            ),
-            (403, Some((verb, resource))) => (
-                format!(
-                    "the account {APPS_ACCOUNT} may not {verb} {resource} in the namespace {namespace}"
-                ),
-                self.account.binding_command(namespace),
-            ),
-            _ => return None,
-        };
-        Some(
-            Error::new(what)
-                .why(message.clone())
-                .fix(fix)
-                .retry(Retry::Later),
-        )
     }
 
     /// The refusal of the API server about an object, with its fix. Values of Secrets are not repeated: the API server quotes what it cannot
@@ -551,7 +516,7 @@ impl Cluster<'_> {
             Failed::Call(error) => error,
         };
         let namespace = &manifest.namespace;
-        if let Some(error) = self.let_in(namespace, &error) {
+        if let Some(error) = self.account.let_in(namespace, &error) {
             return error.within(not_deployed);
         }
         let what = Error::new(not_deployed);

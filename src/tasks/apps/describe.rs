@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
-    change::{KIND, Plan},
+    change::{Plan, is_ours},
     ledger::of_api,
     unknown,
     verdict::{refused, scope, sight},
@@ -102,7 +102,7 @@ impl Apps {
         let (verdict, sentence, finding) = if let Some(known) = known {
             known
         } else {
-            let cluster = self.cluster();
+            let cluster = self.cluster(app.owner);
             let seen = cluster.observe(&app.namespace, &scope.targets).await;
             let seen = seen.map_err(|error| refused(&error));
             standing(&scope, sight(&seen))
@@ -127,13 +127,13 @@ impl Apps {
             .await
             .unwrap_or_default();
         let of_app = |change: &&Change| {
-            change.intent.kind == KIND
+            is_ours(&change.intent.kind)
                 && Plan::read(&change.intent.body).is_some_and(|plan| plan.app == app)
         };
         changes.iter().find(of_app).map_or(Value::Null, |change| {
             let (state, why) = match &change.ended {
                 None => ("under way", None),
-                Some((_, outcome, why)) => (outcome.as_str(), why.clone()),
+                Some((_, ending)) => (ending.outcome.as_str(), ending.why.clone()),
             };
             json!({"id": change.id, "state": state, "why": why, "by": change.intent.origin})
         })
@@ -165,8 +165,8 @@ impl Apps {
             "sentence": text(&outcome.sentence).unwrap_or(unknown),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
-            "good": app.good, "paused": app.is_paused, "source": self.source_of(app),
-            "standing_by": standing_by,
+            "owner": app.owner.as_str(), "good": app.good, "paused": app.is_paused,
+            "source": self.source_of(app), "standing_by": standing_by,
         })
     }
 }

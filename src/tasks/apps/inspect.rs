@@ -45,7 +45,10 @@ impl Apps {
             name: entry.name.clone(),
         };
         let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).collect();
-        let seen = self.cluster().observe(&app.namespace, &targets).await?;
+        let seen = self
+            .cluster(app.owner)
+            .observe(&app.namespace, &targets)
+            .await?;
         let uids = app.inventory.iter().map(|entry| entry.uid.clone());
         Ok((uids.filter(|uid| !uid.is_empty()).collect(), seen))
     }
@@ -63,7 +66,7 @@ impl Apps {
         if wish.adopt {
             self.adopt(&mut app, &manifests).await?;
         }
-        let cluster = self.cluster();
+        let cluster = self.cluster(app.owner);
         cluster.only_ours(&mut app, &manifests).await?;
         let mut objects = Vec::new();
         for manifest in &manifests {

@@ -8,6 +8,8 @@
 //! | [`accept`] | a wish becomes a change: apply, roll back, remove |
 //! | [`attend`] | the agent of the cluster that changes apps: it goes on with what is unfinished, the others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
+//! | [`asker`] | who asks, and whose apps they may change |
+//! | [`command`] | the same wishes as commands of the control plane |
 //! | [`running`] | changes under way, and how far they are |
 //! | [`change`] | one change, step by step |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
@@ -18,9 +20,11 @@
 
 mod accept;
 pub mod account;
+mod asker;
 mod attend;
 mod change;
 pub mod cluster;
+mod command;
 mod describe;
 mod inspect;
 pub mod ledger;
@@ -40,7 +44,6 @@ use std::{
 
 use smol::{LocalExecutor, Task, lock::Semaphore};
 
-pub use self::operate::Care;
 use self::{
     account::Account,
     cluster::Cluster,
@@ -48,10 +51,11 @@ use self::{
     running::Running,
     source::Sources,
 };
+pub use self::{asker::Asker, operate::Care};
 use super::{audit::AuditWriter, link::lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{
-        apps::{App, Problem, is_name},
+        apps::{App, Owner, Problem, is_name},
         time::Now,
     },
     error::{Error, Result},
@@ -63,7 +67,7 @@ use crate::{
 /// The apps of this cluster.
 pub struct Apps {
     client: Client,
-    account: Account,
+    accounts: Accounts,
     ledger: Ledger,
     store: store::Handle,
     audit: AuditWriter,
@@ -74,6 +78,7 @@ pub struct Apps {
     is_ready: Cell<bool>,
     sources: Sources,
     now: fn() -> Now,
+    has_ended: Box<dyn Fn()>,
     /// Changes under way, by app.
     running: RefCell<BTreeMap<String, Running>>,
     /// Apps whose next change is being accepted.
@@ -89,13 +94,22 @@ impl std::fmt::Debug for Apps {
     }
 }
 
-/// Parts of [`Apps`].
+/// Accounts under which apps are changed.
 #[derive(Debug)]
+pub struct Accounts {
+    /// For those of this machine.
+    pub machine: Account,
+    /// For those of the control plane.
+    pub control_plane: Account,
+}
+
+/// Parts of [`Apps`].
+#[expect(missing_debug_implementations, reason = "it holds a function")]
 pub struct Parts {
     /// Connection to the cluster.
     pub client: Client,
-    /// Account that deploys.
-    pub account: Account,
+    /// Accounts that deploy.
+    pub accounts: Accounts,
     /// Journal.
     pub store: store::Handle,
     /// Audit.
@@ -112,6 +126,8 @@ pub struct Parts {
     pub interval: Duration,
     /// Both clocks.
     pub now: fn() -> Now,
+    /// Hears that a change has ended, so that its outcome is on its way.
+    pub ended: Box<dyn Fn()>,
 }
 
 impl Apps {
@@ -120,11 +136,11 @@ impl Apps {
         let ledger = Ledger::new(
             parts.client.clone(),
             Rc::clone(&parts.lease_gate),
-            parts.account.own_namespace(),
+            parts.accounts.machine.own_namespace(),
         );
         Self {
             client: parts.client,
-            account: parts.account,
+            accounts: parts.accounts,
             ledger,
             store: parts.store,
             audit: parts.audit,
@@ -134,6 +150,7 @@ impl Apps {
             is_ready: Cell::new(false),
             sources: Sources::new(parts.git, parts.interval),
             now: parts.now,
+            has_ended: parts.ended,
             running: RefCell::default(),
             beginning: RefCell::default(),
             turns: Self::turns(),
@@ -153,10 +170,18 @@ impl Apps {
         &self.ledger
     }
 
-    fn cluster(&self) -> Cluster<'_> {
+    const fn account(&self, owner: Owner) -> &Account {
+        match owner {
+            Owner::Machine => &self.accounts.machine,
+            Owner::ControlPlane => &self.accounts.control_plane,
+        }
+    }
+
+    /// The cluster, as the owner of an app may change it.
+    fn cluster(&self, owner: Owner) -> Cluster<'_> {
         Cluster {
             client: &self.client,
-            account: &self.account,
+            account: self.account(owner),
             lease_gate: &self.lease_gate,
         }
     }

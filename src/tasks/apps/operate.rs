@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Apps,
     accept::Requester,
+    asker::Asker,
     ledger::{Read, of_api},
     named, of_problem,
 };
@@ -33,7 +34,7 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn restart(self: Rc<Self>, app: &str, by: &str) -> Result<Value> {
+    pub async fn restart(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         let now = self.now().wall;
         let restart = |overlay: &mut Overlay, manifests: &[Manifest]| {
@@ -45,14 +46,19 @@ impl Apps {
             overlay.restarted = now;
             Ok(())
         };
-        self.again(app, restart, by).await
+        self.again(app, restart, asker).await
     }
 
     /// Changes the number of Pods of a workload. It stays when the app is deployed again.
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn scale(self: Rc<Self>, app: &str, wish: &ScaleWish, by: &str) -> Result<Value> {
+    pub async fn scale(
+        self: Rc<Self>,
+        app: &str,
+        wish: &ScaleWish,
+        asker: &Asker,
+    ) -> Result<Value> {
         self.in_charge().await?;
         if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
             return Err(Error::new("nothing was changed").why(format!(
@@ -60,11 +66,12 @@ impl Apps {
             )));
         }
         let read = self.existing(app).await?;
+        asker.owns(&read)?;
         let kept = self.ledger().manifests(app, read.app.running).await;
         let kept = kept.map_err(of_api)?.unwrap_or_default();
         let workload = workload(app, &kept, &wish.workload)?;
         let (kind, name) = workload.split_once('/').unwrap_or_default();
-        let cluster = self.cluster();
+        let cluster = self.cluster(read.app.owner);
         let scaler = cluster
             .autoscaler(&read.app.namespace, (kind, name))
             .await?;
@@ -83,21 +90,24 @@ impl Apps {
             };
             Ok(())
         };
-        self.again(app, scale, by).await
+        self.again(app, scale, asker).await
     }
 
     /// Deploys an app of one container by a few words. Of an app that is there only what is named changes.
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, by: &str) -> Result<Value> {
+    pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         named(app)?;
         let known = self.record(app).await?;
-        known.as_ref().map_or(Ok(()), Self::by_hand)?;
+        if let Some(read) = &known {
+            asker.owns(read)?;
+            Self::by_hand(read)?;
+        }
         let namespace = match (&known, wish.namespace.as_str()) {
             (Some(read), "") => read.app.namespace.clone(),
-            (Some(read), asked) if asked == read.app.namespace => asked.to_owned(),
+            (Some(read), wanted) if wanted == read.app.namespace => wanted.to_owned(),
             (Some(read), _) => {
                 let what = format!("the app {app} lies in the namespace {}", read.app.namespace);
                 return Err(Error::new(what).fix("deploy it under another name"));
@@ -105,7 +115,7 @@ impl Apps {
             (None, "") => {
                 return Err(Error::new("no namespace is named").fix("add --namespace NAME"));
             }
-            (None, asked) => asked.to_owned(),
+            (None, wanted) => wanted.to_owned(),
         };
         self.allowed(&namespace)?;
         let read = known.unwrap_or_else(|| Read::new(app, &namespace));
@@ -118,7 +128,10 @@ impl Apps {
             overlay.restarted = self.now().wall;
         }
         let manifests = deployed((app, &namespace), &kept.unwrap_or_default(), wish);
-        let requester = Requester { by, source: None };
+        let requester = Requester {
+            asker,
+            source: None,
+        };
         self.accept(read, (manifests.map_err(of_problem)?, overlay), requester)
             .await
     }
@@ -128,9 +141,10 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         change: impl FnOnce(&mut Overlay, &[Manifest]) -> Result<()>,
-        by: &str,
+        asker: &Asker,
     ) -> Result<Value> {
         let read = self.existing(app).await?;
+        asker.owns(&read)?;
         let running = read.app.running;
         let kept = self
             .ledger()
@@ -143,7 +157,10 @@ impl Apps {
         };
         let mut overlay = read.app.overlay(running);
         change(&mut overlay, &manifests)?;
-        let requester = Requester { by, source: None };
+        let requester = Requester {
+            asker,
+            source: None,
+        };
         self.accept(read, (manifests, overlay), requester).await
     }
 
@@ -151,10 +168,12 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why that stays as it was.
-    pub async fn care(&self, app: &str, care: Care, by: &str) -> Result<Value> {
+    pub async fn care(&self, app: &str, care: Care, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         self.is_free(app)?;
         let mut read = self.existing(app).await?;
+        asker.owns(&read)?;
+        self.may_change(&read).await?;
         self.not_written(app)?;
         let (is_paused, word) = match care {
             Care::Paused => (true, "pause"),
@@ -164,7 +183,7 @@ impl Apps {
             read.app.is_paused = is_paused;
             self.ledger().write(&mut read).await
         };
-        self.audited((by, &format!("{word} app {app}")), write)
+        self.audited((asker, &format!("{word} app {app}")), write)
             .await?;
         self.remember(&read.app);
         Ok(json!({"app": app, "paused": is_paused}))

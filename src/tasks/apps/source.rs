@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
 
-use super::{Apps, accept::Requester, ledger::Read, named, of_problem};
+use super::{Apps, accept::Requester, asker::Asker, ledger::Read, named, of_problem};
 use crate::{
     core::{
         apps::{
@@ -127,11 +127,16 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn follow(self: Rc<Self>, app: &str, wish: &SourceWish, by: &str) -> Result<Value> {
+    pub async fn follow(
+        self: Rc<Self>,
+        app: &str,
+        wish: &SourceWish,
+        asker: &Asker,
+    ) -> Result<Value> {
         self.in_charge().await?;
         named(app)?;
         if wish.git.is_empty() {
-            return self.unfollow(app, by).await;
+            return self.unfollow(app, asker).await;
         }
         let repository = Repository {
             url: wish.git.clone(),
@@ -141,10 +146,13 @@ impl Apps {
         };
         let repository = repository.checked().map_err(of_problem)?;
         let known = self.record(app).await?;
+        if let Some(read) = &known {
+            asker.owns(read)?;
+        }
         let of_app = known.map(|read| read.app.namespace);
         let namespace = match wish.namespace.as_str() {
             "" => of_app.unwrap_or_default(),
-            asked => asked.to_owned(),
+            wanted => wanted.to_owned(),
         };
         let sources = &self.sources;
         let tip = sources.tip(&repository).await.map_err(|it| it.error)?;
@@ -161,22 +169,23 @@ impl Apps {
             repository,
             taken: content.commit,
         };
-        let accepted = Rc::clone(&self).taken(&wish, source, by).await?;
+        let accepted = Rc::clone(&self).taken(&wish, source, asker).await?;
         self.works(app);
         Ok(accepted)
     }
 
-    /// Leaves an app to those who deploy it by hand. What runs stays.
-    async fn unfollow(&self, app: &str, by: &str) -> Result<Value> {
+    /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane. What runs stays.
+    async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
         self.is_free(app)?;
         let mut read = self.existing(app).await?;
         self.not_written(app)?;
         let write = async {
             read.app.source = None;
+            read.app.owner = asker.owner;
             self.ledger().write(&mut read).await
         };
         let what = format!("forget the source of app {app}");
-        self.audited((by, &what), write).await?;
+        self.audited((asker, &what), write).await?;
         self.remember(&read.app);
         self.works(app);
         Ok(json!({"app": app, "state": "unchanged", "revision": read.app.next().saturating_sub(1)}))
@@ -186,10 +195,11 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, by: &str) -> Result<Value> {
+    pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         let read = self.existing(app).await?;
-        let asked = Asked::ByPerson {
+        asker.owns(&read)?;
+        let reason = Asked::ByPerson {
             prune_most: wish.prune_most,
         };
         let last = read.app.next().saturating_sub(1);
@@ -198,7 +208,9 @@ impl Apps {
                 .why("it is deployed by hand")
                 .fix(format!("pipeops-agent apps deploy {app} --git URL")));
         };
-        let done = Rc::clone(&self).ask(&read.app, &source, (asked, by)).await;
+        let done = Rc::clone(&self)
+            .ask(&read.app, &source, (reason, &asker.by))
+            .await;
         let commit = |commit: &str| format!("{commit:.COMMIT_CHARS$}");
         match done {
             Ok(Some(mut accepted)) => {
@@ -282,14 +294,14 @@ impl Apps {
         self: Rc<Self>,
         app: &App,
         source: &Source,
-        (asked, by): (Asked, &str),
+        (reason, by): (Asked, &str),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let tip = self.sources.tip(&source.repository).await?;
-        let is_asked = matches!(asked, Asked::ByPerson { .. });
+        let is_asked = matches!(reason, Asked::ByPerson { .. });
         if tip.commit == source.taken && !(is_asked && is_unsettled(app)) {
             return Ok(None);
         }
-        if let (Asked::ByTime, Some(failed)) = (asked, self.refused_before(&app.name, &tip)) {
+        if let (Asked::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
             return Err(failed);
         }
         let content = self.sources.content(&source.repository, &tip).await;
@@ -302,7 +314,7 @@ impl Apps {
             app: app.name.clone(),
             namespace: app.namespace.clone(),
             manifests: content.manifests,
-            prune_most: asked == Asked::ByPerson { prune_most: true },
+            prune_most: reason == Asked::ByPerson { prune_most: true },
             adopt: false,
         };
         let source = Source {
@@ -310,14 +322,20 @@ impl Apps {
             ..source.clone()
         };
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
-        let taken = self.taken(&wish, source, &by).await;
+        let asker = Asker::repository(&by, app.owner);
+        let taken = self.taken(&wish, source, &asker).await;
         taken.map(Some).map_err(|error| Refusal::of(&commit, error))
     }
 
     /// Deploys what came from a source.
-    async fn taken(self: Rc<Self>, wish: &ApplyWish, source: Source, by: &str) -> Result<Value> {
+    async fn taken(
+        self: Rc<Self>,
+        wish: &ApplyWish,
+        source: Source,
+        asker: &Asker,
+    ) -> Result<Value> {
         let requester = Requester {
-            by,
+            asker,
             source: Some(source),
         };
         self.deploy_manifests(wish, requester).await

@@ -13,7 +13,7 @@ use smol::{Task, Timer};
 use super::{Apps, cluster::Targets, observe::OBJECTS_MAX, verdict::refused};
 use crate::{
     core::{
-        apps::{Kind, NODE, read_for},
+        apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
         rollout::{Key, Object, Observation, Sight},
     },
@@ -51,7 +51,11 @@ struct Part {
 
 impl Watched {
     /// Begins to watch.
-    pub(super) fn new(apps: &Rc<Apps>, namespace: &str, targets: &Targets) -> Self {
+    pub(super) fn new(
+        apps: &Rc<Apps>,
+        (namespace, owner): (&str, Owner),
+        targets: &Targets,
+    ) -> Self {
         let state = Rc::<RefCell<State>>::default();
         let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
         let kinds: Vec<_> = read_for(&kinds).chain([&NODE]).collect();
@@ -60,13 +64,23 @@ impl Watched {
         }
         let watches = keep(
             Rc::clone(apps),
-            (kinds, namespace.to_owned()),
+            (kinds, namespace.to_owned(), owner),
             Rc::clone(&state),
         );
         Self {
             state,
             _task: apps.executor.spawn(watches),
         }
+    }
+
+    /// The refusal of a look that no waiting changes: the access policy does not let it pass.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let state = self.state.borrow();
+        let mut failures = state
+            .kinds
+            .values()
+            .filter_map(|part| part.failure.as_ref());
+        failures.find(|it| it.retry == Retry::Never).cloned()
     }
 
     /// Gives what is seen now to `look`; `None` until the first lists are complete.
@@ -135,22 +149,22 @@ impl State {
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn keep(
     apps: Rc<Apps>,
-    (kinds, namespace): (Vec<&'static Kind>, String),
+    (kinds, namespace, owner): (Vec<&'static Kind>, String, Owner),
     state: Rc<RefCell<State>>,
 ) {
     let executor = Rc::clone(&apps.executor);
     loop {
-        let known = rights(&apps, &namespace).await.flatten();
+        let known = rights(&apps, (&namespace, owner)).await.flatten();
         let begin = |kind: &&'static Kind| {
             let (kind, namespace) = (*kind, namespace.clone());
             let (apps, state) = (Rc::clone(&apps), Rc::clone(&state));
-            let watch = async move { watch(&apps, (kind, &namespace), &state).await };
+            let watch = async move { watch(&apps, (kind, &namespace, owner), &state).await };
             executor.spawn(watch)
         };
         let _watches: Vec<_> = kinds.iter().map(begin).collect();
         loop {
             Timer::after(RIGHTS_EVERY).await;
-            if rights(&apps, &namespace)
+            if rights(&apps, (&namespace, owner))
                 .await
                 .is_some_and(|now| now != known)
             {
@@ -161,8 +175,8 @@ async fn keep(
 }
 
 /// Rights of the account: `None`, the API server does not say; `Some(None)`, the account itself is gone.
-async fn rights(apps: &Apps, namespace: &str) -> Option<Option<Vec<String>>> {
-    match apps.cluster().rights(namespace).await {
+async fn rights(apps: &Apps, (namespace, owner): (&str, Owner)) -> Option<Option<Vec<String>>> {
+    match apps.cluster(owner).rights(namespace).await {
         Ok(rights) => Some(Some(rights)),
         Err(error) if error.retry == Retry::Later => Some(None),
         Err(_silence) => None,
@@ -170,11 +184,15 @@ async fn rights(apps: &Apps, namespace: &str) -> Option<Option<Vec<String>>> {
 }
 
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-async fn watch(apps: &Apps, (kind, namespace): (&'static Kind, &str), state: &RefCell<State>) {
+async fn watch(
+    apps: &Apps,
+    (kind, namespace, owner): (&'static Kind, &str, Owner),
+    state: &RefCell<State>,
+) {
     let mut version = None;
     let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
     loop {
-        let cluster = apps.cluster();
+        let cluster = apps.cluster(owner);
         let take = |event| state.borrow_mut().take(kind.name, event);
         match cluster.watch((kind, namespace), &mut version, take).await {
             // A server that ends every watch at once is not asked in a loop.

@@ -1,5 +1,6 @@
 //! Session with the control plane: uplink, lease, registration, delivery of records.
 
+pub mod commands;
 pub mod deliver;
 pub mod lease;
 pub mod lease_gate;

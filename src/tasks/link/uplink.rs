@@ -14,7 +14,9 @@ use std::{
 use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
-use super::{deliver::Delivery, lease_gate::LeaseGate, registration::Registrar};
+use super::{
+    commands::Commands, deliver::Delivery, lease_gate::LeaseGate, registration::Registrar,
+};
 use crate::{
     core::{
         health::Severity,
@@ -81,6 +83,8 @@ pub struct Parts {
     pub proxy: Rc<Proxy>,
     /// Sends records.
     pub delivery: Rc<Delivery>,
+    /// Takes commands.
+    pub edge_commands: Rc<Commands>,
     /// State to which the link reports.
     pub shared_state: Rc<SharedState>,
     /// Permission to link.
@@ -524,12 +528,23 @@ impl Uplink {
                     let text = control::edge_hello_ack(hello.version.min(EDGE_VERSION), now.wall);
                     session.outlet().control(text);
                     self.parts.delivery.begin(&hello, session.outlet());
+                    self.parts.edge_commands.begin(session.outlet());
                 }
                 Input::Heard
             }
             Inbound::EdgeAck(said) => {
                 self.parts.delivery.acknowledged(said);
                 Input::Heard
+            }
+            Inbound::EdgeCommand(said) => {
+                if self.parts.edge_commands.take(said) {
+                    Input::Heard
+                } else {
+                    Input::Unknown {
+                        message_type: "edge_command".to_owned(),
+                        request_id: None,
+                    }
+                }
             }
             Inbound::HeartbeatAck | Inbound::Pong => Input::Heard,
         };
@@ -554,6 +569,7 @@ impl Uplink {
     fn session_lost(&mut self) {
         self.parts.proxy.session_lost();
         self.parts.delivery.session_lost();
+        self.parts.edge_commands.session_lost();
         self.pinged = None;
     }
 

@@ -35,6 +35,7 @@ macro_rules! known {
 }
 
 known! {
+    "args" Args,
     "body" Body,
     "body_binary" BodyBinary,
     "body_encoding" BodyEncoding,
@@ -48,8 +49,10 @@ known! {
     "from" From,
     "gateway_ws_url" GatewayWsUrl,
     "headers" Headers,
+    "id" Id,
     "isWebSocket" IsWebSocketCamel,
     "is_websocket" IsWebSocket,
+    "issued_at" IssuedAt,
     "limits" Limits,
     "message_type" MessageType,
     "method" Method,
@@ -73,6 +76,7 @@ known! {
     "tunnel_id" TunnelId,
     "use_streaming" UseStreaming,
     "use_yamux" UseYamux,
+    "verb" CommandVerb,
     "version" Version,
     "yamux_config" YamuxConfig,
     // Members of `yamux_config`.

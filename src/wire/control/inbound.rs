@@ -9,13 +9,14 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{
-    ID_BYTES_MAX,
+    ID_BYTES_MAX, command,
     edge::{self, EdgeHello},
     fields::{Field, Fields, Key, is_shallow, string},
     proxied::{self, ProxyMessage},
 };
 use crate::{
     core::{
+        command::Said,
         outbox::{Acknowledgement, Stream},
         time::Wall,
     },
@@ -37,6 +38,8 @@ pub enum Inbound {
     EdgeHello(EdgeHello),
     /// It says that it has records; `None`: it does not say which.
     EdgeAck(Option<(Stream, Acknowledgement)>),
+    /// It wants something done; `None`: under no id.
+    EdgeCommand(Option<Box<Said>>),
     /// Answer with `pong` under the same id.
     Ping {
         /// Echoed in the `pong`.
@@ -153,6 +156,7 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
         "gateway_hello" => Inbound::GatewayHello(gateway_hello(fields)),
         "edge_hello" => Inbound::EdgeHello(EdgeHello::of(fields)),
         "edge_ack" => Inbound::EdgeAck(edge::acknowledgement(fields)),
+        "edge_command" => Inbound::EdgeCommand(command::command(fields).map(Box::new)),
         "ping" => Inbound::Ping { request_id },
         "pong" => Inbound::Pong,
         "error" => Inbound::Error {

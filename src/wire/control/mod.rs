@@ -5,6 +5,7 @@
 //! string has a cap. Messages are acted on elsewhere.
 
 mod answers;
+mod command;
 mod edge;
 mod fields;
 mod inbound;
@@ -16,6 +17,7 @@ pub use answers::{
     kube_socket_data, proxy_error, proxy_response, proxy_response_abort, proxy_response_chunk,
     proxy_response_end, proxy_response_header, socket_close, stream_error, tcp_tunnel_close,
 };
+pub use command::{CommandAnswer, edge_command_ack};
 pub use edge::{About, BATCH_BYTES_MAX, EdgeHello, Messages, Records, edge_gap};
 pub use inbound::{GatewayHello, Inbound, RegisterSuccess, Undecodable, decode};
 pub use outbound::{

@@ -50,6 +50,8 @@ struct Outcome<'a> {
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'a str>,
     started: String,
     ended: String,
     evidence: Vec<Evidence<'a>>,
@@ -67,7 +69,7 @@ struct Evidence<'a> {
 /// way. What was wanted in full and how it would have been taken back stay here: they may hold
 /// secrets.
 pub fn outcome(change: &Change) -> Option<(Wall, String)> {
-    let (ended, outcome, why) = change.ended.as_ref()?;
+    let (ended, ending) = change.ended.as_ref()?;
     let skipped = change.steps.len().saturating_sub(STEPS_MAX);
     let evidence = change.steps.iter().skip(skipped).map(|step| Evidence {
         name: cut(&step.name),
@@ -78,8 +80,9 @@ pub fn outcome(change: &Change) -> Option<(Wall, String)> {
         id: cut(&change.id),
         verb: cut(&change.intent.kind),
         origin: cut(&change.intent.origin),
-        state: outcome.as_str(),
-        why: why.as_deref().map(cut),
+        state: ending.outcome.as_str(),
+        why: ending.why.as_deref().map(cut),
+        fix: ending.fix.as_deref().map(cut),
         started: change.started.rfc3339(),
         ended: ended.rfc3339(),
         evidence: evidence.collect(),
@@ -124,11 +127,12 @@ mod tests {
         };
         assert_eq!(outcome(&change), None);
         let at = Wall::from_millis(1000);
-        change.ended = Some((at, journal::Outcome::Undone, Some("no room".to_owned())));
+        let ending = journal::Ending::new(journal::Outcome::Undone).why("no room");
+        change.ended = Some((at, ending.fix(Some("make room".to_owned()))));
         let (ended, body) = outcome(&change).unwrap();
         assert_eq!(ended, at);
         assert!(!body.contains("secret"));
-        let head = r#"{"id":"c","verb":"app.apply","origin":"control-plane","state":"undone","why":"no room","started":"1970-01-01T00:00:00.000Z","ended":"1970-01-01T00:00:01.000Z","evidence":[{"name":"step 2","state":"done","detail":"ää"#;
+        let head = r#"{"id":"c","verb":"app.apply","origin":"control-plane","state":"undone","why":"no room","fix":"make room","started":"1970-01-01T00:00:00.000Z","ended":"1970-01-01T00:00:01.000Z","evidence":[{"name":"step 2","state":"done","detail":"ää"#;
         assert!(body.starts_with(head), "{body:.300}");
         let read: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(read["evidence"].as_array().unwrap().len(), STEPS_MAX);

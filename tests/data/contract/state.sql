@@ -1,4 +1,4 @@
--- state.db: user_version 2
+-- state.db: user_version 3
 CREATE TABLE audit (
     number         INTEGER PRIMARY KEY,
     at             INTEGER NOT NULL,
@@ -33,11 +33,16 @@ CREATE TABLE change (
     started INTEGER NOT NULL,
     ended   INTEGER,
     outcome TEXT CHECK (outcome IN ('done', 'undone', 'failed')),
-    why     TEXT, sequence INTEGER,
+    why     TEXT, sequence INTEGER, fix TEXT,
     CHECK ((ended IS NULL) = (outcome IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX change_sequence ON change (sequence) WHERE sequence IS NOT NULL;
 CREATE INDEX change_unfinished ON change (number) WHERE ended IS NULL;
+CREATE TABLE command (
+    id     TEXT PRIMARY KEY,
+    issued INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX command_issued ON command (issued);
 CREATE TABLE identity (
     only            INTEGER PRIMARY KEY CHECK (only = 1),
     generation      INTEGER NOT NULL,

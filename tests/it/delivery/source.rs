@@ -7,7 +7,7 @@ use pipeops_agent::{
         audit::{Effect, Entry, Sum, Verdict},
         event::{Event, Happening, LogLine, Source as Told},
         health::Severity,
-        journal::{Intent, Journal, Outcome},
+        journal::{Ending, Intent, Journal, Outcome},
         outbox::Stream,
         series::{Key, Point, Series, Tick},
         time::{Mono, Now, Wall},
@@ -176,13 +176,13 @@ impl Source {
         handle.audit_sums(sums.collect()).await.unwrap();
         for number in 1..=CHANGES {
             let lock = Journal::new().lock(&format!("change {number}")).unwrap();
-            let why = Some(text(4, number));
+            let ending = Ending::new(Outcome::Done).why(text(4, number));
             handle
                 .begin_change(&lock, Intent::default(), self.booted)
                 .await
                 .unwrap();
             handle
-                .finish_change(&lock, Outcome::Done, why, self.booted)
+                .finish_change(&lock, ending, self.booted)
                 .await
                 .unwrap();
         }

@@ -9,7 +9,7 @@ use std::{
 use pipeops_agent::{
     core::{
         audit::Effect,
-        journal::{Intent, Journal, Outcome, Step, StepState},
+        journal::{Ending, Intent, Journal, Outcome, Step, StepState},
         outbox::{Body, Range, Stream},
     },
     files,
@@ -150,7 +150,7 @@ async fn change<C: Fn() -> usize>(log: &mut Log<C>, handle: &Handle, round: u64)
             let advanced = handle.advance_step(&lock, (0, state), None, at(4));
             advanced.await.unwrap();
         }
-        let finished = handle.finish_change(&lock, Outcome::Done, None, at(5));
+        let finished = handle.finish_change(&lock, Ending::new(Outcome::Done), at(5));
         finished.await.unwrap();
         What::Finished(round)
     })
@@ -318,7 +318,7 @@ async fn changes(handle: &Handle, done: &[Done], place: usize, what: &str) {
         assert_eq!(change.intent.body.len(), 20_000, "{what}: {id}");
         assert_eq!(change.steps.len(), 1, "{what}: {id}");
         if is_over {
-            let ended = change.ended.as_ref().map(|ended| ended.1);
+            let ended = change.ended.as_ref().map(|(_, ending)| ending.outcome);
             assert_eq!(ended, Some(Outcome::Done), "{what}: {id}");
             assert_eq!(change.steps[0].state, StepState::Done, "{what}: {id}");
         }

@@ -121,6 +121,12 @@ fn simple(kind: &str) -> Option<&'static [Field]> {
         "pong" => &[("timestamp", Filled, Always)],
         "gateway_hello_ack" => &[("use_yamux", Flag, Always)],
         "edge_hello_ack" => &[("version", Whole, Always)],
+        "edge_command_ack" => &[
+            ("id", Filled, Always),
+            ("state", Filled, Always),
+            ("error", Filled, Maybe),
+            ("fix", Filled, Maybe),
+        ],
         "edge_batch" => &[
             ("agent_id", Filled, Always),
             ("stream", Filled, Always),

@@ -161,8 +161,25 @@ async fn json(world: &Rc<World>, session: &Rc<Session>, envelope: &Envelope<'_>)
         "gateway_hello_ack" => edge::gateway_hello_ack(world, session, &payload),
         "edge_batch" => batch::take(world, session, &payload),
         "edge_gap" => batch::take_gap(world, session, &payload),
+        "edge_command_ack" => command_ack(world, session, &payload),
         "protocol_fallback" => edge::unknown(world, session, &text(&payload, "unknown_type")),
         _ => {}
+    }
+}
+
+fn command_ack(world: &World, session: &Session, payload: &Value) {
+    let (id, state) = (text(payload, "id"), text(payload, "state"));
+    match state.as_str() {
+        "accepted" | "known" => log::info!("command {id}: {state}"),
+        "refused" => {
+            let (error, fix) = (text(payload, "error"), text(payload, "fix"));
+            log::info!("command {id}: refused: {error}; fix: {fix}");
+        }
+        _ => violation(
+            world,
+            session,
+            format!("edge_command_ack: no state {state:?}"),
+        ),
     }
 }
 

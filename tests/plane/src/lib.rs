@@ -17,6 +17,7 @@ mod book;
 mod bridge;
 mod check;
 mod clock;
+mod commands;
 mod edge;
 mod exchange;
 mod framing;

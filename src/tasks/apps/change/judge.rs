@@ -28,12 +28,15 @@ impl Work {
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
         let watched = Rc::new(Watched::new(
             &self.apps,
-            &read.app.namespace,
+            (&read.app.namespace, self.plan.owner),
             &scope.targets,
         ));
         self.apps.watches(&self.plan.app, &watched);
         self.apps.may_stop(&self.plan.app, true);
         let judged = loop {
+            if let Some(refusal) = watched.refusal() {
+                return Err(refusal);
+            }
             let pods = watched.look(|sight| match sight {
                 Sight::Seen(seen) if version.is_back => stuck(&scope, seen),
                 Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),

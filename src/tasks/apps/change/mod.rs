@@ -10,7 +10,7 @@ mod write;
 
 use std::rc::Rc;
 
-pub(super) use self::plan::{KIND, Plan, Verb};
+pub(super) use self::plan::{Plan, Verb, is_ours};
 use super::{
     Apps,
     cluster::Cluster,
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     core::{
         apps::{LastChange, Stage},
-        journal::{Change, ChangeLock, Next, Outcome, Step, StepState},
+        journal::{Change, ChangeLock, Ending, Next, Outcome, Step, StepState},
         rollout::{Judgement, Verdict},
     },
     error::{Error, Result},
@@ -65,8 +65,14 @@ impl Work {
             Next::Forward(step) if self.plan.verb == Verb::Remove => self.remove(step).await,
             Next::Forward(step) => self.go_forward(step).await,
         };
-        let (outcome, why) = ended.unwrap_or_else(|error| (Outcome::Failed, error.sentence()));
-        if outcome == Outcome::Failed
+        let ending = match ended {
+            Ok((Outcome::Done, why)) => Ending::new(Outcome::Done).why(why),
+            Ok((outcome, why)) => Ending::new(outcome).why(why).fix(self.known_fix()),
+            Err(error) => Ending::new(Outcome::Failed)
+                .why(error.sentence())
+                .fix(error.fix),
+        };
+        if ending.outcome == Outcome::Failed
             && let Err(error) = self.close().await
         {
             log::warn!(
@@ -77,16 +83,14 @@ impl Work {
         }
         let now = self.apps.now().wall;
         log::info!(
-            "app {}: {} of revision {} is {}: {why}",
+            "app {}: {} of revision {} is {}: {}",
             self.plan.app,
             self.plan.verb.as_str(),
             self.plan.revision,
-            outcome.as_str()
+            ending.outcome.as_str(),
+            ending.why.as_deref().unwrap_or_default()
         );
-        let finished = self
-            .apps
-            .store()
-            .finish_change(&self.lock, outcome, Some(why), now);
+        let finished = self.apps.store().finish_change(&self.lock, ending, now);
         if let Err(failure) = finished.await {
             log::warn!(
                 "how the change {} ended is not on disk: {failure}",
@@ -94,6 +98,15 @@ impl Work {
             );
         }
         self.apps.ended(&self.plan.app, self.lock.id());
+        (self.apps.has_ended)();
+    }
+
+    /// The fix that was found for the revision of this change.
+    fn known_fix(&self) -> Option<String> {
+        let known = self.apps.known.borrow();
+        let revision = known.get(&self.plan.app)?.revision(self.plan.revision)?;
+        let fix = revision.outcome.fix.clone();
+        (!fix.is_empty()).then_some(fix)
     }
 
     /// Notes the steps of a change that another agent did, and returns what is next.
@@ -125,7 +138,7 @@ impl Work {
     }
 
     fn cluster(&self) -> Cluster<'_> {
-        self.apps.cluster()
+        self.apps.cluster(self.plan.owner)
     }
 
     async fn go_forward(&self, step: u32) -> Result<(Outcome, String)> {

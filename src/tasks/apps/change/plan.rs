@@ -2,10 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::core::apps::{LastChange, Stage};
+use super::super::asker::Asker;
+use crate::core::{
+    apps::{LastChange, Owner, Stage},
+    command::{self, Command},
+    time::Wall,
+};
 
-/// Kind of our changes in the journal.
-pub(in crate::tasks::apps) const KIND: &str = "app";
+/// Beginning of the kinds of our changes in the journal.
+const KIND: &str = "app.";
+/// Kind of all changes of a version before this one.
+const KIND_BEFORE: &str = "app";
+
+/// Returns whether a change of the journal is one of ours, with a plan.
+pub(in crate::tasks::apps) fn is_ours(kind: &str) -> bool {
+    kind == KIND_BEFORE || kind.starts_with(KIND)
+}
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,6 +42,14 @@ impl Verb {
         }
     }
 
+    /// Kind of the change in the journal: the verb of the command that asks for it, else that of the plan.
+    pub(in crate::tasks::apps) fn kind(self, asker: &Asker) -> String {
+        match &asker.command {
+            Some(command) => command.verb.as_str().to_owned(),
+            None => format!("{KIND}{}", self.as_str()),
+        }
+    }
+
     /// Sentence for the time until there is a verdict.
     pub(in crate::tasks::apps) fn beginning(self, revision: u64) -> String {
         match self {
@@ -43,6 +63,10 @@ impl Verb {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::tasks::apps) struct Plan {
     pub(in crate::tasks::apps) app: String,
+    /// Whose authority the change has.
+    pub(in crate::tasks::apps) owner: Owner,
+    /// The command that asked for it.
+    pub(in crate::tasks::apps) command: Option<Command>,
     pub(in crate::tasks::apps) verb: Verb,
     pub(in crate::tasks::apps) revision: u64,
     /// Revision that ran before; 0: none.
@@ -54,7 +78,23 @@ pub(in crate::tasks::apps) struct Plan {
 impl Plan {
     /// The body of the intent.
     pub(in crate::tasks::apps) fn written(&self) -> String {
-        json!({"app": self.app, "verb": self.verb.as_str(), "revision": self.revision, "before": self.before, "back_to": self.back_to}).to_string()
+        let command = self.command.as_ref().map(|command| {
+            json!({"id": command.id, "verb": command.verb.as_str(), "issued": command.issued.millis()})
+        });
+        json!({
+            "app": self.app, "owner": self.owner.as_str(), "command": command, "verb": self.verb.as_str(),
+            "revision": self.revision, "before": self.before, "back_to": self.back_to,
+        })
+        .to_string()
+    }
+
+    /// Requester of the change, for an agent that goes on with it.
+    pub(in crate::tasks::apps) fn asker(&self, by: &str) -> Asker {
+        Asker {
+            by: by.to_owned(),
+            owner: self.owner,
+            command: self.command.clone(),
+        }
     }
 
     /// The change as the record has it when it begins.
@@ -72,12 +112,25 @@ impl Plan {
         let body: Value = serde_json::from_slice(body.as_bytes()).ok()?;
         let number = |name: &str| body.get(name).and_then(Value::as_u64);
         let verb = body.get("verb").and_then(Value::as_str)?;
+        // A plan of before there was a choice names none.
+        let owner = body.get("owner").and_then(Value::as_str);
         Some(Self {
             app: body.get("app").and_then(Value::as_str)?.to_owned(),
+            owner: owner.map_or(Some(Owner::Machine), Owner::of)?,
+            command: body.get("command").and_then(command),
             verb: Verb::ALL.into_iter().find(|known| known.as_str() == verb)?,
             revision: number("revision")?,
             before: number("before")?,
             back_to: number("back_to")?,
         })
     }
+}
+
+fn command(written: &Value) -> Option<Command> {
+    let text = |name: &str| written.get(name).and_then(Value::as_str);
+    Some(Command {
+        id: text("id")?.to_owned(),
+        verb: command::Verb::of(text("verb")?)?,
+        issued: Wall::from_millis(written.get("issued").and_then(Value::as_i64)?),
+    })
 }

@@ -11,7 +11,7 @@ use crate::{
     error::{Result as Outcome, Retry},
     host::users,
     net::deadline,
-    tasks::apps::{Apps, Care},
+    tasks::apps::{Apps, Asker, Care},
     wire::{
         apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
         json::{self, Shape},
@@ -71,10 +71,13 @@ impl Local {
         &self,
         asked: &Asked,
         wish: Result<W, Reply>,
-        change: impl AsyncFnOnce(Rc<Apps>, W, &str) -> Outcome<Value>,
+        change: impl AsyncFnOnce(Rc<Apps>, W, &Asker) -> Outcome<Value>,
     ) -> Reply {
         match (self.changer(asked).await, wish) {
-            (Ok(apps), Ok(wish)) => said(change(apps, wish, &asked.caller.in_words()).await),
+            (Ok(apps), Ok(wish)) => {
+                let by = Asker::here(&asked.caller.in_words());
+                said(change(apps, wish, &by).await)
+            }
             (Err(reply), _) | (_, Err(reply)) => reply,
         }
     }
@@ -100,12 +103,12 @@ impl Local {
     }
 
     pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
-        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &str| apps.apply(&wish, by).await;
+        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Asker| apps.apply(&wish, by).await;
         self.change(asked, apply_wish(asked), apply).await
     }
 
     pub(super) async fn diff_app(&self, asked: &Asked) -> Reply {
-        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &str| {
+        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &Asker| {
             let app = asked.id.clone();
             apps.diff(&ApplyWish { app, ..wish }).await
         };
@@ -118,8 +121,9 @@ impl Local {
             "the body does not describe an app",
             r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#,
         );
-        let deploy =
-            async |apps: Rc<Apps>, wish: Simple, by: &str| apps.deploy(&asked.id, &wish, by).await;
+        let deploy = async |apps: Rc<Apps>, wish: Simple, by: &Asker| {
+            apps.deploy(&asked.id, &wish, by).await
+        };
         self.change(asked, wish, deploy).await
     }
 
@@ -129,7 +133,7 @@ impl Local {
             "the body names no repository",
             r#"{"namespace":"shop","git":"https://git.example/shop/web.git","ref":"main","path":"deploy"}"#,
         );
-        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &str| {
+        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &Asker| {
             apps.follow(&asked.id, &wish, by).await
         };
         self.change(asked, wish, follow).await
@@ -137,14 +141,15 @@ impl Local {
 
     pub(super) async fn pull_app(&self, asked: &Asked) -> Reply {
         let wish = wish::<PullWish>(asked, "the body is no wish", r#"{"prune_most":false}"#);
-        let pull =
-            async |apps: Rc<Apps>, wish: PullWish, by: &str| apps.pull(&asked.id, &wish, by).await;
+        let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Asker| {
+            apps.pull(&asked.id, &wish, by).await
+        };
         self.change(asked, wish, pull).await
     }
 
     pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {
         let wish = wish::<RollbackWish>(asked, "the body names no revision", r#"{"to":3}"#);
-        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &str| {
+        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Asker| {
             apps.rollback(&asked.id, wish.to, by).await
         };
         self.change(asked, wish, back).await
@@ -156,24 +161,24 @@ impl Local {
             "the body names no number of Pods",
             r#"{"to":3}, or {"to":null} for the number of the manifest"#,
         );
-        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &str| {
+        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &Asker| {
             apps.scale(&asked.id, &wish, by).await
         };
         self.change(asked, wish, scale).await
     }
 
     pub(super) async fn restart_app(&self, asked: &Asked) -> Reply {
-        let restart = async |apps: Rc<Apps>, (), by: &str| apps.restart(&asked.id, by).await;
+        let restart = async |apps: Rc<Apps>, (), by: &Asker| apps.restart(&asked.id, by).await;
         self.change(asked, Ok(()), restart).await
     }
 
     pub(super) async fn remove_app(&self, asked: &Asked) -> Reply {
-        let remove = async |apps: Rc<Apps>, (), by: &str| apps.remove(&asked.id, by).await;
+        let remove = async |apps: Rc<Apps>, (), by: &Asker| apps.remove(&asked.id, by).await;
         self.change(asked, Ok(()), remove).await
     }
 
     pub(super) async fn care_for_app(&self, asked: &Asked, care: Care) -> Reply {
-        let change = async |apps: Rc<Apps>, (), by: &str| apps.care(&asked.id, care, by).await;
+        let change = async |apps: Rc<Apps>, (), by: &Asker| apps.care(&asked.id, care, by).await;
         self.change(asked, Ok(()), change).await
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::{
         core::{
-            journal::{Intent, Journal, Outcome},
+            journal::{Ending, Intent, Journal, Outcome},
             time::{Now, Wall},
         },
         store::{Store, telemetry::Telemetry},
@@ -121,7 +121,9 @@ mod tests {
                     .begin_change(&lock, Intent::default(), at)
                     .await
                     .unwrap();
-                let ended = state.finish_change(&lock, Outcome::Done, None, at).await;
+                let ended = state
+                    .finish_change(&lock, Ending::new(Outcome::Done), at)
+                    .await;
                 ended.unwrap();
             }
             let epoch = databases.holdings(Stream::Outcomes).await.unwrap().epoch;

@@ -1,0 +1,143 @@
+//! Commands of the control plane that were accepted: remembered by their ids, so that none is carried out twice.
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use super::{
+    Begun, Failure, Handle,
+    disk::Refusal,
+    journal::{begin, small},
+};
+use crate::core::{
+    journal::{ChangeLock, Intent},
+    time::Wall,
+};
+
+/// Commands that are remembered.
+const COMMANDS_MAX: i64 = 1_000;
+
+/// Memory of a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Seen {
+    /// It was never accepted.
+    Never,
+    /// It was accepted before.
+    Before,
+    /// It was issued so long ago that it may have been forgotten.
+    Forgotten,
+}
+
+impl Handle {
+    /// Whether a command was accepted before.
+    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<Seen, Failure> {
+        let id = id.to_owned();
+        self.call(move |disk| disk.read(|connection| seen(connection, &id, issued)))
+            .await
+    }
+
+    /// Writes the intent of a command, and remembers its id, in one step.
+    pub async fn begin_command(
+        &self,
+        lock: &ChangeLock,
+        intent: Intent,
+        issued: Wall,
+        now: Wall,
+    ) -> Result<Begun, Failure> {
+        let id = lock.id().to_owned();
+        small(&id, &intent)?;
+        self.call(move |disk| {
+            disk.saw(now);
+            disk.write(|transaction| {
+                if seen(transaction, &id, issued)? != Seen::Never {
+                    return Err(Refusal::Conflict(format!("the command {id} is known")));
+                }
+                let begun = begin(transaction, &id, &intent, now)?;
+                if begun == Begun::New {
+                    remember(transaction, &id, issued)?;
+                }
+                Ok(begun)
+            })
+        })
+        .await
+    }
+}
+
+fn seen(connection: &Connection, id: &str, issued: Wall) -> rusqlite::Result<Seen> {
+    let is_known = connection
+        .prepare_cached(
+            "SELECT 1 FROM command WHERE id = ?1 UNION ALL SELECT 1 FROM change WHERE id = ?1",
+        )?
+        .query_row([id], |_| Ok(()))
+        .optional()?;
+    if is_known.is_some() {
+        return Ok(Seen::Before);
+    }
+    let (count, first): (i64, Option<i64>) = connection
+        .prepare_cached("SELECT count(*), min(issued) FROM command")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let is_forgotten = count >= COMMANDS_MAX && first.is_some_and(|first| issued.millis() <= first);
+    Ok(if is_forgotten {
+        Seen::Forgotten
+    } else {
+        Seen::Never
+    })
+}
+
+fn remember(transaction: &Transaction<'_>, id: &str, issued: Wall) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT INTO command (id, issued) VALUES (?1, ?2)",
+        params![id, issued.millis()],
+    )?;
+    transaction.execute(
+        "DELETE FROM command WHERE id IN
+         (SELECT id FROM command ORDER BY issued DESC LIMIT -1 OFFSET ?1)",
+        [COMMANDS_MAX],
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::journal::{Ending, Journal, Outcome},
+        store::Store,
+    };
+    use smol::block_on;
+
+    #[test]
+    fn a_command_is_begun_once_also_after_it_was_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = Wall::from_millis;
+        let begin = |handle: &Handle, number: i64| {
+            let lock = Journal::new().lock(&format!("c{number}")).unwrap();
+            let begun = handle.begin_command(&lock, Intent::default(), at(number), at(9));
+            let begun = block_on(begun);
+            if begun == Ok(Begun::New) {
+                let ended = handle.finish_change(&lock, Ending::new(Outcome::Done), at(9));
+                block_on(ended).unwrap();
+            }
+            begun
+        };
+        let (store, _) = block_on(Store::open(directory.path(), at(0))).unwrap();
+        let handle = store.handle();
+        for number in 0..COMMANDS_MAX + 5 {
+            assert_eq!(begin(&handle, number), Ok(Begun::New), "{number}");
+        }
+        // The changes that they began are forgotten much earlier.
+        block_on(handle.tend(at(9))).unwrap();
+        block_on(store.close()).unwrap();
+        let (store, _) = block_on(Store::open(directory.path(), at(0))).unwrap();
+        let handle = store.handle();
+        for number in [0, 4, 5, 6, 900, COMMANDS_MAX + 4] {
+            let refused = begin(&handle, number);
+            assert!(matches!(refused, Err(Failure::Conflict(_))), "{number}");
+        }
+        let seen = |id: &str, issued| block_on(handle.seen_command(id, at(issued))).unwrap();
+        assert_eq!(seen("c4", 4), Seen::Forgotten);
+        assert_eq!(seen("c900", 900), Seen::Before);
+        // What is late and was never heard of is still new, as long as none of its age was forgotten.
+        assert_eq!(seen("late", 6), Seen::Never);
+        assert_eq!(seen("late", 5), Seen::Forgotten);
+        block_on(store.close()).unwrap();
+    }
+}

@@ -1,0 +1,79 @@
+//! Requesters of changes, and whose apps they may change.
+
+use super::ledger::Read;
+use crate::{
+    core::{apps::Owner, command::Command},
+    error::{Error, Result},
+};
+
+/// Requester of a change.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// Name in the audit and in the history.
+    pub by: String,
+    /// Whose authority the change has.
+    pub owner: Owner,
+    /// The command that asks for it; `None`: somebody on this machine, or a repository.
+    pub command: Option<Command>,
+}
+
+impl Asker {
+    /// Somebody on this machine.
+    pub fn here(by: &str) -> Self {
+        Self {
+            by: by.to_owned(),
+            owner: Owner::Machine,
+            command: None,
+        }
+    }
+
+    /// The control plane.
+    pub fn commanding(command: &Command) -> Self {
+        Self {
+            by: Owner::ControlPlane.as_str().to_owned(),
+            owner: Owner::ControlPlane,
+            command: Some(command.clone()),
+        }
+    }
+
+    /// The repository of an app, which has the authority of who set it.
+    pub(super) fn repository(by: &str, owner: Owner) -> Self {
+        Self {
+            owner,
+            ..Self::here(by)
+        }
+    }
+
+    /// Reason of the permission in the audit.
+    pub(super) fn why(&self) -> String {
+        match (&self.command, self.owner) {
+            (Some(command), _) => format!("the command {}", command.id),
+            (None, Owner::ControlPlane) => "asked for by the control plane".to_owned(),
+            (None, Owner::Machine) => "asked for on this machine".to_owned(),
+        }
+    }
+
+    /// Refuses the app of somebody else.
+    pub(super) fn owns(&self, read: &Read) -> Result<()> {
+        let app = &read.app.name;
+        match (read.app.owner, self.owner) {
+            (Owner::Machine, Owner::Machine) | (Owner::ControlPlane, Owner::ControlPlane) => Ok(()),
+            // Its record is about to be made.
+            _ if read.app.revisions.is_empty() => Ok(()),
+            (Owner::Machine, Owner::ControlPlane) => Err(Error::new(format!(
+                "{app} is not changed"
+            ))
+            .why("it was deployed on the machine, by its owner")
+            .fix(format!(
+                "use another name, or have it removed there: sudo pipeops-agent apps remove {app}"
+            ))),
+            (Owner::ControlPlane, Owner::Machine) => Err(Error::new(format!(
+                "{app} is not changed"
+            ))
+            .why("it comes from the control plane")
+            .fix(format!(
+                "change it there, or take it over: sudo pipeops-agent apps deploy {app} --git none"
+            ))),
+        }
+    }
+}
