@@ -182,3 +182,80 @@ pub fn dashboard_request(line: &str) {
         assert!(cookie.contains(value), "{line}");
     }
 }
+
+/// Asserts what holds of every byte of the control plane: messages, yamux frames, and the headers of
+/// streams, which mean the same in one piece and in many.
+pub fn control_plane_bytes(data: &[u8]) {
+    use core::yamux::{Settings, Side, Yamux};
+    use pipeops_agent::wire::{control, stream::HeaderReader};
+
+    let _ = control::decode(data);
+
+    let settings = Settings {
+        streams_max: 4,
+        buffered_bytes_max: 600_000,
+    };
+    let mut session = Yamux::new(settings, Side::Client);
+    let mut rest = data;
+    loop {
+        let received = session.receive(rest);
+        rest = &rest[received.used..];
+        let load = session.load();
+        assert!(load.streams <= settings.streams_max);
+        assert!(load.buffered_bytes <= settings.buffered_bytes_max);
+        while session.next_control().is_some() {}
+        if received.event.is_none() {
+            assert!(rest.is_empty() || session.is_ended());
+            break;
+        }
+    }
+
+    let (used, whole) = HeaderReader::default().read(data);
+    let mut reader = HeaderReader::default();
+    let mut at = 0;
+    let in_pieces = loop {
+        let piece = data.get(at..=at).unwrap_or_default();
+        let (taken, read) = reader.read(piece);
+        at += taken;
+        match read {
+            Ok(None) if !piece.is_empty() => {}
+            Ok(None) | Ok(Some(_)) | Err(_) => break read,
+        }
+    };
+    assert_eq!((used, whole), (at, in_pieces));
+}
+
+/// Asserts what holds of every manifest: what is read lies in one namespace, under a path of its own.
+pub fn manifests(text: &str) {
+    let Ok(manifests) = core::apps::parse(text, Some("shop")) else {
+        return;
+    };
+    for manifest in manifests {
+        assert_eq!(manifest.namespace, "shop", "{text}");
+        assert_eq!(manifest.object["metadata"]["namespace"], "shop", "{text}");
+        assert_eq!(
+            manifest.object["metadata"]["name"],
+            manifest.name.as_str(),
+            "{text}"
+        );
+        let path = manifest.path();
+        let (_, name) = path.split_once("/namespaces/shop/").expect("a namespace");
+        assert_eq!(name.split('/').count(), 2, "{path}");
+        assert!(
+            !path.contains("..") && path.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{path}"
+        );
+    }
+}
+
+/// Asserts what holds of every block of series: one that can be read is written and read as the same.
+pub fn block(data: &[u8]) {
+    use core::series::block::Block;
+
+    // Packed, so that inputs reach what is inside.
+    for bytes in [data.to_vec(), core::series::block::pack(data)] {
+        if let Ok(block) = Block::decode(&bytes) {
+            assert_eq!(Block::decode(&block.encode()), Ok(block));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Blocks of series: what can be read is written and read as the same.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::block(data));
