@@ -4,7 +4,11 @@
 //! disk holds up the start, [`starting`] answers in place of the agent.
 //! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
 
-use std::{path::Path, rc::Rc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{
     LocalExecutor, Task, Timer,
@@ -16,6 +20,7 @@ use smol::{
 use crate::{
     config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
     core::{
+        k3s::watch::MEMORY,
         link::Command,
         safe_mode::Mode,
         series::Tick,
@@ -44,6 +49,7 @@ use crate::{
             lease_gate::LeaseGate,
             registration::Registrar,
         },
+        machine::k3s,
         proxy::{
             Proxy,
             level::{self, Access},
@@ -442,7 +448,7 @@ impl Agent {
     }
 
     /// Everything beside the link and the local page.
-    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 9] {
+    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 10] {
         // One word is enough for any number of flushes.
         let (flushed, to_write) = bounded(1);
         let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
@@ -457,6 +463,10 @@ impl Agent {
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).tell_people(told)),
+            self.spawn(k3s::follow(
+                PathBuf::from(MEMORY),
+                Rc::clone(&self.shared_state),
+            )),
         ]
     }
 

@@ -75,9 +75,7 @@ impl Hands {
         if !geteuid().is_root() {
             return Ok(Self::Helper(settings.socket));
         }
-        for file in loaded.files() {
-            keeper::trust(file)?;
-        }
+        keeper::trust_all(loaded.files())?;
         let root = args.path(ROOT.long);
         let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
         Ok(Self::Own(Keeper::new(root, &settings.state_dir)))

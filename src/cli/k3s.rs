@@ -10,6 +10,7 @@ pub(super) mod report;
 mod restore;
 mod token;
 mod upgrade;
+mod watch;
 
 use std::{path::Path, time::Duration};
 
@@ -59,7 +60,7 @@ const TIMEOUT: Opt = Opt::value(
 /// `k3s`.
 pub(super) static COMMAND: Command = Command {
     name: "k3s",
-    about: "Install, join, adopt, inspect, upgrade, back up, restore and remove k3s on this machine",
+    about: "Install, join, adopt, inspect, watch, upgrade, back up, restore and remove k3s",
     options: &[CONFIG, SET, ROOT, JSON],
     below: &[
         &install::COMMAND,
@@ -71,6 +72,7 @@ pub(super) static COMMAND: Command = Command {
         &backup::COMMAND,
         &restore::COMMAND,
         &connect::COMMAND,
+        &watch::COMMAND,
         &KUBECONFIG,
         &UNINSTALL,
         &RESUME,

@@ -12,7 +12,7 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log,
+        Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log,
         LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
@@ -112,6 +112,19 @@ impl Merged {
             socket: self.path(&keys::KEEPER_SOCKET).unwrap_or_default(),
             state_dir: self.path(&keys::KEEPER_STATE_DIR).unwrap_or_default(),
             user: self.text(&keys::KEEPER_USER).unwrap_or_default(),
+            allow: self.keeper_allows(),
+        }
+    }
+
+    fn keeper_allows(&self) -> Allow {
+        let entry = self.entry(&keys::KEEPER_ALLOW);
+        let has = |word| match entry.map(|entry| &entry.value) {
+            Some(Value::Words(words)) => words.contains(&word),
+            Some(_) | None => false,
+        };
+        Allow {
+            repair: has("repair"),
+            backup: has("backup"),
         }
     }
 

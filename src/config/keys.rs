@@ -379,6 +379,12 @@ keys! {
         default: Some("pipeops-agent"),
         doc: "User that the agent runs as: the root helper serves this user and root, and the user's group owns the socket.",
     }
+    KEEPER_ALLOW = {
+        path: "keeper.allow",
+        kind: Kind::Words(&["repair", "backup"]),
+        default: Some("repair,backup"),
+        doc: "What may happen without root: repair (faults of k3s that are known, and fixes that the agent asks for), backup (k3s, by schedule). An empty list allows neither.",
+    }
     K3S_MIRROR = {
         path: "k3s.mirror",
         default: Some("https://github.com/k3s-io/k3s/releases/download"),

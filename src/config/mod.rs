@@ -27,9 +27,9 @@ use self::{
 pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
-        Access, Agent, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s, Keeper, Log,
-        LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry, Tls,
-        Update,
+        Access, Agent, Allow, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s, Keeper,
+        Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry,
+        Tls, Update,
     },
     token::TokenSource,
 };

@@ -262,6 +262,17 @@ pub struct Keeper {
     pub state_dir: PathBuf,
     /// The name of the agent's user.
     pub user: String,
+    /// What may happen without root.
+    pub allow: Allow,
+}
+
+/// `keeper.allow`: changes that nobody of root's asks for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Allow {
+    /// Repairs.
+    pub repair: bool,
+    /// Backups.
+    pub backup: bool,
 }
 
 /// `[k3s]`: sources of k3s.

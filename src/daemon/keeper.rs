@@ -14,7 +14,7 @@ use crate::{
         notify::Notifier,
         signals::{Signals, Wish},
     },
-    keeper::{Allowed, Keeper, Server, trust},
+    keeper::{Allowed, Keeper, Server, trust_all},
     log,
 };
 
@@ -43,13 +43,8 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
             .why("it is not root")
             .fix("sudo systemctl start pipeops-keeper"));
     }
-    for path in start.files {
-        let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
-        for path in inside.map(|entry| entry.path()).chain([path.clone()]) {
-            trust(&path)
-                .map_err(|error| error.within("the keeper cannot read its configuration"))?;
-        }
-    }
+    trust_all(start.files)
+        .map_err(|error| error.within("the keeper cannot read its configuration"))?;
     let format = log_format(config::LogFormat::Auto, start.journal_stream);
     log::install(
         log::Form {
@@ -71,7 +66,7 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     for done in keeper.resume()? {
         ::log::info!("{}: {}", done.outcome, done.sentence);
     }
-    let allowed = allowed(&settings.user);
+    let allowed = allowed(settings);
     // A service manager that holds the socket starts the helper again for the next request.
     let (server, idle) = match Server::inherited(allowed)? {
         Some(server) => (server, Some(IDLE)),
@@ -91,7 +86,8 @@ async fn live(start: Start<'_>) -> Result<Exit> {
 }
 
 /// The agent's user and group. Where there is no such user, root alone is served.
-fn allowed(user: &str) -> Allowed {
+fn allowed(settings: &config::Keeper) -> Allowed {
+    let user = &settings.user;
     let Ok(Some(known)) = User::from_name(user) else {
         ::log::warn!("user {user:?} (keeper.user) does not exist: only root is served");
         return Allowed::default();
@@ -99,5 +95,6 @@ fn allowed(user: &str) -> Allowed {
     Allowed {
         uid: Some(known.uid.as_raw()),
         gid: Some(known.gid.as_raw()),
+        repair: settings.allow.repair,
     }
 }

@@ -91,21 +91,28 @@ fn carrier(interfaces: &[(String, bool)]) -> Probe {
     }
 }
 
-/// Addresses of this machine that are not its own loopback, as the kernel lists them.
-fn address(root: &Path) -> Probe {
+/// Addresses of this machine that are not its own loopback, as the kernel lists them below a root path; `None` where it does not.
+pub fn all_addresses(root: &Path) -> Option<Vec<IpAddr>> {
     let v4 = text(root, "proc/net/fib_trie");
     let v6 = text(root, "proc/net/if_inet6");
     if v4.is_none() && v6.is_none() {
-        return Probe::new(
-            Step::Address,
-            Outcome::Unknown,
-            "the kernel does not list addresses here",
-        );
+        return None;
     }
     let v4 = net::addresses_v4(v4.as_deref().unwrap_or_default());
     let v6 = net::addresses_v6(v6.as_deref().unwrap_or_default()).filter(|found| found.is_global);
     let mut found: Vec<_> = v4.into_iter().map(IpAddr::V4).collect();
     found.extend(v6.map(|found| IpAddr::V6(found.address)));
+    Some(found)
+}
+
+fn address(root: &Path) -> Probe {
+    let Some(found) = all_addresses(root) else {
+        return Probe::new(
+            Step::Address,
+            Outcome::Unknown,
+            "the kernel does not list addresses here",
+        );
+    };
     let is_wanting =
         |address: &IpAddr| matches!(address, IpAddr::V4(address) if address.is_link_local());
     let shown: Vec<_> = found

@@ -320,8 +320,19 @@ impl Keeper {
 }
 
 /// Refuses a file that others than root could have written, or put in the place of another: root does not take its settings from it.
-pub fn trust(path: &Path) -> Result<()> {
+fn trust(path: &Path) -> Result<()> {
     Place::new(Path::new("/")).guard(&path.display().to_string())
+}
+
+/// The same for files of settings, and for those in folders of settings.
+pub fn trust_all(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+        for path in inside.map(|entry| entry.path()).chain([path.clone()]) {
+            trust(&path)?;
+        }
+    }
+    Ok(())
 }
 
 enum Step {

@@ -57,6 +57,14 @@ pub struct Allowed {
     pub uid: Option<u32>,
     /// The agent's group, which gets the socket.
     pub gid: Option<u32>,
+    /// True if the agent's user may have something changed.
+    pub repair: bool,
+}
+
+/// A user on the other end, who may ask.
+struct Peer {
+    who: String,
+    may_change: bool,
 }
 
 /// The listening socket. Dropping it removes its path, where it made that itself.
@@ -171,8 +179,8 @@ impl Server {
 
     async fn answer(&self, mut stream: UnixStream, keeper: &Keeper) {
         let answer = match self.peer(&stream) {
-            Ok(who) => match in_time(line(&mut stream)).await {
-                Ok(asked) => act(keeper, &asked, &who).unwrap_or_else(|error| refusal(&error)),
+            Ok(peer) => match in_time(line(&mut stream)).await {
+                Ok(asked) => act(keeper, &asked, &peer).unwrap_or_else(|error| refusal(&error)),
                 // Who says nothing hears nothing.
                 Err(error) => {
                     log::debug!("a peer did not ask: {error}");
@@ -191,11 +199,17 @@ impl Server {
     }
 
     /// Describes the peer, if it may ask.
-    fn peer(&self, stream: &UnixStream) -> Result<String> {
+    fn peer(&self, stream: &UnixStream) -> Result<Peer> {
         let known = getsockopt(&stream.as_fd(), PeerCredentials).map(|peer| peer.uid());
         match known {
-            Ok(0) => Ok("root".to_owned()),
-            Ok(uid) if Some(uid) == self.allowed.uid => Ok(format!("the agent (uid {uid})")),
+            Ok(0) => Ok(Peer {
+                who: "root".to_owned(),
+                may_change: true,
+            }),
+            Ok(uid) if Some(uid) == self.allowed.uid => Ok(Peer {
+                who: format!("the agent (uid {uid})"),
+                may_change: self.allowed.repair,
+            }),
             Ok(uid) => {
                 log::warn!("uid {uid} asked and may not");
                 Err(Error::new("the root helper does not serve you")
@@ -278,7 +292,7 @@ async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Does what is asked.
-fn act(keeper: &Keeper, asked: &[u8], who: &str) -> Result<String> {
+fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> {
     let ask: Ask = json::shape(asked).map_err(|error| {
         Error::new("the root helper does not understand what it is asked").because(&error)
     })?;
@@ -290,6 +304,12 @@ fn act(keeper: &Keeper, asked: &[u8], who: &str) -> Result<String> {
             ))
         })
     };
+    let who = &peer.who;
+    if matches!(ask.verb.as_str(), "fix" | "undo") && !peer.may_change {
+        return Err(Error::new("root allows the agent no repairs")
+            .why("keeper.allow does not list repair")
+            .fix("run the command with sudo; or let root add it to keeper.allow"));
+    }
     match ask.verb.as_str() {
         "inspect" => json(&keeper.inspect()),
         "plan" => json(&keeper.plan(&named(&ask.check, "check")?)?),

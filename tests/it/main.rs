@@ -41,6 +41,8 @@ mod doctor;
 #[cfg(test)]
 mod doors;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod follow;
 #[cfg(test)]
 mod gateway;

@@ -36,12 +36,13 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 6] = [
     "apps.source",
     "dashboard.certificate",
     "dashboard.listen",
     "dashboard.socket",
     "files.hung",
+    "k3s.fault",
 ];
 
 /// Id, what it means, what to do.
@@ -190,6 +191,11 @@ const CONDITIONS: &[[&str; 3]] = &[
         "identity.shared",
         "Two machines have the same agent id in their configuration.",
         "Remove `pipeops.agent_id` from one of them.",
+    ],
+    [
+        "k3s.fault",
+        "The watch over k3s found a fault that it does not repair, or could not.",
+        "As the status says; `docs/faults.md` has every fault.",
     ],
     [
         "lease.rbac",

@@ -123,6 +123,7 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
             "certificates",
             ends.map(|end| format!("the first ends {end} ({file})")),
         ),
+        ("watched", watched(status)),
         (
             "unfinished",
             status
@@ -136,6 +137,12 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
         .filter_map(|(name, text)| Some(vec![format!("  {name}"), printable(&text?)]));
     for line in columns(&rows.collect::<Vec<_>>()) {
         output.line(&line);
+    }
+    for sentence in &status.open {
+        output.line(&output.toned(Tone::Doubtful, &printable(sentence)));
+    }
+    for fault in &status.faults {
+        told("fault", Tone::Bad, fault, output);
     }
     if status.server.is_none() {
         backups(status, output);
@@ -167,6 +174,17 @@ fn backups(status: &K3sStatus, output: &mut Output) {
     for line in columns(&rows) {
         output.line(&line);
     }
+}
+
+fn watched(status: &K3sStatus) -> Option<String> {
+    let is_managed =
+        !matches!(status.managed.as_str(), "none" | "found") && status.server.is_none();
+    let looked = status.looked.as_deref().map(moment);
+    let text = looked.map_or_else(
+        || "no: sudo pipeops-agent k3s watch".to_owned(),
+        |looked| format!("yes, looked at {looked}"),
+    );
+    is_managed.then_some(text)
 }
 
 /// Prints the volumes that no backup has.

@@ -6,11 +6,13 @@ pub mod adopt;
 pub mod backup;
 pub mod connect;
 pub mod drain;
+pub mod faults;
 pub mod index;
 pub mod join;
 pub mod plan;
 pub mod ready;
 pub mod texts;
+pub mod watch;
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 

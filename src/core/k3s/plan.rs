@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, join,
     texts::{self, DropIn, Init},
+    watch,
 };
 
 /// One step. All paths are absolute.
@@ -232,6 +233,9 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     if wanted.connects {
         steps.extend(connect::steps(&wanted.program, is_there));
     }
+    if wanted.init == Init::Systemd && wanted.role == Role::Server {
+        steps.extend(watch::steps(&wanted.program, is_there));
+    }
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -390,13 +394,19 @@ const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
 /// The steps of a removal. There is no way back: each may be repeated until all are done.
 pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
-    if is_there(connect::TIMER) {
-        steps.push(run(connect::STOP, ""));
-        steps.extend(connect::MADE.map(gone));
-        steps.push(Step::Gone {
-            path: connect::WANTS.to_owned(),
-            extent: Extent::Empty,
-        });
+    let timers: [(&str, &str, &[&str]); 2] = [
+        (watch::TIMER, watch::STOP, &watch::MADE),
+        (connect::TIMER, connect::STOP, &connect::MADE),
+    ];
+    for (timer, stop, made) in timers {
+        if is_there(timer) {
+            steps.push(run(stop, ""));
+            steps.extend(made.iter().map(|path| gone(path)));
+            steps.extend([connect::WANTS, connect::DIRECTORY].map(|path| Step::Gone {
+                path: path.to_owned(),
+                extent: Extent::Empty,
+            }));
+        }
     }
     // It may be missing after half a removal, or be another's.
     let (role, name) = (wanted.role, wanted.role.name());
@@ -811,8 +821,9 @@ mod tests {
             );
             assert!(written < start && start < ready, "{path}");
         }
+        // With the data directory, and the memory of the watch.
         let last = made(&steps).len();
-        assert_eq!(last, MADE.len() + 1);
+        assert_eq!(last, MADE.len() + 2);
         assert!(
             steps
                 .iter()

@@ -153,7 +153,7 @@ fn cannot() -> Error {
 }
 
 /// Lets a group look into a directory of root's.
-fn open_to(directory: &Path, group: u32) -> Result<()> {
+pub(super) fn open_to(directory: &Path, group: u32) -> Result<()> {
     let explained = |error: std::io::Error| {
         files::explain(format!("cannot set up {}", directory.display()), &error)
     };

@@ -168,14 +168,18 @@ impl Place {
 
     /// The certificate of this machine that ends first.
     pub(super) fn first_end(&self, data_dir: &str) -> Option<(String, Wall)> {
+        self.ends(data_dir).min_by_key(|(_, end)| end.millis())
+    }
+
+    /// Certificates of k3s, with their ends.
+    pub(super) fn ends(&self, data_dir: &str) -> impl Iterator<Item = (String, Wall)> {
         let folders = ["server/tls", "agent"].map(|folder| format!("{data_dir}/{folder}"));
-        let files = folders.iter().flat_map(|folder| self.list(folder, ".crt"));
-        let ends = files.filter_map(|path| {
+        let files = folders.map(|folder| self.list(&folder, ".crt"));
+        files.into_iter().flatten().filter_map(|path| {
             let content = files::read(&self.path(&path), 256 * 1024).ok()?;
             let (_, end) = certificate::of_pem(&content)?;
             Some((path, end))
-        });
-        ends.min_by_key(|(_, end)| end.millis())
+        })
     }
 
     /// Bytes of a file or a tree on this file system, as far as it is counted.

@@ -13,6 +13,7 @@ mod node;
 mod ready;
 mod restore;
 mod upgrade;
+mod watch;
 
 use std::{io::Read as _, path::PathBuf, time::Duration};
 
@@ -25,6 +26,7 @@ pub use self::{
     node::{Node, Wish},
     restore::Restore,
     upgrade::Upgrade,
+    watch::{Look, Repaired},
 };
 use super::{Keeper, end, journal::LockedJournal, now, place::Place};
 use crate::{
@@ -239,6 +241,7 @@ impl Keeper {
         };
         let certificate = self.place.first_end(&data_dir);
         let volumes = self.place.volumes(&data_dir);
+        let memory = self.memory();
         Ok(K3sStatus {
             managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
             server: match self.place.role() {
@@ -258,6 +261,11 @@ impl Keeper {
             backups: self.backups(),
             volumes,
             unfinished,
+            looked: memory
+                .looked_ms()
+                .map(|looked| Wall::from_millis(looked).rfc3339()),
+            open: memory.open().map(str::to_owned).collect(),
+            faults: memory.handed().into_iter().map(watch::finding).collect(),
         })
     }
 

@@ -150,7 +150,7 @@ impl Place {
     }
 
     /// The end of the log of k3s; `since` is an option of journalctl.
-    fn log(&self, since: &str) -> String {
+    pub(super) fn log(&self, since: &str) -> String {
         let argv = [
             "journalctl",
             "-u",

@@ -8,6 +8,7 @@ use super::{
     acts::COPY_BYTES_MAX,
     backup::Backup,
     datastore, describe, look, refuse,
+    watch::SERVERS,
 };
 use crate::{
     core::{
@@ -20,7 +21,6 @@ use crate::{
     },
     error::{Error, Result},
     files,
-    host::exec::Ended,
     wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
 };
 
@@ -253,19 +253,7 @@ impl Place {
             ),
             Err(why) => add("upgrade.node", why, "sudo pipeops-agent k3s status"),
         }
-        let lines = |argv: &[&str]| {
-            let ended = self.kubectl(argv).ok().filter(Ended::is_fine);
-            ended.map_or(0, |ended| ended.output.lines().count())
-        };
-        let servers = [
-            "get",
-            "nodes",
-            "-l",
-            "node-role.kubernetes.io/control-plane",
-            "-o",
-            "name",
-        ];
-        if lines(&servers) > 1 {
+        if self.names(&["nodes", "-l", SERVERS]) > 1 {
             add(
                 "upgrade.servers",
                 "the cluster has several servers, which must be upgraded in order".to_owned(),
@@ -273,7 +261,7 @@ impl Place {
             );
         }
         // The kind does not exist where nobody installed that controller.
-        if lines(&["get", "plans.upgrade.cattle.io", "-A", "-o", "name"]) > 0 {
+        if self.names(&["plans.upgrade.cattle.io", "-A"]) > 0 {
             add(
                 "upgrade.plans",
                 "the system-upgrade-controller has plans for this cluster".to_owned(),

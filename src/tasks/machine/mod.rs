@@ -1,5 +1,6 @@
-//! Care of the machine: the doctor and the client of the keeper.
+//! Care of the machine: the doctor, the client of the keeper, and what root's watch over k3s has found.
 
 pub mod doctor;
+pub mod k3s;
 pub mod keeper;
 pub mod stall;

@@ -1,0 +1,66 @@
+//! `k3s watch`: the watch over k3s, which repairs what is known to break.
+
+use super::{
+    super::{
+        args::Args,
+        changes, load,
+        output::{Output, printable},
+        table::{Command, Opt},
+    },
+    DRY_RUN, connect, keeper, program, report, tell,
+};
+use crate::{
+    error::{Exit, Result},
+    keeper::{Keeper, k3s::Look},
+};
+
+/// `k3s watch`.
+pub(super) static COMMAND: Command = Command {
+    name: "watch",
+    about: "Watch over k3s, and repair what is known to break",
+    options: &[
+        DRY_RUN,
+        Opt::flag(
+            "now",
+            "Look once, and repair what is due (used by its timer)",
+        ),
+    ],
+    notes: "A timer looks every minute. docs/faults.md lists the faults, their repairs, and when nothing is done.\n\
+            A k3s that somebody stopped stays stopped. keeper.allow without repair: faults are told and not repaired.\n\
+            `k3s install` sets it up; a k3s that was adopted is watched after this command. `pipeops-agent changes` has every repair.",
+    examples: &[
+        "sudo pipeops-agent k3s watch --dry-run",
+        "sudo pipeops-agent k3s watch",
+    ],
+    exit: "0 it is watched, 1 a step failed and was undone, or a repair failed, 2 the command could not run.",
+    run: Some(watch),
+    ..Command::BARE
+};
+
+fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "k3s watch")?;
+    if args.has("now") {
+        return look(&keeper, args, output);
+    }
+    if args.has(DRY_RUN.long) {
+        report::plan(&keeper.k3s_watch_plan(&program()?)?, args, output);
+        return Ok(Exit::Fine);
+    }
+    let done = keeper.k3s_watch(&program()?, &changes::who())?;
+    Ok(tell(&done, args, output))
+}
+
+fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
+    let loaded = load(args);
+    let wanted = Look {
+        repairs: loaded.keeper().allow.repair,
+        group: connect::user(&loaded).map(|user| user.gid.as_raw()),
+    };
+    Ok(match keeper.k3s_look(&wanted)? {
+        None => Exit::Fine,
+        Some(repaired) => {
+            output.line(&printable(&repaired.seen));
+            tell(&repaired.done, args, output)
+        }
+    })
+}

@@ -1,0 +1,714 @@
+//! Faults of a k3s that runs on this machine: a table with the detector, the repair, and the time of patience of each.
+//!
+//! A detector reads nothing: it judges a [`Sight`]. Rows that the doctor judges are in its own table; [`OF_THE_DOCTOR`] names those of k3s.
+
+use std::net::IpAddr;
+
+use super::ready;
+use crate::core::health::Severity::{self, Critical, Warning};
+
+/// One thing that can go wrong.
+#[derive(Debug)]
+pub struct Fault {
+    /// Stable name.
+    pub id: &'static str,
+    /// Part of k3s that it is of.
+    pub part: Part,
+    /// Severity, once it is left to a person.
+    pub severity: Severity,
+    /// Certainty of the detector.
+    pub confidence: Confidence,
+    /// Evidence, for people.
+    pub from: &'static str,
+    /// The judgement: an observation in one sentence, where the fault is there.
+    pub detect: fn(&Sight) -> Option<String>,
+    /// Seconds that it must last before anything is done.
+    pub patience_s: u32,
+    /// The repair; `None`: a person decides.
+    pub repair: Option<Repair>,
+    /// Fix for a person.
+    pub fix: &'static str,
+}
+
+/// Part of k3s. A fault of one explains what is wrong with those behind it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Part {
+    /// Service of the service manager.
+    Service,
+    /// API of this machine.
+    Api,
+    /// Node of this machine.
+    Node,
+    /// Certificates that end soon.
+    Certificates,
+}
+
+/// Certainty of a detector.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Confidence {
+    /// Nothing else looks like it.
+    Certain,
+    /// Something else may look like it, and the repair does no harm then.
+    Likely,
+}
+
+/// Repairs of k3s: the closed list of what happens without a person.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Repair {
+    /// Start the service.
+    Start,
+    /// Restart the service.
+    Restart,
+}
+
+/// All of them.
+pub const REPAIRS: [Repair; 2] = [Repair::Start, Repair::Restart];
+
+impl Repair {
+    /// The end of the name of such a change.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Restart => "restart",
+        }
+    }
+
+    /// The action, for people.
+    pub const fn does(self) -> &'static str {
+        match self {
+            Self::Start => "start k3s",
+            Self::Restart => "restart k3s",
+        }
+    }
+
+    /// Things that it touches.
+    pub const fn touches(self) -> &'static str {
+        match self {
+            Self::Start | Self::Restart => "the service k3s; Pods go on",
+        }
+    }
+
+    /// Its undo.
+    pub const fn undo(self) -> &'static str {
+        match self {
+            Self::Start => "none is needed; to stop it: sudo systemctl stop k3s",
+            Self::Restart => "none is needed",
+        }
+    }
+
+    /// Seconds from a try to the next, doubled by each failure.
+    pub const fn back_off_s(self) -> u32 {
+        match self {
+            Self::Start | Self::Restart => 600,
+        }
+    }
+}
+
+/// State of k3s at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sight {
+    /// The service.
+    pub service: Service,
+    /// Restarts of the last ten minutes.
+    pub restarts: u32,
+    /// Last lines of the log; empty while the service is well.
+    pub log: String,
+    /// Seconds since the machine started.
+    pub up_s: u64,
+    /// The API of this machine; `None`: it was not asked.
+    pub api: Option<Api>,
+    /// The certificate that ends first: its file, and days until then.
+    pub certificate: Option<(String, i64)>,
+    /// Addresses of this machine.
+    pub addresses: Vec<IpAddr>,
+    /// True if the settings fix the address of the node.
+    pub has_fixed_address: bool,
+    /// Seconds by which the wall clock was set since the last look.
+    pub jumped_s: i64,
+}
+
+/// Answer of the API of this machine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Api {
+    /// The node of this machine.
+    Node(Node),
+    /// There is no such node.
+    NoNode,
+    /// It does not answer.
+    Silent(String),
+}
+
+/// The node of this machine, as its API has it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Node {
+    /// Conditions: type, status, and message.
+    pub conditions: Vec<[String; 3]>,
+    /// Its address inside the cluster.
+    pub address: Option<IpAddr>,
+}
+
+/// Question that [`Node::parse`] understands the answer of, for `kubectl get node -o jsonpath=`.
+pub const QUESTION: &str = "{range .status.conditions[*]}condition|{.type}|{.status}|{.message}{\"\\n\"}{end}\
+    {range .status.addresses[*]}address|{.type}|{.address}{\"\\n\"}{end}";
+
+impl Node {
+    /// Reads the answer to [`QUESTION`].
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut node = Self::default();
+        for line in text.lines() {
+            let mut parts = line.splitn(4, '|');
+            let mut next = || parts.next().unwrap_or_default().to_owned();
+            match (next().as_str(), [next(), next(), next()]) {
+                ("condition", condition) => node.conditions.push(condition),
+                ("address", [kind, address, _]) if kind == "InternalIP" => {
+                    node.address = node.address.or_else(|| address.parse().ok());
+                }
+                _ => {}
+            }
+        }
+        (!node.conditions.is_empty()).then_some(node)
+    }
+
+    fn has(&self, kind: &str, status: &str) -> Option<&str> {
+        let found = self
+            .conditions
+            .iter()
+            .find(|[found, is, _]| found == kind && is == status);
+        found.map(|[_, _, message]| message.as_str())
+    }
+}
+
+/// The service, as systemd has it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Service {
+    /// `ActiveState`.
+    pub active: String,
+    /// `Result` of the last run.
+    pub result: String,
+    /// `NRestarts`.
+    pub restarts: u32,
+    /// Exit status of the last run.
+    pub status: u32,
+    /// True if it starts with the machine.
+    pub is_enabled: bool,
+    /// True if it was started since the machine was.
+    pub was_started: bool,
+}
+
+/// Properties that [`Service::parse`] reads, for `systemctl show -p`.
+pub const PROPERTIES: &str =
+    "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic";
+
+impl Service {
+    /// Reads the answer of `systemctl show`.
+    pub fn parse(shown: &str) -> Self {
+        let value = |name: &str| {
+            let mut lines = shown.lines().filter_map(|line| line.split_once('='));
+            lines
+                .find(|(found, _)| *found == name)
+                .map_or("", |(_, value)| value)
+        };
+        Self {
+            active: value("ActiveState").to_owned(),
+            result: value("Result").to_owned(),
+            restarts: ready::restarts(shown),
+            status: value("ExecMainStatus").parse().unwrap_or(0),
+            is_enabled: value("UnitFileState") == "enabled",
+            was_started: !matches!(value("InactiveExitTimestampMonotonic"), "" | "0"),
+        }
+    }
+
+    /// Returns whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.active == "active"
+    }
+
+    /// True if systemd has ended it for good, by itself: a service that is always restarted ends in no other way.
+    fn is_given_up(&self) -> bool {
+        self.active == "failed" && self.result == "start-limit-hit"
+    }
+
+    /// Returns whether somebody stopped it, or does not want it to start: then it stays as it is.
+    pub fn is_stopped_on_purpose(&self) -> bool {
+        let is_down = matches!(self.active.as_str(), "inactive" | "failed" | "deactivating");
+        is_down && (!self.is_enabled || (self.was_started && !self.is_given_up()))
+    }
+}
+
+/// The table. Of each part the first row that fits is the cause.
+pub const FAULTS: &[Fault] = &[
+    Fault {
+        id: "k3s.not-started",
+        part: Part::Service,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "the service is enabled, and was never started since the machine was, more than five minutes ago",
+        detect: |sight| {
+            let service = &sight.service;
+            let is_it = service.active == "inactive" && service.is_enabled && !service.was_started;
+            (is_it && sight.up_s >= 300).then(|| "k3s was not started with the machine".to_owned())
+        },
+        patience_s: 0,
+        repair: Some(Repair::Start),
+        fix: "systemctl status k3s names what it waits for, such as a disk that is not mounted; then: sudo systemctl start k3s",
+    },
+    Fault {
+        id: "k3s.given-up",
+        part: Part::Service,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "the service failed, and systemd restarts it no more (start-limit-hit)",
+        detect: |sight| {
+            sight.service.is_given_up().then(|| {
+                let told = ready::reason(&sight.log);
+                let told = told.map(|reason| format!("; it says: {reason}"));
+                format!(
+                    "k3s ended again and again, and systemd gave it up{}",
+                    told.unwrap_or_default()
+                )
+            })
+        },
+        patience_s: 0,
+        repair: Some(Repair::Start),
+        fix: "journalctl -u k3s -n 100; sudo pipeops-agent doctor; then: sudo systemctl reset-failed k3s && sudo systemctl start k3s",
+    },
+    Fault {
+        id: "k3s.not-runnable",
+        from: "three restarts in ten minutes, and systemd cannot run the program (status 203)",
+        detect: |sight| {
+            let is_it = is_looping(sight) && sight.service.status == 203;
+            is_it.then(|| "/usr/local/bin/k3s cannot be run: it is missing, cut off, or for another processor".to_owned())
+        },
+        fix: "sudo pipeops-agent doctor; sudo pipeops-agent k3s upgrade puts the program in place again",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.no-route",
+        detect: |sight| says(sight, &["no default routes found"]),
+        fix: "wait for the network, or give this machine a default route: docs/k3s.md; a fixed node-ip in /etc/rancher/k3s/config.yaml does as well",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.port-taken",
+        detect: |sight| says(sight, &["address already in use"]),
+        fix: "find the other program, and stop it or move it: sudo ss -ltnp | grep -E ':(6443|6444|10250|10257|10259) '",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.cgroups",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "failed to find memory cgroup",
+                    "failed to find cpu cgroup",
+                    "failed to find cpuset cgroup",
+                    "failed to find pids cgroup",
+                ],
+            )
+        },
+        fix: "sudo pipeops-agent doctor --fix switches the kernel's memory controller on; then reboot",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.cgroup-v1",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "not run on a host using cgroup v1",
+                    "cgroup v1 support is unsupported",
+                ],
+            )
+        },
+        fix: "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.clock",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "time isn't set properly",
+                    "is not yet valid",
+                    "not valid before",
+                ],
+            )
+        },
+        fix: "set the clock: sudo timedatectl set-ntp true, or by hand: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; then: sudo systemctl restart k3s",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.token",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "encrypted with different token",
+                    "token is not valid",
+                    "failed to validate token",
+                    "token CA hash does not match",
+                ],
+            )
+        },
+        fix: "put the token back that this cluster was made with: a backup has it as server/token: sudo pipeops-agent k3s restore",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.datastore-damaged",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "database disk image is malformed",
+                    "file is not a database",
+                    "disk I/O error",
+                ],
+            )
+        },
+        fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; look at the disk, too: dmesg | tail",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.disk-full",
+        detect: |sight| {
+            says(
+                sight,
+                &["no space left on device", "database or disk is full"],
+            )
+        },
+        fix: "make room: df -h; du -xh / | sort -h | tail; k3s comes back by itself then",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.disk-read-only",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "read-only file system",
+                    "attempt to write a readonly database",
+                ],
+            )
+        },
+        fix: "the file system was mounted read-only, mostly because the disk fails: dmesg | tail; then: sudo mount -o remount,rw /",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.containerd",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "failed to get metadata for stored sandbox",
+                    "missing parent bucket",
+                    "failed to build map of initial containers",
+                ],
+            )
+        },
+        fix: "stop everything, and let containerd begin again with images from agent/images or the registry: sudo k3s-killall.sh; move agent/containerd in the data directory away; sudo systemctl start k3s",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.flannel",
+        detect: |sight| says(sight, &["link has incompatible addresses"]),
+        fix: "sudo ip link delete flannel.1; k3s makes it again",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.node-ip",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "failed to find interface with specified node ip",
+                    "unable to select an ip from node-ip",
+                ],
+            )
+        },
+        fix: "no interface has the node-ip of /etc/rancher/k3s/config.yaml: correct it, or remove it, or reserve the address in the router; then: sudo systemctl restart k3s",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.node-name",
+        detect: |sight| says(sight, &["node password rejected", "duplicate hostname"]),
+        fix: "another machine has the name of this node: choose one by node-name in /etc/rancher/k3s/config.yaml; or, where this machine was installed again: kubectl delete node NAME on a server",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.settings",
+        detect: |sight| {
+            says(
+                sight,
+                &[
+                    "flag provided but not defined",
+                    "yaml: ",
+                    "invalid value \"",
+                ],
+            )
+        },
+        fix: "correct /etc/rancher/k3s/config.yaml; then: sudo systemctl restart k3s",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.looping",
+        confidence: Confidence::Likely,
+        from: "three restarts in ten minutes, for a reason that no other row has",
+        detect: |sight| {
+            is_looping(sight).then(|| {
+                let reason = ready::reason(&sight.log);
+                format!(
+                    "k3s ends again and again: {}",
+                    reason.as_deref().unwrap_or("its log does not say why")
+                )
+            })
+        },
+        fix: "journalctl -u k3s -n 100; sudo pipeops-agent doctor",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.slow-start",
+        part: Part::Service,
+        severity: Warning,
+        confidence: Confidence::Likely,
+        from: "the service has been starting for twenty minutes",
+        detect: |sight| {
+            (sight.service.active == "activating").then(|| {
+                let reason = ready::reason(&sight.log).map(|reason| format!(": {reason}"));
+                format!(
+                    "k3s has not finished its start{}",
+                    reason.unwrap_or_default()
+                )
+            })
+        },
+        patience_s: 1200,
+        repair: None,
+        fix: "journalctl -u k3s -n 50 shows what it waits for; a slow card takes minutes to import images",
+    },
+    Fault {
+        id: "k3s.certificates-ended",
+        part: Part::Api,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "a certificate of k3s has ended, and k3s runs since before that",
+        detect: |sight| {
+            let (file, days) = sight.certificate.as_ref()?;
+            (*days < 0).then(|| format!("{file} has ended, and k3s renews it only when it starts"))
+        },
+        patience_s: 0,
+        repair: Some(Repair::Restart),
+        fix: "see that the clock is right: date; then: sudo systemctl stop k3s; sudo k3s certificate rotate; sudo systemctl start k3s",
+    },
+    Fault {
+        id: "k3s.api-silent",
+        part: Part::Api,
+        severity: Critical,
+        confidence: Confidence::Likely,
+        from: "the service runs, and its API has not answered for two minutes",
+        detect: |sight| match sight.api.as_ref()? {
+            Api::Silent(why) => Some(format!("k3s runs, and its API does not answer: {why}")),
+            Api::Node(_) | Api::NoNode => None,
+        },
+        patience_s: 120,
+        repair: Some(Repair::Restart),
+        fix: "journalctl -u k3s -n 100; often the disk is too slow or the memory is full: sudo pipeops-agent doctor",
+    },
+    Fault {
+        id: "k3s.clock-set",
+        part: Part::Api,
+        severity: Warning,
+        confidence: Confidence::Likely,
+        from: "the clock was set back by more than five minutes while k3s ran, so that tokens are not valid yet",
+        detect: |sight| {
+            (sight.jumped_s < -300).then(|| {
+                format!(
+                    "the clock was set back by {} min while k3s ran",
+                    sight.jumped_s.unsigned_abs() / 60
+                )
+            })
+        },
+        patience_s: 0,
+        repair: Some(Repair::Restart),
+        fix: "sudo systemctl restart k3s; delete Pods that report tokens which are not valid yet",
+    },
+    Fault {
+        id: "k3s.node-gone",
+        part: Part::Node,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "the API answers, and has no node of this machine's name",
+        detect: |sight| {
+            (sight.api == Some(Api::NoNode))
+                .then(|| "the cluster has no node for this machine any more".to_owned())
+        },
+        patience_s: 60,
+        repair: Some(Repair::Restart),
+        fix: "sudo systemctl restart k3s registers it again; look at node-name in /etc/rancher/k3s/config.yaml",
+    },
+    Fault {
+        id: "k3s.node-address",
+        part: Part::Node,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "no interface of this machine has the address of its node, and no setting fixes it",
+        detect: |sight| {
+            let address = node(sight)?.address?;
+            let is_gone = !sight.addresses.is_empty() && !sight.addresses.contains(&address);
+            (is_gone && !sight.has_fixed_address).then(|| {
+                format!("the node is registered with {address}, which this machine no longer has")
+            })
+        },
+        patience_s: 60,
+        repair: Some(Repair::Restart),
+        fix: "reserve the address in the router, then: sudo systemctl restart k3s",
+    },
+    Fault {
+        id: "k3s.node-not-ready",
+        part: Part::Node,
+        severity: Critical,
+        confidence: Confidence::Likely,
+        from: "the node has not been Ready for two minutes",
+        detect: |sight| {
+            let node = node(sight)?;
+            let why = node
+                .has("Ready", "False")
+                .or_else(|| node.has("Ready", "Unknown"));
+            why.map(|why| format!("the node is not Ready: {why}"))
+        },
+        patience_s: 120,
+        repair: Some(Repair::Restart),
+        fix: "kubectl describe node; journalctl -u k3s -n 100; sudo pipeops-agent doctor",
+    },
+    Fault {
+        id: "k3s.disk-pressure",
+        fix: "unused images are removed by k3s itself; make room: df -h; du -xh / | sort -h | tail; kubectl delete pod -A --field-selector=status.phase=Failed",
+        detect: |sight| pressure(sight, "DiskPressure", "disk"),
+        ..PRESSURE
+    },
+    Fault {
+        id: "k3s.memory-pressure",
+        fix: "find the Pod that takes most: pipeops-agent status; give it a limit, or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
+        detect: |sight| pressure(sight, "MemoryPressure", "memory"),
+        ..PRESSURE
+    },
+    Fault {
+        id: "k3s.process-pressure",
+        fix: "find what starts so many processes: ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail",
+        detect: |sight| pressure(sight, "PIDPressure", "process numbers"),
+        ..PRESSURE
+    },
+    Fault {
+        id: "k3s.certificates-end",
+        part: Part::Certificates,
+        severity: Warning,
+        confidence: Confidence::Certain,
+        from: "a certificate of k3s ends within 85 days: each version of k3s renews it then when it starts",
+        detect: |sight| {
+            let (file, days) = sight.certificate.as_ref()?;
+            (*days < RENEWED_DAYS).then(|| {
+                format!("{file} ends in {days} days, and k3s renews it only when it starts")
+            })
+        },
+        patience_s: 3600,
+        repair: Some(Repair::Restart),
+        fix: "sudo systemctl restart k3s; if it still ends soon then: sudo k3s certificate check --output table",
+    },
+];
+
+/// Days before the end within which every version of k3s renews a certificate when it starts (120; before May 2025: 90).
+const RENEWED_DAYS: i64 = 85;
+
+/// A service that ends again and again.
+const LOOP: Fault = Fault {
+    id: "",
+    part: Part::Service,
+    severity: Critical,
+    confidence: Confidence::Certain,
+    from: "three restarts in ten minutes, and k3s names this reason in its log",
+    detect: |_| None,
+    patience_s: 0,
+    repair: None,
+    fix: "",
+};
+
+/// A node that runs out of something.
+const PRESSURE: Fault = Fault {
+    id: "",
+    part: Part::Node,
+    severity: Warning,
+    confidence: Confidence::Certain,
+    from: "the condition of the node of this name, for ten minutes",
+    detect: |_| None,
+    patience_s: 600,
+    repair: None,
+    fix: "",
+};
+
+/// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not looked at twice.
+pub const OF_THE_DOCTOR: [&str; 14] = [
+    "k3s.program",
+    "k3s.config",
+    "k3s.empty-files",
+    "k3s.datastore",
+    "k3s.kubeconfig-mode",
+    "network.duplicates",
+    "network.iptables",
+    "network.backends",
+    "host.name",
+    "host.machine-id",
+    "disk.space",
+    "disk.read-only",
+    "clock.sync",
+    "dns.pods",
+];
+
+/// The row of that name.
+pub fn of(id: &str) -> Option<&'static Fault> {
+    FAULTS.iter().find(|fault| fault.id == id)
+}
+
+/// Restarts of ten minutes that make a loop.
+const LOOPING: u32 = 3;
+
+fn is_looping(sight: &Sight) -> bool {
+    sight.restarts >= LOOPING
+}
+
+fn node(sight: &Sight) -> Option<&Node> {
+    match sight.api.as_ref()? {
+        Api::Node(node) => Some(node),
+        Api::NoNode | Api::Silent(_) => None,
+    }
+}
+
+fn pressure(sight: &Sight, kind: &str, what: &str) -> Option<String> {
+    let message = node(sight)?.has(kind, "True")?;
+    Some(format!("the node runs out of {what}: {message}"))
+}
+
+/// The line of a k3s in a loop that has one of these words, if it is one of errors.
+fn says(sight: &Sight, words: &[&str]) -> Option<String> {
+    if !is_looping(sight) {
+        return None;
+    }
+    let lines = sight.log.lines().rev().filter(|line| is_error(line));
+    let mut lines = lines.filter(|line| {
+        let line = line.to_lowercase();
+        words.iter().any(|word| line.contains(&word.to_lowercase()))
+    });
+    let line = ready::reason(lines.next()?)?;
+    Some(format!("k3s ends again and again, and says: {line}"))
+}
+
+/// Errors of k3s (`level=fatal`, `level=error`), and of the parts of Kubernetes in it (`E1123 …`, `F1123 …`).
+fn is_error(line: &str) -> bool {
+    let is_klog = |line: &str| {
+        let mut bytes = line.bytes();
+        matches!(bytes.next(), Some(b'E' | b'F')) && bytes.take(4).all(|byte| byte.is_ascii_digit())
+    };
+    ["level=fatal", "level=error", "panic:"]
+        .iter()
+        .any(|word| line.contains(word))
+        || is_klog(line)
+}

@@ -1,0 +1,816 @@
+//! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a person.
+//!
+//! It remembers from look to look, in one small file in memory; [`Memory::look`] is all there is to decide.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::{
+    connect,
+    faults::{self, FAULTS, Fault, Part, Repair, Sight},
+    plan::{Step, directories, file, run},
+};
+use crate::core::time::Now;
+
+/// The file that the watch remembers in, and that the agent reads: root's, in memory.
+pub const MEMORY: &str = "/run/pipeops-k3s/watch";
+/// Service of one look.
+pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-watch.service";
+/// Timer of that service.
+pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-watch.timer";
+const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer";
+/// Command after which nobody looks.
+pub const STOP: &str = "systemctl stop pipeops-k3s-watch.timer pipeops-k3s-watch.service";
+/// Paths that a removal of k3s takes.
+pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, MEMORY];
+
+/// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second of a small board.
+const ASK_EVERY_S: u64 = 110;
+/// Window in which restarts make a loop.
+const LOOP_S: u64 = 600;
+/// Restarts that are remembered.
+const ENDS_MAX: usize = 16;
+/// Absence after which a fault is forgotten, and its failures with it.
+const FORGOTTEN_S: u64 = 3600;
+/// Failures after which a repair is left to a person.
+const FAILURES_MAX: u32 = 2;
+/// Repairs of a day after which a fault is left to a person: it comes back.
+const REPAIRS_MAX: usize = 4;
+const DAY_S: u64 = 86_400;
+
+/// The steps that have k3s watched from now on.
+pub fn steps(program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
+    let unit = include_str!("texts/watch.service").replace("@PROGRAM@", program);
+    let mut steps = Vec::new();
+    for directory in [connect::DIRECTORY, connect::WANTS] {
+        directories(&mut steps, directory, is_there);
+    }
+    // Undone last: until then the service may write it.
+    steps.push(Step::Made {
+        path: MEMORY.to_owned(),
+    });
+    steps.extend([
+        run("", "systemctl daemon-reload"),
+        file(UNIT, unit, 0o644),
+        file(TIMER, include_str!("texts/watch.timer").to_owned(), 0o644),
+        Step::Link {
+            path: WANTED.to_owned(),
+            target: TIMER.to_owned(),
+        },
+        run("systemctl daemon-reload", ""),
+        run("systemctl start pipeops-k3s-watch.timer", STOP),
+    ]);
+    steps
+}
+
+/// Everything that outlives a look.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Memory {
+    /// The last look: seconds since the machine started, and since 1970.
+    looked: Option<(u64, i64)>,
+    /// Seconds since the machine started when the API was asked last.
+    asked_s: Option<u64>,
+    /// Number of restarts at the last look.
+    restarts: u32,
+    /// Restarts that were seen: when, and how many.
+    ends: Vec<(u64, u32)>,
+    /// True if somebody stopped k3s.
+    pub is_stopped: bool,
+    /// Faults by id.
+    entries: BTreeMap<String, Entry>,
+}
+
+/// A fault that was seen.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Entry {
+    since_s: u64,
+    seen_s: u64,
+    is_there: bool,
+    failures: u32,
+    /// Times of tries within a day.
+    tries: Vec<u64>,
+    sentence: String,
+    /// Reason why it is left to a person.
+    handed: Option<String>,
+}
+
+/// A repair that is due.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The fault.
+    pub fault: &'static Fault,
+    /// The repair.
+    pub repair: Repair,
+    /// Observation.
+    pub seen: String,
+}
+
+/// A fault that is left to a person.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Handed {
+    /// Its row.
+    pub id: &'static str,
+    /// Its severity.
+    pub severity: crate::core::health::Severity,
+    /// Observation, and the reason why nothing is done about it.
+    pub sentence: String,
+    /// Fix.
+    pub fix: &'static str,
+}
+
+impl Memory {
+    /// Returns whether the API is to be asked by the next look: in turn, or because something is wrong.
+    pub fn asks(&self, now: Now) -> bool {
+        let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
+        let is_open = |entry: &Entry| entry.is_there && entry.handed.is_none();
+        asked.is_none_or(|ago| ago >= ASK_EVERY_S) || self.entries.values().any(is_open)
+    }
+
+    /// Restarts of the last minutes, with those since the last look.
+    pub fn restarted(&mut self, restarts: u32, now: Now) -> u32 {
+        let now_s = seconds(now);
+        // A start by hand begins to count again. Of what was before the first look, no time is known.
+        let before = if self.looked.is_none() {
+            restarts
+        } else {
+            self.restarts
+        };
+        let more = if restarts < before {
+            restarts
+        } else {
+            restarts - before
+        };
+        self.restarts = restarts;
+        if more > 0 {
+            self.ends.push((now_s, more));
+        }
+        self.ends
+            .retain(|(at, _)| now_s.saturating_sub(*at) < LOOP_S);
+        let surplus = self.ends.len().saturating_sub(ENDS_MAX);
+        self.ends.drain(..surplus);
+        self.ends.iter().map(|(_, more)| more).sum()
+    }
+
+    /// Seconds by which the wall clock was set since the last look.
+    pub fn jumped_s(&self, now: Now) -> i64 {
+        let Some((mono, wall)) = self.looked else {
+            return 0;
+        };
+        let passed = i64::try_from(seconds(now).saturating_sub(mono)).unwrap_or(0);
+        now.wall.millis() / 1000 - wall - passed
+    }
+
+    /// Takes in what was seen, and says what is to be done about it now. `repairs` is false where root does not want any.
+    pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Option<Order> {
+        let now_s = seconds(now);
+        self.looked = Some((now_s, now.wall.millis() / 1000));
+        if sight.api.is_some() {
+            self.asked_s = Some(now_s);
+        }
+        self.is_stopped = sight.service.is_stopped_on_purpose();
+        let found = if self.is_stopped {
+            Vec::new()
+        } else {
+            found(sight)
+        };
+        for (id, entry) in &mut self.entries {
+            let part = faults::of(id).map(|fault| fault.part);
+            let is_found = found.iter().any(|(fault, _)| fault.id == id);
+            let is_looked_at = part.is_none_or(|part| part == Part::Service || sight.api.is_some());
+            // A fault of an earlier part explains it away.
+            let is_explained = self.is_stopped
+                || found
+                    .first()
+                    .is_some_and(|(first, _)| part.is_some_and(|part| first.part < part));
+            if !is_found && (is_looked_at || is_explained) {
+                entry.is_there = false;
+                entry.handed = None;
+            }
+        }
+        self.entries.retain(|_, entry| {
+            entry.tries.retain(|at| now_s.saturating_sub(*at) < DAY_S);
+            entry.is_there
+                || !entry.tries.is_empty()
+                || now_s.saturating_sub(entry.seen_s) < FORGOTTEN_S
+        });
+        let mut order = None;
+        for (fault, seen) in found {
+            let entry = self.entries.entry(fault.id.to_owned()).or_default();
+            entry.see(&seen, now_s);
+            let due = entry.due(fault, now_s, repairs);
+            order = order.or_else(|| {
+                due.map(|repair| Order {
+                    fault,
+                    repair,
+                    seen,
+                })
+            });
+        }
+        order
+    }
+
+    /// Takes in how a repair ended: the reason of a failure.
+    pub fn tried(&mut self, order: &Order, failure: Option<&str>, now: Now) {
+        let Some(entry) = self.entries.get_mut(order.fault.id) else {
+            return;
+        };
+        entry.tries.push(seconds(now));
+        match failure {
+            None => {
+                entry.failures = 0;
+                entry.is_there = false;
+                // It was restarted on purpose.
+                self.ends.clear();
+            }
+            Some(why) => {
+                entry.failures = entry.failures.saturating_add(1);
+                entry.sentence = plain(&format!(
+                    "{}; to {} failed: {why}",
+                    order.seen,
+                    order.repair.does()
+                ));
+            }
+        }
+    }
+
+    /// Leaves a fault to a person for now, because `why` speaks against its repair.
+    pub fn hold(&mut self, order: &Order, why: &str) {
+        if let Some(entry) = self.entries.get_mut(order.fault.id) {
+            entry.handed = Some(plain(why));
+        }
+    }
+
+    /// Faults that are left to a person, in the order of the table.
+    pub fn handed(&self) -> Vec<Handed> {
+        let rows = FAULTS.iter().filter_map(|fault| {
+            let entry = self.entries.get(fault.id).filter(|entry| entry.is_there)?;
+            let why = entry.handed.as_ref()?;
+            Some(Handed {
+                id: fault.id,
+                severity: fault.severity,
+                sentence: if why.is_empty() {
+                    entry.sentence.clone()
+                } else {
+                    format!(
+                        "{}; nothing is done about it by itself: {why}",
+                        entry.sentence
+                    )
+                },
+                fix: fault.fix,
+            })
+        });
+        rows.collect()
+    }
+
+    /// Faults that are there and not left to a person yet.
+    pub fn open(&self) -> impl Iterator<Item = &str> {
+        let open = self
+            .entries
+            .values()
+            .filter(|entry| entry.is_there && entry.handed.is_none());
+        open.map(|entry| entry.sentence.as_str())
+    }
+
+    /// Milliseconds since 1970 of the last look.
+    pub fn looked_ms(&self) -> Option<i64> {
+        self.looked.map(|(_, wall)| wall.saturating_mul(1000))
+    }
+
+    /// The text of the file: a line of its own, then one for each fault, in fields that tabs part.
+    pub fn text(&self) -> String {
+        let (mono, wall) = self.looked.unwrap_or_default();
+        let asked = self
+            .asked_s
+            .map(|asked| asked.to_string())
+            .unwrap_or_default();
+        let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
+        let mut text = format!(
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\n",
+            self.restarts,
+            ends.collect::<Vec<_>>().join(","),
+            u8::from(self.is_stopped),
+        );
+        for (id, entry) in &self.entries {
+            let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
+            let handed = entry.handed.as_ref().map(|why| format!("={why}"));
+            // Writing to a text does not fail.
+            let _written = writeln!(
+                text,
+                "{id}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
+                entry.since_s,
+                entry.seen_s,
+                u8::from(entry.is_there),
+                entry.failures,
+                tries.join(","),
+                handed.unwrap_or_default(),
+                entry.sentence,
+            );
+        }
+        text
+    }
+
+    /// Reads that. A line that is not understood is as none.
+    pub fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let first: Vec<_> = lines.next().unwrap_or_default().split('\t').collect();
+        let [mono, wall, asked, restarts, ends, is_stopped] = first.as_slice() else {
+            return Self::default();
+        };
+        let looked = mono.parse().ok().zip(wall.parse().ok());
+        let end = |text: &str| {
+            let (at, more) = text.split_once(':')?;
+            Some((at.parse().ok()?, more.parse().ok()?))
+        };
+        Self {
+            looked,
+            asked_s: asked.parse().ok(),
+            restarts: restarts.parse().unwrap_or(0),
+            ends: ends.split(',').filter_map(end).take(ENDS_MAX).collect(),
+            is_stopped: *is_stopped == "1",
+            entries: lines.filter_map(Entry::parse).take(FAULTS.len()).collect(),
+        }
+    }
+}
+
+impl Entry {
+    fn see(&mut self, seen: &str, now_s: u64) {
+        if !self.is_there {
+            self.since_s = now_s;
+            self.is_there = true;
+        }
+        self.seen_s = now_s;
+        if self.failures == 0 {
+            self.sentence = plain(seen);
+        }
+    }
+
+    /// The repair that is due now; where there will be none, the reason is taken down.
+    fn due(&mut self, fault: &Fault, now_s: u64, repairs: bool) -> Option<Repair> {
+        if now_s.saturating_sub(self.since_s) < u64::from(fault.patience_s) {
+            return None;
+        }
+        let Some(repair) = fault.repair else {
+            self.handed = Some(String::new());
+            return None;
+        };
+        let why_not = if !repairs {
+            Some("keeper.allow does not list repair".to_owned())
+        } else if self.failures >= FAILURES_MAX {
+            Some(format!("it was tried {} times", self.failures))
+        } else if self.tries.len() >= REPAIRS_MAX {
+            Some(format!(
+                "it came back {} times within a day",
+                self.tries.len()
+            ))
+        } else {
+            None
+        };
+        if why_not.is_some() {
+            self.handed = why_not;
+            return None;
+        }
+        let factor = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
+        let pause = u64::from(repair.back_off_s()).saturating_mul(factor);
+        let last = self.tries.last().map(|last| now_s.saturating_sub(*last));
+        // What held it may be over.
+        self.handed = None;
+        last.is_none_or(|ago| ago >= pause).then_some(repair)
+    }
+
+    fn parse(line: &str) -> Option<(String, Self)> {
+        let fields: Vec<_> = line.splitn(8, '\t').collect();
+        let [id, since, seen, is_there, failures, tries, handed, sentence] = fields.as_slice()
+        else {
+            return None;
+        };
+        let id = faults::of(id)?.id.to_owned();
+        let entry = Self {
+            since_s: since.parse().ok()?,
+            seen_s: seen.parse().ok()?,
+            is_there: *is_there == "1",
+            failures: failures.parse().ok()?,
+            tries: tries.split(',').filter_map(|at| at.parse().ok()).collect(),
+            sentence: (*sentence).to_owned(),
+            handed: handed.strip_prefix('=').map(str::to_owned),
+        };
+        Some((id, entry))
+    }
+}
+
+/// The faults of a sight: of each part the first row that fits, and nothing behind a part that is at fault, but what stands by itself.
+fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
+    let mut found: Vec<(&'static Fault, String)> = Vec::new();
+    for fault in FAULTS {
+        let is_judged = fault.part == Part::Service || sight.api.is_some();
+        if !is_judged
+            || found
+                .first()
+                .is_some_and(|(first, _)| first.part < fault.part)
+        {
+            continue;
+        }
+        if found.iter().all(|(earlier, _)| earlier.part != fault.part)
+            && let Some(seen) = (fault.detect)(sight)
+        {
+            found.push((fault, seen));
+        }
+    }
+    found
+}
+
+fn seconds(now: Now) -> u64 {
+    now.mono.elapsed_since_boot().as_secs()
+}
+
+/// One line without tabs, of a length that a person reads.
+fn plain(text: &str) -> String {
+    let text = text
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter });
+    text.take(400).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::{
+        k3s::faults::{Api, Node, Service},
+        time::{Mono, Wall},
+    };
+
+    fn at(seconds: u64) -> Now {
+        let wall = 1_795_000_000 + i64::try_from(seconds).unwrap();
+        Now {
+            mono: Mono::since_boot(Duration::from_secs(seconds)),
+            wall: Wall::from_millis(wall * 1000),
+        }
+    }
+
+    fn service(active: &str, result: &str) -> Service {
+        Service {
+            active: active.to_owned(),
+            result: result.to_owned(),
+            is_enabled: true,
+            was_started: true,
+            ..Service::default()
+        }
+    }
+
+    fn node(conditions: &[(&str, &str, &str)]) -> Api {
+        let conditions = conditions.iter();
+        Api::Node(Node {
+            conditions: conditions
+                .map(|(kind, status, message)| [*kind, *status, *message].map(str::to_owned))
+                .collect(),
+            address: "192.0.2.7".parse().ok(),
+        })
+    }
+
+    fn healthy() -> Sight {
+        Sight {
+            service: service("active", "success"),
+            up_s: 100_000,
+            api: Some(node(&[
+                ("Ready", "True", ""),
+                ("DiskPressure", "False", ""),
+            ])),
+            certificate: Some(("serving-kube-apiserver.crt".to_owned(), 364)),
+            addresses: vec!["192.0.2.7".parse().unwrap()],
+            ..Sight::default()
+        }
+    }
+
+    fn silent() -> Sight {
+        Sight {
+            api: Some(Api::Silent("no answer".to_owned())),
+            ..healthy()
+        }
+    }
+
+    fn looping(line: &str) -> Sight {
+        Sight {
+            service: service("activating", "exit-code"),
+            restarts: 3,
+            log: format!("level=info msg=\"x\"\n{line}\n"),
+            api: None,
+            ..healthy()
+        }
+    }
+
+    /// Looks every minute from `from`, until something is ordered.
+    fn until_order(memory: &mut Memory, sight: &Sight, from: u64) -> Option<(u64, Order)> {
+        (0..60).find_map(|minute| {
+            let now = from + minute * 60;
+            // The file in between, as in life.
+            *memory = Memory::parse(&memory.text());
+            memory
+                .look(sight, at(now), true)
+                .map(|order| (now - from, order))
+        })
+    }
+
+    #[test]
+    fn a_day_of_a_healthy_machine_has_no_repair_and_asks_rarely() {
+        let mut memory = Memory::default();
+        let (mut asked, mut sight) = (0, healthy());
+        for minute in 0..1440 {
+            let now = at(1000 + minute * 60);
+            let asks = memory.asks(now);
+            asked += u32::from(asks);
+            // The odd failed question, a restart by a person, a clock that is mended by seconds.
+            sight.api = match (asks, minute % 97) {
+                (false, _) => None,
+                (true, 0) => Some(Api::Silent("slow".to_owned())),
+                (true, _) => healthy().api,
+            };
+            sight.restarts = memory.restarted(u32::from(minute > 700), now);
+            sight.jumped_s = memory.jumped_s(now);
+            assert!(memory.look(&sight, now, true).is_none(), "{minute}");
+            assert_eq!(memory.handed(), [], "{minute}");
+            memory = Memory::parse(&memory.text());
+        }
+        assert!((700..760).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn what_somebody_stopped_stays_stopped() {
+        for (service, is_on_purpose) in [
+            (service("inactive", "success"), true),
+            // k3s that was told to end does not always end with 0.
+            (service("failed", "exit-code"), true),
+            (service("failed", "signal"), true),
+            (service("deactivating", "success"), true),
+            (service("failed", "start-limit-hit"), false),
+            (service("activating", "exit-code"), false),
+            (service("active", "success"), false),
+            (
+                Service {
+                    was_started: false,
+                    ..service("inactive", "success")
+                },
+                false,
+            ),
+            (
+                Service {
+                    was_started: false,
+                    is_enabled: false,
+                    ..service("inactive", "success")
+                },
+                true,
+            ),
+        ] {
+            assert_eq!(
+                service.is_stopped_on_purpose(),
+                is_on_purpose,
+                "{service:?}"
+            );
+            let mut memory = Memory::default();
+            let sight = Sight {
+                service,
+                restarts: 9,
+                api: None,
+                ..healthy()
+            };
+            let order = until_order(&mut memory, &sight, 1000);
+            assert!(
+                !is_on_purpose || (order.is_none() && memory.handed().is_empty()),
+                "{order:?}"
+            );
+            assert_eq!(memory.is_stopped, is_on_purpose);
+        }
+    }
+
+    #[test]
+    fn a_service_that_was_given_up_is_started_at_once() {
+        let mut memory = Memory::default();
+        let sight = Sight {
+            service: service("failed", "start-limit-hit"),
+            api: None,
+            ..healthy()
+        };
+        let (after, order) = until_order(&mut memory, &sight, 1000).unwrap();
+        assert_eq!(
+            (after, order.fault.id, order.repair),
+            (0, "k3s.given-up", Repair::Start)
+        );
+    }
+
+    #[test]
+    fn a_silent_api_is_restarted_after_two_minutes_and_handed_over_after_two_failures() {
+        let mut memory = Memory::default();
+        let mut from = 1000;
+        for (failures, waits) in [(0, 120), (1, 1200)] {
+            let (after, order) = until_order(&mut memory, &silent(), from).unwrap();
+            assert_eq!(
+                (after, order.repair),
+                (waits, Repair::Restart),
+                "{failures}"
+            );
+            from += after;
+            memory.tried(&order, Some("no answer"), at(from));
+        }
+        assert!(until_order(&mut memory, &silent(), from).is_none());
+        let handed = memory.handed();
+        assert_eq!(handed.len(), 1);
+        assert!(
+            handed[0].sentence.contains("it was tried 2 times"),
+            "{handed:?}"
+        );
+        // It came back by itself, and an hour later it is forgotten.
+        memory.look(&healthy(), at(from + 60), true);
+        assert_eq!(memory.handed(), []);
+    }
+
+    #[test]
+    fn a_repair_that_helps_for_a_while_is_not_done_for_ever() {
+        let mut memory = Memory::default();
+        let (mut now, mut repairs) = (1000, 0);
+        while now < 80_000 {
+            if let Some((after, order)) = until_order(&mut memory, &silent(), now) {
+                repairs += 1;
+                now += after + 30;
+                memory.tried(&order, None, at(now));
+                memory.look(&healthy(), at(now + 60), true);
+            }
+            now += 700;
+        }
+        assert_eq!(repairs, REPAIRS_MAX);
+        memory.look(&silent(), at(now), true);
+        memory.look(&silent(), at(now + 130), true);
+        assert!(memory.handed()[0].sentence.contains("came back 4 times"));
+    }
+
+    #[test]
+    fn nothing_is_repaired_that_root_does_not_allow() {
+        let mut memory = Memory::default();
+        for minute in 0..30 {
+            assert!(
+                memory
+                    .look(&silent(), at(1000 + minute * 60), false)
+                    .is_none()
+            );
+        }
+        assert!(memory.handed()[0].sentence.contains("keeper.allow"));
+    }
+
+    #[test]
+    fn a_loop_is_named_by_its_reason_and_explains_all_else() {
+        for (line, id) in [
+            (
+                "level=fatal msg=\"Error: no default routes found in \\\"/proc/net/route\\\"\"",
+                "k3s.no-route",
+            ),
+            (
+                "level=fatal msg=\"listen tcp :6443: bind: address already in use\"",
+                "k3s.port-taken",
+            ),
+            (
+                "level=fatal msg=\"failed to find memory cgroup (v2)\"",
+                "k3s.cgroups",
+            ),
+            (
+                "E1123 10:00:00.1 1 x.go:1] \"database disk image is malformed\"",
+                "k3s.datastore-damaged",
+            ),
+            (
+                "level=fatal msg=\"bootstrap data already found and encrypted with different token\"",
+                "k3s.token",
+            ),
+            ("level=info msg=\"address already in use\"", "k3s.looping"),
+            ("level=fatal msg=\"something new\"", "k3s.looping"),
+        ] {
+            let mut memory = Memory::default();
+            memory.look(&looping(line), at(1000), true);
+            let handed = memory.handed();
+            assert_eq!(
+                handed.iter().map(|handed| handed.id).collect::<Vec<_>>(),
+                [id],
+                "{line}"
+            );
+        }
+        // Twice in ten minutes is no loop.
+        let calm = Sight {
+            restarts: 2,
+            ..looping("level=fatal msg=\"address already in use\"")
+        };
+        let mut memory = Memory::default();
+        memory.look(&calm, at(1000), true);
+        assert_eq!(memory.handed(), []);
+    }
+
+    #[test]
+    fn restarts_count_for_ten_minutes_and_not_from_before_the_first_look() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.restarted(57, at(1000)), 0);
+        memory.look(&healthy(), at(1000), true);
+        assert_eq!(memory.restarted(59, at(1060)), 2);
+        assert_eq!(memory.restarted(60, at(1120)), 3);
+        // systemd begins to count again with a start by hand.
+        assert_eq!(memory.restarted(1, at(1180)), 4);
+        assert_eq!(memory.restarted(1, at(1700)), 2);
+        assert_eq!(memory.restarted(1, at(1800)), 0);
+    }
+
+    #[test]
+    fn the_node_is_judged_by_its_condition_its_name_and_its_address() {
+        let of = |api| Sight {
+            api: Some(api),
+            ..healthy()
+        };
+        let moved = Sight {
+            addresses: vec!["192.0.2.8".parse().unwrap()],
+            ..healthy()
+        };
+        let fixed = Sight {
+            has_fixed_address: true,
+            ..moved.clone()
+        };
+        for (sight, expected) in [
+            (
+                of(node(&[("Ready", "False", "cni plugin not initialized")])),
+                Some("k3s.node-not-ready"),
+            ),
+            (
+                of(node(&[("Ready", "Unknown", "Kubelet stopped posting")])),
+                Some("k3s.node-not-ready"),
+            ),
+            (of(Api::NoNode), Some("k3s.node-gone")),
+            (moved, Some("k3s.node-address")),
+            (fixed, None),
+            (
+                of(node(&[
+                    ("Ready", "True", ""),
+                    ("DiskPressure", "True", "x"),
+                ])),
+                None,
+            ),
+            (
+                Sight {
+                    jumped_s: -301,
+                    ..healthy()
+                },
+                Some("k3s.clock-set"),
+            ),
+            (
+                Sight {
+                    jumped_s: 86_400,
+                    ..healthy()
+                },
+                None,
+            ),
+            (
+                Sight {
+                    certificate: Some(("a.crt".to_owned(), -1)),
+                    ..healthy()
+                },
+                Some("k3s.certificates-ended"),
+            ),
+            (
+                Sight {
+                    certificate: Some(("a.crt".to_owned(), 84)),
+                    ..healthy()
+                },
+                Some("k3s.certificates-end"),
+            ),
+        ] {
+            let mut memory = Memory::default();
+            // Every two hours: what has to last an hour has.
+            let order = (0..3).find_map(|hour| memory.look(&sight, at(1000 + hour * 7200), true));
+            assert_eq!(order.map(|order| order.fault.id), expected, "{sight:?}");
+        }
+    }
+
+    #[test]
+    fn pressure_is_left_to_a_person_after_ten_minutes() {
+        let api = node(&[
+            ("Ready", "True", ""),
+            ("DiskPressure", "True", "kubelet has disk pressure"),
+        ]);
+        let sight = Sight {
+            api: Some(api),
+            ..healthy()
+        };
+        let mut memory = Memory::default();
+        memory.look(&sight, at(1000), true);
+        assert_eq!(memory.handed(), []);
+        memory.look(&sight, at(1600), true);
+        assert_eq!(memory.handed()[0].id, "k3s.disk-pressure");
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_an_empty_memory() {
+        for text in [
+            "",
+            "x",
+            "1\t2\t3",
+            "a\tb\tc\td\te\tf\nk3s.looping\t1\n",
+            "\u{0}\t\t\t\t\t\t\t",
+        ] {
+            assert_eq!(Memory::parse(text).handed(), [], "{text:?}");
+        }
+        let mut memory = Memory::default();
+        memory.look(&looping("level=fatal msg=\"a\tb\""), at(1000), true);
+        assert_eq!(Memory::parse(&memory.text()), memory);
+    }
+}

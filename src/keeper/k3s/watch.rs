@@ -1,0 +1,320 @@
+//! Watch over k3s: the look of root's timer, each minute, and the repairs that follow from it, as changes of the journal.
+
+use std::time::Duration;
+
+use super::{
+    super::{Keeper, journal::Journal, now, place::Place},
+    connect::open_to,
+    describe,
+};
+use crate::{
+    core::{
+        journal::Outcome,
+        k3s::{
+            self, Role, connect,
+            faults::{Api, Node, PROPERTIES, QUESTION, Repair, Service, Sight},
+            plan::{Step, When, words},
+            texts::Init,
+            watch::{self, Handed, MEMORY, Memory, Order},
+        },
+    },
+    error::{Error, Result},
+    files,
+    host::{
+        clock,
+        exec::{self, Ended, Limits},
+        network,
+    },
+    wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
+};
+
+/// A look at k3s.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// True if root allows repairs.
+    pub repairs: bool,
+    /// Group of the agent, which may read what was found.
+    pub group: Option<u32>,
+}
+
+/// A repair that a look led to.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// Observation.
+    pub seen: String,
+    /// End of the change.
+    pub done: Done,
+}
+
+const DOES: &str = "watch over k3s, and repair what is known to break";
+const WHO: &str = "the watch over k3s";
+const MEMORY_BYTES_MAX: usize = 64 * 1024;
+const MEMORY_MODE: u32 = 0o640;
+/// Time for a busy API.
+const API: Limits = Limits {
+    within: Duration::from_secs(20),
+    output_bytes_max: 64 * 1024,
+};
+/// Time for k3s to be Ready after a repair: a slow card takes minutes.
+const READY_WITHIN: Duration = Duration::from_secs(900);
+
+impl Keeper {
+    /// The plan to watch over k3s.
+    pub fn k3s_watch_plan(&self, program: &str) -> Result<K3sPlan> {
+        self.can_watch()?;
+        Ok(K3sPlan {
+            does: DOES.to_owned(),
+            steps: describe::steps(&watch::steps(program, &|path| self.place.is_there(path))),
+            undo: "sudo pipeops-agent undo ID".to_owned(),
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Has k3s watched from now on.
+    pub fn k3s_watch(&self, program: &str, who: &str) -> Result<Done> {
+        let journal = self.open()?;
+        self.settle(&journal)?;
+        self.can_watch()?;
+        if self.place.is_there(watch::TIMER) {
+            return Ok(Done {
+                outcome: Outcome::Done.as_str().to_owned(),
+                sentence: "k3s is watched already".to_owned(),
+                ..Done::default()
+            });
+        }
+        let record = Record::new("k3s.watch", who, now(), DOES.to_owned());
+        let steps = watch::steps(program, &|path| self.place.is_there(path));
+        self.begin_steps(&journal, record, steps, Duration::ZERO)
+    }
+
+    /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look and for the agent.
+    pub fn k3s_look(&self, wanted: &Look) -> Result<Option<Repaired>> {
+        let Some(note) = self.managed()? else {
+            return Ok(None);
+        };
+        if self.place.role() == Role::Worker || self.is_changing()? {
+            return Ok(None);
+        }
+        let mut memory = self.memory();
+        let now = clock::now();
+        let sight = self.sight(&note, &mut memory);
+        let order = memory.look(&sight, now, wanted.repairs);
+        let repaired = match &order {
+            None => None,
+            Some(order) => self.repair(order, &note, &mut memory)?,
+        };
+        self.remember(&memory, wanted.group)?;
+        Ok(repaired)
+    }
+
+    /// What the watch knows.
+    pub(super) fn memory(&self) -> Memory {
+        let read = files::read_if_there(&self.place.path(MEMORY), MEMORY_BYTES_MAX);
+        let text = read.ok().flatten().unwrap_or_default();
+        Memory::parse(&String::from_utf8_lossy(&text))
+    }
+
+    fn remember(&self, memory: &Memory, group: Option<u32>) -> Result<()> {
+        let directory = self.place.path(connect::DIRECTORY);
+        files::create_directory(&directory)?;
+        if let Some(group) = group {
+            open_to(&directory, group)?;
+        }
+        let text = memory.text();
+        files::replace(&self.place.path(MEMORY), text.as_bytes(), MEMORY_MODE)
+    }
+
+    fn can_watch(&self) -> Result<()> {
+        let cannot = || Error::new("k3s cannot be watched");
+        if self.managed()?.is_none() {
+            return Err(cannot()
+                .why("pipeops-agent does not manage a k3s on this machine")
+                .fix("sudo pipeops-agent k3s adopt"));
+        }
+        if self.place.role() == Role::Worker {
+            return Err(cannot()
+                .why("this machine is a worker, whose API is on another one")
+                .fix("watch over the server; systemd restarts the worker's service"));
+        }
+        match self.place.init()? {
+            Init::Systemd => Ok(()),
+            Init::OpenRc => Err(cannot()
+                .why("a timer of systemd looks at it")
+                .fix("supervise-daemon of OpenRC restarts a k3s that ends")),
+        }
+    }
+
+    /// Returns whether a change is under way, or was interrupted: then k3s may be down on purpose.
+    fn is_changing(&self) -> Result<bool> {
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(true);
+        };
+        is_unfinished(&journal)
+    }
+
+    fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
+        let now = clock::now();
+        let service = self.place.service();
+        let mut sight = Sight {
+            restarts: memory.restarted(service.restarts, now),
+            up_s: now.mono.elapsed_since_boot().as_secs(),
+            jumped_s: memory.jumped_s(now),
+            ..Sight::default()
+        };
+        if sight.restarts > 0 || !service.is_running() {
+            sight.log = self.place.log("--boot");
+        }
+        if service.is_running() && memory.asks(now) {
+            sight.api = self.place.api(&note.node);
+            sight.certificate = self.place.certificate(&note.data_dir, now.wall.millis());
+            sight.addresses = network::all_addresses(self.place.root()).unwrap_or_default();
+            let is_set = k3s::setting(&self.place.k3s_settings(), "node-ip").is_some();
+            let unit = self.place.text(Role::Server.unit()).unwrap_or_default();
+            sight.has_fixed_address = is_set || unit.contains("node-ip");
+        }
+        sight.service = service;
+        sight
+    }
+
+    /// Carries a repair out, where nothing speaks against it.
+    fn repair(
+        &self,
+        order: &Order,
+        note: &Managed,
+        memory: &mut Memory,
+    ) -> Result<Option<Repaired>> {
+        // Whoever has the lock is changing something: the next look judges it afresh.
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(None);
+        };
+        if is_unfinished(&journal)? || self.place.service().is_stopped_on_purpose() {
+            return Ok(None);
+        }
+        if let Some(why) = self.place.speaks_against(order) {
+            memory.hold(order, &why);
+            return Ok(None);
+        }
+        let does = format!("{}: {}", order.repair.does(), order.seen);
+        let record = Record {
+            is_one_way: true,
+            ..Record::new(&format!("k3s.{}", order.repair.word()), WHO, now(), does)
+        };
+        let done = self.begin_steps(&journal, record, steps(order.repair, note), READY_WITHIN)?;
+        let is_done = done.outcome == Outcome::Done.as_str();
+        let failure = (!is_done).then_some(done.sentence.as_str());
+        memory.tried(order, failure, clock::now());
+        Ok(Some(Repaired {
+            seen: order.seen.clone(),
+            done,
+        }))
+    }
+}
+
+/// A fault that is left to a person, for whoever asks.
+pub(super) fn finding(fault: Handed) -> Finding {
+    Finding {
+        id: fault.id.to_owned(),
+        what: fault.sentence,
+        fix: fault.fix.to_owned(),
+    }
+}
+
+/// The steps of a repair; the last is that k3s itself says that it is Ready.
+fn steps(repair: Repair, note: &Managed) -> Vec<Step> {
+    let run = |command: &str| Step::Run {
+        forth: words(command),
+        back: Vec::new(),
+    };
+    let mut steps = match repair {
+        Repair::Start => vec![
+            run("systemctl reset-failed k3s"),
+            run("systemctl start --no-block k3s"),
+        ],
+        Repair::Restart => vec![run("systemctl restart --no-block k3s")],
+    };
+    steps.push(Step::Ready {
+        node: note.node.clone(),
+        version: None,
+        when: When::Forth,
+    });
+    steps
+}
+
+fn is_unfinished(journal: &Journal) -> Result<bool> {
+    let records = journal.records()?;
+    Ok(records.iter().any(|record| record.outcome.is_none()))
+}
+
+impl Place {
+    fn service(&self) -> Service {
+        let argv = ["systemctl", "show", "k3s", "-p", PROPERTIES];
+        let shown = exec::run(self.root(), &argv, Limits::SHORT);
+        Service::parse(&shown.map(|ended| ended.output).unwrap_or_default())
+    }
+
+    /// The answer of the API about this node; `None`: it answers, but not about that.
+    fn api(&self, node: &str) -> Option<Api> {
+        let question = format!("jsonpath={QUESTION}");
+        let asked = self.kubectl_within("10s", API, &["get", "node", node, "-o", &question]);
+        let ended = match asked {
+            Ok(ended) => ended,
+            Err(error) => return Some(Api::Silent(error.sentence())),
+        };
+        if ended.is_fine() {
+            return Node::parse(&ended.output).map(Api::Node);
+        }
+        if ended.complaints.contains("(NotFound)") {
+            return Some(Api::NoNode);
+        }
+        if self.is_api_ready() {
+            return None;
+        }
+        let said = ended
+            .complaints
+            .lines()
+            .rfind(|line| !line.trim().is_empty());
+        let said = said.unwrap_or("no answer").trim().chars().take(160);
+        Some(Api::Silent(said.collect()))
+    }
+
+    /// The certificate of k3s that ends first, of those that it renews when it starts, and days until then.
+    fn certificate(&self, data_dir: &str, now_ms: i64) -> Option<(String, i64)> {
+        let ends = self.ends(data_dir);
+        let renewed = ends.filter(|(path, _)| !path.ends_with("-ca.crt"));
+        let (path, end) = renewed.min_by_key(|(_, end)| end.millis())?;
+        Some((path, (end.millis() - now_ms).div_euclid(86_400_000)))
+    }
+
+    /// The reason not to repair this now.
+    fn speaks_against(&self, order: &Order) -> Option<String> {
+        let is_dated = order.fault.id.starts_with("k3s.certificates");
+        if is_dated && !self.is_clock_set() {
+            return Some(
+                "the clock is not synchronized, and certificates of a wrong time would be made"
+                    .to_owned(),
+            );
+        }
+        if is_dated && self.names(&["nodes", "-l", SERVERS]) > 1 {
+            return Some("the cluster has several servers, which restart one at a time".to_owned());
+        }
+        // The kind does not exist where nobody installed that controller.
+        let plans = self.names(&["plans.upgrade.cattle.io", "-A"]);
+        (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
+    }
+
+    fn is_clock_set(&self) -> bool {
+        let argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"];
+        let ended = exec::run(self.root(), &argv, Limits::SHORT);
+        ended.is_ok_and(|ended| ended.output.trim() == "yes")
+    }
+
+    /// Number of objects that k3s' own client finds.
+    pub(super) fn names(&self, wanted: &[&str]) -> usize {
+        let argv = [&["get"], wanted, &["-o", "name"]].concat();
+        let ended = self.kubectl(&argv).ok().filter(Ended::is_fine);
+        ended.map_or(0, |ended| ended.output.lines().count())
+    }
+}
+
+/// Label of servers.
+pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";

@@ -1,0 +1,128 @@
+//! The watch over k3s, on trees that stand for machines.
+
+use super::{
+    super::k3s::Look,
+    k3s_life::{VERSION, good, install},
+    *,
+};
+use crate::core::k3s::watch::{MEMORY, TIMER};
+
+const HEALTHY: &str = "ActiveState=active\\nResult=success\\nNRestarts=0\\nUnitFileState=enabled\\nInactiveExitTimestampMonotonic=7";
+
+/// An installed k3s. `service` is what systemd says of it, until it is started or restarted.
+fn machine(service: &str) -> Tree {
+    let tree = good();
+    assert_eq!(install(&tree).unwrap().outcome, "done");
+    broken(&tree, service);
+    tree
+}
+
+fn broken(tree: &Tree, service: &str) {
+    let tree = tree.root();
+    drop(std::fs::remove_file(tree.join("mended")));
+    let systemctl = format!(
+        "case \"$*\" in\n\
+         show*) [ -e mended ] && printf '{HEALTHY}' || printf '{service}';;\n\
+         start*k3s|restart*k3s) [ -e hopeless ] || touch mended;;\n\
+         esac"
+    );
+    let k3s = format!(
+        "[ -e mended ] || {{ echo 'connection refused' >&2; exit 1; }}\n\
+         case \"$*\" in *range*) printf 'condition|Ready|True|fine\\naddress|InternalIP|192.0.2.7\\n';;\n\
+         *plans*) exit 1;; *) printf '{VERSION}|True|2099-01-01T00:00:00Z|';; esac"
+    );
+    for (name, script) in [("systemctl", systemctl), ("k3s", k3s)] {
+        let text = format!(
+            "#!/bin/sh\ncd \"${{0%/usr/sbin/*}}\" || exit 9\necho \"{name} $*\" >> calls\n{script}\n"
+        );
+        let path = tree.join("usr/sbin").join(name);
+        crate::files::replace(&path, text.as_bytes(), 0o755).unwrap();
+    }
+}
+
+fn look(tree: &Tree, repairs: bool) -> Option<Done> {
+    let wanted = Look {
+        repairs,
+        group: None,
+    };
+    let repaired = tree.keeper().k3s_look(&wanted).unwrap();
+    repaired.map(|repaired| repaired.done)
+}
+
+/// Lines of the memory about faults.
+fn faults(tree: &Tree) -> String {
+    let text = tree
+        .read(MEMORY.trim_start_matches('/'))
+        .unwrap_or_default();
+    text.lines().skip(1).collect::<Vec<_>>().join("\n")
+}
+
+const GIVEN_UP: &str = "ActiveState=failed\\nResult=start-limit-hit\\nNRestarts=5\\nUnitFileState=enabled\\nInactiveExitTimestampMonotonic=7";
+
+#[test]
+fn an_installation_is_watched_and_its_removal_ends_that() {
+    let tree = machine(HEALTHY);
+    assert!(
+        tree.calls()
+            .contains("systemctl start pipeops-k3s-watch.timer")
+    );
+    assert!(tree.read(TIMER.trim_start_matches('/')).is_some());
+    let again = tree.keeper().k3s_watch("/usr/bin/pipeops-agent", "root");
+    assert_eq!(again.unwrap().change, None);
+}
+
+#[test]
+fn a_k3s_that_systemd_gave_up_is_started_and_the_change_is_written_down() {
+    let tree = machine(GIVEN_UP);
+    let done = look(&tree, true).unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_eq!(done.undo, None);
+    assert!(done.change.as_deref().unwrap().starts_with("k3s-start-"));
+    assert!(
+        tree.calls().contains("systemctl reset-failed k3s"),
+        "{}",
+        tree.calls()
+    );
+    let changes = tree.keeper().changes().unwrap();
+    assert_eq!(changes[0].who, "the watch over k3s");
+    // All is well: nothing more is done.
+    assert!(look(&tree, true).is_none());
+    assert_eq!(tree.keeper().changes().unwrap().len(), changes.len());
+}
+
+#[test]
+fn what_a_person_did_and_what_root_forbids_is_left_alone() {
+    let stopped = GIVEN_UP
+        .replace("start-limit-hit", "success")
+        .replace("failed", "inactive");
+    for (service, repairs) in [(stopped.as_str(), true), (GIVEN_UP, false)] {
+        let tree = machine(service);
+        for _ in 0..3 {
+            assert!(look(&tree, repairs).is_none());
+        }
+        let calls = tree.calls();
+        let after = calls.rsplit("ActiveState").next().unwrap();
+        assert!(!after.contains("reset-failed"), "{after}");
+        assert_eq!(
+            faults(&tree).contains("keeper.allow"),
+            !repairs,
+            "{}",
+            faults(&tree)
+        );
+    }
+}
+
+#[test]
+fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
+    let tree = machine(GIVEN_UP);
+    let lock = tree.keeper().open().unwrap();
+    assert!(look(&tree, true).is_none());
+    drop(lock);
+    let path = tree.root().join("var/keeper/0001-k3s-install.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    let open = record.replace("\"outcome\": \"done\"", "\"outcome\": null");
+    assert_ne!(open, record);
+    crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
+    assert!(look(&tree, true).is_none());
+    assert_eq!(tree.read(MEMORY.trim_start_matches('/')), None);
+}

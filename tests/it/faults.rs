@@ -1,0 +1,111 @@
+//! `docs/faults.md`: every fault of k3s that is looked for, from its table. `UPDATE_EXPECT=1` writes it.
+
+use std::fmt::Write as _;
+
+use expect_test::expect_file;
+use pipeops_agent::core::{
+    k3s::faults::{Confidence, FAULTS, Fault, OF_THE_DOCTOR, Part, REPAIRS},
+    preflight,
+};
+
+const HEAD: &str = "\
+# Faults of k3s, and what is done about them
+
+`sudo pipeops-agent k3s watch` has root's timer look at k3s each minute; `k3s install` sets it up. This page is generated from the table in
+`src/core/k3s/faults.rs`. What is well is left alone, and so is a k3s that somebody stopped, disabled or masked: only a person starts it again.
+
+Where a row has a repair, the keeper carries it out as a change of its journal (`sudo pipeops-agent changes`), and asks the API of this machine
+itself whether `/readyz` is fine and the node has reported that it is Ready. Nothing is repaired, and the fault is left to a person, as the condition
+`k3s.fault` in the status and in notifications and in `sudo pipeops-agent k3s status`, where
+
+* `keeper.allow` does not list `repair`;
+* the repair failed twice; the pause after a try is in the table below, and twice as long after a failure;
+* it was repaired four times within a day: it comes back;
+* the system-upgrade-controller has plans for this cluster;
+* it is about certificates, and the clock is not synchronized or the cluster has several servers.
+
+While another change is under way, or was interrupted, nothing is judged. What needs the API is judged only while it answers.
+";
+
+const OTHERS: &str = "\
+## Seen by the doctor
+
+`sudo pipeops-agent doctor` judges these, and `docs/operate.md` has them; the watch does not look at them a second time.
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    for (part, title) in [
+        (Part::Service, "The service"),
+        (Part::Api, "The API"),
+        (Part::Node, "The node"),
+        (Part::Certificates, "Certificates"),
+    ] {
+        write!(
+            page,
+            "\n## {title}\n\n| fault | seen by | after | repair | for a person |\n|---|---|---|---|---|\n"
+        ).unwrap();
+        for fault in FAULTS.iter().filter(|fault| fault.part == part) {
+            writeln!(page, "{}", row(fault)).unwrap();
+        }
+    }
+    page.push_str("\nOf each part the first row that fits is the cause, and a fault of one part explains those of the parts below it.\n");
+    page.push_str("\n## Repairs\n\n| repair | touches | undo | pause |\n|---|---|---|---|\n");
+    for repair in REPAIRS {
+        writeln!(
+            page,
+            "| {} | {} | {} | {} min |",
+            repair.does(),
+            repair.touches(),
+            repair.undo(),
+            repair.back_off_s() / 60
+        )
+        .unwrap();
+    }
+    write!(page, "\n{OTHERS}\n").unwrap();
+    for check in preflight::checks().filter(|check| OF_THE_DOCTOR.contains(&check.id)) {
+        writeln!(page, "* `{}`: {}", check.id, check.title).unwrap();
+    }
+    page
+}
+
+fn row(fault: &Fault) -> String {
+    let sure = match fault.confidence {
+        Confidence::Certain => "",
+        Confidence::Likely => " (likely)",
+    };
+    let after = match fault.patience_s {
+        0 => "at once".to_owned(),
+        seconds => format!("{} min", seconds / 60),
+    };
+    let repair = fault.repair.map_or("", |repair| repair.does());
+    let cell = |text: &str| text.replace('|', "\\|");
+    format!(
+        "| `{}` | {}{sure} | {after} | {repair} | {} |",
+        fault.id,
+        cell(fault.from),
+        cell(fault.fix)
+    )
+}
+
+#[test]
+fn the_page_of_faults_is_what_the_table_says() {
+    expect_file!["../../docs/faults.md"].assert_eq(&page());
+}
+
+#[test]
+fn each_row_has_a_name_of_its_own_and_says_what_to_do() {
+    let mut names: Vec<_> = FAULTS.iter().map(|fault| fault.id).collect();
+    names.extend(preflight::checks().map(|check| check.id));
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+    for fault in FAULTS {
+        assert!(fault.id.starts_with("k3s.") && !fault.fix.is_empty() && !fault.from.is_empty());
+        assert!(!fault.fix.ends_with('.'), "{}", fault.id);
+    }
+    for id in OF_THE_DOCTOR {
+        assert!(preflight::checks().any(|check| check.id == id), "{id}");
+    }
+}
