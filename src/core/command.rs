@@ -17,18 +17,45 @@ const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
 pub enum Verb {
     /// Deploy manifests.
     Apply,
+    /// Delete an app.
+    Remove,
+    /// Put an earlier version back.
+    Rollback,
     /// Replace the Pods of an app.
     Restart,
+    /// Change the number of Pods of a workload.
+    Scale,
+    /// Leave a version that does not work as it is, from now on.
+    Pause,
+    /// Put the last good version back again, from now on.
+    Resume,
+    /// Read the log of the Pod that says most.
+    Logs,
 }
 
 impl Verb {
-    const ALL: [Self; 2] = [Self::Apply, Self::Restart];
+    const ALL: [Self; 8] = [
+        Self::Apply,
+        Self::Remove,
+        Self::Rollback,
+        Self::Restart,
+        Self::Scale,
+        Self::Pause,
+        Self::Resume,
+        Self::Logs,
+    ];
 
     /// The word on the wire and in the journal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Apply => "app.apply",
+            Self::Remove => "app.remove",
+            Self::Rollback => "app.rollback",
             Self::Restart => "app.restart",
+            Self::Scale => "app.scale",
+            Self::Pause => "app.pause",
+            Self::Resume => "app.resume",
+            Self::Logs => "app.logs",
         }
     }
 

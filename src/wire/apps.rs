@@ -420,6 +420,22 @@ pub struct AppArgs {
 }
 fields!(AppArgs { app });
 
+/// Request to read the log of an app.
+#[derive(Debug, Default)]
+pub struct LogWish {
+    /// Container; empty: the one that says most.
+    pub container: String,
+    /// Lines from its end; absent: 100.
+    pub lines: Option<u64>,
+    /// True for the container that ran before.
+    pub previous: bool,
+}
+fields!(LogWish {
+    container,
+    lines,
+    previous
+});
+
 /// Request to go back.
 #[derive(Debug, Default)]
 pub struct RollbackWish {

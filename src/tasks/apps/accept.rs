@@ -322,10 +322,7 @@ impl Apps {
     /// # Errors
     /// Reason why it is still there.
     pub async fn remove(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
-        self.in_charge().await?;
-        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
-        let begun = async move { apps.begin_removal(&name, &asker).await };
-        let (id, read) = self.begins(app, begun).await?;
+        let (id, read) = Rc::clone(&self).start_removal(app, asker).await?;
         let deadline = self.now().mono.after(GONE_WITHIN);
         while let Some(left) = self.under_way(app, &id) {
             if self.now().mono >= deadline {
@@ -350,6 +347,18 @@ impl Apps {
             .map(|entry| entry.in_words(&read.app.namespace))
             .collect();
         Ok(json!({"app": app, "state": "removed", "kept": kept}))
+    }
+
+    /// Begins to delete an app. Returns the id of the change, and the record as it was.
+    pub(super) async fn start_removal(
+        self: Rc<Self>,
+        app: &str,
+        asker: &Asker,
+    ) -> Result<(String, Read)> {
+        self.in_charge().await?;
+        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
+        let begun = async move { apps.begin_removal(&name, &asker).await };
+        self.begins(app, begun).await
     }
 
     async fn begin_removal(self: Rc<Self>, app: &str, asker: &Asker) -> Result<(String, Read)> {

@@ -6,7 +6,10 @@
 //! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody has to let the account in first;
 //! `Never`, it refuses this.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -30,6 +33,9 @@ use crate::{
 
 /// Tries to change an object, while its controllers change it as well.
 const TRIES_MAX: usize = 8;
+
+/// Time for the kubelet to answer with a log.
+const LOG_WITHIN: Duration = Duration::from_secs(15);
 
 /// Head of an object, as far as it says whose it is.
 #[derive(Debug, Default)]
@@ -448,6 +454,15 @@ impl Cluster<'_> {
             .call(async |identity| observe(self.client, identity, namespace, &kinds).await)
             .await;
         seen.map_err(|failed| self.failed(namespace, failed))
+    }
+
+    /// Reads the end of the log of a container; of the one that ran before where that is meant.
+    pub async fn log(&self, (namespace, pod): (&str, &str), query: &str) -> Result<Vec<u8>, Error> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?{query}");
+        let read = self
+            .call(async |identity| self.client.read_as(identity, &path, LOG_WITHIN).await)
+            .await;
+        read.map_err(|failed| self.failed(namespace, failed))
     }
 
     /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent itself. Leaves in `version` where to resume,

@@ -2,17 +2,32 @@
 
 use std::rc::Rc;
 
-use super::{Apps, Asker};
+use super::{Apps, Asker, Care};
 use crate::{
-    core::command::{Command, Verb},
+    core::{
+        apps::Owner,
+        command::{Command, Verb},
+        journal::{Intent, Journal, Outcome, Step, StepState},
+        lines::Lines,
+    },
     error::{Error, Result},
+    kube::query_escaped,
     store::Seen,
     wire::{
-        apps::{AppArgs, ApplyWish},
+        apps::{AppArgs, ApplyWish, LogWish, RollbackWish},
         control::CommandAnswer,
+        edge::bodies::LOG_BYTES_MAX,
         json::{self, Shape},
     },
 };
+
+/// Example of arguments that name an app and nothing else.
+const NAME: &str = r#"{"app":"web"}"#;
+/// Lines of a log where no number is named, and at most.
+const LINES: u64 = 100;
+const LINES_MAX: u64 = 1_000;
+/// Bytes of a log that are read for its end.
+const READ_BYTES_MAX: usize = 1 << 20;
 
 impl Apps {
     /// Begins what a command asks for. Returns when its intent is on disk; how it ends is a record of the stream of outcomes.
@@ -40,12 +55,118 @@ impl Apps {
                 };
                 self.apply(&wish, &asker).await?;
             }
+            Verb::Rollback => {
+                let example = r#"{"app":"web","to":3}"#;
+                let (AppArgs { app }, wish) = (read(args, example)?, read(args, example)?);
+                let RollbackWish { to } = wish;
+                self.rollback(&app, to, &asker).await?;
+            }
+            Verb::Scale => {
+                let example = r#"{"app":"web","to":3}"#;
+                let AppArgs { app } = read(args, example)?;
+                self.scale(&app, &read(args, example)?, &asker).await?;
+            }
+            Verb::Logs => {
+                let example = r#"{"app":"web","lines":100,"previous":false}"#;
+                let AppArgs { app } = read(args, example)?;
+                let log = self.log(&app, &read(args, example)?, &asker).await?;
+                self.note(command, "it was read", Some(log)).await?;
+            }
             Verb::Restart => {
-                let AppArgs { app } = read(args, r#"{"app":"web"}"#)?;
+                let AppArgs { app } = read(args, NAME)?;
                 self.restart(&app, &asker).await?;
+            }
+            Verb::Remove => {
+                let AppArgs { app } = read(args, NAME)?;
+                self.start_removal(&app, &asker).await?;
+            }
+            // Twice is the same as once, so a power cut before the note costs nothing: nobody was told, and the command comes again.
+            Verb::Pause => {
+                let AppArgs { app } = read(args, NAME)?;
+                self.care(&app, Care::Paused, &asker).await?;
+                self.note(command, "it is paused", None).await?;
+            }
+            Verb::Resume => {
+                let AppArgs { app } = read(args, NAME)?;
+                self.care(&app, Care::Resumed, &asker).await?;
+                let why = "it goes back to its last good version by itself again";
+                self.note(command, why, None).await?;
             }
         }
         Ok(CommandAnswer::Accepted)
+    }
+
+    /// Writes down a command that was carried out at once. Its intent has no body: there is nothing left to go on with.
+    async fn note(
+        &self,
+        command: &Command,
+        why: &str,
+        seen: Option<(String, String)>,
+    ) -> Result<()> {
+        let now = self.now().wall;
+        let intent = Intent {
+            origin: Owner::ControlPlane.as_str().to_owned(),
+            kind: command.verb.as_str().to_owned(),
+            body: String::new(),
+        };
+        let journal = Journal::new();
+        let lock = journal
+            .lock(&command.id)
+            .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
+        let store = self.store();
+        store
+            .begin_command(&lock, intent, command.issued, now)
+            .await?;
+        if let Some((name, detail)) = seen {
+            let step = Step {
+                position: 0,
+                name,
+                state: StepState::Intended,
+                undo: None,
+                detail: Some(detail),
+            };
+            store.intend_step(&lock, step, now).await?;
+            for state in [StepState::Acted, StepState::Verified, StepState::Done] {
+                store.advance_step(&lock, (0, state), None, now).await?;
+            }
+        }
+        self.finish(&command.id, Outcome::Done, why).await
+    }
+
+    /// The end of the log of the Pod that says most, with its name.
+    async fn log(&self, app: &str, wish: &LogWish, asker: &Asker) -> Result<(String, String)> {
+        self.in_charge().await?;
+        let read = self.existing(app).await?;
+        asker.owns(&read)?;
+        let pods = self.pod_lines(app).await?;
+        let Some(pod) = pods.first() else {
+            return Err(Error::new(format!("{app} has no Pod"))
+                .fix("the outcome of its last change says why"));
+        };
+        let container = match wish.container.as_str() {
+            "" => pod
+                .containers
+                .first()
+                .map(String::as_str)
+                .unwrap_or_default(),
+            named => named,
+        };
+        let query = format!(
+            "container={}&tailLines={}&limitBytes={READ_BYTES_MAX}&previous={}",
+            query_escaped(container),
+            wish.lines.unwrap_or(LINES).min(LINES_MAX),
+            wish.previous
+        );
+        let place = (pod.namespace.as_str(), pod.name.as_str());
+        let bytes = self.cluster(read.app.owner).log(place, &query).await?;
+        let (mut lines, mut text) = (Lines::default(), String::new());
+        lines.take(&bytes, &mut text);
+        lines.finish(&mut text);
+        // The end says most.
+        let from = text.ceil_char_boundary(text.len().saturating_sub(LOG_BYTES_MAX));
+        let text = text.split_off(from);
+        let name = format!("log of Pod {}/{}, {container}", pod.namespace, pod.name);
+        Ok((name, text))
     }
 }
 

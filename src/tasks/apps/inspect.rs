@@ -21,9 +21,13 @@ impl Apps {
     /// # Errors
     /// There is no such app, or the cluster cannot be seen.
     pub async fn pods(&self, app: &str) -> Result<Value> {
-        let (uids, seen) = self.seen(app).await?;
-        let pods: Vec<_> = pods_of(uids, &seen).iter().map(pod).collect();
+        let pods: Vec<_> = self.pod_lines(app).await?.iter().map(pod).collect();
         Ok(json!({"app": app, "pods": pods}))
+    }
+
+    pub(super) async fn pod_lines(&self, app: &str) -> Result<Vec<PodLine>> {
+        let (uids, seen) = self.seen(app).await?;
+        Ok(pods_of(uids, &seen))
     }
 
     /// Events about an app and its Pods, the oldest first.

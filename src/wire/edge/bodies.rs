@@ -2,12 +2,17 @@
 
 use serde::Serialize;
 
-use crate::core::{journal::Change, time::Wall};
+use crate::core::{command::Verb, journal::Change, time::Wall};
 
 /// Steps of a change that are told, the last ones.
 const STEPS_MAX: usize = 100;
 /// The longest text of one field: what was seen belongs to the machine, a line of it to who reads.
 const TEXT_BYTES_MAX: usize = 1024;
+
+/// The longest log that was asked for.
+pub const LOG_BYTES_MAX: usize = 16 * 1024;
+/// The kind of change whose evidence is a log.
+const LOGS: &str = Verb::Logs.as_str();
 
 /// Something that was asked of this machine, or the sum of such within a minute.
 #[derive(Debug, Serialize)]
@@ -70,11 +75,19 @@ struct Evidence<'a> {
 /// secrets.
 pub fn outcome(change: &Change) -> Option<(Wall, String)> {
     let (ended, ending) = change.ended.as_ref()?;
+    let bytes_max = if change.intent.kind == LOGS {
+        LOG_BYTES_MAX
+    } else {
+        TEXT_BYTES_MAX
+    };
     let skipped = change.steps.len().saturating_sub(STEPS_MAX);
     let evidence = change.steps.iter().skip(skipped).map(|step| Evidence {
         name: cut(&step.name),
         state: step.state.as_str(),
-        detail: step.detail.as_deref().map(cut),
+        detail: step
+            .detail
+            .as_deref()
+            .map(|text| shortened(text, bytes_max)),
     });
     let outcome = Outcome {
         id: cut(&change.id),
@@ -91,7 +104,11 @@ pub fn outcome(change: &Change) -> Option<(Wall, String)> {
 }
 
 fn cut(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX))
+    shortened(text, TEXT_BYTES_MAX)
+}
+
+fn shortened(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max))
         .unwrap_or_default()
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{IMAGE, SOON, deployment};
 use crate::{
     accounts::{Accounts, Reach},
-    agent::{Agent, until_every},
+    agent::{Agent, put, until_every},
     cluster::{Held, calm, kubectl, leave},
 };
 
@@ -17,7 +17,7 @@ struct Bench {
     agent: Agent,
     plane: Plane,
     namespace: String,
-    _accounts: Accounts,
+    accounts: Accounts,
     _cluster: Held,
 }
 
@@ -45,7 +45,7 @@ impl Bench {
             agent,
             plane,
             namespace,
-            _accounts: accounts,
+            accounts,
             _cluster: held,
         };
         bench.until_agreed();
@@ -199,15 +199,190 @@ fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
 }
 
 #[test]
-fn what_the_access_policy_refuses_is_refused_by_its_level() {
-    let Some(bench) = Bench::new("read-only") else {
+fn an_app_of_the_control_plane_is_operated_by_commands_until_the_level_is_tightened() {
+    let Some(bench) = Bench::new("managed") else {
         return;
     };
-    let web = bench.apply("web", &deployment("web", ""));
-    let said = bench.refused("c-1", "app.apply", &web);
-    assert!(
-        said.contains("access.level is \"read-only\", so changes and exec are refused"),
-        "{said}"
+    let web = bench.apply(
+        "web",
+        &deployment("web", ", command: [sh, -c, \"echo it is up; sleep 900\"]"),
     );
-    assert!(said.contains("set access.level = \"managed\""), "{said}");
+    bench.accepted("c-1", "app.apply", &web);
+    bench.until_verdict("web", "soaking");
+    bench.accepted("c-2", "app.logs", &json!({"app": "web"}));
+    let outcome = bench.outcome("c-2");
+    let log = &outcome["evidence"][0];
+    assert!(
+        log["name"].as_str().unwrap().starts_with("log of Pod "),
+        "{outcome:#}"
+    );
+    assert_eq!(log["detail"], "it is up\n", "{outcome:#}");
+    bench.accepted("c-3", "app.pause", &json!({"app": "web"}));
+    assert_eq!(bench.outcome("c-3")["state"], "done");
+    assert!(bench.apps(&["list"]).1.contains("paused"));
+    bench.accepted("c-4", "app.resume", &json!({"app": "web"}));
+    let said = bench.refused("c-5", "app.rollback", &json!({"app": "web"}));
+    assert!(said.contains("no other revision was good"), "{said}");
+    bench.accepted("c-6", "app.scale", &json!({"app": "web", "to": 2}));
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.get("deployment/web", "{.spec.replicas}"), "2");
+    // What runs when the level is tightened ends, with the level in its outcome.
+    let tighten = |level: &str| {
+        let output = bench.agent.command(&["access", level]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    tighten("off");
+    let outcome = bench.outcome("c-6");
+    let why = outcome["why"].as_str().unwrap();
+    assert_eq!(outcome["state"], "failed", "{outcome:#}");
+    assert!(
+        why.contains("access was tightened to \"off\""),
+        "{outcome:#}"
+    );
+    for (level, id) in [("off", "d-1"), ("read-only", "d-2")] {
+        tighten(level);
+        for (verb, args) in [
+            ("app.apply", &web),
+            ("app.remove", &json!({"app": "web"})),
+            ("app.pause", &json!({"app": "web"})),
+            ("app.scale", &json!({"app": "web", "to": 1})),
+        ] {
+            let said = bench.refused(&format!("{id}-{verb}"), verb, args);
+            let tightened = format!("access was tightened to \"{level}\"");
+            assert!(said.contains(&tightened), "{level} {verb}: {said}");
+            assert!(
+                said.contains("sudo pipeops-agent access managed"),
+                "{level} {verb}: {said}"
+            );
+        }
+    }
+    tighten("managed");
+    bench.accepted("c-7", "app.remove", &json!({"app": "web"}));
+    assert_eq!(bench.outcome("c-7")["state"], "done");
+    assert_eq!(bench.get("deployments", "{.items}"), "[]");
+    assert_eq!(bench.plane.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn commands_that_reach_for_more_are_refused() {
+    let Some(bench) = Bench::new("managed") else {
+        return;
+    };
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n";
+    // An app of the machine's owner, in the same namespace.
+    let own = bench.accounts.namespace();
+    let role = format!("--clusterrole=pipeops-apps-deploy.{own}");
+    let account = format!("--serviceaccount={own}:pipeops-apps");
+    let bind = ["create", "rolebinding", "pipeops-apps", &role, &account];
+    kubectl(&[&["-n", bench.namespace.as_str()], bind.as_slice()].concat());
+    let file = bench.agent.folder().join("local.yaml");
+    put(&file, map);
+    let file = file.display().to_string();
+    let (code, said) = bench.apps(&["apply", "-f", &file, "--namespace", &bench.namespace]);
+    assert_eq!(code, 0, "{said}");
+    let chart = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: x}\n";
+    let port = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {type: NodePort, ports: [{port: 80}]}\n";
+    let system = json!({"app": "x", "namespace": "kube-system", "manifests": map});
+    let agents = json!({"app": "x", "namespace": own, "manifests": map});
+    let default = json!({"app": "x", "namespace": "default", "manifests": map});
+    let foreign = bench.apply("x", map);
+    for (verb, args, why) in [
+        (
+            "app.apply",
+            &bench.apply("local", map),
+            "it was deployed on the machine",
+        ),
+        (
+            "app.remove",
+            &json!({"app": "local"}),
+            "sudo pipeops-agent apps remove local",
+        ),
+        (
+            "app.logs",
+            &json!({"app": "local"}),
+            "it was deployed on the machine",
+        ),
+        ("app.apply", &foreign, "does not belong to the app x"),
+        (
+            "app.apply",
+            &system,
+            "belongs to the cluster or to the agent",
+        ),
+        (
+            "app.apply",
+            &agents,
+            "belongs to the cluster or to the agent",
+        ),
+        ("app.apply", &default, "default is never managed"),
+        (
+            "app.apply",
+            &bench.apply("x", chart),
+            "business of the cluster's owner",
+        ),
+        ("app.apply", &bench.apply("x", port), "access.expose"),
+    ] {
+        let said = bench.refused("same-id", verb, args);
+        assert!(said.contains(why), "{verb}: {said}");
+    }
+    nonsense_is_refused(&bench);
+    late_and_many_commands_are_answered(&bench, map);
+}
+
+fn nonsense_is_refused(bench: &Bench) {
+    for (verb, args, why) in [
+        (
+            "app.apply",
+            &json!({"app": "x", "manifests": 7}),
+            "send them as",
+        ),
+        ("app.apply", &json!("x"), "send them as"),
+        ("app.restart", &json!({"app": ["x"]}), "send them as"),
+        (
+            "app.restart",
+            &json!({"app": "none"}),
+            "there is no app none",
+        ),
+        ("app.explode", &json!({}), "this agent knows app.apply, "),
+        (
+            "app.apply",
+            &json!({"app": "x", "manifests": "x".repeat(10 << 20)}),
+            "524288 is the most",
+        ),
+    ] {
+        let said = bench.refused("same-id", verb, args);
+        assert!(said.contains(why), "{verb}: {said}");
+    }
+}
+
+fn late_and_many_commands_are_answered(bench: &Bench, map: &str) {
+    let mark = bench.plane.mark();
+    let late = json!({
+        "id": "late", "verb": "app.restart", "args": {"app": "web"},
+        "issued_at": "2026-01-01T00:00:00Z", "deadline": "2026-01-01T00:00:01Z",
+    });
+    bench.plane.send("edge_command", None, late);
+    let answer = bench.plane.answer(mark, "late", SOON).unwrap();
+    assert!(
+        answer["error"].as_str().unwrap().contains("it expired at"),
+        "{answer:#}"
+    );
+    // Without an id there is nothing to answer; of a flood each one is answered, and the link stays.
+    bench
+        .plane
+        .send("edge_command", None, json!({"verb": "app.restart"}));
+    for number in 0..1_000 {
+        let args = json!({"app": "none"});
+        bench
+            .plane
+            .command(&format!("flood-{number}"), "app.restart", &args);
+    }
+    let last = bench.plane.answer(mark, "flood-999", SOON).unwrap();
+    assert_eq!(last["state"], "refused");
+    bench.accepted(
+        "after",
+        "app.apply",
+        &bench.apply("after", &map.replace("settings", "after")),
+    );
+    assert_eq!(bench.plane.sessions().len(), 1);
+    assert_eq!(bench.plane.violations(), Vec::<String>::new());
 }
