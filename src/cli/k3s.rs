@@ -46,7 +46,7 @@ pub(super) const fn many(long: &'static str, value: &'static str, help: &'static
 }
 
 /// Nobody is asked.
-const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
+pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
 
 /// Time for the node to become Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
 const TIMEOUT: Opt = Opt::value(

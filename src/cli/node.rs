@@ -2,22 +2,22 @@
 
 use super::{
     args::Args,
-    changes, k3s,
+    ask, changes, k3s,
     keeper::ROOT,
-    output::Output,
-    table::{CONFIG, Command, JSON, Opt, SET, Takes},
+    output::{Output, Tone},
+    table::{Argument, CONFIG, Command, JSON, Need, Opt, SET, Takes},
 };
 use crate::{
     error::{Exit, Result},
-    keeper::k3s::{Node, Wish},
+    keeper::k3s::{Leave, Node, Wish},
 };
 
 /// `node`.
 pub(super) static COMMAND: Command = Command {
     name: "node",
-    about: "Take this node of k3s out of service",
+    about: "Take a node of k3s out of service",
     options: &[CONFIG, SET, ROOT, JSON],
-    below: &[&CORDON, &DRAIN],
+    below: &[&CORDON, &DRAIN, &LEAVE],
     ..Command::BARE
 };
 
@@ -50,6 +50,57 @@ static DRAIN: Command = Command {
     run: Some(drain),
     ..Command::BARE
 };
+
+static LEAVE: Command = Command {
+    name: "leave",
+    about: "Take a worker out of its cluster: on the server with its name, then on the worker",
+    arguments: &[Argument {
+        name: "NAME",
+        takes: Takes::Text,
+        need: Need::Maybe,
+        help: "On a server: the worker that leaves",
+    }],
+    options: &[
+        Opt::value("timeout", Takes::Text, "SECONDS", "Time for all Pods to go").default("300"),
+        k3s::many("ignore", "CHECK", "Continue in spite of this finding"),
+        k3s::YES,
+        k3s::DRY_RUN,
+    ],
+    notes: "On the server it moves the Pods of the worker, then removes its node and its password. On the worker it removes k3s.\n\
+            The data of local volumes stays on the worker, and is named with its bytes.",
+    examples: &[
+        "sudo pipeops-agent node leave pi2          # on the server",
+        "sudo pipeops-agent node leave --dry-run    # then on pi2",
+    ],
+    exit: "0 it has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
+    run: Some(leave),
+    ..Command::BARE
+};
+
+fn leave(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = k3s::keeper(args, "node leave")?;
+    let wanted = Leave {
+        worker: args.text("NAME").map(str::to_owned),
+        within: k3s::within(args, 300)?,
+        ignored: args.all("ignore"),
+        program: k3s::program()?,
+    };
+    let plan = keeper.k3s_leave_plan(&wanted)?;
+    let is_fine = plan.refused.is_empty();
+    if args.has(k3s::DRY_RUN.long) {
+        k3s::report::plan(&plan, args, output);
+        return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
+    }
+    if is_fine && !args.has("yes") {
+        k3s::report::plan(&plan, args, output);
+    }
+    if is_fine && !ask::is_permitted(args, &format!("{}?", plan.does))? {
+        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
+        return Ok(Exit::Problem);
+    }
+    let done = keeper.k3s_leave(&wanted, &changes::who())?;
+    Ok(k3s::tell(&done, args, output))
+}
 
 fn drain(args: &Args, output: &mut Output) -> Result<Exit> {
     change(

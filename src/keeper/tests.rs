@@ -7,6 +7,7 @@ use super::*;
 mod k3s_adopt;
 mod k3s_backup;
 mod k3s_connect;
+mod k3s_join;
 mod k3s_life;
 mod k3s_node;
 mod k3s_upgrade;

@@ -27,12 +27,36 @@ use crate::{
 /// Time for one question.
 const WITHIN: Duration = Duration::from_secs(15);
 /// A bundle of certificates is a few KB.
-const ANSWER_BYTES_MAX: u64 = 256 * 1024;
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
 
 /// An answer of a server.
 struct Answer {
     head: Head,
     body: Vec<u8>,
+}
+
+/// State of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    /// More may come.
+    Open,
+    /// Nothing more comes.
+    Closed,
+}
+
+impl Answer {
+    /// A whole answer; `None`: it is none, or not whole yet.
+    fn parse(bytes: &[u8], end: End) -> Option<Self> {
+        let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let (head, body) = bytes.split_at_checked(head_end + 4)?;
+        let head = Head::parse(head)?;
+        let length = head.header("content-length").map(str::parse::<usize>);
+        let is_whole = length.map_or(end == End::Closed, |length| length == Ok(body.len()));
+        is_whole.then(|| Self {
+            head,
+            body: body.to_vec(),
+        })
+    }
 }
 
 fn unreachable(target: &Target) -> Error {
@@ -137,31 +161,52 @@ async fn ask(
     let talk = async {
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
-        let mut bytes = Vec::new();
-        match (&mut stream)
-            .take(ANSWER_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .await
-        {
-            // A server that leaves without a word of TLS has said all where the head has its length.
-            Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => Err(error),
-            Ok(_) | Err(_) => Ok(bytes),
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        while bytes.len() < ANSWER_BYTES_MAX && Answer::parse(&bytes, End::Open).is_none() {
+            let read = match stream.read(&mut piece).await {
+                // A server may leave without a word of TLS: the length in the head says whether that was all.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => 0,
+                read => read?,
+            };
+            if read == 0 {
+                break;
+            }
+            bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
         }
+        Ok(bytes)
     };
     let talk = deadline(WITHIN, talk).await;
     let bytes = talk
         .map_err(|elapsed| failed(&elapsed))?
         .map_err(|error: std::io::Error| failed(&error))?;
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
-    let parts = end.and_then(|end| bytes.split_at_checked(end + 4));
-    let answer = parts.and_then(|(head, body)| {
-        let head = Head::parse(head)?;
-        let length = head.header("content-length").map(str::parse::<usize>);
-        let is_whole = length.is_none_or(|length| length == Ok(body.len()));
-        is_whole.then(|| Answer {
-            head,
-            body: body.to_vec(),
-        })
-    });
+    let answer = Answer::parse(&bytes, End::Closed);
     answer.ok_or_else(|| unreachable(target).why("it does not answer as a server of HTTP does"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_an_answer_is_none() {
+        let head = "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n";
+        let body = |text: &str, end| {
+            let answer = Answer::parse(text.as_bytes(), end)?;
+            String::from_utf8(answer.body).ok()
+        };
+        assert_eq!(
+            body(&format!("{head}test"), End::Open).as_deref(),
+            Some("test")
+        );
+        for text in [
+            format!("{head}tes"),
+            format!("{head}tests"),
+            "HTTP/1.0 200".to_owned(),
+        ] {
+            assert_eq!(body(&text, End::Closed), None, "{text}");
+        }
+        let open = "HTTP/1.0 200 OK\r\n\r\ntest";
+        assert_eq!(body(open, End::Open), None);
+        assert_eq!(body(open, End::Closed).as_deref(), Some("test"));
+    }
 }

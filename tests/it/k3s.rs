@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     process::Output,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
@@ -161,6 +161,8 @@ const HEAD: &str = "# sequence 7\n# expires 2099-01-01T00:00:00Z\n";
 /// A request, as far as it matters.
 struct Request<'a> {
     path: &'a str,
+    /// The whole head, with what the caller shows of itself.
+    head: &'a str,
     /// First byte that is wanted.
     from: Option<usize>,
     /// Number of requests before it.
@@ -289,6 +291,7 @@ fn converse(
         let from = from.and_then(|text| text.split('-').next()?.parse::<usize>().ok());
         let mut answer = given(&Request {
             path: head.split(' ').nth(1).unwrap(),
+            head: &head,
             from,
             turn: server.requests.fetch_add(1, Relaxed),
         });
@@ -604,4 +607,126 @@ fn the_index_that_is_made_for_releases_is_read() {
         .program(version, &k3s::names("aarch64").unwrap())
         .unwrap();
     assert_eq!((version.to_string().as_str(), file.bytes), (VERSION, 9));
+}
+
+/// The credential of a token, which nobody but its server may see.
+const CREDENTIAL: &str = "abc123.0123456789abcdef";
+
+/// A server of k3s that says this of its time, and takes the credential or not. Returns what it says of a token was seen, too.
+fn joined(
+    machine: &Machine,
+    (date, is_known, is_own): (&str, bool, bool),
+    words: &[&str],
+) -> (Output, bool) {
+    let index = index(HEAD, &program());
+    let is_shown = AtomicBool::new(false);
+    let ca = OnceLock::new();
+    let mut output = None;
+    let answer = |request: &Request<'_>| {
+        if request.head.to_ascii_lowercase().contains("authorization:") {
+            is_shown.store(true, Relaxed);
+        }
+        let expected = format!("Authorization: Bearer {CREDENTIAL}");
+        let mut answer = match request.path {
+            "/cacerts" => Answer::whole(ca.get().cloned().unwrap_or_default()),
+            "/version" if is_known && request.head.contains(&expected) => {
+                Answer::whole(format!("{{\"gitVersion\": \"{VERSION}\"}}").into_bytes())
+            }
+            "/version" => Answer::nothing("401 Unauthorized", ""),
+            path if path == at(VERSION) => Answer::whole(program()),
+            _ => return None,
+        };
+        answer.headers = date.to_owned();
+        Some(answer)
+    };
+    served(&index, 1, answer, |server| {
+        let own = ca.get_or_init(|| std::fs::read(&server.ca).unwrap());
+        let sum = if is_own { hash(own) } else { "0".repeat(64) };
+        machine.put("token", &format!("K10{sum}::{CREDENTIAL}\n"), 0o600);
+        let token = machine.path().join("token").display().to_string();
+        let all = ["join", "--server", &server.url, "--token-file", &token];
+        output = Some(machine.k3s(server, &[&all, words].concat()));
+    });
+    (output.unwrap(), is_shown.into_inner())
+}
+
+#[test]
+fn a_worker_gets_the_version_of_its_server_and_its_token_is_in_no_journal() {
+    if !is_root() {
+        return;
+    }
+    let machine = Machine::new();
+    let (output, _) = joined(&machine, ("", true, true), &["--dry-run", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
+    assert!(texts(&output).contains(VERSION) && !texts(&output).contains(CREDENTIAL));
+    assert_eq!(machine.installed(), None);
+    let (output, is_shown) = joined(&machine, ("", true, true), &["--label", "a=b"]);
+    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
+    assert!(is_shown && !texts(&output).contains(CREDENTIAL));
+    assert_eq!(machine.installed(), Some(program()));
+    let text = |name: &str| std::fs::read_to_string(machine.path().join(name)).unwrap();
+    let token = text("etc/rancher/k3s/join-token");
+    assert!(token.contains(CREDENTIAL));
+    let settings = text("etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml");
+    assert!(
+        settings.contains("server: \"https://127.0.0.1:") && !settings.contains(CREDENTIAL),
+        "{settings}"
+    );
+    assert!(text("etc/systemd/system/k3s-agent.service").contains("k3s agent"));
+    for entry in std::fs::read_dir(machine.path().join("var/keeper")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let content = std::fs::read(&path).unwrap();
+            assert!(
+                !String::from_utf8_lossy(&content).contains(CREDENTIAL),
+                "{path:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_token_is_shown_to_its_own_server_only_and_with_a_right_clock_only() {
+    if !is_root() {
+        return;
+    }
+    let late = "date: Tue, 16 Jun 2020 05:50:28 GMT\r\n";
+    for (server, is_shown, wanted) in [
+        (
+            ("", true, false),
+            false,
+            "is not the one that made this token",
+        ),
+        ((late, true, true), false, "the clock of this machine is"),
+        (("", false, true), true, "does not accept this token"),
+    ] {
+        let machine = Machine::new();
+        let (output, was_shown) = joined(&machine, server, &[]);
+        let said = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(wanted), "{said}");
+        assert!(!said.contains(CREDENTIAL), "{said}");
+        assert_eq!((was_shown, machine.installed()), (is_shown, None), "{said}");
+    }
+}
+
+#[test]
+fn a_worker_is_never_newer_than_its_server() {
+    if !is_root() {
+        return;
+    }
+    let machine = Machine::new();
+    let sum = hash(&program());
+    let (output, _) = joined(
+        &machine,
+        ("", true, true),
+        &["--version", NEXT, "--sha256", &sum],
+    );
+    assert_eq!(output.status.code(), Some(2), "{}", texts(&output));
+    assert!(
+        texts(&output).contains("newer than the server"),
+        "{}",
+        texts(&output)
+    );
+    assert_eq!(machine.installed(), None);
 }

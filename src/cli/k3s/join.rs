@@ -17,7 +17,7 @@ use crate::{
     core::{
         k3s::{
             index::{Choice, PINNED},
-            join::{Token, server},
+            join::{Token, doubts, server},
             texts::Wishes,
         },
         secret::Secret,
@@ -74,7 +74,7 @@ pub(super) static COMMAND: Command = Command {
     ],
     notes: "The token comes from `sudo pipeops-agent k3s token` on the server. It has the hash of the server's CA, which is compared before the token is sent.\n\
             What fails is undone, and after a power cut it is finished or undone with the next start.\n\
-            The way back is `sudo pipeops-agent k3s uninstall`.",
+            The way back is `sudo pipeops-agent node leave`.",
     examples: &[
         "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --dry-run",
         "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --token-file /root/join-token --node-name pi2",
@@ -98,6 +98,14 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
     let token = token(args.text("token-file").unwrap_or("-"))?;
     let clock = Clock::new(|| clock::now().wall, Wall::from_millis(0));
     let server = smol::block_on(kube::join::look(&url, &token, clock, clock::now))?;
+    let ignored = args.all("ignore");
+    let mut doubts = doubts(&server).into_iter();
+    // With a wrong clock nothing that follows would be told right.
+    if let Some((id, what, fix)) = doubts.find(|(id, ..)| !ignored.iter().any(|name| name == id)) {
+        return Err(Error::new("this machine cannot join")
+            .why(what)
+            .fix(format!("{fix}; or continue anyway: --ignore {id}")));
+    }
     let usual = server.version.unwrap_or(PINNED);
     let release = release::release(args, &keeper, "version", || Choice::Version(usual))?;
     let address = format!("https://{}", url.authority());

@@ -217,7 +217,7 @@ pub fn rejection(log: &str, node: &str) -> Option<(String, String)> {
                 "the server knows a node {node} with another password: a machine that has this name, or had it"
             ),
             format!(
-                "choose another name: --node-name NAME; or, if that machine is gone, on the server: sudo k3s kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret {node}.node-password.k3s"
+                "choose another name: --node-name NAME; or, if that machine is gone, on the server: sudo pipeops-agent node leave {node}"
             ),
         ));
     }
@@ -370,7 +370,7 @@ mod tests {
         let log =
             "level=info msg=x\nlevel=error msg=\"Node password rejected, duplicate hostname\"\n";
         let (why, fix) = rejection(log, "pi").unwrap();
-        assert!(why.contains("node pi") && fix.contains("secret pi.node-password.k3s"));
+        assert!(why.contains("node pi") && fix.contains("node leave pi"));
         assert_eq!(
             rejection("level=error msg=\"connection refused\"", "pi"),
             None

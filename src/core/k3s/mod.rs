@@ -9,6 +9,7 @@ pub mod drain;
 pub mod faults;
 pub mod index;
 pub mod join;
+pub mod leave;
 pub mod plan;
 pub mod ready;
 pub mod texts;

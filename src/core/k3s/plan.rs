@@ -377,6 +377,8 @@ pub struct Uninstall {
     pub keep: Keep,
     /// Links of other programs' names to k3s.
     pub links: Vec<String>,
+    /// What goes of the data directory: itself, or the parts of it without those that stay.
+    pub data: Vec<String>,
 }
 
 /// The rest that a removal leaves.
@@ -438,15 +440,15 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
 
 /// Trees that a removal takes, as far as they are there.
 pub fn trees(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<String> {
-    let data = [wanted.data_dir.as_str(), "/etc/rancher/k3s"];
+    let data = wanted.data.iter().map(String::as_str);
     let made = MADE
         .into_iter()
         .filter(|path| !path.starts_with("/etc/rancher/k3s/"));
     let is_kept = |path: &&str| {
-        let is_data = *path == wanted.data_dir || DATA.contains(path);
+        let is_data = wanted.data.iter().any(|data| data == path) || DATA.contains(path);
         (wanted.keep == Keep::Data && is_data) || wanted.kept.iter().any(|kept| kept == path)
     };
-    let all = data.into_iter().chain(made);
+    let all = data.chain(["/etc/rancher/k3s"]).chain(made);
     all.filter(|path| !is_kept(path))
         .filter(|path| is_there(path))
         .map(str::to_owned)
@@ -505,6 +507,13 @@ pub struct Node {
 /// The steps of a cordon or a drain.
 pub fn node(wanted: &Node) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    steps.extend(moved(wanted));
+    steps.extend(no_resume(wanted.init));
+    steps
+}
+
+fn moved(wanted: &Node) -> Vec<Step> {
+    let mut steps = Vec::new();
     if !wanted.is_cordoned {
         steps.push(Step::Cordon {
             node: wanted.node.clone(),
@@ -514,6 +523,39 @@ pub fn node(wanted: &Node) -> Vec<Step> {
         node: wanted.node.clone(),
         drain: drain.clone(),
     }));
+    steps
+}
+
+/// Parts of the farewell to a worker.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    /// The drain; `None`: its machine does not answer, or its node is gone.
+    pub node: Option<Node>,
+    /// Service manager.
+    pub init: Init,
+    /// Path of this program.
+    pub program: String,
+    /// Data directory of this server.
+    pub data_dir: String,
+    /// Name of the worker.
+    pub worker: String,
+}
+
+/// The steps after which a cluster knows a worker no longer. The node comes first: k3s makes its password again as long as there is one.
+pub fn farewell(wanted: &Farewell) -> Vec<Step> {
+    let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    steps.extend(wanted.node.iter().flat_map(moved));
+    let worker = &wanted.worker;
+    let kubectl = format!("{BINARY} kubectl --cache-dir=/run/k3s/kubectl");
+    for what in [
+        format!("delete node {worker}"),
+        format!("-n kube-system delete secret {worker}.node-password.k3s"),
+    ] {
+        steps.push(run(
+            &format!("{kubectl} {what} --ignore-not-found --timeout=60s"),
+            "",
+        ));
+    }
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -832,6 +874,38 @@ mod tests {
     }
 
     #[test]
+    fn a_node_goes_before_its_password_and_its_pods_before_both() {
+        let drain = Drain {
+            within: Duration::from_secs(60),
+            is_forced: false,
+            pods: Vec::new(),
+        };
+        let wanted = Farewell {
+            node: Some(Node {
+                init: Init::Systemd,
+                program: "/usr/bin/pipeops-agent".to_owned(),
+                data_dir: "/d".to_owned(),
+                node: "pi".to_owned(),
+                is_cordoned: false,
+                drain: Some(drain),
+            }),
+            init: Init::Systemd,
+            program: "/usr/bin/pipeops-agent".to_owned(),
+            data_dir: "/d".to_owned(),
+            worker: "pi".to_owned(),
+        };
+        let steps = farewell(&wanted);
+        let ran = |word: &str| {
+            at(
+                &steps,
+                |step| matches!(step, Step::Run { forth, .. } if forth.iter().any(|part| part == word)),
+            )
+        };
+        let drained = at(&steps, |step| matches!(step, Step::Drain { .. }));
+        assert!(drained < ran("node") && ran("node") < ran("secret"));
+    }
+
+    #[test]
     fn a_removal_takes_what_k3s_made_and_leaves_what_it_is_asked_to() {
         let mut wanted = Uninstall {
             init: Init::Systemd,
@@ -842,6 +916,7 @@ mod tests {
             kept: vec!["/var/lib/cni".to_owned()],
             keep: Keep::Nothing,
             links: Vec::new(),
+            data: vec!["/mnt/ssd/k3s".to_owned()],
         };
         let all = trees(&wanted, &|_| true);
         assert!(

@@ -63,6 +63,7 @@ struct Subject {
 impl Keeper {
     /// The plan of a backup.
     pub fn k3s_backup_plan(&self, wanted: &Backup) -> Result<K3sPlan> {
+        self.only_on_servers("k3s backup")?;
         let subject = self.subject()?;
         let folder = wanted.to.as_deref().unwrap_or(FOLDER);
         self.check_folder(folder)?;
@@ -104,6 +105,7 @@ impl Keeper {
 
     /// Makes a backup, reads it back, and removes those that are too many.
     pub fn k3s_backup(&self, wanted: &Backup) -> Result<BackupReport> {
+        self.only_on_servers("k3s backup")?;
         let journal = self.open()?;
         self.settle(&journal)?;
         self.back_up(wanted)

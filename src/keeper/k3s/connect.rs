@@ -112,6 +112,7 @@ impl Keeper {
     }
 
     fn can_connect(&self) -> Result<()> {
+        self.only_on_servers("k3s connect")?;
         let with = |fix: &str| cannot().fix(fix);
         if !self.place.is_there(BINARY) {
             return Err(with("install it: sudo pipeops-agent k3s install").why("there is no k3s"));

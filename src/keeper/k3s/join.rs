@@ -4,7 +4,7 @@ use super::{super::Keeper, STAGED, look::Look};
 use crate::{
     core::{
         k3s::{
-            BINARY, Role, Version,
+            BINARY, Version,
             join::{self, Credential, Doubt, Server, Token},
             plan::Staged,
         },
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Way back from a join.
-pub(super) const UNDO: &str = "sudo pipeops-agent k3s uninstall";
+pub(super) const UNDO: &str = "sudo pipeops-agent node leave";
 /// Token of a join, among the checked copies.
 const STAGED_TOKEN: &str = "join-token";
 
@@ -70,15 +70,13 @@ impl Keeper {
         ignored: &[String],
         look: &mut Look,
     ) {
-        let mut refused = join::doubts(&join.server);
-        refused.extend(
-            join.server
-                .version
-                .and_then(|server| join::skew(version, server)),
-        );
-        refused.extend(join::name_doubt(node));
-        refused.extend(join::settings_doubt(&self.place.user_settings()));
-        let refused = refused.into_iter().map(finding);
+        let server = join.server.version;
+        let refused = [
+            server.and_then(|server| join::skew(version, server)),
+            join::name_doubt(node),
+            join::settings_doubt(&self.place.user_settings()),
+        ];
+        let refused = refused.into_iter().flatten().map(finding);
         look.refused
             .extend(refused.filter(|finding| !ignored.contains(&finding.id)));
         let lasts = matches!(join.token.credential, Credential::Password(_));
@@ -109,9 +107,10 @@ impl Keeper {
     /// Has k3s make a token with which a machine can join this server.
     pub fn k3s_invite(&self, wanted: &Invite) -> Result<Invitation> {
         let cannot = || Error::new("cannot make a token");
-        if !self.place.is_there(BINARY) || self.place.role() == Role::Worker {
+        self.only_on_servers("k3s token")?;
+        if !self.place.is_there(BINARY) {
             return Err(cannot()
-                .why("this machine is no server of k3s")
+                .why("there is no k3s on this machine")
                 .fix("run it on the server: sudo pipeops-agent k3s token"));
         }
         let host = match &wanted.address {

@@ -8,6 +8,7 @@ mod connect;
 mod datastore;
 mod describe;
 mod join;
+mod leave;
 mod look;
 mod node;
 mod ready;
@@ -23,6 +24,7 @@ pub use self::{
     backup::Backup,
     connect::Connect,
     join::{Invitation, Invite, Join},
+    leave::Leave,
     node::{Node, Wish},
     restore::Restore,
     upgrade::Upgrade,
@@ -151,16 +153,22 @@ impl Keeper {
     /// The plan of a removal.
     pub fn k3s_uninstall_plan(&self, wanted: &Uninstall) -> Result<K3sPlan> {
         let removal = self.removal(wanted)?;
+        self.removal_plan(wanted, &removal)
+    }
+
+    fn removal_plan(&self, wanted: &Uninstall, removal: &plan::Uninstall) -> Result<K3sPlan> {
         let is_there = |path: &str| self.place.is_there(path);
-        let mut trees = plan::trees(&removal, &is_there);
+        let mut trees = plan::trees(removal, &is_there);
         trees.extend(removal.links.iter().cloned());
         let bytes = trees.iter().map(|path| self.place.bytes_of(path)).sum();
         Ok(K3sPlan {
             does: removal_sentence(wanted),
             warned: adopt::removal(self.managed()?.as_ref()),
-            steps: describe::steps(&plan::uninstall(&removal, &is_there)),
+            steps: describe::steps(&plan::uninstall(removal, &is_there)),
             bytes,
-            undo: if wanted.keeps_data {
+            undo: if removal.role == Role::Worker {
+                "there is none: join again with a new token of the server".to_owned()
+            } else if wanted.keeps_data {
                 format!(
                     "install it again over the data in {}: sudo pipeops-agent k3s install --reuse-data",
                     removal.data_dir
@@ -177,12 +185,21 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let removal = self.removal(wanted)?;
-        let steps = plan::uninstall(&removal, &|path| self.place.is_there(path));
         let record = Record {
             is_one_way: true,
             ..Record::new("k3s.uninstall", who, now(), removal_sentence(wanted))
         };
-        let done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
+        self.remove_k3s(&journal, record, &removal)
+    }
+
+    fn remove_k3s(
+        &self,
+        journal: &LockedJournal,
+        record: Record,
+        removal: &plan::Uninstall,
+    ) -> Result<Done> {
+        let steps = plan::uninstall(removal, &|path| self.place.is_there(path));
+        let done = self.begin_steps(journal, record, steps, Duration::ZERO)?;
         // What an installation did is no longer in force.
         for mut earlier in journal.records()? {
             if earlier.check.starts_with("k3s.")
@@ -269,8 +286,20 @@ impl Keeper {
         })
     }
 
+    /// Refuses what only a server can do.
+    fn only_on_servers(&self, command: &str) -> Result<()> {
+        if self.place.role() == Role::Server {
+            return Ok(());
+        }
+        let server = k3s::setting(&self.place.k3s_settings(), "server").unwrap_or_default();
+        Err(Error::new(format!("{command} needs a server of k3s"))
+            .why(format!("this machine is a worker of {server}"))
+            .fix(format!("run it there: sudo pipeops-agent {command}")))
+    }
+
     /// The administrator's kubeconfig.
     pub fn k3s_kubeconfig(&self) -> Result<String> {
+        self.only_on_servers("k3s kubeconfig")?;
         self.place.text(k3s::KUBECONFIG).ok_or_else(|| {
             Error::new(format!("cannot read {}", k3s::KUBECONFIG))
                 .fix("k3s writes it when it starts: sudo pipeops-agent k3s status")
@@ -437,10 +466,12 @@ impl Keeper {
         });
         let links = links
             .filter(|path| self.place.is_link(path, "k3s") || self.place.is_link(path, BINARY));
+        let data_dir = self.data_dir(note.as_ref());
         Ok(plan::Uninstall {
             init: self.place.init()?,
             role: self.place.role(),
-            data_dir: self.data_dir(note.as_ref()),
+            data: vec![data_dir.clone()],
+            data_dir,
             program: wanted.program.clone(),
             note: self.own(NOTE),
             kept: note.map_or_else(adopt::shared, |note| note.kept),

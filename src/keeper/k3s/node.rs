@@ -44,7 +44,7 @@ pub enum Wish {
 }
 
 /// Finding that Pods have no controller; to ignore it ends them for good.
-const BARE: &str = "drain.bare";
+pub(super) const BARE: &str = "drain.bare";
 /// Time for the API to answer: after a reboot it comes up beside the change that goes on.
 const API_WITHIN: Duration = Duration::from_secs(300);
 const PAUSE_MS: u16 = 2000;
@@ -103,6 +103,7 @@ impl Keeper {
         })?;
         let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
         if let Wish::Drain(_) = wanted.wish {
+            self.only_on_servers("node drain")?;
             pods = self.place.pods(&node)?;
             (refused, warned) = findings(&pods, self.place.has_other_nodes(&node));
         }
@@ -134,7 +135,7 @@ impl Keeper {
 }
 
 /// Findings that hold a drain up, and those that do not.
-fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Finding>, Vec<Finding>) {
+pub(super) fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Finding>, Vec<Finding>) {
     let finding = |id: &str, what: String, fix: &str| Finding {
         id: id.to_owned(),
         what,
@@ -184,7 +185,7 @@ fn sentence(wanted: &Node, node: &str) -> String {
 
 impl Place {
     /// Pods of a node that have not ended.
-    fn pods(&self, node: &str) -> Result<Vec<drain::Pod>> {
+    pub(super) fn pods(&self, node: &str) -> Result<Vec<drain::Pod>> {
         let selector = format!("--field-selector=spec.nodeName={node}");
         let question = format!("jsonpath={}", drain::QUESTION);
         let ended = self.kubectl(&["get", "pods", "-A", &selector, "-o", &question])?;
@@ -197,7 +198,7 @@ impl Place {
             .fix("sudo pipeops-agent k3s status"))
     }
 
-    fn has_other_nodes(&self, node: &str) -> bool {
+    pub(super) fn has_other_nodes(&self, node: &str) -> bool {
         let asked = self.kubectl(&["get", "nodes", "-o", "name"]);
         let ended = asked.ok().filter(exec::Ended::is_fine);
         let other = |line: &str| line.strip_prefix("node/").is_some_and(|name| name != node);
@@ -221,14 +222,11 @@ impl Place {
     /// Lets a node take Pods, or not.
     pub(in super::super) fn cordon(&self, node: &str, word: &str) -> Result<()> {
         self.wait_api()?;
-        self.run(&[
-            BINARY,
-            "kubectl",
-            "--cache-dir=/run/k3s/kubectl",
-            word,
-            node,
-        ])
-        .map(drop)
+        let mut argv = vec![BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl"];
+        let of_kubelet = self.kubelet_kubeconfig();
+        argv.extend(of_kubelet.as_deref());
+        argv.extend([word, node]);
+        self.run(&argv).map(drop)
     }
 
     /// Evicts the Pods of a node, as far as their budgets allow it.

@@ -55,6 +55,7 @@ struct Target {
 impl Keeper {
     /// The plan of a restore: the archive is read and judged, and nothing is written.
     pub fn k3s_restore_plan(&self, wanted: &Restore) -> Result<K3sPlan> {
+        self.only_on_servers("k3s restore")?;
         let target = self.target()?;
         let manifest = archive::unpack(&wanted.file, None)?;
         target.judge(&manifest)?;
@@ -75,6 +76,7 @@ impl Keeper {
 
     /// Restores a backup, and waits until the node is Ready. What fails is undone.
     pub fn k3s_restore(&self, wanted: &Restore, who: &str) -> Result<Done> {
+        self.only_on_servers("k3s restore")?;
         let journal = self.open()?;
         self.settle(&journal)?;
         let target = self.target()?;

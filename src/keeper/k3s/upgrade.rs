@@ -13,8 +13,9 @@ use super::{
 use crate::{
     core::{
         k3s::{
-            self, BINARY, Change, Version,
+            self, BINARY, Change, Role, Version,
             backup::Limits,
+            join,
             plan::{self, Staged},
         },
         time::Wall,
@@ -103,11 +104,14 @@ impl Keeper {
             return Err(error);
         }
         let begun = (|| {
-            self.back_up(&Backup {
-                to: None,
-                limits: wanted.limits,
-            })
-            .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
+            // A worker has no datastore.
+            if self.place.role() == Role::Server {
+                self.back_up(&Backup {
+                    to: None,
+                    limits: wanted.limits,
+                })
+                .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
+            }
             self.supersede(&journal, &prepared.note.data_dir)?;
             let before = files::copy(
                 &self.place.path(BINARY),
@@ -143,9 +147,12 @@ impl Keeper {
                 .why("pipeops-agent does not manage a k3s on this machine")
                 .fix("sudo pipeops-agent k3s status")
         })?;
-        self.place
-            .check_datastore(&note.data_dir)
-            .map_err(|error| error.within("k3s cannot be upgraded"))?;
+        let role = self.place.role();
+        if role == Role::Server {
+            self.place
+                .check_datastore(&note.data_dir)
+                .map_err(|error| error.within("k3s cannot be upgraded"))?;
+        }
         let from = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("the k3s on this machine does not say its version")
@@ -174,6 +181,9 @@ impl Keeper {
         look.refused
             .extend(self.place.refuses(to, &note.data_dir, &wanted.ignored));
         let mut cluster = self.place.cluster_refuses(&note.node);
+        if role == Role::Worker {
+            cluster.extend(self.newer_than_server(to)?);
+        }
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
         if kind == plan::Kind::Minor {
@@ -194,6 +204,23 @@ impl Keeper {
             binary,
             look,
         })
+    }
+
+    /// The finding that a worker would be newer than its server.
+    fn newer_than_server(&self, to: Version) -> Result<Option<Finding>> {
+        let asked = self.place.kubectl(&["get", "--raw=/version"])?;
+        let words = asked.output.replace(['"', ',', ':'], " ");
+        let server = k3s::version_in(&words).ok_or_else(|| {
+            Error::new("k3s cannot be upgraded")
+                .why("the server does not say its version")
+                .fix("is it reachable? sudo pipeops-agent k3s status")
+        })?;
+        let doubt = join::skew(to, server);
+        Ok(doubt.map(|(_, what, _)| Finding {
+            id: "upgrade.server".to_owned(),
+            what,
+            fix: "upgrade the server first: sudo pipeops-agent k3s upgrade there".to_owned(),
+        }))
     }
 
     fn upgrade(

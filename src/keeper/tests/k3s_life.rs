@@ -76,7 +76,7 @@ pub(super) fn source(tree: &Tree, name: &str) -> Source {
     }
 }
 
-fn wanted(tree: &Tree) -> Install {
+pub(super) fn wanted(tree: &Tree) -> Install {
     Install {
         binary: Program::Here(source(tree, "k3s")),
         images: vec![source(tree, "images")],

@@ -134,6 +134,7 @@ func (j *joining) start(notify string) error {
 	if err != nil {
 		return err
 	}
+	j.running.Add(1)
 	go j.routes(reader)
 	fmt.Printf("level=info msg=\"k3s agent is up and running\" version=%s node=%s\n", version, j.node)
 	return tellManager(notify)
@@ -303,6 +304,13 @@ func (j *joining) network() error {
 
 // Routes to the Pods of the other nodes, in place of flannel's tunnels.
 func (m *machine) routes(reader *api) {
+	made := map[string]bool{}
+	defer m.running.Done()
+	defer func() {
+		for network := range made {
+			_ = exec.Command("ip", "route", "delete", network).Run()
+		}
+	}()
 	for {
 		var nodes struct {
 			Items []struct {
@@ -317,6 +325,7 @@ func (m *machine) routes(reader *api) {
 		for _, node := range nodes.Items {
 			for _, address := range node.Status.Addresses {
 				if node.Metadata.Name != m.node && address.Type == "InternalIP" && node.Spec.PodCIDR != "" {
+					made[node.Spec.PodCIDR] = true
 					_ = exec.Command("ip", "route", "replace", node.Spec.PodCIDR, "via", address.Address).Run()
 				}
 			}

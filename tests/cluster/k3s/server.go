@@ -152,6 +152,7 @@ func (m *machine) start(notify string) error {
 	if err != nil {
 		return err
 	}
+	m.running.Add(1)
 	go m.routes(admin)
 	fmt.Printf("level=info msg=\"k3s is up and running\" version=%s node=%s\n", version, m.node)
 	return tellManager(notify)
