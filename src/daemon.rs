@@ -559,7 +559,9 @@ impl Agent {
     async fn look_after_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
             let attended = Box::pin(Rc::clone(&apps).attend());
-            attended.or(Box::pin(apps.keep_up_to_date())).await;
+            let kept = Box::pin(Rc::clone(&apps).keep_as_deployed());
+            let up_to_date = Box::pin(apps.keep_up_to_date());
+            attended.or(kept).or(up_to_date).await;
         }
     }
 

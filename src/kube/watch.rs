@@ -102,6 +102,17 @@ impl<T: Versioned> Watch<T> {
     }
 }
 
+impl Watch<Value> {
+    /// Only the heads of the objects of a collection, with everything that is in them.
+    pub fn heads_whole(path: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            detail: Detail::Head,
+            kind: PhantomData,
+        }
+    }
+}
+
 impl Watch<HeadOnly> {
     /// Only the heads of the objects of a collection: for the many, such as Pods.
     pub fn heads(path: impl Into<String>) -> Self {

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, Entry, LastChange, Manifest, Outcome, Overlay, Owner, Revision, Simple, Source, Stage,
-        kind_of, repository::Repository,
+        App, Entry, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision, Simple, Source,
+        Stage, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -81,10 +81,15 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "source": app.source.as_ref().map(source),
         "change": app.change.as_ref().map(change),
         "inventory": inventory,
+        "left": app.left.iter().map(left).collect::<Vec<_>>(),
         "revisions": revisions,
     });
     let data = json!({RECORD: STANDARD.encode(record.to_string())});
     secret(&record_name(&app.name), namespace, version, &data)
+}
+
+fn left(left: &Left) -> Value {
+    json!({"object": left.object, "field": left.field, "by": left.by})
 }
 
 fn change(change: &LastChange) -> Value {
@@ -122,6 +127,7 @@ struct RecordShape {
     source: Option<SourceShape>,
     change: Option<ChangeShape>,
     inventory: Vec<EntryShape>,
+    left: Vec<LeftShape>,
     revisions: Vec<RevisionShape>,
 }
 fields!(RecordShape {
@@ -134,8 +140,27 @@ fields!(RecordShape {
     source,
     change,
     inventory,
+    left,
     revisions
 });
+
+#[derive(Debug, Default)]
+struct LeftShape {
+    object: String,
+    field: String,
+    by: String,
+}
+fields!(LeftShape { object, field, by });
+
+impl LeftShape {
+    fn left(self) -> Left {
+        Left {
+            object: self.object,
+            field: self.field,
+            by: self.by,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct ChangeShape {
@@ -294,6 +319,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             stage: Stage::of(&found.stage).unwrap_or_default(),
         }),
         inventory: shape.inventory.into_iter().map(entry).collect(),
+        left: shape.left.into_iter().map(LeftShape::left).collect(),
         revisions: shape.revisions.into_iter().map(revision).collect(),
     })
 }
@@ -498,6 +524,11 @@ mod tests {
                 body: "{}".to_owned(),
                 stage: Stage::Back,
             }),
+            left: vec![Left {
+                object: "Deployment shop/web".to_owned(),
+                field: "spec.replicas".to_owned(),
+                by: "robot".to_owned(),
+            }],
             ..App::default()
         };
         let manifests = parse(

@@ -2,6 +2,7 @@
 //! more than what is ours.
 
 mod command;
+mod drift;
 mod forge;
 mod git;
 mod ssh;
@@ -129,6 +130,19 @@ impl Bench {
             "-o",
             &fields,
         ])
+    }
+
+    /// Changes the record of an app, as nobody but the agent does.
+    fn change_record(&self, app: &str, change: impl Fn(&mut Value)) {
+        let own = self.accounts.namespace();
+        let secret = format!("secret/pipeops-app.{app}");
+        let packed = kubectl(&["-n", own, "get", &secret, "-o", "jsonpath={.data.record}"]);
+        let record = STANDARD.decode(packed).unwrap();
+        let mut record: Value = serde_json::from_slice(&record).unwrap();
+        change(&mut record);
+        let packed = STANDARD.encode(record.to_string());
+        let patch = json!({"data": {"record": packed}}).to_string();
+        kubectl(&["-n", own, "patch", &secret, "--type=merge", "-p", &patch]);
     }
 
     fn objects(&self, kind: &str) -> String {
@@ -384,20 +398,9 @@ fn forged_nonces_are_worth_nothing(bench: &Bench, map: &str) {
     let nonce = "{.metadata.annotations.pipeops\\.io/created-by}";
     let seen = bench.get("configmap/first", nonce);
     assert_eq!(seen.len(), 32, "{seen}");
-    let own = bench.accounts.namespace();
-    let record = |change: &dyn Fn(&mut Value)| {
-        let secret = "secret/pipeops-app.cut";
-        let packed = kubectl(&["-n", own, "get", secret, "-o", "jsonpath={.data.record}"]);
-        let record = STANDARD.decode(packed).unwrap();
-        let mut record: Value = serde_json::from_slice(&record).unwrap();
-        change(&mut record);
-        let packed = STANDARD.encode(record.to_string());
-        let patch = json!({"data": {"record": packed}}).to_string();
-        kubectl(&["-n", own, "patch", secret, "--type=merge", "-p", &patch]);
-    };
     let secret = "0123456789abcdef0123456789abcdef";
     let entry = json!({"api_version": "v1", "kind": "ConfigMap", "name": "second", "uid": "", "nonce": secret});
-    record(&|record| {
+    bench.change_record("cut", |record| {
         assert_eq!(record["inventory"][0]["nonce"], "", "{record:#}");
         record["inventory"]
             .as_array_mut()

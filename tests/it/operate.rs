@@ -36,7 +36,8 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
+    "apps.drift",
     "apps.source",
     "dashboard.certificate",
     "dashboard.listen",
@@ -91,6 +92,11 @@ const CONDITIONS: &[[&str; 3]] = &[
         "agent.safe-mode",
         "The agent crashed or was killed four times in a row: only the link and the local page run.",
         "Read the log before each start, mend the cause, restart the agent. By itself it tries everything again after an hour.",
+    ],
+    [
+        "apps.drift",
+        "Something of an app is not as it was deployed and stays so: a volume claim was deleted, a field is taken back again and again, or the agent may not watch.",
+        "As the status says; `pipeops-agent apps show web` lists it, and `docs/apps.md` explains it.",
     ],
     [
         "apps.source",

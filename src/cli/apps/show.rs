@@ -172,12 +172,44 @@ pub(super) fn told(value: &Value, output: &mut Output) {
     }
     from(app.at("source"), output);
     standing_by(app.maybe("standing_by"), output);
+    drifted(app.at("drift"), output);
     let running = app.at("running");
     if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
         output.line(&format!(
             "revision {runs} runs and is {}: {}",
             printable(running.text("verdict")),
             printable(running.text("sentence"))
+        ));
+    }
+}
+
+/// Prints what somebody changed of an app, and what came of it.
+fn drifted(drift: View<'_>, output: &mut Output) {
+    let what = |it: View<'_>| {
+        let (object, field) = (printable(it.text("object")), printable(it.text("field")));
+        match field.as_str() {
+            "" => format!("{object}, which was deleted"),
+            field => format!(
+                "{field} of {object}, changed by {}",
+                printable(it.text("by"))
+            ),
+        }
+    };
+    for it in drift.list("repaired") {
+        let at = moment(it.text("at"));
+        output.line(&format!("  put back {at}: {}", what(it)));
+    }
+    for it in drift.list("left") {
+        output.line(&format!(
+            "  left alone, because it was taken back three times: {}",
+            what(it)
+        ));
+    }
+    let missing = drift.list("missing");
+    for object in missing.filter_map(|it| it.json().as_str()) {
+        output.line(&format!(
+            "  deleted, and not made again because it held data: {}",
+            printable(object)
         ));
     }
 }

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod difference;
+mod drift;
 mod kinds;
 mod manifests;
 mod overlay;
@@ -14,6 +15,7 @@ mod simple;
 
 pub use adoption::{adopted, lost};
 pub use difference::{Difference, differences};
+pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
 pub use overlay::{Overlay, place};

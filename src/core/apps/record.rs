@@ -1,7 +1,7 @@
 //! Record of an app: its inventory, its revisions, and which of them runs.
 
 use super::{
-    super::time::Wall, kinds::kind_of, manifests::Manifest, overlay::Overlay,
+    super::time::Wall, drift::Left, kinds::kind_of, manifests::Manifest, overlay::Overlay,
     repository::Repository,
 };
 
@@ -206,6 +206,8 @@ pub struct App {
     pub change: Option<LastChange>,
     /// Objects that are ours.
     pub inventory: Vec<Entry>,
+    /// Fields that are left to others.
+    pub left: Vec<Left>,
     /// Oldest first.
     pub revisions: Vec<Revision>,
 }

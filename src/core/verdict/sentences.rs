@@ -110,6 +110,23 @@ pub fn app_not_kept(app: &str, why: &str) -> String {
     format!("the app {app} stays as it is: {why}")
 }
 
+/// An object of an app that held data was deleted.
+pub fn app_lost(app: &str, object: &str) -> String {
+    format!(
+        "{object} of the app {app} was deleted; it held data, so it is not made again by itself"
+    )
+}
+
+/// Somebody takes a field of an app back again and again.
+pub fn app_field_left(app: &str, (object, field): (&str, &str), by: &str) -> String {
+    format!("{field} of {object} of the app {app} is left to {by}, which took it back three times")
+}
+
+/// Changes of the objects of apps are not seen.
+pub fn apps_not_watched(namespace: &str, why: &str) -> String {
+    format!("what somebody changes of the apps in {namespace} is not put back: {why}")
+}
+
 /// More than one thing is wrong.
 pub fn and_more(worst: &str, more: usize) -> String {
     match more {

@@ -142,15 +142,43 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
     }
 }
 
+fn of_apps() -> [(&'static str, String); 4] {
+    use sentences::{app_field_left, app_lost, app_not_kept, apps_not_watched};
+    [
+        (
+            "apps.source",
+            app_not_kept(
+                "web",
+                "cannot read https://git.example/web.git: git.example does not accept the credentials",
+            ),
+        ),
+        (
+            "apps.drift",
+            app_lost("web", "PersistentVolumeClaim shop/data"),
+        ),
+        (
+            "apps.drift",
+            app_field_left("web", ("Deployment shop/web", "spec.replicas"), "robot"),
+        ),
+        (
+            "apps.drift",
+            apps_not_watched(
+                "shop",
+                "the account pipeops-apps may not watch configmaps in the namespace shop",
+            ),
+        ),
+    ]
+}
+
 /// Every sentence of the verdict: `UPDATE_EXPECT=1 cargo test --lib core::verdict` writes the file.
 #[test]
 fn every_sentence_is_in_the_snapshot() {
     use crate::core::stall::Stage::{Running, Starting};
     use sentences::{
         CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, and_more,
-        app_not_kept, cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched,
-        files_hung, link_down, link_held, link_refused, machine_problems, nodes_not_ready,
-        pods_not_ready, rights_missing, standing_by, store_hung,
+        cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched, files_hung,
+        link_down, link_held, link_refused, machine_problems, nodes_not_ready, pods_not_ready,
+        rights_missing, standing_by, store_hung,
     };
     let silent = cluster_silent(Duration::from_secs(24));
     let missing_image = "cannot pull its image";
@@ -186,20 +214,13 @@ fn every_sentence_is_in_the_snapshot() {
         ("access.rbac", rights_missing("ServiceAccount pipeops-cp")),
         ("store.hung", store_hung("/var/lib/pipeops-agent", Starting)),
         ("store.hung", store_hung("/var/lib/pipeops-agent", Running)),
-        (
-            "apps.source",
-            app_not_kept(
-                "web",
-                "cannot read https://git.example/web.git: git.example does not accept the credentials",
-            ),
-        ),
         ("files.hung", files_hung("the settings", Starting)),
         ("files.hung", files_hung("the kubeconfig", Running)),
         ("several", and_more(&silent, 1)),
         ("several", and_more(&silent, 2)),
     ];
     let mut text = String::new();
-    for (code, sentence) in all {
+    for (code, sentence) in all.into_iter().chain(of_apps()) {
         writeln!(text, "{code}: {sentence}").unwrap();
     }
     expect_test::expect_file!["sentences.txt"].assert_eq(&text);

@@ -37,6 +37,7 @@ impl Apps {
             if let Some((changes, apps)) = found.or(refused).await {
                 self.resume(changes, &apps).await;
                 self.is_ready.set(true);
+                self.drift.stir();
                 self.until(|apps| !apps.may_write()).await;
             }
             self.stand_by();

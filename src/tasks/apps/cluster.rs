@@ -18,7 +18,7 @@ use crate::{
     core::{
         apps::{
             App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, adopted,
-            as_applied, differences, lost, place,
+            as_applied, differences, last_changed_by, lost, place,
         },
         rollout::{Key, Observation},
     },
@@ -95,6 +95,17 @@ pub struct Cluster<'a> {
     pub account: &'a Account,
     /// Permission to write.
     pub lease_gate: &'a LeaseGate,
+}
+
+/// An object of ours that is not as it was deployed.
+#[derive(Debug)]
+pub struct Drifted {
+    /// Fields that differ.
+    pub fields: Vec<Difference>,
+    /// Field manager that changed it last.
+    pub by: String,
+    /// The object as it is.
+    pub live: Value,
 }
 
 /// Generations of the objects of a version.
@@ -230,6 +241,16 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Differences between our object and what was deployed; `None`: there are none, or it is not ours.
+    pub async fn drifted(&self, app: &App, manifest: &Manifest) -> Result<Option<Drifted>, Error> {
+        let found = self.tried(app, manifest).await?;
+        Ok(found.and_then(|(live, tried)| {
+            let fields = differences(&live, &tried);
+            let by = last_changed_by(&live).to_owned();
+            (!fields.is_empty()).then_some(Drifted { fields, by, live })
+        }))
+    }
+
     /// Differences that writing an object would make; none where it is not there yet.
     pub async fn differences(
         &self,
@@ -237,27 +258,9 @@ impl Cluster<'_> {
         manifest: &Manifest,
     ) -> Result<Vec<Difference>, Error> {
         let entry = Entry::of(manifest);
-        let uid = app.uid(&entry);
-        let path = format!("{}&dryRun=All", applied(manifest));
-        let object = bound(manifest, uid);
-        let explained = |failed| self.explained(manifest, failed);
-        if uid.is_some() && manifest.kind.name == "Job" {
-            // It is made again, because it cannot be changed: nothing can be tried.
+        let Some((live, tried)) = self.tried(app, manifest).await? else {
             return Ok(Vec::new());
-        }
-        let tried = self.call(async |identity| {
-            let apply = Patch::Apply;
-            self.client
-                .patch_as::<_, Value>(identity, &path, apply, &object)
-                .await
-        });
-        let tried = tried.await.map_err(explained)?;
-        if uid.is_none() {
-            return Ok(Vec::new());
-        }
-        let path = manifest.path();
-        let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
-        let live = live.await.map_err(explained)?;
+        };
         let mut found = differences(&live, &tried);
         if app.is_adopted(&entry) {
             let gone = |field| Difference {
@@ -269,6 +272,32 @@ impl Cluster<'_> {
             found.extend(lost.into_iter().map(gone));
         }
         Ok(found)
+    }
+
+    /// An object as it is, and as writing it would make it; `None` where it is not there yet, or is a Job.
+    async fn tried(&self, app: &App, manifest: &Manifest) -> Result<Option<(Value, Value)>, Error> {
+        let uid = app.uid(&Entry::of(manifest));
+        let path = format!("{}&dryRun=All", applied(manifest));
+        let object = bound(manifest, uid);
+        let explained = |failed| self.explained(manifest, failed);
+        if uid.is_some() && manifest.kind.name == "Job" {
+            // It is made again, because it cannot be changed: nothing can be tried.
+            return Ok(None);
+        }
+        let tried = self.call(async |identity| {
+            let apply = Patch::Apply;
+            self.client
+                .patch_as::<_, Value>(identity, &path, apply, &object)
+                .await
+        });
+        let tried = tried.await.map_err(explained)?;
+        if uid.is_none() {
+            return Ok(None);
+        }
+        let path = manifest.path();
+        let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
+        let live = live.await.map_err(explained)?;
+        Ok(Some((live, tried)))
     }
 
     /// Name of the HorizontalPodAutoscaler of a workload.
@@ -488,6 +517,25 @@ impl Cluster<'_> {
             })
             .await
         };
+        watched
+            .map(|()| lines)
+            .map_err(|failed| self.failed(namespace, failed))
+    }
+
+    /// The same with the heads of the objects only, as the account.
+    pub async fn watch_heads(
+        &self,
+        (kind, namespace): (&Kind, &str),
+        version: &mut Option<String>,
+        mut on: impl FnMut(Event<Value>),
+    ) -> Result<u32, Error> {
+        let watch = Watch::heads_whole(kind.path(namespace, ""));
+        let mut lines = 0;
+        let watched = self.call(async |identity| {
+            let round = watch.round((self.client, identity), version, &mut lines, &mut on);
+            Box::pin(round).await
+        });
+        let watched = watched.await;
         watched
             .map(|()| lines)
             .map_err(|failed| self.failed(namespace, failed))

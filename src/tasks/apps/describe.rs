@@ -167,6 +167,7 @@ impl Apps {
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "owner": app.owner.as_str(), "good": app.good, "paused": app.is_paused,
             "source": self.source_of(app), "standing_by": standing_by,
+            "drift": self.drift_of(app),
         })
     }
 }

@@ -12,6 +12,7 @@
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`running`] | changes under way, and how far they are |
 //! | [`change`] | one change, step by step |
+//! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
 //! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: objects one by one, one look, a look that lasts |
 //! | [`source`] | apps that come from a Git repository |
@@ -26,6 +27,7 @@ mod change;
 pub mod cluster;
 mod command;
 mod describe;
+mod drift;
 mod inspect;
 pub mod ledger;
 pub mod observe;
@@ -47,6 +49,7 @@ use smol::{LocalExecutor, Task, lock::Semaphore};
 use self::{
     account::Account,
     cluster::Cluster,
+    drift::Drift,
     ledger::{Ledger, Read, of_api},
     running::Running,
     source::Sources,
@@ -77,6 +80,7 @@ pub struct Apps {
     /// True once it is known what is under way.
     is_ready: Cell<bool>,
     sources: Sources,
+    drift: Drift,
     now: fn() -> Now,
     has_ended: Box<dyn Fn()>,
     /// Changes under way, by app.
@@ -149,6 +153,7 @@ impl Apps {
             lease_gate: parts.lease_gate,
             is_ready: Cell::new(false),
             sources: Sources::new(parts.git, parts.interval),
+            drift: Drift::default(),
             now: parts.now,
             has_ended: parts.ended,
             running: RefCell::default(),
@@ -209,6 +214,7 @@ impl Apps {
 
     fn forget(&self, app: &str) {
         self.known.borrow_mut().remove(app);
+        self.forget_drift(app);
         self.works(app);
     }
 }

@@ -181,11 +181,15 @@ impl Apps {
         };
         let write = async {
             read.app.is_paused = is_paused;
+            if care == Care::Resumed {
+                read.app.left.clear();
+            }
             self.ledger().write(&mut read).await
         };
         self.audited((asker, &format!("{word} app {app}")), write)
             .await?;
         self.remember(&read.app);
+        self.forget_drift(app);
         Ok(json!({"app": app, "paused": is_paused}))
     }
 }

@@ -257,6 +257,7 @@ impl Apps {
         {
             // Its task is the one that calls this: it ends by itself.
             drop(running.remove(app));
+            self.drift.stir();
         }
     }
 }

@@ -338,7 +338,7 @@ impl Apps {
             asker,
             source: Some(source),
         };
-        self.deploy_manifests(wish, requester).await
+        Box::pin(self.deploy_manifests(wish, requester)).await
     }
 
     /// The refusal of a commit that only a person or another commit can change.

@@ -1,0 +1,621 @@
+//! Drift: what somebody changed or deleted of a good revision is put back and told. Fields that somebody takes back again and again, claims,
+//! and whatever others own or added are left alone.
+//!
+//! Watches of heads tell which object to look at: our entry in its managed fields changes when somebody takes a field of ours. Only then
+//! the API server is asked what writing it would change.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    rc::Rc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use smol::{
+    Task, Timer,
+    channel::{Receiver, Sender, bounded},
+};
+
+use super::{
+    Apps,
+    asker::Asker,
+    cluster::Drifted,
+    ledger::{Read, of_api},
+};
+use crate::{
+    core::{
+        apps::{App, Entry, Kind, Left, Manifest, Overlay, Owner, keep_left, kind_of, our_fields},
+        backoff::Backoff,
+        health::Severity,
+        time::{Mono, Wall},
+        verdict::sentences,
+    },
+    error::{Error, Result, Retry},
+    host::random,
+    kube::watch::Event,
+};
+
+/// Condition: something is not as it was deployed, and stays so.
+const CONDITION: &str = "apps.drift";
+/// Requester in the audit.
+const BY: &str = "agent";
+/// Field that an autoscaler owns.
+const REPLICAS: &str = "spec.replicas";
+/// Time for more to come before an app is looked at.
+const SETTLES: Duration = Duration::from_secs(1);
+/// Pauses before a watch is begun again, and before an app is looked at again that could not be.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Number of times that a field is put back.
+const TAKEN_BACK_MAX: u32 = 3;
+/// Time after which a field that was put back counts as settled.
+const FORGET: Duration = Duration::from_secs(600);
+/// Repairs of one app that are told.
+const TOLD_MAX: usize = 10;
+
+/// An object, by namespace, kind and name.
+type Name = (String, String, String);
+
+/// What is known of the objects of apps, and what was put back.
+#[derive(Debug)]
+pub(super) struct Drift {
+    stirred: (Sender<()>, Receiver<()>),
+    watches: RefCell<BTreeMap<(String, String), Watched>>,
+    seen: RefCell<BTreeMap<Name, Seen>>,
+    /// Objects as they were when nothing was to be put back.
+    verified: RefCell<BTreeMap<Name, Seen>>,
+    told: RefCell<BTreeMap<String, Told>>,
+}
+
+/// Head of an object.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Seen {
+    uid: String,
+    /// Fields that are ours.
+    ours: u64,
+}
+
+#[derive(Debug)]
+struct Watched {
+    /// Objects of apps; all others are not kept in memory.
+    names: BTreeSet<String>,
+    is_complete: bool,
+    failure: Option<Error>,
+    _task: Task<()>,
+}
+
+/// What is told about one app.
+#[derive(Debug, Default)]
+struct Told {
+    repairs: VecDeque<Repair>,
+    counts: BTreeMap<(String, String), (u32, Mono)>,
+    missing: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Repair {
+    object: String,
+    field: String,
+    by: String,
+    at: Wall,
+}
+
+impl Default for Drift {
+    fn default() -> Self {
+        Self {
+            stirred: bounded(1),
+            watches: RefCell::default(),
+            seen: RefCell::default(),
+            verified: RefCell::default(),
+            told: RefCell::default(),
+        }
+    }
+}
+
+impl Drift {
+    /// Has the apps looked at again.
+    pub(super) fn stir(&self) {
+        // A word that waits already says the same.
+        self.stirred.0.try_send(()).ok();
+    }
+
+    fn take(&self, (namespace, kind): (&str, &str), event: Event<Value>, listed: &mut Listed) {
+        let head = |head: &Value| {
+            let text = |pointer| head.pointer(pointer).and_then(Value::as_str);
+            let name = text("/metadata/name").unwrap_or_default().to_owned();
+            let seen = Seen {
+                uid: text("/metadata/uid").unwrap_or_default().to_owned(),
+                ours: our_fields(head),
+            };
+            ((namespace.to_owned(), kind.to_owned(), name), seen)
+        };
+        match event {
+            Event::Restarted => *listed = Some(BTreeSet::new()),
+            Event::Added(object) | Event::Modified(object) => {
+                let (name, seen) = head(&object);
+                if !self.is_wanted(&name) {
+                    return;
+                }
+                if let Some(listed) = listed {
+                    listed.insert(name.clone());
+                }
+                let before = self.seen.borrow_mut().insert(name, seen.clone());
+                if before.as_ref() == Some(&seen) {
+                    return;
+                }
+            }
+            Event::Deleted(object) => {
+                self.seen.borrow_mut().remove(&head(&object).0);
+            }
+            Event::Synced => {
+                let listed = listed.take().unwrap_or_default();
+                let is_of_list = |name: &Name| name.0 == namespace && name.1 == kind;
+                let mut seen = self.seen.borrow_mut();
+                seen.retain(|name, _| !is_of_list(name) || listed.contains(name));
+                drop(seen);
+                self.with_watch((namespace, kind), |watched| {
+                    watched.is_complete = true;
+                    watched.failure = None;
+                });
+            }
+            Event::Failed(_) => return,
+        }
+        self.stir();
+    }
+
+    fn with_watch(&self, (namespace, kind): (&str, &str), change: impl FnOnce(&mut Watched)) {
+        let key = (namespace.to_owned(), kind.to_owned());
+        if let Some(watched) = self.watches.borrow_mut().get_mut(&key) {
+            change(watched);
+        }
+    }
+
+    fn is_wanted(&self, (namespace, kind, name): &Name) -> bool {
+        let watches = self.watches.borrow();
+        let found = watches.get(&(namespace.clone(), kind.clone()));
+        found.is_some_and(|found| found.names.contains(name))
+    }
+
+    fn is_seen(&self, namespace: &str, kind: &str) -> bool {
+        let key = (namespace.to_owned(), kind.to_owned());
+        let watches = self.watches.borrow();
+        watches
+            .get(&key)
+            .is_some_and(|watched| watched.is_complete && watched.failure.is_none())
+    }
+}
+
+/// Objects of a list while it is read.
+type Listed = Option<BTreeSet<Name>>;
+
+impl Apps {
+    /// Keeps good revisions as they were deployed, while this agent is the one that changes apps.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    pub async fn keep_as_deployed(self: Rc<Self>) {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        loop {
+            self.drift.stirred.1.recv().await.ok();
+            Timer::after(SETTLES).await;
+            let settled = self.settled();
+            self.watch_kinds_of(&settled);
+            let mut is_done = true;
+            for app in &settled {
+                if let Err(error) = self.keep_app(app).await {
+                    log::debug!("app {} is not looked at: {}", app.name, error.sentence());
+                    is_done = false;
+                }
+            }
+            self.report_drift();
+            if is_done {
+                backoff.reset();
+            } else {
+                self.drift.stir();
+                Timer::after(backoff.next(fastrand::u16(..))).await;
+            }
+        }
+    }
+
+    /// Apps of this machine whose good revision runs, with no change under way, and that are not left alone.
+    fn settled(&self) -> Vec<App> {
+        if !self.is_in_charge() {
+            return Vec::new();
+        }
+        let (running, beginning) = (self.running.borrow(), self.beginning.borrow());
+        let is_settled = |app: &&App| {
+            app.owner == Owner::Machine
+                && app.is_settled()
+                && !running.contains_key(&app.name)
+                && !beginning.contains_key(&app.name)
+        };
+        let known = self.known.borrow();
+        known.values().filter(is_settled).cloned().collect()
+    }
+
+    /// Begins the watches that these apps need, and ends all others.
+    fn watch_kinds_of(self: &Rc<Self>, apps: &[App]) {
+        let kinds = |app: &App| {
+            let namespace = app.namespace.clone();
+            let kinds = app.inventory.iter().filter(|entry| entry.kind != "Job");
+            let kinds: Vec<_> = kinds
+                .filter_map(|entry| {
+                    let kind = kind_of(&entry.api_version, &entry.kind)?;
+                    Some((namespace.clone(), kind, entry.name.clone()))
+                })
+                .collect();
+            kinds
+        };
+        let mut wanted = BTreeMap::<_, (_, BTreeSet<String>)>::new();
+        for (namespace, kind, name) in apps.iter().flat_map(kinds) {
+            let key = (namespace, kind.name.to_owned());
+            let (_, names) = wanted.entry(key).or_insert((kind, BTreeSet::new()));
+            names.insert(name);
+        }
+        let mut watches = self.drift.watches.borrow_mut();
+        // An object that is new is read by a new list.
+        watches.retain(|key, watched| {
+            let names = wanted.get(key).map(|(_, names)| names);
+            names == Some(&watched.names)
+        });
+        for (key, (kind, names)) in wanted {
+            let (apps, namespace) = (Rc::clone(self), key.0.clone());
+            let begin = || {
+                let watch = async move { apps.watch_heads(kind, &namespace).await };
+                Watched {
+                    names,
+                    is_complete: false,
+                    failure: None,
+                    _task: self.executor.spawn(watch),
+                }
+            };
+            watches.entry(key).or_insert_with(begin);
+        }
+    }
+
+    /// Watches the heads of a kind for as long as its task lives.
+    #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+    async fn watch_heads(&self, kind: &'static Kind, namespace: &str) {
+        let key = (namespace, kind.name);
+        let mut listed = None;
+        let mut version = None;
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        loop {
+            let cluster = self.cluster(Owner::Machine);
+            let take = |event| self.drift.take(key, event, &mut listed);
+            match cluster
+                .watch_heads((kind, namespace), &mut version, take)
+                .await
+            {
+                // A server that ends every watch at once is not asked in a loop.
+                Ok(0) => {}
+                Ok(_lines) => backoff.reset(),
+                Err(error) => {
+                    version = None;
+                    self.drift.with_watch(key, |watched| {
+                        watched.is_complete = false;
+                        watched.failure = Some(error);
+                    });
+                    self.report_drift();
+                }
+            }
+            Timer::after(backoff.next(fastrand::u16(..))).await;
+        }
+    }
+
+    /// Looks at the objects of an app that are not as they were, and puts back what is not as it was deployed.
+    async fn keep_app(self: &Rc<Self>, app: &App) -> Result<()> {
+        if !app
+            .inventory
+            .iter()
+            .any(|entry| self.is_changed(app, entry))
+        {
+            return Ok(());
+        }
+        let (apps, name) = (Rc::clone(self), app.name.clone());
+        // No change begins meanwhile.
+        self.begins(&app.name, async move {
+            let Some(read) = apps.record(&name).await? else {
+                return Ok(());
+            };
+            if !read.app.is_settled() {
+                return Ok(());
+            }
+            apps.mend(read).await
+        })
+        .await
+    }
+
+    /// Returns whether an object may not be as it was when it was looked at last.
+    fn is_changed(&self, app: &App, entry: &Entry) -> bool {
+        if entry.kind == "Job" || !self.drift.is_seen(&app.namespace, &entry.kind) {
+            return false;
+        }
+        let name = name(app, entry);
+        let seen = self.drift.seen.borrow();
+        match seen.get(&name) {
+            Some(seen) => self.drift.verified.borrow().get(&name) != Some(seen),
+            None => !self.is_told_missing(app, entry),
+        }
+    }
+
+    fn is_told_missing(&self, app: &App, entry: &Entry) -> bool {
+        let told = self.drift.told.borrow();
+        let object = entry.in_words(&app.namespace);
+        told.get(&app.name)
+            .is_some_and(|told| told.missing.contains(&object))
+    }
+
+    async fn mend(&self, mut read: Read) -> Result<()> {
+        let (name, running) = (read.app.name.clone(), read.app.running);
+        let kept = self.ledger().manifests(&name, running).await;
+        let Some(mut manifests) = kept.map_err(of_api)? else {
+            return Ok(());
+        };
+        read.app.overlay(running).lay(&mut manifests);
+        for manifest in &manifests {
+            let entry = Entry::of(manifest);
+            if !self.is_changed(&read.app, &entry) {
+                continue;
+            }
+            let key = self::name(&read.app, &entry);
+            let seen = self.drift.seen.borrow().get(&key).cloned();
+            if seen.is_some() {
+                let object = manifest.in_words();
+                self.with_told(&read.app.name, |told| {
+                    told.missing.retain(|it| *it != object)
+                });
+            }
+            match seen {
+                None => self.mend_missing(&mut read, manifest).await?,
+                Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
+                    // Somebody else's lies in its place.
+                    self.drift.verified.borrow_mut().insert(key, seen);
+                }
+                Some(seen) => {
+                    if self.mend_fields(&mut read, manifest).await? {
+                        self.drift.verified.borrow_mut().insert(key, seen);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates again what somebody deleted. What held data is only told: an empty claim in its place would hide the loss.
+    async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
+        let entry = Entry::of(manifest);
+        let object = manifest.in_words();
+        if manifest.kind.is_kept() {
+            log::warn!("app {}: {object} was deleted", read.app.name);
+            self.with_told(&read.app.name, |told| told.missing.push(object));
+            return Ok(());
+        }
+        let what = format!("create {object} of app {} again", read.app.name);
+        let write = async {
+            read.app.own(&entry, "");
+            let nonce = random::hex::<16>()?;
+            read.app.plan(std::slice::from_ref(manifest), [nonce]);
+            self.ledger().write(read).await?;
+            let uid = self
+                .cluster(Owner::Machine)
+                .write(&read.app, manifest)
+                .await?;
+            read.app.own(&entry, &uid);
+            read.app.settle();
+            self.ledger().write(read).await?;
+            Ok(uid)
+        };
+        let uid = self.audited((&Asker::here(BY), &what), write).await?;
+        self.remember(&read.app);
+        // Its event may come later.
+        let seen = Seen { uid, ours: 0 };
+        let mut known = self.drift.seen.borrow_mut();
+        known.entry(name(&read.app, &entry)).or_insert(seen);
+        drop(known);
+        self.repaired(&read.app.name, &object, ("", "somebody"));
+        Ok(())
+    }
+
+    /// Puts back fields of ours that somebody changed. Returns whether nothing was to be put back.
+    async fn mend_fields(&self, read: &mut Read, manifest: &Manifest) -> Result<bool> {
+        let Some(drifted) = self
+            .cluster(Owner::Machine)
+            .drifted(&read.app, manifest)
+            .await?
+        else {
+            return Ok(true);
+        };
+        let object = manifest.in_words();
+        let mut left = self.left_to_others(&read.app, manifest, &drifted).await?;
+        let mut taken = Vec::new();
+        for difference in &drifted.fields {
+            let field = &difference.field;
+            if left.contains(field) {
+                continue;
+            }
+            if self.is_fought_over(&read.app.name, (&object, field)) {
+                left.insert(field.clone());
+                taken.push(Left {
+                    object: object.clone(),
+                    field: field.clone(),
+                    by: drifted.by.clone(),
+                });
+            }
+        }
+        if !taken.is_empty() {
+            for left in &taken {
+                log::warn!(
+                    "app {}: {} of {object} is left to {}",
+                    read.app.name,
+                    left.field,
+                    left.by
+                );
+            }
+            read.app.left.append(&mut taken);
+            self.ledger().write(read).await?;
+            self.remember(&read.app);
+        }
+        let fields = drifted.fields.iter().map(|found| &found.field);
+        let fields: Vec<_> = fields.filter(|field| !left.contains(*field)).collect();
+        if fields.is_empty() {
+            return Ok(true);
+        }
+        let mut manifest = manifest.clone();
+        keep_left(&mut manifest.object, &drifted.live, &|field| {
+            left.contains(field)
+        });
+        let names: Vec<_> = fields.iter().map(|field| field.as_str()).collect();
+        let what = format!(
+            "put back {} of {object} of app {}, which {} changed",
+            names.join(", "),
+            read.app.name,
+            drifted.by
+        );
+        let app = &read.app;
+        let write = async { self.cluster(Owner::Machine).write(app, &manifest).await };
+        self.audited((&Asker::here(BY), &what), write).await?;
+        for field in fields {
+            self.repaired(&app.name, &object, (field, &drifted.by));
+        }
+        Ok(false)
+    }
+
+    /// Fields of an object that are not put back: those that are left already, and the number of Pods under an autoscaler.
+    async fn left_to_others(
+        &self,
+        app: &App,
+        manifest: &Manifest,
+        drifted: &Drifted,
+    ) -> Result<BTreeSet<String>> {
+        let object = manifest.in_words();
+        let fields = drifted.fields.iter().map(|found| found.field.clone());
+        let mut left: BTreeSet<_> = fields.filter(|field| app.leaves(&object, field)).collect();
+        let is_scaled = drifted.fields.iter().any(|found| found.field == REPLICAS);
+        if is_scaled && Overlay::key(manifest).is_some() {
+            let workload = (manifest.kind.name, manifest.name.as_str());
+            let scaler = self
+                .cluster(Owner::Machine)
+                .autoscaler(&app.namespace, workload)
+                .await?;
+            left.extend(scaler.map(|_| REPLICAS.to_owned()));
+        }
+        Ok(left)
+    }
+
+    /// Returns whether a field was put back so often that it is left alone, and counts it otherwise.
+    fn is_fought_over(&self, app: &str, (object, field): (&str, &str)) -> bool {
+        let now = self.now().mono;
+        let key = (object.to_owned(), field.to_owned());
+        let mut is_over = false;
+        self.with_told(app, |told| {
+            told.counts.retain(|_, (_, last)| now.since(*last) < FORGET);
+            let (count, last) = told.counts.entry(key).or_insert((0, now));
+            is_over = *count >= TAKEN_BACK_MAX;
+            *count = count.saturating_add(1);
+            *last = now;
+        });
+        is_over
+    }
+
+    fn repaired(&self, app: &str, object: &str, (field, by): (&str, &str)) {
+        let repair = Repair {
+            object: object.to_owned(),
+            field: field.to_owned(),
+            by: by.to_owned(),
+            at: self.now().wall,
+        };
+        log::warn!("app {app}: {object} {field} was changed by {by} and is put back");
+        self.with_told(app, |told| {
+            told.repairs.push_back(repair);
+            if told.repairs.len() > TOLD_MAX {
+                told.repairs.pop_front();
+            }
+        });
+    }
+
+    fn with_told(&self, app: &str, change: impl FnOnce(&mut Told)) {
+        change(
+            self.drift
+                .told
+                .borrow_mut()
+                .entry(app.to_owned())
+                .or_default(),
+        );
+    }
+
+    /// Has what is left alone tried again.
+    pub(super) fn forget_drift(&self, app: &str) {
+        self.drift.told.borrow_mut().remove(app);
+        self.drift.verified.borrow_mut().clear();
+        self.drift.stir();
+    }
+
+    /// One condition for everything that is not as it was deployed and stays so.
+    fn report_drift(&self) {
+        let mut sentences = Vec::new();
+        for (app, told) in &*self.drift.told.borrow() {
+            let missing = told.missing.iter();
+            sentences.extend(missing.map(|object| {
+                (
+                    sentences::app_lost(app, object),
+                    format!(
+                        "restore {object} from a backup, or deploy {app} again for an empty one"
+                    ),
+                )
+            }));
+        }
+        for app in self.known.borrow().values() {
+            let left = app.left.iter();
+            sentences.extend(left.map(|left| {
+                let sentence = sentences::app_field_left(&app.name, (&left.object, &left.field), &left.by);
+                let fix = format!("take the field out of the manifests, or end what changes it and pipeops-agent apps resume {}", app.name);
+                (sentence, fix)
+            }));
+        }
+        for ((namespace, _), watched) in &*self.drift.watches.borrow() {
+            if let Some(failure) = watched
+                .failure
+                .as_ref()
+                .filter(|it| it.retry == Retry::Later)
+            {
+                let sentence = sentences::apps_not_watched(namespace, &failure.what);
+                sentences.push((sentence, failure.fix.clone().unwrap_or_default()));
+            }
+        }
+        let more = sentences.len().saturating_sub(1);
+        match sentences.into_iter().next() {
+            None => self.shared_state.clear(CONDITION),
+            Some((sentence, fix)) => {
+                let sentence = sentences::and_more(&sentence, more);
+                self.shared_state
+                    .report(CONDITION, Severity::Warning, sentence, Some(fix));
+            }
+        }
+    }
+
+    /// What was put back and what is left alone, for answers.
+    pub(super) fn drift_of(&self, app: &App) -> Value {
+        let told = self.drift.told.borrow();
+        let told = told.get(&app.name);
+        let repairs = told.map(|told| &told.repairs).into_iter().flatten();
+        let repairs: Vec<_> = repairs
+            .map(|it| json!({"object": it.object, "field": it.field, "by": it.by, "at": it.at.rfc3339()}))
+            .collect();
+        let left: Vec<_> = app
+            .left
+            .iter()
+            .map(|it| json!({"object": it.object, "field": it.field, "by": it.by}))
+            .collect();
+        let missing = told.map(|told| told.missing.clone()).unwrap_or_default();
+        json!({"repaired": repairs, "left": left, "missing": missing})
+    }
+}
+
+/// The object of an entry.
+fn name(app: &App, entry: &Entry) -> Name {
+    (
+        app.namespace.clone(),
+        entry.kind.clone(),
+        entry.name.clone(),
+    )
+}
