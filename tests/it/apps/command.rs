@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plane::{Options, Plane};
+use plane::{Cut, Options, Plane, Sessions};
 use serde_json::{Value, json};
 
 use super::{IMAGE, SOON, deployment};
@@ -48,15 +48,15 @@ impl Bench {
             accounts,
             _cluster: held,
         };
-        bench.until_agreed();
+        bench.until_agreed_after(0);
         Some(bench)
     }
 
     /// Waits until the extension is agreed on: no command is taken before.
-    fn until_agreed(&self) {
+    fn until_agreed_after(&self, mark: u64) {
         let agreed = self
             .plane
-            .wait_for(0, SOON, |frame| frame.is_from_agent("edge_hello_ack"));
+            .wait_for(mark, SOON, |frame| frame.is_from_agent("edge_hello_ack"));
         assert!(agreed.is_some(), "no edge_hello_ack");
     }
 
@@ -84,7 +84,8 @@ impl Bench {
     }
 
     fn outcome(&self, id: &str) -> Value {
-        let outcome = self.plane.outcome(id, SOON);
+        // A batch whose session was cut is sent again after half a minute.
+        let outcome = self.plane.outcome(id, 3 * SOON);
         outcome.unwrap_or_else(|| panic!("{id}: no outcome; {}", self.agent.log()))
     }
 
@@ -143,6 +144,8 @@ fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
     // A version that does not work: it is the first, so nothing is put back, and it says why.
     let broken = deployment("bad", ", envFrom: [{configMapRef: {name: absent}}]");
     bench.accepted("c-2", "app.apply", &bench.apply("bad", &broken));
+    // The link is cut before it has ended.
+    bench.plane.cut(Sessions::All, Cut::Reset);
     let outcome = bench.outcome("c-2");
     assert_eq!(
         (&outcome["verb"], &outcome["state"], &outcome["origin"]),
@@ -170,23 +173,22 @@ fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
         code == 2 && said.contains("it comes from the control plane"),
         "{said}"
     );
-    // The link is cut and the agent killed: what was accepted goes on, and is not begun again.
+    outlives_a_kill(&mut bench, &web);
+}
+
+fn outlives_a_kill(bench: &mut Bench, web: &Value) {
+    // The agent is killed: what was accepted goes on, and is not begun again.
     bench.accepted("c-3", "app.restart", &json!({"app": "web"}));
     // The change that it took the place of is over.
     let outcome = bench.outcome("c-1");
     assert_eq!(outcome["state"], "failed", "{outcome:#}");
+    let mark = bench.plane.mark();
     bench.agent.kill();
     bench.agent.start();
     bench.agent.until_linked();
-    let mark = bench.plane.mark();
-    let agreed = bench
-        .plane
-        .wait_for(mark.saturating_sub(50), SOON, |frame| {
-            frame.is_from_agent("edge_hello_ack")
-        });
-    assert!(agreed.is_some());
+    bench.until_agreed_after(mark);
     for id in ["c-1", "c-3"] {
-        let again = bench.commanded(id, "app.apply", &web);
+        let again = bench.commanded(id, "app.apply", web);
         assert_eq!(again["state"], "known", "{again:#}");
     }
     let why = bench.until_verdict("web", "soaking");
@@ -196,6 +198,33 @@ fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
         "{why:#}"
     );
     assert_eq!(bench.plane.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_version_that_does_not_work_is_taken_back_and_its_outcome_says_so() {
+    // Each version has to soak for a minute.
+    if std::env::var_os("PIPEOPS_CORPUS").is_none() {
+        return;
+    }
+    let Some(bench) = Bench::new("managed") else {
+        return;
+    };
+    let web = bench.apply("web", &deployment("web", ""));
+    bench.accepted("c-1", "app.apply", &web);
+    assert_eq!(bench.outcome("c-1")["state"], "done");
+    let broken = deployment("web", ", command: [/app/missing]");
+    bench.accepted("c-2", "app.apply", &bench.apply("web", &broken));
+    let outcome = bench.outcome("c-2");
+    let why = outcome["why"].as_str().unwrap();
+    assert_eq!(outcome["state"], "undone", "{outcome:#}");
+    assert!(
+        why.starts_with("rolled back to revision 1: "),
+        "{outcome:#}"
+    );
+    let command = "{.spec.template.spec.containers[0].command}";
+    assert_eq!(bench.get("deployment/web", command), "");
+    bench.accepted("c-3", "app.remove", &json!({"app": "web"}));
+    assert_eq!(bench.outcome("c-3")["state"], "done");
 }
 
 #[test]
