@@ -9,13 +9,13 @@ use crate::{
         command::{Command, Verb},
         journal::{Intent, Journal, Outcome, Step, StepState},
         lines::Lines,
+        time::Wall,
     },
     error::{Error, Result},
     kube::query_escaped,
     store::Seen,
     wire::{
         apps::{AppArgs, ApplyWish, LogWish, RollbackWish},
-        control::CommandAnswer,
         edge::bodies::LOG_BYTES_MAX,
         json::{self, Shape},
     },
@@ -30,20 +30,20 @@ const LINES_MAX: u64 = 1_000;
 const READ_BYTES_MAX: usize = 1 << 20;
 
 impl Apps {
-    /// Begins what a command asks for. Returns when its intent is on disk; how it ends is a record of the stream of outcomes.
+    /// Memory of a command, by its id and the time that it was issued.
+    ///
+    /// # Errors
+    /// The disk does not say it.
+    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<Seen> {
+        Ok(self.store.seen_command(id, issued).await?)
+    }
+
+    /// Begins what a command asks for that was never accepted. Returns when its intent is on disk; how it ends is a record of the stream of
+    /// outcomes.
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn carry_out(self: Rc<Self>, command: &Command, args: &str) -> Result<CommandAnswer> {
-        match self.store.seen_command(&command.id, command.issued).await? {
-            Seen::Before => return Ok(CommandAnswer::Known),
-            Seen::Forgotten => {
-                return Err(Error::new("the command is not accepted")
-                    .why("it is older than the oldest one that is remembered, so it may have been carried out before")
-                    .fix("send it again under another id"));
-            }
-            Seen::Never => {}
-        }
+    pub async fn carry_out(self: Rc<Self>, command: &Command, args: &str) -> Result<()> {
         let asker = Asker::commanding(command);
         match command.verb {
             Verb::Apply => {
@@ -93,7 +93,7 @@ impl Apps {
                 self.note(command, why, None).await?;
             }
         }
-        Ok(CommandAnswer::Accepted)
+        Ok(())
     }
 
     /// Writes down a command that was carried out at once. Its intent has no body: there is nothing left to go on with.

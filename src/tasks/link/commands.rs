@@ -16,6 +16,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     link::outlet::{Frame, Lane, Outlet},
+    store::Seen,
     tasks::apps::Apps,
     wire::control::{CommandAnswer, edge_command_ack},
 };
@@ -26,6 +27,9 @@ const WAITING_MAX: usize = 16;
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Answers that wait, with those of commands that there is no room for: 200 bytes each. Of a control plane that floods, the rest gets none.
 const ANSWERS_MAX: usize = 1_024;
+
+/// Refusals of a session that get a line in the log each. Of those that follow, every doubling of their number gets one.
+const REFUSALS_LOGGED: u64 = 20;
 
 /// Commands of one session after another.
 pub struct Commands {
@@ -145,6 +149,7 @@ impl Commands {
         waiting: Rc<RefCell<Load>>,
         mut lane: Lane,
     ) {
+        let mut refusals = 0_u64;
         while let Ok(item) = items.recv().await {
             if let Some(bytes) = held(&item) {
                 let mut load = waiting.borrow_mut();
@@ -160,7 +165,14 @@ impl Commands {
                     .unwrap_or_else(CommandAnswer::Refused),
             };
             if let CommandAnswer::Refused(error) = &answer {
-                log::info!("the command {} is refused: {}", said.id, error.sentence());
+                refusals += 1;
+                if refusals <= REFUSALS_LOGGED || refusals.is_power_of_two() {
+                    let why = error.sentence();
+                    log::info!(
+                        "the command {} is refused: {why}; refused={refusals}",
+                        said.id
+                    );
+                }
             }
             let text = edge_command_ack(&said.id, &answer, (self.time)());
             if lane.send(Frame::Text(text)).await.is_err() {
@@ -170,14 +182,28 @@ impl Commands {
     }
 
     async fn answer(&self, said: &Said) -> Result<CommandAnswer> {
+        // What was accepted in time stays so, however late it is asked about again.
+        let seen = match (&self.apps, said.issued) {
+            (Some(apps), Some(issued)) => apps.seen_command(&said.id, issued).await?,
+            _ => Seen::Never,
+        };
+        if seen == Seen::Before {
+            return Ok(CommandAnswer::Known);
+        }
         let command = command::judge(said, (self.time)())?;
+        if seen == Seen::Forgotten {
+            return Err(Error::new("the command is not accepted")
+                .why("it is older than the oldest one that is remembered, so it may have been carried out before")
+                .fix("send it again under another id"));
+        }
         let apps = self.apps.as_ref().ok_or_else(|| {
             Error::new("the command is not accepted")
                 .why("this agent has no cluster to deploy to, or is in safe mode")
                 .fix("pipeops-agent status shows why")
         })?;
         let args = said.args.as_deref().unwrap_or("{}");
-        Rc::clone(apps).carry_out(&command, args).await
+        Rc::clone(apps).carry_out(&command, args).await?;
+        Ok(CommandAnswer::Accepted)
     }
 }
 

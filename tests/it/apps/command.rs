@@ -124,6 +124,18 @@ impl Drop for Bench {
     }
 }
 
+/// A command that was carried out is known also after its time: nobody may hear that it was not.
+fn assert_known_also_late(bench: &Bench, id: &str) {
+    let mark = bench.plane.mark();
+    let late = json!({
+        "id": id, "verb": "app.apply", "args": {},
+        "issued_at": "2026-01-01T00:00:00Z", "deadline": "2026-01-01T00:00:01Z",
+    });
+    bench.plane.send("edge_command", None, late);
+    let answer = bench.plane.answer(mark, id, SOON).unwrap();
+    assert_eq!(answer["state"], "known", "{answer:#}");
+}
+
 #[test]
 fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
     let Some(mut bench) = Bench::new("managed") else {
@@ -133,6 +145,7 @@ fn an_app_is_deployed_by_a_command_once_and_its_outcome_comes() {
     bench.accepted("c-1", "app.apply", &web);
     let again = bench.commanded("c-1", "app.apply", &web);
     assert_eq!(again, json!({"id": "c-1", "state": "known"}));
+    assert_known_also_late(&bench, "c-1");
     bench.until_verdict("web", "soaking");
     assert_eq!(
         bench.get(
