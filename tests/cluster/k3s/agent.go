@@ -243,6 +243,11 @@ func (j *joining) get(client *http.Client, method, path string, body []byte) ([]
 		return nil, err
 	}
 	defer answer.Body.Close()
+	if settings := client.Transport.(*http.Transport).TLSClientConfig; answer.StatusCode == http.StatusUnauthorized && len(settings.Certificates) > 0 {
+		// The node of the certificate is gone, or never came: the token counts again, as in k3s.
+		settings.Certificates = nil
+		return j.get(client, method, path, body)
+	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, bodyMax))
 	switch {
 	case err != nil:
