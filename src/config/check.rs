@@ -133,6 +133,7 @@ impl Merged {
         K3s {
             mirror: self.text(&keys::K3S_MIRROR).unwrap_or_default(),
             index: self.text(&keys::K3S_INDEX).unwrap_or_default(),
+            backup_every: self.time(&keys::K3S_BACKUP_EVERY),
         }
     }
 

@@ -395,6 +395,12 @@ keys! {
         default: Some("https://releases.pipeops.io/k3s"),
         doc: "Address of the signed index of k3s (k3s-index and k3s-index.minisig), with versions, channels and hashes. update.key has its key.",
     }
+    K3S_BACKUP_EVERY = {
+        path: "k3s.backup_every",
+        kind: Kind::Time { min_s: 3600, max_s: 2_592_000 },
+        default: Some("24h"),
+        doc: "Interval of backups of a k3s that is watched, to /var/backups/pipeops: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
+    }
     APPS_INTERVAL = {
         path: "apps.interval",
         kind: Kind::Time { min_s: 30, max_s: 86400 },

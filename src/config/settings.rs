@@ -282,6 +282,8 @@ pub struct K3s {
     pub mirror: String,
     /// Address of the signed index.
     pub index: String,
+    /// Interval of backups by schedule.
+    pub backup_every: Duration,
 }
 
 /// `[apps]`: deployed applications.

@@ -418,6 +418,8 @@ pub struct K3sStatus {
     pub volumes: Vec<Volume>,
     /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.
     pub unfinished: Option<String>,
+    /// Next backup by schedule, in RFC 3339.
+    pub next_backup: Option<String>,
     /// Last look of the watch, in RFC 3339; none where nobody watches.
     pub looked: Option<String>,
     /// Faults that it repairs, or that have not lasted long enough for it.

@@ -24,6 +24,8 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is not synchronized or the cluster has several servers.
 
+A backup by schedule that failed is told in the same way, as `k3s.unsaved`, with its reason: a full disk, a datastore that is damaged.
+
 While another change is under way, or was interrupted, nothing is judged. What needs the API is judged only while it answers.
 ";
 

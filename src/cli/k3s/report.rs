@@ -124,6 +124,7 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
             ends.map(|end| format!("the first ends {end} ({file})")),
         ),
         ("watched", watched(status)),
+        ("next backup", status.next_backup.as_deref().map(moment)),
         (
             "unfinished",
             status

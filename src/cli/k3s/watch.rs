@@ -52,8 +52,10 @@ fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
     let loaded = load(args);
+    let allow = loaded.keeper().allow;
     let wanted = Look {
-        repairs: loaded.keeper().allow.repair,
+        repairs: allow.repair,
+        backups: allow.backup.then(|| loaded.k3s().backup_every),
         group: connect::user(&loaded).map(|user| user.gid.as_raw()),
     };
     Ok(match keeper.k3s_look(&wanted)? {

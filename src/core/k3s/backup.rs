@@ -1,5 +1,7 @@
 //! Backups of k3s: their names, which of them are kept, and the machines that one may be restored to.
 
+use std::time::Duration;
+
 use super::{Change, Version, change, is_node_name};
 use crate::core::time::Wall;
 
@@ -87,6 +89,27 @@ pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
     }
     names
 }
+
+/// Time of the next backup by schedule. `last` is the newest backup, `managed` the time since when k3s is managed here.
+///
+/// Machines with one schedule do not all begin at once: each waits a part of a tenth of the interval longer, by the name of its node.
+pub fn next(last: Option<Wall>, managed: Wall, every: Duration, node: &str, now: Wall) -> Wall {
+    let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX);
+    let spread = node
+        .bytes()
+        .fold(7_i64, |sum, byte| (sum * 31 + i64::from(byte)) % 1000);
+    let later = every / 10_000 * spread;
+    let due = match last {
+        // The clock was ahead then: nobody knows how old it is.
+        Some(last) if last > now => now.millis(),
+        Some(last) => last.millis().saturating_add(every).saturating_add(later),
+        None => managed.millis().saturating_add(FIRST_MS.min(every)),
+    };
+    Wall::from_millis(due)
+}
+
+/// Time from an installation to its first backup.
+const FIRST_MS: i64 = 3_600_000;
 
 /// A k3s: the one of a backup, or the one that it is restored to.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -230,5 +253,21 @@ mod tests {
         ] {
             assert!(!is_member(wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_next_backup_is_due_an_interval_and_a_little_after_the_last() {
+        let day = Duration::from_hours(24);
+        let at = |text: &str| Wall::parse_rfc3339(text).unwrap();
+        let now = at("2026-11-23T12:00:00Z");
+        let managed = at("2026-11-01T00:00:00Z");
+        let last = at("2026-11-23T03:00:00Z");
+        let due = |last, node| next(last, managed, day, node, now).millis();
+        assert_eq!(due(None, "a"), managed.millis() + FIRST_MS);
+        let wait = due(Some(last), "a") - last.millis() - 86_400_000;
+        assert!((0..8_640_000).contains(&wait), "{wait}");
+        assert_ne!(due(Some(last), "a"), due(Some(last), "b"));
+        // The clock was ahead when it was made.
+        assert_eq!(due(Some(at("2031-01-01T00:00:00Z")), "a"), now.millis());
     }
 }

@@ -9,7 +9,10 @@ use super::{
     faults::{self, FAULTS, Fault, Part, Repair, Sight},
     plan::{Step, directories, file, run},
 };
-use crate::core::time::Now;
+use crate::core::{
+    health::Severity::{self, Warning},
+    time::{Now, Wall},
+};
 
 /// The file that the watch remembers in, and that the agent reads: root's, in memory.
 pub const MEMORY: &str = "/run/pipeops-k3s/watch";
@@ -36,6 +39,8 @@ const FAILURES_MAX: u32 = 2;
 /// Repairs of a day after which a fault is left to a person: it comes back.
 const REPAIRS_MAX: usize = 4;
 const DAY_S: u64 = 86_400;
+/// Time from a backup that failed to the next try.
+const BACKUP_AGAIN_MS: i64 = 3_600_000;
 
 /// The steps that have k3s watched from now on.
 pub fn steps(program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
@@ -75,6 +80,10 @@ pub struct Memory {
     ends: Vec<(u64, u32)>,
     /// True if somebody stopped k3s.
     pub is_stopped: bool,
+    /// Milliseconds since 1970 of the next backup; none by schedule.
+    pub next_backup_ms: Option<i64>,
+    /// Reason why the last backup by schedule failed.
+    pub unsaved: Option<String>,
     /// Faults by id.
     entries: BTreeMap<String, Entry>,
 }
@@ -110,7 +119,7 @@ pub struct Handed {
     /// Its row.
     pub id: &'static str,
     /// Its severity.
-    pub severity: crate::core::health::Severity,
+    pub severity: Severity,
     /// Observation, and the reason why nothing is done about it.
     pub sentence: String,
     /// Fix.
@@ -232,6 +241,24 @@ impl Memory {
         }
     }
 
+    /// Returns whether a backup is due, and takes down when it is; after one that failed no sooner than in an hour.
+    pub fn backs_up(&mut self, next: Option<Wall>, now: Now) -> bool {
+        let is_due = next.is_some_and(|next| next <= now.wall);
+        let again = self
+            .next_backup_ms
+            .filter(|_| is_due && self.unsaved.is_some());
+        let again = again.filter(|again| *again <= now.wall.millis() + BACKUP_AGAIN_MS);
+        let at = again.or_else(|| next.map(Wall::millis));
+        self.next_backup_ms = at;
+        at.is_some_and(|at| at <= now.wall.millis())
+    }
+
+    /// Takes in how a backup ended: the reason of a failure.
+    pub fn backed_up(&mut self, failure: Option<&str>, now: Now) {
+        self.unsaved = failure.map(plain);
+        self.next_backup_ms = failure.map(|_| now.wall.millis() + BACKUP_AGAIN_MS);
+    }
+
     /// Leaves a fault to a person for now, because `why` speaks against its repair.
     pub fn hold(&mut self, order: &Order, why: &str) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
@@ -258,7 +285,13 @@ impl Memory {
                 fix: fault.fix,
             })
         });
-        rows.collect()
+        let unsaved = self.unsaved.as_ref().map(|why| Handed {
+            id: "k3s.unsaved",
+            severity: Warning,
+            sentence: format!("k3s was not backed up: {why}"),
+            fix: "sudo pipeops-agent k3s backup tries it now; keeper.allow without backup ends the schedule",
+        });
+        rows.chain(unsaved).collect()
     }
 
     /// Faults that are there and not left to a person yet.
@@ -284,10 +317,14 @@ impl Memory {
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
+            self.next_backup_ms
+                .map(|at| at.to_string())
+                .unwrap_or_default(),
+            self.unsaved.as_deref().unwrap_or_default(),
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
@@ -312,7 +349,8 @@ impl Memory {
     pub fn parse(text: &str) -> Self {
         let mut lines = text.lines();
         let first: Vec<_> = lines.next().unwrap_or_default().split('\t').collect();
-        let [mono, wall, asked, restarts, ends, is_stopped] = first.as_slice() else {
+        let [mono, wall, asked, restarts, ends, is_stopped, next, unsaved] = first.as_slice()
+        else {
             return Self::default();
         };
         let looked = mono.parse().ok().zip(wall.parse().ok());
@@ -326,6 +364,10 @@ impl Memory {
             restarts: restarts.parse().unwrap_or(0),
             ends: ends.split(',').filter_map(end).take(ENDS_MAX).collect(),
             is_stopped: *is_stopped == "1",
+            next_backup_ms: next.parse().ok(),
+            unsaved: Some(*unsaved)
+                .filter(|why| !why.is_empty())
+                .map(str::to_owned),
             entries: lines.filter_map(Entry::parse).take(FAULTS.len()).collect(),
         }
     }
@@ -436,7 +478,7 @@ mod tests {
     use super::*;
     use crate::core::{
         k3s::faults::{Api, Node, Service},
-        time::{Mono, Wall},
+        time::Mono,
     };
 
     fn at(seconds: u64) -> Now {
@@ -796,6 +838,27 @@ mod tests {
         assert_eq!(memory.handed(), []);
         memory.look(&sight, at(1600), true);
         assert_eq!(memory.handed()[0].id, "k3s.disk-pressure");
+    }
+
+    #[test]
+    fn a_backup_that_fails_is_told_of_and_tried_again_after_an_hour() {
+        let mut memory = Memory::default();
+        let next = |seconds: u64| Some(at(seconds).wall);
+        assert!(!memory.backs_up(None, at(1000)));
+        assert!(!memory.backs_up(next(2000), at(1000)));
+        assert_eq!(memory.next_backup_ms, next(2000).map(Wall::millis));
+        assert!(memory.backs_up(next(2000), at(2000)));
+        memory.backed_up(Some("no room"), at(2000));
+        memory = Memory::parse(&memory.text());
+        assert!(memory.handed()[0].sentence.contains("no room"));
+        assert!(!memory.backs_up(next(2000), at(2060)));
+        assert!(memory.backs_up(next(2000), at(5600)));
+        memory.backed_up(None, at(5600));
+        assert_eq!(memory.handed(), []);
+        // One that a person made meanwhile counts as well.
+        memory.backed_up(Some("no room"), at(5600));
+        assert!(!memory.backs_up(next(90_000), at(5660)));
+        assert_eq!(memory.next_backup_ms, next(90_000).map(Wall::millis));
     }
 
     #[test]

@@ -278,6 +278,9 @@ impl Keeper {
             backups: self.backups(),
             volumes,
             unfinished,
+            next_backup: memory
+                .next_backup_ms
+                .map(|at| Wall::from_millis(at).rfc3339()),
             looked: memory
                 .looked_ms()
                 .map(|looked| Wall::from_millis(looked).rfc3339()),

@@ -1,9 +1,10 @@
 //! Watch over k3s: the look of root's timer, each minute, and the repairs that follow from it, as changes of the journal.
 
-use std::time::Duration;
+use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
     super::{Keeper, journal::Journal, now, place::Place},
+    Backup, NOTE,
     connect::open_to,
     describe,
 };
@@ -11,12 +12,13 @@ use crate::{
     core::{
         journal::Outcome,
         k3s::{
-            self, Role, connect,
+            self, Role, backup, connect,
             faults::{Api, Node, PROPERTIES, QUESTION, Repair, Service, Sight},
             plan::{Step, When, words},
             texts::Init,
             watch::{self, Handed, MEMORY, Memory, Order},
         },
+        time::Wall,
     },
     error::{Error, Result},
     files,
@@ -33,6 +35,8 @@ use crate::{
 pub struct Look {
     /// True if root allows repairs.
     pub repairs: bool,
+    /// Interval of backups; none: there are none by schedule.
+    pub backups: Option<Duration>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
 }
@@ -103,8 +107,50 @@ impl Keeper {
             None => None,
             Some(order) => self.repair(order, &note, &mut memory)?,
         };
+        self.back_up_in_turn(wanted.backups, &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
         Ok(repaired)
+    }
+
+    /// Backs k3s up where that is due. A failure is remembered, and holds nothing else up.
+    fn back_up_in_turn(
+        &self,
+        every: Option<Duration>,
+        note: &Managed,
+        memory: &mut Memory,
+    ) -> Result<()> {
+        let now = clock::now();
+        let next = every.and_then(|every| {
+            let managed = std::fs::metadata(self.directory.join(NOTE)).ok()?;
+            let managed = Wall::from_millis(managed.mtime().saturating_mul(1000));
+            let last = self.place.last_backup(&note.node);
+            Some(backup::next(last, managed, every, &note.node, now.wall))
+        });
+        if every.is_none() {
+            memory.unsaved = None;
+        }
+        if !memory.backs_up(next, now) || memory.is_stopped {
+            return Ok(());
+        }
+        // Whoever has the lock is changing something: the next look tries again.
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(());
+        };
+        if is_unfinished(&journal)? {
+            return Ok(());
+        }
+        let wanted = Backup {
+            to: None,
+            limits: backup::Limits::USUAL,
+        };
+        let failure = self.back_up(&wanted).err();
+        memory.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
+        if let (None, Some(every)) = (&memory.unsaved, every) {
+            let last = self.place.last_backup(&note.node);
+            let next = backup::next(last, now.wall, every, &note.node, clock::now().wall);
+            memory.next_backup_ms = Some(next.millis());
+        }
+        Ok(())
     }
 
     /// What the watch knows.
@@ -300,6 +346,16 @@ impl Place {
         // The kind does not exist where nobody installed that controller.
         let plans = self.names(&["plans.upgrade.cattle.io", "-A"]);
         (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
+    }
+
+    /// Time of the newest backup of a node in the usual directory.
+    fn last_backup(&self, node: &str) -> Option<Wall> {
+        let found = self.list(backup::FOLDER, ".tar.gz");
+        let times = found.iter().filter_map(|path| {
+            let (of, at) = backup::parse_name(path.rsplit('/').next()?)?;
+            (of == node).then_some(at)
+        });
+        times.max()
     }
 
     fn is_clock_set(&self) -> bool {

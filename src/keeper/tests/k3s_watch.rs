@@ -43,6 +43,7 @@ fn broken(tree: &Tree, service: &str) {
 fn look(tree: &Tree, repairs: bool) -> Option<Done> {
     let wanted = Look {
         repairs,
+        backups: None,
         group: None,
     };
     let repaired = tree.keeper().k3s_look(&wanted).unwrap();
