@@ -66,11 +66,11 @@ static LEAVE: Command = Command {
         k3s::YES,
         k3s::DRY_RUN,
     ],
-    notes: "On the server it moves the Pods of the worker, then removes its node and its password. On the worker it removes k3s.\n\
+    notes: "First on the server, with the name of the worker: it moves its Pods, then removes its node and its password. Then on the worker: it removes k3s.\n\
             The data of local volumes stays on the worker, and is named with its bytes.",
     examples: &[
-        "sudo pipeops-agent node leave pi2          # on the server",
-        "sudo pipeops-agent node leave --dry-run    # then on pi2",
+        "sudo pipeops-agent node leave pi2",
+        "sudo pipeops-agent node leave --dry-run",
     ],
     exit: "0 it has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
     run: Some(leave),

@@ -193,11 +193,16 @@ pub struct Service {
     pub is_enabled: bool,
     /// True if it was started since the machine was.
     pub was_started: bool,
+    /// Microseconds from the end of its process to its state of now.
+    pub settled_us: u64,
 }
 
 /// Properties that [`Service::parse`] reads, for `systemctl show -p`.
-pub const PROPERTIES: &str =
-    "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic";
+pub const PROPERTIES: &str = "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic,\
+    ExecMainExitTimestampMonotonic,StateChangeTimestampMonotonic";
+
+/// Longest time from the end of a process to the state of its service, where nothing was waited for.
+const AT_ONCE_US: u64 = 1_000_000;
 
 impl Service {
     /// Reads the answer of `systemctl show`.
@@ -208,6 +213,9 @@ impl Service {
                 .find(|(found, _)| *found == name)
                 .map_or("", |(_, value)| value)
         };
+        let micros = |name: &str| value(name).parse::<u64>().unwrap_or(0);
+        let ended = micros("ExecMainExitTimestampMonotonic");
+        let changed = micros("StateChangeTimestampMonotonic");
         Self {
             active: value("ActiveState").to_owned(),
             result: value("Result").to_owned(),
@@ -215,6 +223,7 @@ impl Service {
             status: value("ExecMainStatus").parse().unwrap_or(0),
             is_enabled: value("UnitFileState") == "enabled",
             was_started: !matches!(value("InactiveExitTimestampMonotonic"), "" | "0"),
+            settled_us: changed.saturating_sub(ended),
         }
     }
 
@@ -223,9 +232,12 @@ impl Service {
         self.active == "active"
     }
 
-    /// True if systemd has ended it for good, by itself: a service that is always restarted ends in no other way.
+    /// True if systemd has ended it for good, by itself. It says so as the result of a service that had none; otherwise that of the last run
+    /// stays. Then the time tells: it had waited for the next restart (`RestartSec`, 5 s in the unit of k3s), while a service that somebody
+    /// stopped is down as soon as its process is.
     fn is_given_up(&self) -> bool {
-        self.active == "failed" && self.result == "start-limit-hit"
+        let has_waited = self.result != "success" && self.settled_us > AT_ONCE_US;
+        self.active == "failed" && (self.result == "start-limit-hit" || has_waited)
     }
 
     /// Returns whether somebody stopped it, or does not want it to start: then it stays as it is.
@@ -257,7 +269,7 @@ pub const FAULTS: &[Fault] = &[
         part: Part::Service,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "the service failed, and systemd restarts it no more (start-limit-hit)",
+        from: "the service failed, and systemd restarts it no more",
         detect: |sight| {
             sight.service.is_given_up().then(|| {
                 let told = ready::reason(&sight.log);

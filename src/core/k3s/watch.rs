@@ -584,6 +584,21 @@ mod tests {
             (service("failed", "signal"), true),
             (service("deactivating", "success"), true),
             (service("failed", "start-limit-hit"), false),
+            // systemd keeps the result of the last run where it gives up; it had waited for the next one.
+            (
+                Service {
+                    settled_us: 5_104_000,
+                    ..service("failed", "signal")
+                },
+                false,
+            ),
+            (
+                Service {
+                    settled_us: 90_000,
+                    ..service("failed", "signal")
+                },
+                true,
+            ),
             (service("activating", "exit-code"), false),
             (service("active", "success"), false),
             (

@@ -206,7 +206,7 @@ impl Bench {
     }
 
     /// Nothing of any request is left in the agent. Streams that wait for a next one have a lane each for some seconds; the windows of all
-    /// have one, and so have the records that are delivered.
+    /// have one, and so have the records that are delivered and the answers to commands.
     pub(super) fn nothing_is_left(&self) {
         self.agent
             .until("nothing is left of the requests", 2 * SOON, |status| {
@@ -220,7 +220,7 @@ impl Bench {
                 ]
                 .iter()
                 .all(|part| load[part] == 0);
-                (is_empty && load["lanes"].as_u64() <= Some(2)).then_some(())
+                (is_empty && load["lanes"].as_u64() <= Some(3)).then_some(())
             });
     }
 
