@@ -87,6 +87,11 @@ impl Error {
         self
     }
 
+    /// Returns whether the operating system refused access to this user; another one may have it.
+    pub fn is_denied(&self) -> bool {
+        self.why.iter().any(|why| why.contains("ermission denied"))
+    }
+
     /// The sentence without the fix, for log lines and conditions.
     pub fn sentence(&self) -> String {
         let mut text = self.what.clone();

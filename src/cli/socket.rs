@@ -173,7 +173,7 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Sockets {
     }
     // What this user may not read, the agent may.
     let mut problems = of_settings.problems().iter();
-    let problem = problems.find(|problem| !problem.sentence().contains("ermission denied"));
+    let problem = problems.find(|problem| !problem.is_denied());
     Sockets {
         paths,
         problem: problem.cloned(),

@@ -262,7 +262,7 @@ pub struct Keeper {
     pub state_dir: PathBuf,
     /// The name of the agent's user.
     pub user: String,
-    /// What may happen without root.
+    /// Changes that may happen without root.
     pub allow: Allow,
 }
 

@@ -69,10 +69,16 @@ const LOG_EVERY: Duration = Duration::from_secs(600);
 /// The list. At most one condition an id.
 #[derive(Debug, Default)]
 pub struct Conditions {
-    list: BTreeMap<&'static str, Condition>,
-    /// Time of the last line in the log, for each that holds.
-    logged: BTreeMap<&'static str, Mono>,
+    list: BTreeMap<&'static str, Held>,
     generation: u64,
+}
+
+/// A condition that holds.
+#[derive(Debug)]
+struct Held {
+    condition: Condition,
+    /// Time of its last line in the log.
+    logged: Mono,
 }
 
 impl Conditions {
@@ -80,54 +86,47 @@ impl Conditions {
     pub const fn new() -> Self {
         Self {
             list: BTreeMap::new(),
-            logged: BTreeMap::new(),
             generation: 0,
         }
     }
 
     /// Says that a condition holds. A condition that already holds keeps its `since`.
     pub fn report(&mut self, mut condition: Condition, now: Mono) -> Change {
-        let change = match self.list.get(condition.id) {
-            None => Change::Began,
-            Some(old) => {
-                condition.since = old.since;
-                let logged = self.logged.get(condition.id);
-                let is_recent = logged.is_some_and(|logged| now < logged.after(LOG_EVERY));
-                if *old == condition {
-                    Change::Same
-                } else if old.severity == condition.severity && is_recent {
-                    Change::Varied
+        let (change, logged) = match self.list.get(condition.id) {
+            None => (Change::Began, now),
+            Some(held) => {
+                condition.since = held.condition.since;
+                if held.condition == condition {
+                    return Change::Same;
+                }
+                let is_recent = now < held.logged.after(LOG_EVERY);
+                if is_recent && held.condition.severity == condition.severity {
+                    (Change::Varied, held.logged)
                 } else {
-                    Change::Changed
+                    (Change::Changed, now)
                 }
             }
         };
-        if matches!(change, Change::Began | Change::Changed) {
-            self.logged.insert(condition.id, now);
-        }
-        if change != Change::Same {
-            self.generation += 1;
-            self.list.insert(condition.id, condition);
-        }
+        self.generation += 1;
+        self.list.insert(condition.id, Held { condition, logged });
         change
     }
 
     /// Says that a condition no longer holds; returns it where it did.
     pub fn clear(&mut self, id: &str) -> Option<Condition> {
-        self.logged.remove(id);
         let ended = self.list.remove(id);
         self.generation += u64::from(ended.is_some());
-        ended
+        ended.map(|held| held.condition)
     }
 
     /// The condition of that id, where it holds.
     pub fn get(&self, id: &str) -> Option<&Condition> {
-        self.list.get(id)
+        self.list.get(id).map(|held| &held.condition)
     }
 
     /// All that hold, the worst first, then by id.
     pub fn worst_first(&self) -> Vec<&Condition> {
-        let mut all: Vec<_> = self.list.values().collect();
+        let mut all: Vec<_> = self.list.values().map(|held| &held.condition).collect();
         all.sort_by_key(|condition| std::cmp::Reverse(condition.severity));
         all
     }

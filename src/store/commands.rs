@@ -27,7 +27,7 @@ pub enum Seen {
 }
 
 impl Handle {
-    /// Whether a command was accepted before.
+    /// Looks up whether a command was accepted before.
     pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<Seen, Failure> {
         let id = id.to_owned();
         self.call(move |disk| disk.read(|connection| seen(connection, &id, issued)))
@@ -50,10 +50,9 @@ impl Handle {
                 if seen(transaction, &id, issued)? != Seen::Never {
                     return Err(Refusal::Conflict(format!("the command {id} is known")));
                 }
+                // No change has this id either, so it is a new one.
                 let begun = begin(transaction, &id, &intent, now)?;
-                if begun == Begun::New {
-                    remember(transaction, &id, issued)?;
-                }
+                remember(transaction, &id, issued)?;
                 Ok(begun)
             })
         })

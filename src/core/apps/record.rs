@@ -192,7 +192,7 @@ pub struct App {
     pub name: String,
     /// Namespace of all its objects.
     pub namespace: String,
-    /// Who deploys it.
+    /// Owner, who alone deploys it.
     pub owner: Owner,
     /// The revision that was written last: what runs. 0: none.
     pub running: u64,

@@ -377,7 +377,7 @@ pub struct Uninstall {
     pub keep: Keep,
     /// Links of other programs' names to k3s.
     pub links: Vec<String>,
-    /// What goes of the data directory: itself, or the parts of it without those that stay.
+    /// Paths of the data directory that are removed: itself, or its parts without those that stay.
     pub data: Vec<String>,
 }
 

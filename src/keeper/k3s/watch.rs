@@ -153,7 +153,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// What the watch knows.
+    /// Memory of the watch; an empty one where none can be read.
     pub(super) fn memory(&self) -> Memory {
         let read = files::read_if_there(&self.place.path(MEMORY), MEMORY_BYTES_MAX);
         let text = read.ok().flatten().unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::{
 pub struct Asker {
     /// Name in the audit and in the history.
     pub by: String,
-    /// Whose authority the change has.
+    /// Owner whose authority the change has.
     pub owner: Owner,
     /// The command that asks for it; `None`: somebody on this machine, or a repository.
     pub command: Option<Command>,

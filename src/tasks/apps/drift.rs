@@ -57,7 +57,7 @@ const TOLD_MAX: usize = 10;
 /// An object, by namespace, kind and name.
 type Name = (String, String, String);
 
-/// What is known of the objects of apps, and what was put back.
+/// State of the objects of apps, and the repairs that were made.
 #[derive(Debug)]
 pub(super) struct Drift {
     stirred: (Sender<()>, Receiver<()>),
@@ -85,7 +85,7 @@ struct Watched {
     _task: Task<()>,
 }
 
-/// What is told about one app.
+/// Repairs and deviations of one app, for answers and the condition.
 #[derive(Debug, Default)]
 struct Told {
     repairs: VecDeque<Repair>,
@@ -593,7 +593,7 @@ impl Apps {
         }
     }
 
-    /// What was put back and what is left alone, for answers.
+    /// Repairs and fields that are left alone, for answers.
     pub(super) fn drift_of(&self, app: &App) -> Value {
         let told = self.drift.told.borrow();
         let told = told.get(&app.name);

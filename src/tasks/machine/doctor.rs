@@ -288,7 +288,7 @@ async fn secrets(subject: &Subject) -> Option<Fact> {
 
 /// An error as checks read it: the sentence, and the fix in a second line.
 fn failed(error: &Error) -> Fact {
-    if error.why.iter().any(|why| why.contains("ermission denied")) {
+    if error.is_denied() {
         return Fact::Forbidden;
     }
     wrong(error)

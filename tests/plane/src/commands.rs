@@ -35,7 +35,7 @@ impl Plane {
         self.answer(mark, id, limit)
     }
 
-    /// How a command ended: its record in the stream `outcomes`.
+    /// Outcome of a command: its record in the stream `outcomes`.
     pub fn outcome(&self, id: &str, limit: Duration) -> Option<Value> {
         let id = id.to_owned();
         self.until(limit, move |view| outcome(view, &id))

@@ -63,7 +63,7 @@ impl Verb {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::tasks::apps) struct Plan {
     pub(in crate::tasks::apps) app: String,
-    /// Whose authority the change has.
+    /// Owner whose authority the change has.
     pub(in crate::tasks::apps) owner: Owner,
     /// The command that asked for it.
     pub(in crate::tasks::apps) command: Option<Command>,
