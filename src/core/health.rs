@@ -70,7 +70,6 @@ const LOG_EVERY: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub struct Conditions {
     list: BTreeMap<&'static str, Held>,
-    generation: u64,
 }
 
 /// A condition that holds.
@@ -82,14 +81,6 @@ struct Held {
 }
 
 impl Conditions {
-    /// An empty list: all is well.
-    pub const fn new() -> Self {
-        Self {
-            list: BTreeMap::new(),
-            generation: 0,
-        }
-    }
-
     /// Says that a condition holds. A condition that already holds keeps its `since`.
     pub fn report(&mut self, mut condition: Condition, now: Mono) -> Change {
         let (change, logged) = match self.list.get(condition.id) {
@@ -107,7 +98,6 @@ impl Conditions {
                 }
             }
         };
-        self.generation += 1;
         self.list.insert(condition.id, Held { condition, logged });
         change
     }
@@ -115,7 +105,6 @@ impl Conditions {
     /// Says that a condition no longer holds; returns it where it did.
     pub fn clear(&mut self, id: &str) -> Option<Condition> {
         let ended = self.list.remove(id);
-        self.generation += u64::from(ended.is_some());
         ended.map(|held| held.condition)
     }
 
@@ -129,11 +118,6 @@ impl Conditions {
         let mut all: Vec<_> = self.list.values().map(|held| &held.condition).collect();
         all.sort_by_key(|condition| std::cmp::Reverse(condition.severity));
         all
-    }
-
-    /// Grows with every change, so that a viewer can tell whether it has seen this list.
-    pub const fn generation(&self) -> u64 {
-        self.generation
     }
 }
 
@@ -155,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_condition_keeps_the_time_it_began() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         assert_eq!(
             list.report(condition(Severity::Warning, 1, "no answer"), START),
             Change::Began
@@ -175,19 +159,17 @@ mod tests {
 
     #[test]
     fn the_same_report_again_changes_nothing() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         list.report(condition(Severity::Warning, 1, "no answer"), START);
-        let generation = list.generation();
         assert_eq!(
             list.report(condition(Severity::Warning, 9, "no answer"), START),
             Change::Same
         );
-        assert_eq!(list.generation(), generation);
     }
 
     #[test]
     fn a_count_that_goes_up_and_down_is_logged_every_ten_minutes_and_a_severity_at_once() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         let mut report = |severity, sentence: &str, after_s| {
             let now = START.after(Duration::from_secs(after_s));
             list.report(condition(severity, 1, sentence), now)
@@ -202,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_cleared_begins_anew() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         list.report(condition(Severity::Warning, 1, "no answer"), START);
         assert!(list.clear("link.down").is_some());
         assert!(list.clear("link.down").is_none());
@@ -215,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_worst_is_first() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         list.report(condition(Severity::Note, 1, "a"), START);
         list.report(
             Condition {

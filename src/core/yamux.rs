@@ -68,16 +68,6 @@ impl Default for Settings {
     }
 }
 
-/// Side of the session, which decides on the ids of our own streams. The ids of the peer's are not
-/// checked; hashicorp/yamux does not check them either.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Side {
-    /// Odd ids. The agent, although it is the gateway that opens streams.
-    Client,
-    /// Even ids.
-    Server,
-}
-
 /// Meaning of the next byte of input.
 #[derive(Debug)]
 enum Reading {
@@ -112,16 +102,13 @@ pub struct Yamux {
     buffered: usize,
     /// Counts everything that needs an order: streams and consumptions.
     serial: u64,
-    next_id: u32,
     events: VecDeque<Event>,
-    /// Streams whose window or hello waits to go out. Always a subset of `streams`.
+    /// Streams whose window or ACK waits to go out. Always a subset of `streams`.
     updates: BTreeSet<u32>,
     resets: Resets,
     pongs: VecDeque<u32>,
-    going_away: Option<GoAway>,
-    /// True if `going_away` waits to go out.
+    /// True if the GoAway of lost framing waits to go out.
     says_go_away: bool,
-    peer_goes_away: bool,
     refused: u64,
     unanswered_pings: u64,
     cut: u64,
@@ -129,7 +116,7 @@ pub struct Yamux {
 
 impl Yamux {
     /// A session without streams.
-    pub const fn new(settings: Settings, side: Side) -> Self {
+    pub const fn new(settings: Settings) -> Self {
         Self {
             settings,
             reading: Reading::START,
@@ -137,17 +124,11 @@ impl Yamux {
             slots: 0,
             buffered: 0,
             serial: 0,
-            next_id: match side {
-                Side::Client => 1,
-                Side::Server => 2,
-            },
             events: VecDeque::new(),
             updates: BTreeSet::new(),
             resets: Resets::new(),
             pongs: VecDeque::new(),
-            going_away: None,
             says_go_away: false,
-            peer_goes_away: false,
             refused: 0,
             unanswered_pings: 0,
             cut: 0,
@@ -225,7 +206,7 @@ impl Yamux {
             return Write::Blocked;
         }
         stream.send_window -= length;
-        let flags = self.hello(key);
+        let flags = self.take_ack(key);
         let head = header(Kind::Data, flags, key.id, length);
         Write::Frame(head, usize::try_from(length).unwrap_or(most))
     }
@@ -234,19 +215,14 @@ impl Yamux {
     pub fn finish(&mut self, key: StreamKey) -> Option<Head> {
         let stream = alive(&mut self.streams, key).filter(|stream| !stream.finished_here)?;
         stream.finished_here = true;
-        let flags = self.hello(key).with(Flags::FIN);
+        let flags = self.take_ack(key).with(Flags::FIN);
         Some(header(Kind::Data, flags, key.id, 0))
     }
 
     /// Ends a stream in both directions at once. It still has to be released.
     pub fn reset(&mut self, key: StreamKey) {
-        let Some(stream) = alive(&mut self.streams, key) else {
-            return;
-        };
-        // A stream whose SYN never went out needs no RST: the peer has not heard of it.
-        let is_known = !stream.hello.has(Flags::SYN);
-        self.forget(key.id);
-        if is_known {
+        if alive(&mut self.streams, key).is_some() {
+            self.forget(key.id);
             self.resets.end(key.id);
         }
     }
@@ -267,37 +243,12 @@ impl Yamux {
         }
     }
 
-    /// Opens a stream of our own. `None` where the limit is reached, one side goes away or the ids are used up.
-    pub fn open(&mut self) -> Option<StreamKey> {
-        let is_over = self.peer_goes_away || self.going_away.is_some();
-        if is_over || self.slots >= self.settings.streams_max {
-            return None;
-        }
-        // The peer may have taken ids of our parity.
-        while self.streams.contains_key(&self.next_id) {
-            self.next_id = self.next_id.checked_add(2)?;
-        }
-        let id = self.next_id;
-        self.next_id = id.checked_add(2)?;
-        let key = self.admit(id, Flags::SYN);
-        self.updates.insert(id);
-        Some(key)
-    }
-
-    /// Refuses new streams from here on; those that run go on.
-    pub fn go_away(&mut self) {
-        if self.going_away.is_none() {
-            self.going_away = Some(GoAway::Normal);
-            self.says_go_away = true;
-        }
-    }
-
     /// The next frame that belongs to no lane: GoAway, pongs, resets, windows. They wait in small tables, not in a queue, so
     /// that a peer that does not read does not make them grow.
     pub fn next_control(&mut self) -> Option<Head> {
-        if let Some(reason) = self.going_away.filter(|_| self.says_go_away) {
-            self.says_go_away = false;
-            return Some(header(Kind::GoAway, Flags::NONE, 0, reason.code()));
+        if std::mem::take(&mut self.says_go_away) {
+            let code = GoAway::ProtocolError.code();
+            return Some(header(Kind::GoAway, Flags::NONE, 0, code));
         }
         if let Some(value) = self.pongs.pop_front() {
             return Some(header(Kind::Ping, Flags::ACK, 0, value));
@@ -310,7 +261,7 @@ impl Yamux {
                 debug_assert!(false, "only streams that exist have updates");
                 continue;
             };
-            let (flags, delta) = (std::mem::take(&mut stream.hello), stream.grant());
+            let (flags, delta) = (stream.take_ack(), stream.grant());
             if flags != Flags::NONE || delta > 0 {
                 return Some(header(Kind::Window, flags, id, delta));
             }
@@ -324,6 +275,7 @@ impl Yamux {
     }
 
     /// Returns whether the framing is lost.
+    #[cfg(feature = "internals")]
     pub const fn is_ended(&self) -> bool {
         matches!(self.reading, Reading::Nothing)
     }
@@ -354,23 +306,16 @@ impl Yamux {
         (OUTGOING_BYTES_MAX / LANE_FRAMES_MAX / self.slots.max(1)).clamp(PAYLOAD_MIN, PAYLOAD_MAX)
     }
 
-    /// SYN or ACK for the first frame of a stream, and nothing for later ones.
-    fn hello(&mut self, key: StreamKey) -> Flags {
+    /// ACK for the first frame of a stream, and nothing for later ones.
+    fn take_ack(&mut self, key: StreamKey) -> Flags {
         let Some(stream) = alive(&mut self.streams, key) else {
             return Flags::NONE;
         };
-        let flags = std::mem::take(&mut stream.hello);
+        let flags = stream.take_ack();
         if flags != Flags::NONE && !stream.owes() {
             self.updates.remove(&key.id);
         }
         flags
-    }
-
-    fn admit(&mut self, id: u32, hello: Flags) -> StreamKey {
-        let serial = self.next_serial();
-        self.streams.insert(id, Stream::new(serial, hello));
-        self.slots += 1;
-        StreamKey { serial, id }
     }
 
     /// A header is complete.
@@ -410,7 +355,6 @@ impl Yamux {
                 }
             }
             Kind::GoAway => {
-                self.peer_goes_away = true;
                 let reason = GoAway::from_code(header.length);
                 self.events.push_back(Event::GoAway(reason));
             }
@@ -448,7 +392,7 @@ impl Yamux {
         let is_full = self.slots >= self.settings.streams_max
             || self.resets.is_full()
             || self.resets.is_waiting(id);
-        if id == 0 || is_full || self.going_away.is_some() {
+        if id == 0 || is_full {
             self.refused += 1;
             if id != 0 {
                 self.resets.refuse(id);
@@ -456,7 +400,10 @@ impl Yamux {
             return None;
         }
         self.resets.forget(id);
-        let key = self.admit(id, Flags::ACK);
+        let serial = self.next_serial();
+        self.streams.insert(id, Stream::new(serial));
+        self.slots += 1;
+        let key = StreamKey { serial, id };
         // At once, not with the first data: a hashicorp peer ends the session when a stream is not acknowledged in 75 s.
         self.updates.insert(id);
         self.events.push_back(Event::Opened(key));
@@ -567,7 +514,6 @@ impl Yamux {
         self.updates.clear();
         self.resets.clear();
         self.pongs.clear();
-        self.going_away = Some(GoAway::ProtocolError);
         self.says_go_away = true;
         self.events.push_back(Event::Ended(unreadable));
     }

@@ -128,6 +128,7 @@ impl Reply {
     }
 
     /// Its status code.
+    #[cfg(feature = "internals")]
     pub const fn code(&self) -> StatusCode {
         self.code
     }

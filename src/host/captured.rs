@@ -1,6 +1,6 @@
 //! Captured trees of files for tests: `/proc` and `/sys` of other machines.
 
-use super::files;
+use crate::files;
 
 /// A tree with these files.
 pub(super) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {

@@ -1,8 +1,6 @@
 //! Adapter for Linux: clock, randomness, `/proc` and `/sys`, files, processes, signals, the service
 //! manager.
 
-pub use crate::files;
-
 #[cfg(test)]
 mod captured;
 pub mod clock;

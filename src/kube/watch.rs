@@ -113,6 +113,7 @@ impl Watch<Value> {
     }
 }
 
+#[cfg(feature = "internals")]
 impl Watch<HeadOnly> {
     /// Only the heads of the objects of a collection: for the many, such as Pods.
     pub fn heads(path: impl Into<String>) -> Self {

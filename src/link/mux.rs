@@ -22,7 +22,7 @@ use hyper::body::Bytes;
 use litemap::LiteMap;
 
 use crate::core::yamux::{
-    Event, GoAway, Load, Received, ResetReason, Settings, Side, StreamKey, Yamux,
+    Event, GoAway, Load, Received, ResetReason, Settings, StreamKey, Yamux,
     frame::{HEADER_BYTES, Unreadable},
 };
 use crate::link::outlet::{Frame, Lane, Lost, Outlet};
@@ -337,7 +337,7 @@ impl Mux {
     /// A mux for the session that the outlet belongs to. [`Self::drive`] has to run.
     pub fn new(settings: Settings, outlet: Outlet) -> Self {
         let state = State {
-            machine: Yamux::new(settings, Side::Client),
+            machine: Yamux::new(settings),
             ports: LiteMap::new(),
             waiting: VecDeque::new(),
             stuck: BTreeSet::new(),
@@ -410,13 +410,6 @@ impl Mux {
         .await;
         control.lane.finish();
         over
-    }
-
-    /// Refuses new streams; those that run go on. For a stop in order.
-    pub fn go_away(&self) {
-        let mut state = self.state.borrow_mut();
-        state.machine.go_away();
-        state.wake_driver();
     }
 
     /// The session is lost, or another mux takes over: all streams end with an error.

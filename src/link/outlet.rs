@@ -162,6 +162,7 @@ impl Outlet {
     }
 
     /// Returns whether the session is over.
+    #[cfg(feature = "internals")]
     pub fn is_lost(&self) -> bool {
         self.shared.borrow().is_lost
     }

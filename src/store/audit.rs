@@ -220,6 +220,7 @@ impl Handle {
     }
 
     /// The sums of the newest minutes, the newest first.
+    #[cfg(feature = "internals")]
     pub async fn recent_sums(&self, count_max: u32) -> Result<Vec<Sum>, Failure> {
         self.call(move |disk| {
             settle(disk);
@@ -388,6 +389,7 @@ fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
     rows.collect()
 }
 
+#[cfg(feature = "internals")]
 fn select_sums(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<Sum>> {
     let mut query = connection.prepare(
         "SELECT minute, who, what, verdict, why, sum(count), sum(received_bytes), sum(sent_bytes), sum(duration_ms)

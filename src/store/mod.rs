@@ -162,6 +162,7 @@ impl Opening {
     }
 
     /// Waits for everything.
+    #[cfg(feature = "internals")]
     async fn everything(self) -> Result<Loaded> {
         loop {
             if let Found::Everything(loaded) = self.next().await? {
@@ -192,6 +193,7 @@ impl Store {
     /// Opens what is in `directory`, which is made where it is missing (its parent is not).
     ///
     /// Fails only where another agent uses that directory, or no thread can be had. Everything else is a condition.
+    #[cfg(feature = "internals")]
     pub async fn open(directory: impl Into<PathBuf>, now: Wall) -> Result<(Self, Loaded)> {
         let (store, opening) = Self::begin(directory, now, Jobs::default())?;
         let late = async {

@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn conditions_are_shown_the_worst_first_with_their_cause() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         list.report(condition("lease.rbac", Severity::Warning), Mono::default());
         list.report(condition("access.rbac", Severity::Warning), Mono::default());
         list.report(

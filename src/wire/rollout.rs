@@ -13,12 +13,14 @@ use crate::core::{
 const LINES_MAX: usize = 100_000;
 
 /// Writes a recording, line by line.
+#[cfg(feature = "internals")]
 #[derive(Debug, Default)]
 pub struct Recorder {
     last: Option<Observation>,
     is_begun: bool,
 }
 
+#[cfg(feature = "internals")]
 impl Recorder {
     /// The first line.
     pub fn scope(scope: &Scope) -> String {
@@ -61,6 +63,7 @@ impl Recorder {
     }
 }
 
+#[cfg(feature = "internals")]
 fn changes(at_ms: u64, seen: &Observation, last: Option<&Observation>) -> Option<Value> {
     let set: Vec<_> = seen
         .all()
@@ -78,6 +81,7 @@ fn changes(at_ms: u64, seen: &Observation, last: Option<&Observation>) -> Option
     (!is_same).then(|| json!({"at_ms": at_ms, "set": set, "gone": gone}))
 }
 
+#[cfg(feature = "internals")]
 fn written(key: &Key) -> Value {
     json!({"kind": key.kind, "namespace": key.namespace, "name": key.name})
 }

@@ -186,7 +186,7 @@ pub fn dashboard_request(line: &str) {
 /// Asserts what holds of every byte of the control plane: messages, yamux frames, and the headers of
 /// streams, which mean the same in one piece and in many.
 pub fn control_plane_bytes(data: &[u8]) {
-    use core::yamux::{Settings, Side, Yamux};
+    use core::yamux::{Settings, Yamux};
     use pipeops_agent::wire::{control, stream::HeaderReader};
 
     let _ = control::decode(data);
@@ -195,7 +195,7 @@ pub fn control_plane_bytes(data: &[u8]) {
         streams_max: 4,
         buffered_bytes_max: 600_000,
     };
-    let mut session = Yamux::new(settings, Side::Client);
+    let mut session = Yamux::new(settings);
     let mut rest = data;
     loop {
         let received = session.receive(rest);

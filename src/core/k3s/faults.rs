@@ -17,8 +17,16 @@ pub struct Fault {
     /// Severity, once it is left to a person.
     pub severity: Severity,
     /// Certainty of the detector.
+    #[cfg_attr(
+        not(feature = "internals"),
+        expect(dead_code, reason = "docs/faults.md tells it")
+    )]
     pub confidence: Confidence,
     /// Evidence, for people.
+    #[cfg_attr(
+        not(feature = "internals"),
+        expect(dead_code, reason = "docs/faults.md tells it")
+    )]
     pub from: &'static str,
     /// The judgement: an observation in one sentence, where the fault is there.
     pub detect: fn(&Sight) -> Option<String>,
@@ -62,6 +70,7 @@ pub enum Repair {
 }
 
 /// All of them.
+#[cfg(feature = "internals")]
 pub const REPAIRS: [Repair; 2] = [Repair::Start, Repair::Restart];
 
 impl Repair {
@@ -82,6 +91,7 @@ impl Repair {
     }
 
     /// Things that it touches.
+    #[cfg(feature = "internals")]
     pub const fn touches(self) -> &'static str {
         match self {
             Self::Start | Self::Restart => "the service k3s; Pods go on",
@@ -89,6 +99,7 @@ impl Repair {
     }
 
     /// Its undo.
+    #[cfg(feature = "internals")]
     pub const fn undo(self) -> &'static str {
         match self {
             Self::Start => "none is needed; to stop it: sudo systemctl stop k3s",
@@ -658,6 +669,7 @@ const PRESSURE: Fault = Fault {
 };
 
 /// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not looked at twice.
+#[cfg(feature = "internals")]
 pub const OF_THE_DOCTOR: [&str; 14] = [
     "k3s.program",
     "k3s.config",

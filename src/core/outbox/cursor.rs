@@ -89,6 +89,7 @@ impl Cursor {
     }
 
     /// The first record that is not settled: all before it may be deleted.
+    #[cfg(feature = "internals")]
     pub const fn floor(&self) -> u64 {
         self.floor
     }

@@ -92,6 +92,7 @@ pub enum Next {
 
 impl Next {
     /// Its range.
+    #[cfg(feature = "internals")]
     pub const fn range(self) -> Range {
         match self {
             Self::Records(range) => range,
@@ -142,7 +143,6 @@ pub struct Outbox {
     flight: Option<Flight>,
     not_before: Mono,
     backoff: Backoff,
-    ignored: u64,
 }
 
 impl Outbox {
@@ -156,7 +156,6 @@ impl Outbox {
             flight: None,
             not_before: Mono::default(),
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
-            ignored: 0,
         }
     }
 
@@ -168,11 +167,6 @@ impl Outbox {
     /// Acknowledged records, to be stored on disk.
     pub const fn cursor(&self) -> &Cursor {
         &self.cursor
-    }
-
-    /// Number of ignored acknowledgements.
-    pub const fn ignored(&self) -> u64 {
-        self.ignored
     }
 
     /// Returns the next item to send; `None` while a batch is in flight, during a wait
@@ -217,9 +211,8 @@ impl Outbox {
     /// part.
     pub fn acknowledge(&mut self, said: Acknowledgement, last: u64) -> Result<Range, Ignored> {
         let settled = self.believe(said, last);
-        match settled {
-            Ok(_) => self.backoff.reset(),
-            Err(_) => self.ignored = self.ignored.saturating_add(1),
+        if settled.is_ok() {
+            self.backoff.reset();
         }
         settled
     }
@@ -273,10 +266,4 @@ fn cut_at_gaps(range: Range, gaps: &[Gap]) -> Next {
             Next::Records(Range::new(range.from(), common.from() - 1).unwrap_or(range))
         }
     }
-}
-
-/// The first record that some destination still has to get: all before it may be deleted. Without destinations nothing holds records
-/// back.
-pub fn deletable_below(cursors: &[&Cursor]) -> Option<u64> {
-    cursors.iter().map(|cursor| cursor.floor()).min()
 }

@@ -81,9 +81,7 @@ impl World {
         self.now = self.now.after(Duration::from_secs(60));
         self.last += 1;
         self.on_disk = self.outbox.cursor().clone();
-        self.deleted_below = self
-            .deleted_below
-            .max(deletable_below(&[&self.on_disk]).unwrap());
+        self.deleted_below = self.deleted_below.max(self.on_disk.floor());
         if self.chance(20_000) {
             self.spend_the_budget();
         }

@@ -21,6 +21,7 @@ macro_rules! causes {
 
         impl Cause {
             /// All causes.
+            #[cfg(feature = "internals")]
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// Stable id in the API and in records.

@@ -14,7 +14,7 @@ fn condition(id: &'static str, severity: Severity) -> Condition {
 }
 
 fn list(conditions: &[(&'static str, Severity)]) -> Conditions {
-    let mut list = Conditions::new();
+    let mut list = Conditions::default();
     for (id, severity) in conditions {
         list.report(condition(id, *severity), Mono::default());
     }
@@ -35,7 +35,7 @@ fn known(conditions: &Conditions) -> Known<'_> {
 
 #[test]
 fn nothing_wrong_is_said_with_the_age_of_the_oldest_answer() {
-    let none = Conditions::new();
+    let none = Conditions::default();
     let verdict = known(&none).verdict();
     assert_eq!((verdict.code, verdict.level), (OK, Level::Ok));
     assert_eq!(verdict.age, Some(Duration::from_secs(8)));
@@ -45,7 +45,7 @@ fn nothing_wrong_is_said_with_the_age_of_the_oldest_answer() {
 
 #[test]
 fn a_link_that_is_not_there_yet_is_neither_a_problem_nor_well() {
-    let none = Conditions::new();
+    let none = Conditions::default();
     let mut known = known(&none);
     known.link = Link::Away;
     let verdict = known.verdict();
@@ -113,7 +113,7 @@ fn a_silent_cluster_is_told_with_the_time_of_its_last_byte() {
 
 #[test]
 fn a_part_that_is_not_there_or_was_not_looked_at_is_not_called_well() {
-    let none = Conditions::new();
+    let none = Conditions::default();
     let mut known = known(&none);
     known.has_cluster = false;
     known.machine_age = None;

@@ -96,7 +96,7 @@ pub enum Event {
     Finished(StreamKey),
     /// The stream is over; what was received and not consumed no longer counts. It still has to be released.
     Reset(StreamKey, ResetReason),
-    /// The peer wants no more streams from us.
+    /// The peer wants no more streams. We open none, so nothing changes.
     GoAway(GoAway),
     /// The framing is lost: all streams are over, and all input from here on is skipped.
     Ended(Unreadable),

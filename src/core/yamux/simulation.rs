@@ -69,7 +69,7 @@ impl World {
         Self {
             seed,
             random: fastrand::Rng::with_seed(seed),
-            yamux: Yamux::new(SETTINGS, Side::Client),
+            yamux: Yamux::new(SETTINGS),
             wire: Vec::new(),
             noise,
             theirs: BTreeMap::new(),

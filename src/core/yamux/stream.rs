@@ -17,14 +17,14 @@ pub(super) struct Stream {
     owed: u32,
     /// Number of the last consumption (at first: of the opening), to find the stream that was left alone the longest.
     pub(super) last_read: u64,
-    /// SYN or ACK, until a frame has carried it.
-    pub(super) hello: Flags,
+    /// True until a frame has carried the ACK.
+    needs_ack: bool,
     pub(super) finished_here: bool,
     pub(super) finished_there: bool,
 }
 
 impl Stream {
-    pub(super) const fn new(serial: u64, hello: Flags) -> Self {
+    pub(super) const fn new(serial: u64) -> Self {
         Self {
             serial,
             send_window: WINDOW,
@@ -32,7 +32,7 @@ impl Stream {
             buffered: 0,
             owed: 0,
             last_read: serial,
-            hello,
+            needs_ack: true,
             finished_here: false,
             finished_there: false,
         }
@@ -43,6 +43,15 @@ impl Stream {
         StreamKey {
             serial: self.serial,
             id,
+        }
+    }
+
+    /// ACK for the first frame of the stream, and nothing for later ones.
+    pub(super) fn take_ack(&mut self) -> Flags {
+        if std::mem::take(&mut self.needs_ack) {
+            Flags::ACK
+        } else {
+            Flags::NONE
         }
     }
 

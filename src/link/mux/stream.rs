@@ -65,11 +65,6 @@ impl MuxStream {
         }
     }
 
-    /// The stream's id on the wire, for log lines.
-    pub const fn id(&self) -> u32 {
-        self.key.id()
-    }
-
     /// Reads the header that begins the stream, and not one byte more. The caller sets the deadline.
     ///
     /// # Errors

@@ -83,6 +83,7 @@ pub struct Handle {
 
 impl Telemetry {
     /// Opens what is in `directory`. Fails only where no thread can be had; everything else is a condition.
+    #[cfg(feature = "internals")]
     pub async fn open(
         directory: impl Into<PathBuf>,
         options: Options,

@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn each_part_says_the_worst_that_is_wrong_with_it() {
-        let mut list = Conditions::new();
+        let mut list = Conditions::default();
         list.report(wrong("cluster.none", Severity::Note), Mono::default());
         list.report(wrong("store.full", Severity::Warning), Mono::default());
         list.report(wrong("store.damaged", Severity::Critical), Mono::default());

@@ -140,6 +140,7 @@ enum Work {
 
 impl Proxy {
     /// A proxy without exchanges.
+    #[cfg(feature = "internals")]
     pub fn new(parts: Parts) -> Self {
         Self::with_audit(parts, None)
     }

@@ -354,19 +354,3 @@ fn a_header_that_is_none_is_refused_with_its_reason() {
     let broken = now(broken.read_header()).unwrap().unwrap_err();
     assert!(matches!(broken, HeaderError::Broken(_)));
 }
-
-#[test]
-fn going_away_refuses_what_is_new_and_serves_what_runs() {
-    let bench = Bench::new();
-    let mut stream = bench.opens(2);
-    bench.mux.go_away();
-    bench.says(Kind::Window, Flags::SYN, 4, 0);
-    let out = bench.goes_out();
-    assert_eq!(out[0].0.kind, Kind::GoAway);
-    assert!(
-        out.iter()
-            .any(|(header, _)| header.stream == 4 && header.flags == Flags::RST)
-    );
-    bench.sends(2, b"still here");
-    assert_eq!(now(stream.read(&mut [0; 32])).unwrap().unwrap(), 10);
-}
