@@ -200,7 +200,7 @@ async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Op
 }
 
 /// Waits for a signal to stop.
-async fn told_to_stop(signals: &mut Signals, start: &Start) {
+async fn stop_signal(signals: &mut Signals, start: &Start) {
     while signals.next().await == Some(Wish::Reload) {
         ::log::info!(
             "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
@@ -221,7 +221,7 @@ async fn live(
     }
     let _watched = starting.watch(Some(settings.agent.state_dir.clone()));
     let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
-    start.tell(&starting.shared_state);
+    start.report(&starting.shared_state);
     let mode = start.mode();
     let (opened, ways) = (open(&settings, mode, &starting), Ways::of(&settings));
     let opened = starting
@@ -258,14 +258,14 @@ async fn live(
     let mut tasks = vec![
         agent.spawn(Rc::clone(&agent).serve()),
         agent.spawn(Rc::clone(&agent).tend()),
-        agent.spawn(Rc::clone(&agent).tell_manager()),
+        agent.spawn(Rc::clone(&agent).report_status()),
     ];
     if mode.is_normal() {
         tasks.extend(agent.work(&loaded));
     }
     let link = agent.spawn(Rc::clone(&agent).link(loaded, commands.clone(), received));
     agent.notifier.ready("starting");
-    told_to_stop(&mut signals, start)
+    stop_signal(&mut signals, start)
         .or(start.watch())
         .or(agent.meet_cluster(start))
         .await;
@@ -276,7 +276,7 @@ async fn live(
         ::log::warn!("second signal: stopping immediately");
     };
     let stopped = async {
-        say_good_bye(link, &commands).await;
+        stop_link(link, &commands).await;
         drop(tasks);
         stop(&agent, store, telemetry).await;
     };
@@ -317,7 +317,7 @@ async fn keep_alive(around: Surroundings) {
     }
 }
 
-async fn say_good_bye(link: Task<()>, commands: &Sender<Command>) {
+async fn stop_link(link: Task<()>, commands: &Sender<Command>) {
     let good_bye = async {
         // The uplink has ended where nobody takes the command any more.
         if commands.send(Command::Stop).await.is_ok() {
@@ -462,7 +462,7 @@ impl Agent {
             self.spawn(Rc::clone(self).look_after_apps()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
-            self.spawn(Rc::clone(self).tell_people(told)),
+            self.spawn(Rc::clone(self).notify_people(told)),
             self.spawn(k3s::follow(
                 PathBuf::from(MEMORY),
                 Rc::clone(&self.shared_state),
@@ -615,7 +615,7 @@ impl Agent {
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn tend(self: Rc<Self>) {
         loop {
-            self.network.tell_clock(&self.shared_state);
+            self.network.report_clock(&self.shared_state);
             self.access.tend().await;
             match self.store.tend(self.shared_state.now().wall).await {
                 Ok(conditions) => self.shared_state.show_all(&store::CONDITIONS, conditions),
@@ -640,7 +640,7 @@ impl Agent {
     }
 
     /// Tells the service manager how everything is, when that is another word than before.
-    async fn tell_manager(self: Rc<Self>) {
+    async fn report_status(self: Rc<Self>) {
         let mut said = String::new();
         while self.notifier.is_heard() {
             let sentence = status::verdict(&self.shared_state).sentence;

@@ -10,9 +10,9 @@ use super::{
     args::Args,
     load,
     output::{Output, columns, printable},
+    print_error,
     socket::{self, Ask},
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
-    tell,
 };
 use crate::{
     core::policy::Level,
@@ -113,7 +113,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has("json") {
         output.json(&value);
     } else {
-        for line in report::told(&report, clock::now().wall, output) {
+        for line in report::lines(&report, clock::now().wall, output) {
             output.line(&line);
         }
     }
@@ -138,7 +138,7 @@ fn set(args: &Args, output: &mut Output) -> Result<Exit> {
         if answer.code == 403 {
             error.fix = Some(format!("sudo pipeops-agent access {level}"));
         }
-        tell(&error, args, output);
+        print_error(&error, args, output);
         return Ok(Exit::Problem);
     }
     let value = answer.fine(&cannot)?;

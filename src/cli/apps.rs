@@ -89,7 +89,7 @@ fn ask(
     (path, cannot): (&str, &str),
     print: impl FnOnce(&Value, &mut Output),
 ) -> Result<Value> {
-    let answer = socket::say(args, &Ask::Test(path), cannot)?;
+    let answer = socket::request(args, &Ask::Test(path), cannot)?;
     if args.has("json") {
         output.json(&answer);
     } else {

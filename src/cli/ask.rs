@@ -25,7 +25,7 @@ pub(super) fn line(question: &str, usual: &str) -> Result<String> {
         "" => format!("{question}: "),
         usual => format!("{question} [{usual}]: "),
     };
-    say(&shown);
+    prompt(&shown);
     let typed = input()?;
     Ok(match typed.trim() {
         "" => usual.to_owned(),
@@ -35,7 +35,7 @@ pub(super) fn line(question: &str, usual: &str) -> Result<String> {
 
 /// True if `question` is answered with yes.
 pub(super) fn is_agreed(question: &str) -> Result<bool> {
-    say(&format!("{question} [y/N] "));
+    prompt(&format!("{question} [y/N] "));
     let typed = input()?.trim().to_lowercase();
     Ok(typed == "y" || typed == "yes")
 }
@@ -58,15 +58,15 @@ pub(super) fn secret(question: &str) -> Result<Secret> {
     if !is_possible() {
         return input().map(|line| Secret::new(line.trim_end_matches(['\r', '\n'])));
     }
-    say(&format!("{question} (input is hidden): "));
+    prompt(&format!("{question} (input is hidden): "));
     let unseen = Unseen::begin()?;
     let typed = Unseen::read();
     drop(unseen);
-    say("\n");
+    prompt("\n");
     typed.map(Secret::new)
 }
 
-fn say(text: &str) {
+fn prompt(text: &str) {
     // Without a terminal there is nobody who could read it.
     drop(
         stderr()

@@ -130,7 +130,7 @@ pub(super) fn who() -> String {
 }
 
 /// Prints the result of a change.
-pub(super) fn tell(done: &Done, output: &mut Output) {
+pub(super) fn print(done: &Done, output: &mut Output) {
     let tone = if done.outcome == "failed" {
         Tone::Bad
     } else {
@@ -167,7 +167,7 @@ fn undo(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has(JSON.long) {
         output.json(&json!(done));
     } else {
-        tell(&done, output);
+        print(&done, output);
     }
     Ok(if done.outcome == "failed" {
         Exit::Problem

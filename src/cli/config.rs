@@ -66,7 +66,7 @@ fn check(args: &Args, output: &mut Output) -> Exit {
         }));
         return exit(&loaded);
     }
-    tell(&loaded, output);
+    print(&loaded, output);
     output.line(&match (problems.len(), warnings.len()) {
         (0, 0) => "the settings are fine".to_owned(),
         (0, count) => format!(
@@ -103,7 +103,7 @@ fn show(args: &Args, output: &mut Output) -> Exit {
         };
         output.line(&line);
     }
-    tell(&loaded, output);
+    print(&loaded, output);
     exit(&loaded)
 }
 
@@ -151,7 +151,7 @@ fn row(setting: &Shown, loaded: &Loaded) -> Vec<String> {
     ]
 }
 
-fn tell(loaded: &Loaded, output: &mut Output) {
+fn print(loaded: &Loaded, output: &mut Output) {
     for problem in loaded.problems() {
         output.error(problem);
     }

@@ -112,7 +112,7 @@ fn as_root(mut error: Error, args: &Args) -> Error {
 fn new_token(args: &Args) -> Result<Value> {
     let wish = json!({ "role": args.text(ROLE.long) });
     let cannot = "cannot get a login token for the dashboard";
-    let token = socket::say(args, &Ask::Post(TOKENS_PATH, wish), cannot)
+    let token = socket::request(args, &Ask::Post(TOKENS_PATH, wish), cannot)
         .map_err(|error| as_root(error, args))?;
     if View::new(&token).text("token").is_empty() {
         return Err(socket::odd("it has no token"));
@@ -186,7 +186,7 @@ fn open(args: &Args, output: &mut Output) -> Result<Exit> {
 
 /// Time and user of the newest recorded login.
 fn logins(args: &Args) -> Option<String> {
-    let changes = socket::say(args, &Ask::Get(CHANGES_PATH), "").ok()?;
+    let changes = socket::request(args, &Ask::Get(CHANGES_PATH), "").ok()?;
     let view = View::new(&changes);
     let mut logins = view.list("changes").filter(|change| {
         change
@@ -250,7 +250,7 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     let wish = json!({ "password": password, "role": args.text(ROLE.long) });
     let cannot = "cannot set the password of the page";
-    let view = socket::say(args, &Ask::Put(PASSWORD_PATH, wish), cannot)
+    let view = socket::request(args, &Ask::Put(PASSWORD_PATH, wish), cannot)
         .map_err(|error| as_root(error, args))?;
     if args.has("json") {
         output.json(&view);
@@ -265,7 +265,7 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn logout(args: &Args, output: &mut Output) -> Result<Exit> {
     let cannot = "cannot end the sessions of the page";
-    let view = socket::say(args, &Ask::Delete(SESSIONS_PATH), cannot)
+    let view = socket::request(args, &Ask::Delete(SESSIONS_PATH), cannot)
         .map_err(|error| as_root(error, args))?;
     if args.has("json") {
         output.json(&view);

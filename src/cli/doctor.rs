@@ -164,7 +164,7 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     if let Some(root) = args.path(ROOT.long) {
         subject.place.root = root;
     }
-    smol::block_on(doctor::look(&subject)).told()
+    smol::block_on(doctor::look(&subject)).to_wire()
 }
 
 /// Replaces checks that the agent could not make by those of root. The agent's checks of itself stay.

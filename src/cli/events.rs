@@ -143,7 +143,7 @@ fn page(args: &Args, query: &str) -> Result<Value> {
             path = format!("{path}&{name}={word}");
         }
     }
-    socket::say(args, &Ask::Get(&path), "the agent refused to return events")
+    socket::request(args, &Ask::Get(&path), "the agent refused to return events")
 }
 
 /// Stream of events, by number. A repetition within the minute arrives again, with its count.
@@ -156,7 +156,7 @@ struct Happenings<'a> {
 }
 
 impl Happenings<'_> {
-    fn tell(&mut self, event: &Value, output: &mut Output) {
+    fn print(&mut self, event: &Value, output: &mut Output) {
         if self.told.contains(event) {
             return;
         }
@@ -187,7 +187,7 @@ impl Teller for Happenings<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
         for event in pages(self.args, None, PAGE)? {
             if number(&event).is_none_or(|number| number > self.floor) {
-                self.tell(&event, output);
+                self.print(&event, output);
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Teller for Happenings<'_> {
 
     fn hear(&mut self, message: &Value, output: &mut Output) {
         if self.is_wanted(View::new(message)) {
-            self.tell(message, output);
+            self.print(message, output);
         }
     }
 }
@@ -213,7 +213,7 @@ fn follow_on(args: &Args, since: Option<Wall>, most: usize, output: &mut Output)
         floor: before.unwrap_or(newest),
     };
     for event in &found {
-        happenings.tell(event, output);
+        happenings.print(event, output);
     }
     follow(args, "events", &mut happenings, output)
 }

@@ -97,7 +97,7 @@ fn expose(args: &Args, output: &mut Output) -> Result<Exit> {
         }
         match &dashboard {
             Some(dashboard) => {
-                for line in told(View::new(dashboard), listen) {
+                for line in lines(View::new(dashboard), listen) {
                     output.line(&printable(&line));
                 }
             }
@@ -173,7 +173,7 @@ fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option
                 let mut wrong = wrong.filter(|it| it.text("id").starts_with("dashboard."));
                 if let Some(condition) = wrong.next() {
                     let now = clock::now().wall;
-                    for line in status::told_condition(condition, now, output) {
+                    for line in status::condition_lines(condition, now, output) {
                         output.line(&line);
                     }
                     return Ok(None);
@@ -197,7 +197,7 @@ fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option
 }
 
 /// Lines for the person: address, fingerprint, login, the way back.
-fn told(dashboard: View<'_>, listen: SocketAddr) -> Vec<String> {
+fn lines(dashboard: View<'_>, listen: SocketAddr) -> Vec<String> {
     let urls = dashboard.list("urls");
     let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
     let Some(fingerprint) = dashboard.maybe("fingerprint") else {
@@ -237,7 +237,7 @@ mod tests {
         let listen = "0.0.0.0:7480".parse().unwrap();
         let lines = |dashboard: &Dashboard| {
             let view = serde_json::to_value(dashboard).unwrap();
-            told(View::new(&view), listen).join("\n")
+            lines(View::new(&view), listen).join("\n")
         };
         let mut dashboard = Dashboard {
             urls: vec!["https://192.0.2.7:7480".to_owned()],

@@ -43,7 +43,7 @@ pub(super) fn follow(
         match session(args, topic, &mut place, teller, output, &mut waiting) {
             Ok(()) => return Ok(Exit::Fine),
             Err(error) if !place.has_begun => return Err(error),
-            Err(error) => waiting.say(&error, output),
+            Err(error) => waiting.warn_once(&error, output),
         }
         if !output.rest(AGAIN) {
             return Ok(Exit::Fine);
@@ -66,7 +66,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Prints the reason once.
-    pub(super) fn say(&mut self, error: &Error, output: &mut Output) {
+    pub(super) fn warn_once(&mut self, error: &Error, output: &mut Output) {
         if !std::mem::replace(&mut self.is_told, true) {
             let error = error.clone();
             output.warning(&error.within("waiting for the agent"));

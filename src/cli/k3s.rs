@@ -137,13 +137,13 @@ pub(super) fn keeper(args: &Args, command: &str) -> Result<Keeper> {
     }
     match Hands::of(&load(args), args)? {
         Hands::Own(keeper) if args.has(JSON.long) => Ok(keeper),
-        Hands::Own(keeper) => Ok(keeper.watched(tell_progress)),
+        Hands::Own(keeper) => Ok(keeper.watched(print_progress)),
         Hands::Helper(_) => Err(Error::new(format!("{command} needs root"))),
     }
 }
 
 /// A line of progress, on standard error: standard output is for the result.
-fn tell_progress(text: &str) {
+fn print_progress(text: &str) {
     Output::of_process().note(&printable(text));
 }
 
@@ -167,11 +167,11 @@ pub(super) fn program() -> Result<String> {
 }
 
 /// Prints the outcome of a change, and returns the exit code for it.
-pub(super) fn tell(done: &Done, args: &Args, output: &mut Output) -> Exit {
+pub(super) fn print_outcome(done: &Done, args: &Args, output: &mut Output) -> Exit {
     if args.has(JSON.long) {
         output.json(&json!(done));
     } else {
-        changes::tell(done, output);
+        changes::print(done, output);
     }
     if done.outcome == "done" {
         Exit::Fine
@@ -223,14 +223,14 @@ fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Problem);
     }
     let done = keeper.k3s_uninstall(&wanted, &changes::who())?;
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }
 
 fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
     let mut exit = Exit::Fine;
     let all = keeper(args, "k3s resume")?.k3s_resume()?;
     for done in &all {
-        if tell(done, args, output) == Exit::Problem {
+        if print_outcome(done, args, output) == Exit::Problem {
             exit = Exit::Problem;
         }
     }

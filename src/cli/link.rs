@@ -38,7 +38,7 @@ pub(super) static COMMAND: Command = Command {
 
 fn link(args: &Args, output: &mut Output) -> Result<Exit> {
     let cannot = "the agent refused to return the state of its link";
-    let report = socket::say(args, &Ask::Get(LINK_PATH), cannot)?;
+    let report = socket::request(args, &Ask::Get(LINK_PATH), cannot)?;
     // The other facts are printed even if the connection cannot be tested.
     let diagnosis = diagnosis(args);
     let view = View::new(&report);
@@ -73,8 +73,8 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
             Ok(lines) => lines.iter().for_each(|line| output.line(line)),
             Err(error) => output.warning(error),
         }
-        tell_outages(view, (now, &above), output);
-        tell_waiting(view, now, output);
+        print_outages(view, (now, &above), output);
+        print_waiting(view, now, output);
     }
     Ok(if is_up || is_off {
         Exit::Fine
@@ -86,7 +86,7 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
 /// Connection to the control plane, tested step by step.
 pub(super) fn diagnosis(args: &Args) -> Result<Value> {
     let cannot = "the agent refused to test the connection to the control plane";
-    socket::say(args, &Ask::Test(DIAGNOSIS_PATH), cannot)
+    socket::request(args, &Ask::Test(DIAGNOSIS_PATH), cannot)
 }
 
 /// The broken side, and every step; the reason is at its step only.
@@ -129,7 +129,7 @@ fn step(step: View<'_>) -> Vec<String> {
     cells.map(printable).to_vec()
 }
 
-fn tell_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Output) {
+fn print_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Output) {
     let outages = report.list("outages");
     let count = outages.clone().count();
     if count == 0 {
@@ -157,7 +157,7 @@ fn tell_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Outpu
     }
 }
 
-fn tell_waiting(report: View<'_>, now: Wall, output: &mut Output) {
+fn print_waiting(report: View<'_>, now: Wall, output: &mut Output) {
     let waiting = report.list("destinations");
     let heads = ["DESTINATION", "STREAM", "WAITING", "OLDEST", "LOST"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];

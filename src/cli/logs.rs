@@ -111,7 +111,7 @@ fn of_agent(tail: usize, args: &Args, output: &mut Output) -> Result<Exit> {
     };
     let shown = View::new(&found).list("lines").rev().take(tail);
     for entry in shown.collect::<Vec<_>>().into_iter().rev() {
-        lines.tell(entry.json(), output);
+        lines.print(entry.json(), output);
     }
     follow(args, "logs", &mut lines, output)
 }
@@ -123,7 +123,7 @@ struct OwnLines<'a> {
 }
 
 impl OwnLines<'_> {
-    fn tell(&self, entry: &Value, output: &mut Output) {
+    fn print(&self, entry: &Value, output: &mut Output) {
         if self.args.has("json") {
             output.json_line(entry);
         } else {
@@ -137,7 +137,7 @@ impl Teller for OwnLines<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
         let found = newest(self.args, AT_ONCE)?;
         for entry in after(&found, self.last.as_ref()) {
-            self.tell(entry, output);
+            self.print(entry, output);
         }
         if let Some(last) = View::new(&found).list("lines").next_back() {
             self.last = Some(last.json().clone());
@@ -148,7 +148,7 @@ impl Teller for OwnLines<'_> {
     fn hear(&mut self, message: &Value, output: &mut Output) {
         let last = self.last.as_ref().and_then(number);
         if number(message).is_none_or(|number| last.is_none_or(|last| number > last)) {
-            self.tell(message, output);
+            self.print(message, output);
             self.last = Some(message.clone());
         }
     }
@@ -166,7 +166,7 @@ fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
 
 fn newest(args: &Args, tail: usize) -> Result<Value> {
     let path = format!("{LOGS_PATH}?tail={tail}");
-    socket::say(
+    socket::request(
         args,
         &Ask::Get(&path),
         "the agent refused to return its log",
@@ -257,7 +257,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
             Ok(mut flow) => {
                 has_begun = true;
                 waiting.over();
-                match tell_pod(&mut flow, &mut last, args, output) {
+                match print_pod(&mut flow, &mut last, args, output) {
                     Err(Lost::Agent(error)) => error,
                     Ok(()) | Err(Lost::Reader) => return Ok(Exit::Fine),
                 }
@@ -268,7 +268,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
             }
             Err(error) => error,
         };
-        waiting.say(&error, output);
+        waiting.warn_once(&error, output);
         if !output.rest(AGAIN) {
             return Ok(Exit::Fine);
         }
@@ -276,7 +276,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
 }
 
 /// Prints the lines of a container after the last printed one.
-fn tell_pod(
+fn print_pod(
     flow: &mut Flow,
     last: &mut Option<String>,
     args: &Args,

@@ -162,13 +162,13 @@ fn command(args: &Args, output: &mut Output) -> Exit {
         return Exit::CouldNotRun;
     };
     run(args, output).unwrap_or_else(|error| {
-        tell(&error, args, output);
+        print_error(&error, args, output);
         Exit::CouldNotRun
     })
 }
 
 /// An error in the form that was asked for.
-fn tell(error: &Error, args: &Args, output: &mut Output) {
+fn print_error(error: &Error, args: &Args, output: &mut Output) {
     if args.has(JSON.long) {
         output.json(&json!({ "error": error_json(error) }));
     } else {

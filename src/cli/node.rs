@@ -99,7 +99,7 @@ fn leave(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Problem);
     }
     let done = keeper.k3s_leave(&wanted, &changes::who())?;
-    Ok(k3s::tell(&done, args, output))
+    Ok(k3s::print_outcome(&done, args, output))
 }
 
 fn drain(args: &Args, output: &mut Output) -> Result<Exit> {
@@ -125,5 +125,5 @@ fn change(args: &Args, output: &mut Output, command: &str, wish: Wish) -> Result
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
     let done = keeper.k3s_node(&wanted, &changes::who())?;
-    Ok(k3s::tell(&done, args, output))
+    Ok(k3s::print_outcome(&done, args, output))
 }

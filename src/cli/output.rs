@@ -191,15 +191,15 @@ impl Output {
 
     /// An error with its fix on standard error.
     pub(super) fn error(&mut self, error: &Error) {
-        self.told(Tone::Bad, "error", error);
+        self.problem(Tone::Bad, "error", error);
     }
 
     /// A warning with its fix on standard error.
     pub(super) fn warning(&mut self, warning: &Error) {
-        self.told(Tone::Doubtful, "warning", warning);
+        self.problem(Tone::Doubtful, "warning", warning);
     }
 
-    fn told(&mut self, tone: Tone, word: &str, error: &Error) {
+    fn problem(&mut self, tone: Tone, word: &str, error: &Error) {
         let word = toned(self.colours_err, tone, &format!("{word}:"));
         let mut text = format!("{word} {}\n", printable(&error.sentence()));
         if let Some(fix) = &error.fix {

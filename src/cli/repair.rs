@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     args::Args,
-    changes::{Hands, tell},
+    changes::{self, Hands},
     load,
     output::{Output, Tone, columns, printable},
     table::{Argument, JSON, Need, Opt, Takes},
@@ -83,7 +83,7 @@ pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result
         if is_json {
             all.push(done);
         } else {
-            tell(&done, output);
+            changes::print(&done, output);
         }
     }
     if is_json {

@@ -128,7 +128,7 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
         })?,
     };
     if !args.has("json") {
-        tell(&found, &plan, args, output);
+        print_plan(&found, &plan, args, output);
     }
     if !ask::is_permitted(args, "Do it?")? {
         output.line("Nothing was changed.");
@@ -145,12 +145,12 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         install::start(&plan)?
     };
-    told_end(&found, &undo, line, args, output);
+    print_result(&found, &undo, line, args, output);
     Ok(Exit::Fine)
 }
 
 /// Prints what was done, and what is left to do.
-fn told_end(found: &Found, undo: &str, line: Option<String>, args: &Args, output: &mut Output) {
+fn print_result(found: &Found, undo: &str, line: Option<String>, args: &Args, output: &mut Output) {
     if args.has("json") {
         output.json(&json!({
             "namespace": found.namespace, "deployment": found.name, "image": found.image, "undo": undo, "run": line,
@@ -173,7 +173,7 @@ fn told_end(found: &Found, undo: &str, line: Option<String>, args: &Args, output
     }
 }
 
-fn tell(found: &Found, plan: &Plan, args: &Args, output: &mut Output) {
+fn print_plan(found: &Found, plan: &Plan, args: &Args, output: &mut Output) {
     let title = format!("{}/{} runs {}", found.namespace, found.name, found.image);
     output.line(&output.toned(Tone::Strong, &printable(&title)));
     let act = if args.has("remove") {

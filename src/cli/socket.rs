@@ -181,7 +181,7 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Sockets {
 }
 
 /// Sends `what` to the agent of this command line; a refusal is an error headed `cannot`.
-pub(super) fn say(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
+pub(super) fn request(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
     let answer = ask(&candidates(args, &load(args)), what).map_err(|silence| silence.error)?;
     answer.fine(cannot)
 }

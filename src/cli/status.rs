@@ -63,7 +63,7 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
         // As received: a newer agent may send more than this program knows.
         output.json(&status);
     } else {
-        for line in told(View::new(&status), clock::now().wall, output) {
+        for line in lines(View::new(&status), clock::now().wall, output) {
             output.line(&line);
         }
     }
@@ -98,7 +98,7 @@ fn watch(args: &Args, output: &mut Output) -> Exit {
         let asked = fetch(args);
         let now = clock::now().wall;
         let shown = match &asked {
-            Ok(status) if is_drawn => told(View::new(status), now, output).join("\n"),
+            Ok(status) if is_drawn => lines(View::new(status), now, output).join("\n"),
             Ok(status) => line(View::new(status)),
             Err(error) if args.has("json") => {
                 serde_json::json!({ "error": super::error_json(error) }).to_string()
@@ -163,7 +163,7 @@ pub(super) fn is_wrong(status: View<'_>) -> bool {
     conditions.any(|condition| condition.text("severity") != "note")
 }
 
-fn told(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
+fn lines(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let mut lines = verdict(status, now, output);
     lines.push(String::new());
     let others = status.list("conditions").filter(|condition| {
@@ -172,7 +172,7 @@ fn told(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     lines.extend(
         others
             .clone()
-            .flat_map(|it| told_condition(it, now, output)),
+            .flat_map(|it| condition_lines(it, now, output)),
     );
     if others.clone().next().is_some() {
         lines.push(String::new());
@@ -301,7 +301,7 @@ pub(super) fn sentence(summary: &str) -> String {
 }
 
 /// A condition with how long it has held, and its fix below it.
-pub(super) fn told_condition(condition: View<'_>, now: Wall, output: &Output) -> Vec<String> {
+pub(super) fn condition_lines(condition: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let severity = condition.text("severity");
     let word = output.toned(
         Tone::of_severity(severity),
@@ -483,7 +483,7 @@ mod tests {
     }
 
     fn text(status: &Status) -> String {
-        told(View::new(&view(status)), now(), &Output::plain()).join("\n")
+        lines(View::new(&view(status)), now(), &Output::plain()).join("\n")
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     let choice = release.list.choose(&machine, occasion);
     if args.has("check") || choice != Choice::Install {
-        return Ok(tell(&release.list, &choice, &note, (args, output)));
+        return Ok(print(&release.list, &choice, &note, (args, output)));
     }
     install(&release, args, output)
 }
@@ -178,7 +178,7 @@ fn held_at_night(args: &Args, loaded: &Loaded) -> Option<&'static str> {
 }
 
 /// Prints what is known, and returns the exit code for it.
-fn tell(
+fn print(
     list: &List,
     choice: &Choice,
     note: &UpdateNote,

@@ -58,7 +58,7 @@ impl Known {
     fn ask(args: &Args) -> Result<Self> {
         let status = status::fetch(args)?;
         // An agent of another version, or a broken part of it: the rest is shown all the same.
-        let part = |ask| socket::say(args, &ask, "").unwrap_or_default();
+        let part = |ask| socket::request(args, &ask, "").unwrap_or_default();
         Ok(Self {
             status,
             host: part(Ask::Test(HOST_PATH)),
@@ -134,7 +134,7 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
             if index > 0 {
                 output.line("");
             }
-            evidence.tell(clock::now().wall, output);
+            evidence.print(clock::now().wall, output);
         }
         if let Some(ladder) = &ladder {
             heading("Connection to the control plane", output);
@@ -161,7 +161,7 @@ fn nothing_wrong(known: &Known, args: &Args, output: &mut Output) -> Exit {
         output.line(&printable(&line));
     }
     for figure in known.figures() {
-        output.line(&told_figure(figure));
+        output.line(&figure_line(figure));
     }
     Exit::Fine
 }
@@ -260,9 +260,9 @@ impl Evidence<'_> {
         })
     }
 
-    fn tell(&self, now: Wall, output: &mut Output) {
+    fn print(&self, now: Wall, output: &mut Output) {
         for condition in &self.conditions {
-            for line in status::told_condition(*condition, now, output) {
+            for line in status::condition_lines(*condition, now, output) {
                 output.line(&line);
             }
             let known = format!(
@@ -294,10 +294,10 @@ impl Evidence<'_> {
             output.line(&printable(&format!("{} {word}", part.text("id"))));
         }
         for figure in &self.figures {
-            output.line(&told_figure(*figure));
+            output.line(&figure_line(*figure));
         }
         for check in &self.checks {
-            tell_check(*check, output);
+            print_check(*check, output);
         }
         if !self.events.is_empty() {
             heading("Events", output);
@@ -319,7 +319,7 @@ fn heading(text: &str, output: &mut Output) {
     output.line(&output.toned(Tone::Strong, text));
 }
 
-fn told_figure(figure: View<'_>) -> String {
+fn figure_line(figure: View<'_>) -> String {
     let detail = figure.maybe("detail");
     let detail = detail.map_or_else(String::new, |detail| format!(", {detail}"));
     let age = figure.count("age_s");
@@ -332,7 +332,7 @@ fn told_figure(figure: View<'_>) -> String {
     ))
 }
 
-fn tell_check(check: View<'_>, output: &mut Output) {
+fn print_check(check: View<'_>, output: &mut Output) {
     let is_problem = check.text("outcome") == "problem";
     let word = match check.text("outcome") {
         "problem" => check.text("severity"),

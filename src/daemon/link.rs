@@ -224,14 +224,14 @@ impl Agent {
                     evidence.installed = takeover::ask(client, namespace, &self.shared_state).await;
                 }
                 (Linking::Held, Some(client)) => {
-                    self.say(&decision);
+                    self.report(&decision);
                     let why = Remark::GoAgentRuns.sentence("");
                     self.lease_gate.set(Permission::Not(why));
                     evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
                     self.shared_state.clear("identity.go-agent-runs");
                 }
                 (Linking::Free | Linking::AfterCluster | Linking::Held, _) => {
-                    self.say(&decision);
+                    self.report(&decision);
                     if decision.is_changed {
                         parts::keep(&self.store, decision.identity.clone()).await;
                     }
@@ -241,7 +241,7 @@ impl Agent {
         }
     }
 
-    fn say(&self, decision: &Decision) {
+    fn report(&self, decision: &Decision) {
         for remark in &decision.remarks {
             let sentence = remark.sentence(&decision.identity.agent_id);
             match remark.condition() {

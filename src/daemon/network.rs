@@ -52,7 +52,7 @@ impl Agent {
         };
         site.open_to_network(names(&self.settings), shown.clone());
         if let Some(before) = &loaded.replaces {
-            self.tell_change(before, loaded.served.fingerprint());
+            self.report_change(before, loaded.served.fingerprint());
         }
         self.show(&loaded, address);
         let certificate = &loaded.served;
@@ -105,7 +105,7 @@ impl Agent {
                     failures = 0;
                     let before = shown.now();
                     if before.fingerprint() != loaded.served.fingerprint() {
-                        self.tell_change(before.fingerprint(), loaded.served.fingerprint());
+                        self.report_change(before.fingerprint(), loaded.served.fingerprint());
                         shown.replace(loaded.served.clone());
                     }
                     self.show(&loaded, address);
@@ -141,7 +141,7 @@ impl Agent {
     }
 
     /// Reports a changed fingerprint to those who compared the old one: it was not an attacker.
-    fn tell_change(&self, before: &str, now: &str) {
+    fn report_change(&self, before: &str, now: &str) {
         let told = format!(
             "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, it was {before}"
         );

@@ -11,7 +11,7 @@ use crate::{
 
 impl Agent {
     /// Tells whoever `notify.url` names; `told` is what was told before this start.
-    pub(super) async fn tell_people(self: Rc<Self>, told: Option<String>) {
+    pub(super) async fn notify_people(self: Rc<Self>, told: Option<String>) {
         let Some(settings) = &self.settings.notify else {
             return;
         };

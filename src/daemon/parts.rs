@@ -131,7 +131,7 @@ impl Network {
     }
 
     /// Says whether the wall clock shows a time that cannot be. The sentence has no time of now in it, so that it stays the same.
-    pub(super) fn tell_clock(&self, shared_state: &SharedState) {
+    pub(super) fn report_clock(&self, shared_state: &SharedState) {
         let passed = self.clock.floor();
         if !is_behind(wall(), passed) {
             shared_state.clear(CLOCK);

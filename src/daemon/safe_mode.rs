@@ -61,7 +61,7 @@ impl Start {
     }
 
     /// Says that this is safe mode, where it is.
-    pub(super) fn tell(&self, shared_state: &SharedState) {
+    pub(super) fn report(&self, shared_state: &SharedState) {
         let Mode::Safe {
             early_ends,
             retry_after,

@@ -152,7 +152,7 @@ fn explained(decision: &Decision) -> Vec<(&'static str, String)> {
         ));
     }
     if let Some(namespace) = &decision.namespace {
-        rows.push(("namespace", told_namespace(namespace)));
+        rows.push(("namespace", namespace_state(namespace)));
     }
     rows.push(("why", decision.why.clone()));
     rows.extend(decision.fix.clone().map(|fix| ("fix", fix)));
@@ -170,7 +170,7 @@ fn explained(decision: &Decision) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn told_namespace(namespace: &Namespace) -> String {
+fn namespace_state(namespace: &Namespace) -> String {
     let told = match (namespace.exists, namespace.is_managed) {
         (None, _) => "what the cluster says of it is not known".to_owned(),
         (Some(false), _) => "the cluster has none of that name".to_owned(),

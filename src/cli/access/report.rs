@@ -12,7 +12,7 @@ use crate::{
 const REFUSALS_MAX: usize = 5;
 
 /// The whole report.
-pub(super) fn told(report: &AccessReport, now: Wall, output: &Output) -> Vec<String> {
+pub(super) fn lines(report: &AccessReport, now: Wall, output: &Output) -> Vec<String> {
     let mut lines = vec![
         output.toned(Tone::Strong, &meaning(&report.level)),
         String::new(),
@@ -51,7 +51,7 @@ pub(super) fn told(report: &AccessReport, now: Wall, output: &Output) -> Vec<Str
         lines.push(output.toned(Tone::Strong, "Refused, the newest first"));
     }
     for refused in refusals.iter().take(REFUSALS_MAX) {
-        lines.extend(told_refusal(refused, output));
+        lines.extend(refusal_lines(refused, output));
     }
     if refusals.len() > REFUSALS_MAX {
         lines.push("and others: pipeops-agent access --json".to_owned());
@@ -146,7 +146,7 @@ fn verdicts(asked: &Asked) -> String {
     )
 }
 
-fn told_refusal(refused: &RefusedCall, output: &Output) -> Vec<String> {
+fn refusal_lines(refused: &RefusedCall, output: &Output) -> Vec<String> {
     let last = moment(&refused.last);
     let often = match refused.count {
         1 => last,
@@ -174,7 +174,7 @@ mod tests {
 
     fn text(report: &AccessReport) -> String {
         let now = Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap();
-        told(report, now, &Output::plain()).join("\n")
+        lines(report, now, &Output::plain()).join("\n")
     }
 
     fn report() -> AccessReport {

@@ -15,7 +15,7 @@ use super::{
     ONE, PATH, VERSION, WAIT,
     inspect::compare,
     path,
-    show::{told, verdict},
+    show::{print_change, verdict},
 };
 use crate::{
     core::rollout::Verdict,
@@ -151,7 +151,7 @@ fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
             return Ok(exit);
         }
     }
-    let accepted = socket::say(
+    let accepted = socket::request(
         args,
         &Ask::Slow(PATH, body),
         &format!("{app} was not deployed"),
@@ -167,7 +167,7 @@ fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
         })
     })?;
     let body = json!({ "to": to.unwrap_or(0) });
-    let accepted = socket::say(
+    let accepted = socket::request(
         args,
         &Ask::Slow(&path(app, "/rollback"), body),
         &format!("{app} was not rolled back"),
@@ -177,7 +177,7 @@ fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn remove(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
-    let removed = socket::say(
+    let removed = socket::request(
         args,
         &Ask::Delete(&path(app, "")),
         &format!("{app} was not removed"),
@@ -268,7 +268,7 @@ pub(super) fn follow(
     }
     let mut last = String::new();
     loop {
-        let value = socket::say(
+        let value = socket::request(
             args,
             &Ask::Test(&path(app, "/why")),
             "the verdict is not known",
@@ -307,7 +307,7 @@ fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &s
     if args.has("json") {
         output.json(value);
     } else {
-        told(value, output);
+        print_change(value, output);
         output.line(&printable(why));
     }
     if state == "done" {

@@ -86,7 +86,7 @@ pub(super) fn deploy(args: &Args, output: &mut Output, git: &str) -> Result<Exit
         "namespace": args.text("namespace").unwrap_or_default(),
         "prune_most": args.has("prune-most"),
     });
-    let pulled = socket::say(args, &Ask::Fetch(&path(app, "/source"), body), &cannot)?;
+    let pulled = socket::request(args, &Ask::Fetch(&path(app, "/source"), body), &cannot)?;
     if git != "none" || args.has("json") {
         return over(args, output, (app, &pulled));
     }
@@ -101,7 +101,7 @@ fn pull(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
     let body = json!({"prune_most": args.has("prune-most")});
     let cannot = format!("{app} was not pulled");
-    let pulled = socket::say(args, &Ask::Fetch(&path(app, "/pull"), body), &cannot)?;
+    let pulled = socket::request(args, &Ask::Fetch(&path(app, "/pull"), body), &cannot)?;
     over(args, output, (app, &pulled))
 }
 

@@ -85,7 +85,7 @@ fn show_log(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
     let tail = args.read("tail", lines)?.unwrap_or_default();
     let cannot = format!("cannot show the log of {app}");
-    let found = socket::say(args, &Ask::Test(&path(app, "/pods")), &cannot)?;
+    let found = socket::request(args, &Ask::Test(&path(app, "/pods")), &cannot)?;
     let pods: Vec<_> = View::new(&found).list("pods").collect();
     let asked = args.text("pod");
     let is_meant = |pod: &&View<'_>| asked.is_none_or(|name| pod.text("name") == name);
@@ -143,7 +143,7 @@ pub(super) fn compare(
     (app, body): (&str, Value),
 ) -> Result<Exit> {
     let ask = Ask::Slow(&path(app, "/diff"), body);
-    let found = socket::say(args, &ask, &format!("{app} was not tried"))?;
+    let found = socket::request(args, &ask, &format!("{app} was not tried"))?;
     let is_same = |object: &View<'_>| object.text("change") == "unchanged";
     let objects = || {
         View::new(&found)

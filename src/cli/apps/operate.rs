@@ -130,5 +130,5 @@ fn care(args: &Args, output: &mut Output, (verb, done): (&str, &str)) -> Result<
 fn post(args: &Args, (app, verb): (&str, &str), body: Value) -> Result<Value> {
     let path = path(app, &format!("/{verb}"));
     let cannot = format!("{verb} of {app} was not accepted");
-    socket::say(args, &Ask::Slow(&path, body), &cannot)
+    socket::request(args, &Ask::Slow(&path, body), &cannot)
 }

@@ -61,7 +61,7 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
         output.json(&json!({ "steps": steps }));
     } else {
         for (at, step) in &judged {
-            output.line(&told(*at, step, output));
+            output.line(&step_line(*at, step, output));
         }
         if let Some(found) = &last.finding {
             for (name, text) in [
@@ -87,7 +87,7 @@ fn at_moment(at: Mono, step: &Judgement) -> serde_json::Value {
     shown
 }
 
-fn told(at: Mono, step: &Judgement, output: &Output) -> String {
+fn step_line(at: Mono, step: &Judgement, output: &Output) -> String {
     let word = output.toned(tone(step.verdict), step.verdict.as_str());
     let at = in_words(at.elapsed_since_boot());
     format!("{at:>8}  {word}: {}", printable(&step.sentence))

@@ -101,7 +101,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
     let path = path(args.text("NAME").unwrap_or_default(), "");
     let what = (path.as_str(), "the app is not shown");
     ask(args, output, what, |value, output| {
-        told(value, output);
+        print_change(value, output);
         for object in View::new(value).list("objects") {
             let (kind, name) = (object.text("kind"), object.text("name"));
             output.line(&format!("  {} {}", printable(kind), printable(name)));
@@ -112,7 +112,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
 
 fn history(args: &Args, output: &mut Output) -> Result<Exit> {
     let path = path(args.text("NAME").unwrap_or_default(), "");
-    let value = socket::say(args, &Ask::Test(&path), "the history is not shown")?;
+    let value = socket::request(args, &Ask::Test(&path), "the history is not shown")?;
     if args.has("json") {
         output.json(value.get("revisions").unwrap_or(&Value::Null));
         return Ok(Exit::Fine);
@@ -135,7 +135,7 @@ fn history(args: &Args, output: &mut Output) -> Result<Exit> {
 fn why(args: &Args, output: &mut Output) -> Result<Exit> {
     let path = path(args.text("NAME").unwrap_or_default(), "/why");
     let what = (path.as_str(), "the verdict is not known");
-    let value = ask(args, output, what, told)?;
+    let value = ask(args, output, what, print_change)?;
     Ok(exit(verdict(&value)))
 }
 
@@ -145,7 +145,7 @@ pub(super) fn verdict(value: &Value) -> Verdict {
 }
 
 /// Prints the part of an answer about the last change, and that about what runs.
-pub(super) fn told(value: &Value, output: &mut Output) {
+pub(super) fn print_change(value: &Value, output: &mut Output) {
     let app = View::new(value);
     let revision = app.count("revision").unwrap_or(0);
     let word = output.toned(tone(verdict(value)), app.text("verdict"));

@@ -122,7 +122,7 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
     });
     let cannot = format!("{app} was not deployed");
     let ask = Ask::Slow(&path(app, "/deploy"), body);
-    let accepted = socket::say(args, &ask, &cannot)?;
+    let accepted = socket::request(args, &ask, &cannot)?;
     follow(args, output, (app, &accepted))
 }
 

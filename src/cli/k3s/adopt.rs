@@ -1,6 +1,6 @@
 //! `k3s adopt`: a k3s that came from somewhere else is managed from now on.
 
-use super::{DRY_RUN, YES, keeper, many, report, tell};
+use super::{DRY_RUN, YES, keeper, many, print_outcome, report};
 use crate::{
     cli::{
         args::Args,
@@ -36,7 +36,7 @@ fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s adopt")?;
     if args.has("undo") {
         let done = keeper.k3s_unadopt(&changes::who())?;
-        tell(&done, args, output);
+        print_outcome(&done, args, output);
         let is_undone = done.outcome == "undone";
         return Ok(if is_undone { Exit::Fine } else { Exit::Problem });
     }
@@ -56,5 +56,5 @@ fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Problem);
     }
     let done = keeper.k3s_adopt(&ignored, &changes::who())?;
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }

@@ -11,7 +11,7 @@ use super::{
         output::Output,
         table::{Command, Opt},
     },
-    DRY_RUN, keeper, program, report, tell,
+    DRY_RUN, keeper, print_outcome, program, report,
 };
 use crate::{
     config::{DEFAULT_FILE, Loaded},
@@ -57,7 +57,7 @@ fn connect(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     let done = keeper.k3s_connect(&wanted, &changes::who())?;
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }
 
 fn wanted(args: &Args) -> Result<Connect> {

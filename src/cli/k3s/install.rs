@@ -1,9 +1,9 @@
 //! `k3s install`: from the network, or a folder that came by hand.
 
 use super::{
-    DRY_RUN, TIMEOUT, connect, keeper, many, program,
+    DRY_RUN, TIMEOUT, connect, keeper, many, print_outcome, program,
     release::{self, Release},
-    report, tell, text_of, within,
+    report, text_of, within,
 };
 use crate::{
     cli::{
@@ -137,7 +137,7 @@ pub(super) fn carry_out(
     wanted.binary = release.fetch(args, keeper, || keeper.k3s_install_plan(&wanted))?;
     let done = keeper.k3s_install(&wanted, &changes::who())?;
     release.clean();
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }
 
 /// The installation that the options describe, besides these wishes.

@@ -49,7 +49,7 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
         ("refused", Tone::Bad, &plan.refused),
     ] {
         for finding in findings {
-            told(word, tone, finding, output);
+            print_finding(word, tone, finding, output);
         }
     }
     let mut rows = Vec::new();
@@ -76,7 +76,7 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
     }
 }
 
-fn told(word: &str, tone: Tone, finding: &Finding, output: &mut Output) {
+fn print_finding(word: &str, tone: Tone, finding: &Finding, output: &mut Output) {
     let word = output.toned(tone, &format!("{word}:"));
     output.line(&format!(
         "{word} {} ({})",
@@ -143,7 +143,7 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
         output.line(&output.toned(Tone::Doubtful, &printable(sentence)));
     }
     for fault in &status.faults {
-        told("fault", Tone::Bad, fault, output);
+        print_finding("fault", Tone::Bad, fault, output);
     }
     if status.server.is_none() {
         backups(status, output);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{DRY_RUN, TIMEOUT, YES, keeper, program, report, tell, within};
+use super::{DRY_RUN, TIMEOUT, YES, keeper, print_outcome, program, report, within};
 use crate::{
     cli::{
         args::Args,
@@ -59,5 +59,5 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Problem);
     }
     let done = keeper.k3s_restore(&wanted, &changes::who())?;
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{DRY_RUN, TIMEOUT, keeper, many, program, release, report, tell, within};
+use super::{DRY_RUN, TIMEOUT, keeper, many, print_outcome, program, release, report, within};
 use crate::{
     cli::{
         args::Args,
@@ -95,5 +95,5 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     wanted.binary = release.fetch(args, &keeper, || keeper.k3s_upgrade_plan(&wanted))?;
     let done = keeper.k3s_upgrade(&wanted, &changes::who())?;
     release.clean();
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }

@@ -7,7 +7,7 @@ use super::{
         output::{Output, printable},
         table::{Command, Opt},
     },
-    DRY_RUN, connect, keeper, program, report, tell,
+    DRY_RUN, connect, keeper, print_outcome, program, report,
 };
 use crate::{
     error::{Exit, Result},
@@ -47,7 +47,7 @@ fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     let done = keeper.k3s_watch(&program()?, &changes::who())?;
-    Ok(tell(&done, args, output))
+    Ok(print_outcome(&done, args, output))
 }
 
 fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
@@ -62,7 +62,7 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
         None => Exit::Fine,
         Some(repaired) => {
             output.line(&printable(&repaired.seen));
-            tell(&repaired.done, args, output)
+            print_outcome(&repaired.done, args, output)
         }
     })
 }

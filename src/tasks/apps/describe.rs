@@ -30,7 +30,7 @@ impl Apps {
     /// Reason why they are not known.
     pub async fn list(&self) -> Result<Value> {
         let apps = self.ledger.list().await.map_err(of_api)?;
-        let apps: Vec<_> = apps.iter().map(|app| self.told(app)).collect();
+        let apps: Vec<_> = apps.iter().map(|app| self.change_answer(app)).collect();
         Ok(json!({ "apps": apps }))
     }
 
@@ -40,7 +40,7 @@ impl Apps {
     /// There is no such app, or it is not known.
     pub async fn describe(&self, app: &str) -> Result<Value> {
         let read = self.existing(app).await?;
-        let mut told = self.told(&read.app);
+        let mut told = self.change_answer(&read.app);
         let objects: Vec<_> = read
             .app
             .inventory
@@ -71,7 +71,7 @@ impl Apps {
             return Err(unknown(app));
         };
         let running = self.what_runs(&read).await;
-        let mut told = self.told(&read);
+        let mut told = self.change_answer(&read);
         let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
             Some(last) => noted(last),
             None => self.last_change(app).await,
@@ -140,7 +140,7 @@ impl Apps {
     }
 
     /// Answer about the last change, in the order of what is known best: live, then kept.
-    fn told(&self, app: &App) -> Value {
+    fn change_answer(&self, app: &App) -> Value {
         let running = self.running.borrow();
         let live = running
             .get(&app.name)

@@ -144,8 +144,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// As the API and the command line tell it.
-    pub fn told(&self) -> Doctor {
+    /// Shape for the API and the command line.
+    pub fn to_wire(&self) -> Doctor {
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
         let told = Doctor {
             is_whole: self.is_whole,

@@ -26,12 +26,12 @@ pub async fn follow(path: PathBuf, shared_state: Rc<SharedState>) {
         // Without the file nobody watches; what cannot be read says nothing.
         let text = text.ok().flatten().unwrap_or_default();
         let memory = Memory::parse(&String::from_utf8_lossy(&text));
-        tell(&memory.handed(), &shared_state);
+        report(&memory.handed(), &shared_state);
         Timer::after(EVERY).await;
     }
 }
 
-fn tell(handed: &[Handed], shared_state: &SharedState) {
+fn report(handed: &[Handed], shared_state: &SharedState) {
     let Some(worst) = handed.iter().max_by_key(|fault| fault.severity) else {
         shared_state.clear(FAULT);
         return;

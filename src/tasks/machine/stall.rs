@@ -31,7 +31,7 @@ pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<Shar
     let name = shown.map(|name| name.to_string()).unwrap_or_default();
     let look = |stalls: &mut Stalls| {
         let found = stalls.look(&jobs.running(), shared_state.now().mono);
-        tell(&found, &jobs, &name, &shared_state);
+        report(&found, &jobs, &name, &shared_state);
         found
     };
     loop {
@@ -69,7 +69,7 @@ pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<Shar
     }
 }
 
-fn tell(found: &Found, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
+fn report(found: &Found, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
     jobs.store_hangs(found.is_store_hung);
     let holding = found.conditions(directory, shared_state.stage.get());
     for id in CONDITIONS {

@@ -200,7 +200,7 @@ impl Proxy {
             ProxyMessage::TcpTunnelStart { request_id } => {
                 let text = "legacy tunnels are not supported by this agent";
                 let message = control::tcp_tunnel_close(&request_id, text, clock::now().wall);
-                self.say(message, outlet);
+                self.send(message, outlet);
             }
             ProxyMessage::StreamData => self.drop_message("obsolete proxy_stream_data"),
             ProxyMessage::TunnelStray => self.drop_message("data of a legacy tunnel"),
@@ -459,7 +459,7 @@ impl Proxy {
             (Queued::Full, Kind::Application) => {
                 self.drop_message("a frame for a backend that is too slow");
                 let id = data.application_id.as_deref().unwrap_or_default();
-                self.say(control::backpressure(id, clock::now().wall), outlet);
+                self.send(control::backpressure(id, clock::now().wall), outlet);
             }
             // Terminals and tunnels with a hole in them are worse than none.
             (Queued::Full, Kind::Kubernetes) => {
@@ -501,26 +501,26 @@ impl Proxy {
         let now = clock::now().wall;
         match answer {
             Answer::Buffered => {
-                self.say_after(row, control::proxy_error(id, reason, now), outlet);
+                self.send_after(row, control::proxy_error(id, reason, now), outlet);
             }
             Answer::Streaming => {
                 let message = control::proxy_response_abort(id, reason, now);
-                self.say_after(row, message, outlet);
+                self.send_after(row, message, outlet);
             }
             Answer::Socket => {
-                self.say_after(row, control::stream_error(id, reason, now), outlet);
-                self.say(control::socket_close(id, now), outlet);
+                self.send_after(row, control::stream_error(id, reason, now), outlet);
+                self.send(control::socket_close(id, now), outlet);
             }
         }
     }
 
-    fn say(&self, message: String, outlet: &Outlet) {
-        self.say_after(None, message, outlet);
+    fn send(&self, message: String, outlet: &Outlet) {
+        self.send_after(None, message, outlet);
     }
 
     /// Queues a message in the lane of refusals. They do not go in front as control messages: a flood of them would push the session's
     /// own aside, and end it.
-    fn say_after(&self, row: Option<Entry>, message: String, outlet: &Outlet) {
+    fn send_after(&self, row: Option<Entry>, message: String, outlet: &Outlet) {
         let mut refusals = self.refusals.borrow_mut();
         let mut said = (row, message);
         if let Some(refusals) = refusals.as_ref() {

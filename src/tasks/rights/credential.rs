@@ -289,7 +289,7 @@ impl Credential {
             };
             let told = async {
                 while self.taken.1.recv().await.is_ok() {
-                    self.say(parts.shared_state);
+                    self.report_shared(parts.shared_state);
                 }
                 future::pending().await
             };
@@ -346,7 +346,7 @@ impl Credential {
         }
     }
 
-    fn say(&self, shared_state: &SharedState) {
+    fn report_shared(&self, shared_state: &SharedState) {
         if self.current().is_none() {
             return;
         }

@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    fn told(seen: &Seen) -> Vec<(&'static str, String, String)> {
+    fn reported(seen: &Seen) -> Vec<(&'static str, String, String)> {
         let shared_state = SharedState::new(Now::default);
         let conditions = seen.conditions(&shared_state).into_iter();
         conditions
@@ -393,13 +393,13 @@ mod tests {
 
     #[test]
     fn a_cluster_as_the_manifest_has_it_is_no_condition() {
-        assert!(told(&seen(&[])).is_empty());
+        assert!(reported(&seen(&[])).is_empty());
     }
 
     #[test]
     fn what_is_missing_is_named_with_the_line_that_mends_it() {
         let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, Part::Rights, State::Missing));
-        let told = told(&seen(&names));
+        let told = reported(&seen(&names));
         assert_eq!(told.len(), 1);
         let (id, sentence, fix) = &told[0];
         assert_eq!((*id, fix.as_str()), (MISSING, "apply"));
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_not_there_is_one_warning() {
-        let told = told(&seen(&[
+        let told = reported(&seen(&[
             ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
             ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
         ]));
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn wider_and_narrower_are_told_apart() {
-        let told = told(&seen(&[
+        let told = reported(&seen(&[
             ("ClusterRole wide", Part::Rights, State::More),
             ("ClusterRole narrow", Part::Rights, State::Less),
         ]));
@@ -438,20 +438,20 @@ mod tests {
     fn an_open_second_lock_is_told_whoever_opened_it() {
         let unwanted = seen(&[("x", Part::Lock, State::Unwanted)]);
         assert_eq!(
-            told(&unwanted)[0].2,
+            reported(&unwanted)[0].2,
             "kubectl delete clusterrolebinding pipeops-full"
         );
         let mut reaches = seen(&[]);
         reaches.reaches_secrets = true;
-        assert_eq!(told(&reaches)[0].0, OPEN);
+        assert_eq!(reported(&reaches)[0].0, OPEN);
         let gone = [("ValidatingAdmissionPolicy x", Part::Lock, State::Missing)];
-        assert_eq!(told(&seen(&gone))[0].2, "apply");
+        assert_eq!(reported(&seen(&gone))[0].2, "apply");
         let mut old = seen(&gone);
         old.version = Some("v1.29.4+k3s1".to_owned());
-        assert!(told(&old)[0].1.contains("v1.29.4"));
+        assert!(reported(&old)[0].1.contains("v1.29.4"));
         let mut full = seen(&gone);
         full.is_full = true;
-        assert_eq!(told(&full)[0].0, DIFFERS);
+        assert_eq!(reported(&full)[0].0, DIFFERS);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
         }
         let at = parts.shared_state.now();
         let (points, left) = cluster.points(round, &nodes, &counts, at.mono);
-        parts.tell_left(nodes.len(), left);
+        parts.report_left(nodes.len(), left);
         let clock_is_set = (parts.is_believed)(at.wall);
         keep(Tick {
             at,
@@ -157,23 +157,23 @@ impl Parts {
                     silent.push((name, format!("it does not answer like a kubelet: {error}")))
                 }
                 Err(error) if error.is_forbidden() => {
-                    self.tell_forbidden();
+                    self.report_forbidden();
                     return false;
                 }
                 Err(error) => silent.push((name, Error::to_string(&error))),
             }
         }
-        self.tell_silent(&silent);
+        self.report_silent(&silent);
         true
     }
 
-    fn tell_forbidden(&self) {
+    fn report_forbidden(&self) {
         let fix = Some(self.fix.clone());
         self.shared_state
             .report(UNREAD, Severity::Note, sentences::STATS_UNREAD, fix);
     }
 
-    fn tell_silent(&self, silent: &[(&String, String)]) {
+    fn report_silent(&self, silent: &[(&String, String)]) {
         let Some((name, why)) = silent.first() else {
             return self.shared_state.clear(UNREAD);
         };
@@ -187,7 +187,7 @@ impl Parts {
             .report(UNREAD, Severity::Note, sentence, Some(fix));
     }
 
-    fn tell_left(&self, nodes: usize, pods: Left) {
+    fn report_left(&self, nodes: usize, pods: Left) {
         let mut left = Vec::new();
         if nodes > NODES_MAX {
             left.push(format!("{NODES_MAX} nodes"));

@@ -80,7 +80,7 @@ impl Pulse {
                 // The question itself fails as other calls do.
                 failures = self.heard.failures();
             }
-            self.tell();
+            self.report_silence();
         }
     }
 
@@ -90,7 +90,7 @@ impl Pulse {
             return;
         }
         self.ask().await;
-        self.tell();
+        self.report_silence();
     }
 
     /// Returns whether the API server does not answer.
@@ -141,7 +141,7 @@ impl Pulse {
     }
 
     /// Shows what is known.
-    fn tell(&self) {
+    fn report_silence(&self) {
         let Some(why) = self.heard.silence() else {
             self.shared_state.clear(UNREACHABLE);
             return;

@@ -80,7 +80,7 @@ pub async fn run(client: Client, shared_state: Rc<SharedState>, known: Rc<Known>
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn look_at_pods(known: &Known, shared_state: &SharedState, changed: &Receiver<()>) {
     loop {
-        let due = tell_pods(known, shared_state);
+        let due = report_pods(known, shared_state);
         let time = async {
             match due {
                 Some(due) => clock::until(due).await,
@@ -96,7 +96,7 @@ async fn look_at_pods(known: &Known, shared_state: &SharedState, changed: &Recei
 }
 
 /// Says which Pods are a problem; returns when another one becomes one.
-fn tell_pods(known: &Known, shared_state: &SharedState) -> Option<Mono> {
+fn report_pods(known: &Known, shared_state: &SharedState) -> Option<Mono> {
     let (nodes, pods) = (known.nodes.borrow(), known.pods.borrow());
     let is_away = |name: &str| nodes.get(name).is_some_and(|node| !node.is_ready);
     // Until the list is complete, what was said before holds.
@@ -262,18 +262,18 @@ impl<'a> Watches<'a> {
 
     fn works(&self, kind: Kind) {
         if self.of(kind).take().is_some() {
-            self.tell();
+            self.report_failing();
         }
     }
 
     fn failed(&self, kind: Kind, error: &Error) {
         if !error.is_silence() {
             self.of(kind).replace(Some(error.clone()));
-            self.tell();
+            self.report_failing();
         }
     }
 
-    fn tell(&self) {
+    fn report_failing(&self) {
         let worst = self.failing.iter().find_map(|one| one.borrow().clone());
         let told = worst.as_ref().map(Shown::from);
         self.shared_state.cluster.borrow_mut().why = told.as_ref().map(Shown::sentence);
@@ -374,10 +374,10 @@ mod tests {
         tell(Event::Added(pod("done", r#"{"phase":"Succeeded"}"#)));
         tell(Event::Added(pod("api", ready)));
         tell(Event::Added(pod("web", broken)));
-        assert_eq!(tell_pods(&known, &shared_state), None);
+        assert_eq!(report_pods(&known, &shared_state), None);
         assert!(!holds(&shared_state, PODS), "the list is not complete");
         tell(Event::Synced);
-        tell_pods(&known, &shared_state);
+        report_pods(&known, &shared_state);
         let wanted = sentences::pods_not_ready(1, 2, "demo/web", Trouble::Image.words());
         shared_state.with_conditions(|list| {
             let told = list.get(PODS).unwrap();
@@ -388,7 +388,7 @@ mod tests {
             );
         });
         assert!(tell(Event::Modified(pod("web", ready))));
-        tell_pods(&known, &shared_state);
+        report_pods(&known, &shared_state);
         assert!(!holds(&shared_state, PODS));
         assert_eq!(shared_state.cluster.borrow().workloads, Some((2, 0)));
     }

@@ -75,7 +75,7 @@ pub async fn run(parts: Parts<'_>) {
     loop {
         let ended = delivery.drain().await;
         delivery.parts.receiver.0.hang_up();
-        delivery.tell_refused();
+        delivery.report_refused();
         match ended {
             Ok(()) => {
                 if delivery.parts.flushed.recv().await.is_err() {
@@ -331,7 +331,7 @@ impl<'a> Delivery<'a> {
     }
 
     /// Says what was refused in the last delivery. A line a minute at most.
-    fn tell_refused(&mut self) {
+    fn report_refused(&mut self) {
         let counts = &mut self.counts;
         let (taken, refused) = (
             std::mem::take(&mut counts.taken_now),

@@ -108,7 +108,7 @@ impl Sampler {
                 .as_ref()
                 .is_none_or(|before| before.unread != newest.unread)
             {
-                self.tell(&newest.unread);
+                self.report_unread(&newest.unread);
             }
             keep(self.tick(before.as_deref(), &newest)).await;
             before = Some(Rc::clone(&newest));
@@ -168,7 +168,7 @@ impl Sampler {
     }
 
     /// Says what is not measured on this machine, all of it in one condition.
-    fn tell(&self, unread: &BTreeMap<&'static str, String>) {
+    fn report_unread(&self, unread: &BTreeMap<&'static str, String>) {
         if unread.is_empty() {
             return self.parts.shared_state.clear(UNREAD);
         }

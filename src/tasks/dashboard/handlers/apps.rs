@@ -61,7 +61,7 @@ impl Local {
     /// Answers a question about apps.
     async fn look(&self, look: impl AsyncFnOnce(Rc<Apps>) -> Outcome<Value>) -> Reply {
         match self.deployer() {
-            Ok(apps) => said(look(apps).await),
+            Ok(apps) => reply(look(apps).await),
             Err(reply) => reply,
         }
     }
@@ -76,7 +76,7 @@ impl Local {
         match (self.changer(asked).await, wish) {
             (Ok(apps), Ok(wish)) => {
                 let by = Asker::here(&asked.caller.in_words());
-                said(change(apps, wish, &by).await)
+                reply(change(apps, wish, &by).await)
             }
             (Err(reply), _) | (_, Err(reply)) => reply,
         }
@@ -196,7 +196,7 @@ fn wish<W: Shape + Default>(asked: &Asked, what: &str, example: &str) -> Result<
     json::shape(&asked.body).map_err(|_values| Reply::bad_request(what, Some(example)))
 }
 
-fn said(result: Outcome<Value>) -> Reply {
+fn reply(result: Outcome<Value>) -> Reply {
     match result {
         Ok(value) => Reply::json(&value),
         Err(error) if error.what.starts_with("there is no app") => {

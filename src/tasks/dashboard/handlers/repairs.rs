@@ -81,7 +81,7 @@ impl Repairs {
 
     async fn findings(&self) -> Rc<Doctor> {
         self.findings
-            .get(async { (self.look)().await.told() })
+            .get(async { (self.look)().await.to_wire() })
             .await
     }
 
@@ -98,7 +98,7 @@ impl Repairs {
 }
 
 /// Makes what the doctor found a condition.
-fn tell(shared_state: &SharedState, found: &Doctor) {
+fn report(shared_state: &SharedState, found: &Doctor) {
     // A busy machine: what was not read in time is no finding, and what was found before holds.
     if !found.is_whole {
         return;
@@ -140,7 +140,7 @@ impl Local {
     /// Findings of the doctor, a part of the verdict.
     async fn examined(&self) -> Rc<Doctor> {
         let found = self.sources.repairs.findings().await;
-        tell(&self.shared_state, &found);
+        report(&self.shared_state, &found);
         found
     }
 
@@ -247,7 +247,7 @@ impl Local {
             ..
         }) = &done
         {
-            self.tell(change).await;
+            self.announce(change).await;
         }
         match done {
             Ok(done) => Reply::json(&done),
@@ -256,7 +256,7 @@ impl Local {
     }
 
     /// Tells viewers what became of a change of the root helper.
-    async fn tell(&self, change: &str) {
+    async fn announce(&self, change: &str) {
         let changes = self.sources.repairs.keeper().changes().await;
         let found = changes.into_iter().flatten();
         for change in found.filter(|known| known.id == change) {
@@ -307,16 +307,16 @@ mod tests {
         }
     }
 
-    fn told(checks: Vec<Check>) -> Option<(String, Severity)> {
+    fn reported(checks: Vec<Check>) -> Option<(String, Severity)> {
         let shared_state = SharedState::new(Now::default);
         let mut found = Doctor {
             checks,
             ..Doctor::default()
         };
-        tell(&shared_state, &found);
+        report(&shared_state, &found);
         assert_eq!(shared_state.examined.get(), None, "it was not whole");
         found.is_whole = true;
-        tell(&shared_state, &found);
+        report(&shared_state, &found);
         assert!(shared_state.examined.get().is_some());
         shared_state.with_conditions(|list| {
             let found = list.get(MACHINE)?;
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn problems_of_the_machine_are_one_condition_with_the_worst_of_them() {
-        let found = told(vec![
+        let found = reported(vec![
             check("disk.space", "critical", "problem"),
             check("limits.inotify", "warning", "problem"),
             check("disk.wear", "note", "problem"),
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn what_the_agent_watches_itself_is_not_told_twice() {
         assert_eq!(
-            told(vec![
+            reported(vec![
                 check("agent.control-plane", "critical", "problem"),
                 check("k3s.api", "critical", "problem"),
                 check("clock.wrong", "critical", "problem"),

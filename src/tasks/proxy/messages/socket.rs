@@ -124,7 +124,7 @@ impl SocketExchange {
             }
             Err(Failure::Lost) => return say_ended(Outcome::LinkLost),
         };
-        if self.say_open(&mut reply, &socket).await.is_err() {
+        if self.send_open(&mut reply, &socket).await.is_err() {
             return;
         }
         // It was written down before it was opened.
@@ -144,7 +144,7 @@ impl SocketExchange {
         let over = relay.or(cut).await;
         record.ended(over.outcome());
         record.received_bytes.set(self.frames.received_bytes());
-        if self.say_over(&mut reply, over).await.is_ok() {
+        if self.send_close(&mut reply, over).await.is_ok() {
             reply.finish();
         }
     }
@@ -231,7 +231,7 @@ impl SocketExchange {
     }
 
     /// The 101, strictly before the first data. A stream that began with a start message gets none.
-    async fn say_open(&self, reply: &mut Reply, socket: &Socket) -> Result<(), Lost> {
+    async fn send_open(&self, reply: &mut Reply, socket: &Socket) -> Result<(), Lost> {
         let mut headers = end_to_end(&every_header(&socket.head.headers));
         headers.push(("Upgrade".to_owned(), vec!["websocket".to_owned()]));
         headers.push(("Connection".to_owned(), vec!["Upgrade".to_owned()]));
@@ -253,7 +253,7 @@ impl SocketExchange {
 
     /// Exactly one close for every stream that was open; a reason before it where it ended by force. An application's client that closed
     /// knows that it did.
-    async fn say_over(&self, reply: &mut Reply, over: Over) -> Result<(), Lost> {
+    async fn send_close(&self, reply: &mut Reply, over: Over) -> Result<(), Lost> {
         let (id, now) = (&self.place.id, clock::now().wall);
         match (self.kind, over) {
             (_, Over::Lost) => return Err(Lost),

@@ -314,7 +314,7 @@ impl Agent {
             shared_state: &self.shared_state,
         });
         let ended = block_on(self.executor.run(delivery.drain()));
-        delivery.tell_refused();
+        delivery.report_refused();
         ended.map_err(|stop| {
             let told = match &stop {
                 Stop::Failed(error, _) | Stop::Wrong(error) => error.to_string(),
