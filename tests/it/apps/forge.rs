@@ -164,6 +164,10 @@ fn serve(
         head.push(line.trim_end().to_owned());
         line.clear();
     }
+    // Who leaves without a request has nothing to be told.
+    let Some(request) = head.first() else {
+        return Ok(());
+    };
     let header = |name: &str| {
         let found = head.iter().skip(1).filter_map(|line| line.split_once(':'));
         let mut found = found.filter(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -180,8 +184,10 @@ fn serve(
     } else {
         b""
     };
-    let mut words = head[0].split(' ');
-    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let mut words = request.split(' ');
+    let (Some(method), Some(target)) = (words.next(), words.next()) else {
+        return Ok(());
+    };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let variables = [
         ("GIT_PROJECT_ROOT", root.to_str().unwrap()),
