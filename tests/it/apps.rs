@@ -5,6 +5,7 @@ mod command;
 mod drift;
 mod forge;
 mod git;
+mod place;
 mod ssh;
 mod standby;
 
@@ -132,13 +133,20 @@ impl Bench {
         ])
     }
 
-    /// Changes the record of an app, as nobody but the agent does.
-    fn change_record(&self, app: &str, change: impl Fn(&mut Value)) {
+    /// The record of an app.
+    fn record(&self, app: &str) -> Value {
         let own = self.accounts.namespace();
         let secret = format!("secret/pipeops-app.{app}");
         let packed = kubectl(&["-n", own, "get", &secret, "-o", "jsonpath={.data.record}"]);
         let record = STANDARD.decode(packed).unwrap();
-        let mut record: Value = serde_json::from_slice(&record).unwrap();
+        serde_json::from_slice(&record).unwrap()
+    }
+
+    /// Changes the record of an app, as nobody but the agent does.
+    fn change_record(&self, app: &str, change: impl Fn(&mut Value)) {
+        let own = self.accounts.namespace();
+        let secret = format!("secret/pipeops-app.{app}");
+        let mut record = self.record(app);
         change(&mut record);
         let packed = STANDARD.encode(record.to_string());
         let patch = json!({"data": {"record": packed}}).to_string();

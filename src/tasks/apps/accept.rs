@@ -8,7 +8,7 @@ use smol::Timer;
 use super::{
     Apps,
     asker::Asker,
-    change::{Plan, Start, Verb},
+    change::{Plan, Verb},
     ledger::{Read, of_api},
     named, of_problem,
 };
@@ -37,6 +37,21 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Requester<'a> {
     pub(super) asker: &'a Asker,
     pub(super) source: Option<Source>,
+}
+
+/// A change that was accepted: its intent is on disk, and the record of the app has it.
+pub(super) struct Accepted {
+    pub(super) id: String,
+    pub(super) plan: Plan,
+    /// The record of the app, as it is from then on.
+    read: Read,
+}
+
+impl Accepted {
+    fn answer(&self) -> Value {
+        let Self { id, plan, .. } = self;
+        json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
+    }
 }
 
 impl Apps {
@@ -127,21 +142,22 @@ impl Apps {
                 asker: &asker,
                 source,
             };
-            apps.accept_tried((&app, &namespace), (parts, adopted), requester)
-                .await
+            let names = (app.as_str(), namespace.as_str());
+            let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
+            let why = "another version was deployed";
+            let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
+            Ok(accepted.answer())
         })
         .await
     }
 
     /// Accepts a new revision that was tried.
     async fn accept_tried(
-        self: Rc<Self>,
+        &self,
         (app, namespace): (&str, &str),
         ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<Entry>),
         requester: Requester<'_>,
-    ) -> Result<Value> {
-        self.has_room(app)?;
-        self.supersede(app, "another version was deployed").await?;
+    ) -> Result<Accepted> {
         // It may have been written since.
         let mut read = self.kept(app, namespace).await?;
         let Requester { asker, source } = requester;
@@ -171,16 +187,8 @@ impl Apps {
             before: read.app.running,
             back_to: read.app.good,
         };
-        let id = self.begin(&plan, asker).await?;
-        read.app.change = Some(plan.last_change(&id, &asker.by));
-        let kept = self.keep(revision, &mut read, &manifests).await;
-        if let Err(error) = kept {
-            let why = "its content could not be kept";
-            self.finish(&id, Outcome::Failed, why).await?;
-            return Err(error);
-        }
-        self.start(&id, plan.clone(), Start::New)?;
-        Ok(accepted(&id, &plan))
+        let content = Some((revision, manifests.as_slice()));
+        self.begin_noted((plan, read), content, asker).await
     }
 
     /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
@@ -240,22 +248,6 @@ impl Apps {
         Ok(found.unwrap_or_else(|| Read::new(app, namespace)))
     }
 
-    /// Keeps the content of a revision, and that there is one.
-    async fn keep(
-        &self,
-        revision: Revision,
-        read: &mut Read,
-        manifests: &[Manifest],
-    ) -> Result<()> {
-        self.ledger
-            .keep(&read.app.name, revision.number, manifests)
-            .await?;
-        read.app.revisions.push(revision);
-        self.ledger.write(read).await?;
-        self.remember(&read.app);
-        Ok(())
-    }
-
     /// Puts an earlier revision back: `to`, or the last good one.
     ///
     /// # Errors
@@ -297,8 +289,6 @@ impl Apps {
                 })
                 .fix(format!("pipeops-agent apps history {app}")));
         }
-        self.has_room(app)?;
-        self.supersede(app, "it was rolled back").await?;
         let plan = Plan {
             app: app.to_owned(),
             owner: asker.owner,
@@ -309,12 +299,15 @@ impl Apps {
             // Who asks for a version keeps it.
             back_to: 0,
         };
-        // It may have been written since.
-        let mut read = self.existing(app).await?;
-        asker.owns(&read)?;
-        let id = self.begin_noted(&plan, &mut read, asker).await?;
-        self.start(&id, plan.clone(), Start::New)?;
-        Ok(accepted(&id, &plan))
+        let acceptance = async {
+            // It may have been written since.
+            let read = self.existing(app).await?;
+            asker.owns(&read)?;
+            self.begin_noted((plan, read), None, asker).await
+        };
+        let why = "it was rolled back";
+        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        Ok(accepted.answer())
     }
 
     /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it; after that it goes on by itself.
@@ -365,33 +358,68 @@ impl Apps {
         let read = self.existing(app).await?;
         asker.owns(&read)?;
         self.may_change(&read).await?;
-        self.has_room(app)?;
-        self.supersede(app, "the app was removed").await?;
-        let mut read = self.existing(app).await?;
-        let plan = Plan {
-            app: app.to_owned(),
-            owner: asker.owner,
-            command: asker.command.clone(),
-            verb: Verb::Remove,
-            revision: read.app.running,
-            before: 0,
-            back_to: 0,
+        let acceptance = async {
+            // It may have been written since.
+            let read = self.existing(app).await?;
+            asker.owns(&read)?;
+            let plan = Plan {
+                app: app.to_owned(),
+                owner: asker.owner,
+                command: asker.command.clone(),
+                verb: Verb::Remove,
+                revision: read.app.running,
+                before: 0,
+                back_to: 0,
+            };
+            self.begin_noted((plan, read), None, asker).await
         };
-        let id = self.begin_noted(&plan, &mut read, asker).await?;
-        self.start(&id, plan, Start::New)?;
-        Ok((id, read))
+        let why = "the app was removed";
+        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        Ok((accepted.id, accepted.read))
     }
 
-    /// Writes an intent, and notes it in the record, for the agent that may have to go on with it. Returns the id of the change.
-    async fn begin_noted(&self, plan: &Plan, read: &mut Read, asker: &Asker) -> Result<String> {
-        let id = self.begin(plan, asker).await?;
+    /// Writes an intent, keeps the content of a new revision, and notes both in the record, for the agent that may have to go on.
+    async fn begin_noted(
+        &self,
+        (plan, mut read): (Plan, Read),
+        content: Option<(Revision, &[Manifest])>,
+        asker: &Asker,
+    ) -> Result<Accepted> {
+        let id = self.begin(&plan, asker).await?;
         read.app.change = Some(plan.last_change(&id, &asker.by));
-        if let Err(error) = self.ledger.write(read).await {
-            let why = "its record could not be written";
-            self.finish(&id, Outcome::Failed, why).await?;
+        let kept = async {
+            if let Some((revision, manifests)) = content {
+                let number = revision.number;
+                self.ledger.keep(&plan.app, number, manifests).await?;
+                read.app.revisions.push(revision);
+            }
+            self.note_change(&id, &mut read).await
+        };
+        if let Err(error) = kept.await {
+            let why = format!("it was not accepted: {}", error.sentence());
+            if let Err(failure) = self.finish(&id, Outcome::Failed, &why).await {
+                // The record does not have it: the next start ends it.
+                log::warn!("how the change {id} ended is not on disk: {failure}");
+            }
             return Err(error);
         }
-        Ok(id)
+        self.remember(&read.app);
+        Ok(Accepted { id, plan, read })
+    }
+
+    /// Writes the record that has a change for the first time. It may have been written also where the answer was lost.
+    async fn note_change(&self, id: &str, read: &mut Read) -> Result<()> {
+        let Err(error) = self.ledger.write(read).await else {
+            return Ok(());
+        };
+        if error.retry == Retry::Soon
+            && let Ok(Some(found)) = self.ledger.read(&read.app.name).await
+            && found.app.change.as_ref().is_some_and(|last| last.id == id)
+        {
+            *read = found;
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// Writes an intent, with its row in the audit around it. Returns the id of the change.
@@ -502,8 +530,4 @@ pub(super) fn change_id(asker: &Asker) -> Result<String> {
         Some(command) => Ok(command.id.clone()),
         None => Ok(format!("app-{}", random::hex::<8>()?)),
     }
-}
-
-fn accepted(id: &str, plan: &Plan) -> Value {
-    json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
 }

@@ -21,6 +21,8 @@ use crate::{
 const AGAIN: Duration = Duration::from_secs(2);
 /// Time that a wish waits until the agent knows what is under way.
 const READY_WITHIN: Duration = Duration::from_secs(5);
+/// Changes of our journal among which one of a record is looked for.
+const RECENT: u32 = 64;
 const READY_EVERY: Duration = Duration::from_millis(100);
 
 impl Apps {
@@ -121,11 +123,13 @@ impl Apps {
         for app in apps {
             self.remember(app);
         }
+        let mut earlier = Vec::new();
         for change in changes {
             let id = change.id.clone();
-            if let Err(error) = self.go_on(change, apps).await {
+            if let Err(error) = self.go_on(change, apps, &earlier).await {
                 log::warn!("change {id} of an app: {}", error.sentence());
             }
+            earlier.push(id);
         }
         for app in apps {
             let own = self.running.borrow().contains_key(&app.name);
@@ -137,8 +141,13 @@ impl Apps {
         }
     }
 
-    /// Goes on with a change of our journal, unless the record says that it is over.
-    async fn go_on(self: &Rc<Self>, change: Change, apps: &[App]) -> Result<()> {
+    /// Goes on with a change of our journal, unless the record says that it is over. `earlier` are those that were begun before it.
+    async fn go_on(
+        self: &Rc<Self>,
+        change: Change,
+        apps: &[App],
+        earlier: &[String],
+    ) -> Result<()> {
         if change.intent.body.is_empty() {
             let why = "it was carried out";
             return self.finish(&change.id, Outcome::Done, why).await;
@@ -148,12 +157,18 @@ impl Apps {
             return Err(Error::new(why));
         };
         let record = apps.iter().find(|app| app.name == plan.app);
-        match record.and_then(|app| app.change.as_ref()) {
-            Some(last) if last.id != change.id => {
-                let why = "another change took its place";
+        let last = record.and_then(|app| Some((app, app.change.as_ref()?)));
+        match last {
+            Some((app, last)) if last.id != change.id => {
+                let is_cut_off = earlier.contains(&last.id) || plan.revision >= app.next();
+                let why = if is_cut_off {
+                    "it was cut off before it was accepted, and nothing of it was done"
+                } else {
+                    "another change took its place"
+                };
                 return self.finish(&change.id, Outcome::Failed, why).await;
             }
-            Some(last) if last.stage == Stage::Over => {
+            Some((_, last)) if last.stage == Stage::Over => {
                 return self
                     .finish(&change.id, Outcome::Done, "it was carried out")
                     .await;
@@ -191,6 +206,11 @@ impl Apps {
             plan.revision
         );
         let mut read = self.existing(&app.name).await?;
+        if self.has_ended_here(&last.id).await? {
+            // Whoever asked for it heard that it is over.
+            read.app.reach(&last.id, Stage::Over);
+            return self.ledger().write(&mut read).await;
+        }
         let stage = match plan.verb {
             Verb::Apply | Verb::Rollback => last.stage,
             Verb::Remove => Stage::Write,
@@ -206,5 +226,12 @@ impl Apps {
             return Err(error);
         }
         Rc::clone(self).start(&id, plan, Start::TakenOver(stage))
+    }
+
+    /// Returns whether our journal has the end of a change.
+    async fn has_ended_here(&self, id: &str) -> Result<bool> {
+        let changes = self.store.recent_changes(RECENT).await?;
+        let found = changes.iter().find(|change| change.id == id);
+        Ok(found.is_some_and(|change| change.ended.is_some()))
     }
 }

@@ -10,6 +10,7 @@ use smol::{
 
 use super::{
     Apps,
+    accept::Accepted,
     change::{Plan, Start, Work},
     verdict::concluded,
     watched::Watched,
@@ -141,19 +142,46 @@ impl Apps {
         Semaphore::new(AT_ONCE)
     }
 
-    /// Ends the change of an app that is under way, if it only waits for a verdict.
-    pub(super) async fn supersede(&self, app: &str, why: &str) -> Result<()> {
-        let Some(running) = self.running.borrow_mut().remove(app) else {
-            return Ok(());
+    /// Begins a change in the place of the one that is under way, if that only waits for a verdict: it ends once the new one is accepted, and
+    /// goes on where that is not.
+    pub(super) async fn takes_place(
+        self: Rc<Self>,
+        app: &str,
+        why: &str,
+        acceptance: impl Future<Output = Result<Accepted>>,
+    ) -> Result<Accepted> {
+        self.has_room(app)?;
+        let before = self.stop(app)?;
+        let accepted = match (acceptance.await, before) {
+            (Ok(accepted), before) => {
+                if let Some((id, _)) = before
+                    && let Err(error) = self.finish(&id, Outcome::Failed, why).await
+                {
+                    // The record has the new one: the next start ends it.
+                    log::warn!("how the change {id} ended is not on disk: {error}");
+                }
+                accepted
+            }
+            (Err(error), Some((id, plan))) => {
+                self.start(&id, plan, Start::Again)?;
+                return Err(error);
+            }
+            (Err(error), None) => return Err(error),
         };
-        if !running.may_stop {
-            self.running.borrow_mut().insert(app.to_owned(), running);
+        let plan = accepted.plan.clone();
+        self.start(&accepted.id, plan, Start::New)?;
+        Ok(accepted)
+    }
+
+    /// Stops the change of an app that is under way, if it only waits for a verdict. In the journal it goes on.
+    fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
+        let mut all = self.running.borrow_mut();
+        if all.get(app).is_some_and(|running| !running.may_stop) {
             return Err(busy(app));
         }
-        let id = running.change.clone();
+        let stopped = all.remove(app);
         // With its task it stops to look.
-        drop(running);
-        self.finish(&id, Outcome::Failed, why).await
+        Ok(stopped.map(|running| (running.change, running.plan)))
     }
 
     /// Takes the change of an app that is under way off the list, and returns its id.

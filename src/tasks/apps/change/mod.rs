@@ -10,6 +10,7 @@ mod write;
 
 use std::rc::Rc;
 
+use self::patience::{AGAIN, AGAIN_MAX};
 pub(super) use self::plan::{Plan, Verb, is_ours};
 use super::{
     Apps,
@@ -20,6 +21,7 @@ use super::{
 use crate::{
     core::{
         apps::{LastChange, Stage},
+        backoff::Backoff,
         journal::{Change, ChangeLock, Ending, Next, Outcome, Step, StepState},
         rollout::{Judgement, Verdict},
     },
@@ -38,6 +40,8 @@ pub(super) enum Start {
     New,
     /// The one in our journal.
     Known(Box<Change>),
+    /// The one in our journal that was stopped for another one, which was not accepted.
+    Again,
     /// The one in the record: another agent began it.
     TakenOver(Stage),
 }
@@ -56,6 +60,7 @@ impl Work {
         let next = match from {
             Start::New => Ok(Next::Forward(WRITE)),
             Start::Known(change) => Ok(change.next()),
+            Start::Again => Ok(self.stopped().await),
             Start::TakenOver(stage) => self.skip_to(stage).await,
         };
         let ended = match next.unwrap_or(Next::Over) {
@@ -107,6 +112,20 @@ impl Work {
         let revision = known.get(&self.plan.app)?.revision(self.plan.revision)?;
         let fix = revision.outcome.fix.clone();
         (!fix.is_empty()).then_some(fix)
+    }
+
+    /// The step at which the change was stopped. The journal is asked until it answers.
+    async fn stopped(&self) -> Next {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        loop {
+            match self.apps.store().unfinished_changes().await {
+                Ok(changes) => {
+                    let own = changes.iter().find(|change| change.id == self.lock.id());
+                    return own.map_or(Next::Over, Change::next);
+                }
+                Err(failure) => self.waits(&failure.into(), &mut backoff).await,
+            }
+        }
     }
 
     /// Notes the steps of a change that another agent did, and returns what is next.
