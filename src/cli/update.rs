@@ -27,25 +27,25 @@ use crate::{
         update::{
             Version,
             list::{Choice, List, Machine, Occasion},
-            signed::{BYTES_MAX, SignedFile},
+            signed::{BYTES_MAX, SignedFile, Trust},
             trial::{Seen, WITHIN},
         },
     },
     error::{Error, Exit, Result},
     files,
-    host::{
-        clock,
-        exec::{self, Limits},
-    },
+    host::clock,
     keeper::{
         Keeper,
-        update::{NewProgram, PROGRAM, Watched},
+        update::{INSTALL_WITHIN, NewProgram, PreviousPackage, Watched},
     },
     outside::{
         download::{self, Address, Length, Redirects, Wanted},
         transport::Way,
     },
-    wire::{api, keeper::UpdateNote},
+    wire::{
+        api,
+        keeper::{PackageKind, Update, UpdateNote, UpdateStep},
+    },
 };
 
 const LIST: &str = "SHA256SUMS";
@@ -69,7 +69,7 @@ pub(super) static COMMAND: Command = Command {
             "from",
             Takes::Folder,
             "FOLDER",
-            "Folder with the release, not the network: SHA256SUMS, SHA256SUMS.minisig and the program",
+            "Folder with the release, not the network: SHA256SUMS, SHA256SUMS.minisig and the program or package",
         ),
         Opt::flag(
             "automatic",
@@ -93,7 +93,7 @@ pub(super) static COMMAND: Command = Command {
     ],
     notes: "The release must be signed by the key of this program, or by update.key.\n\
             The new version must answer, open its databases and link again within five minutes, else the previous one is put back, also after a power cut.\n\
-            Where a package manager installed this program, its command is printed and nothing is changed.",
+            Where a package manager installed this program, it installs the new package, and the previous one if that fails.",
     examples: &[
         "pipeops-agent update --check",
         "sudo pipeops-agent update",
@@ -130,11 +130,18 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
         return Ok(Exit::Fine);
     }
-    let note = if is_root {
-        keeper(&loaded, args)?.update_note()?
+    let (note, under_way) = if is_root {
+        let keeper = keeper(&loaded, args)?;
+        (keeper.update_note()?, keeper.update_under_way()?)
     } else {
-        UpdateNote::default()
+        (UpdateNote::default(), None)
     };
+    if let (Some(update), true, false) = (&under_way, args.has("check"), args.has("json")) {
+        output.line(&format!("an update to {} is under way", update.version));
+        if let Some(words) = progress(update) {
+            output.line(&words);
+        }
+    }
     let release = release(args, &loaded, &note)?;
     let banned: Vec<Version> = note
         .banned
@@ -226,36 +233,35 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     if !geteuid().is_root() {
         return Err(Error::new("an update needs root").fix("sudo pipeops-agent update"));
     }
-    if let Some((manager, command)) = owner(&args.path(ROOT.long).unwrap_or_else(|| "/".into())) {
-        return Err(Error::new(format!("{PROGRAM} belongs to {manager}"))
-            .why("an update beside it would be lost with its next one")
-            .fix(command));
-    }
     let keeper = keeper(&loaded, args)?;
-    let program = release.list.program(&system()?)?;
+    let kind = keeper.package_kind();
+    let wanted = file_of(&release.list, kind)?;
+    // First of all: without the way back nothing begins.
+    let previous = match kind {
+        Some(kind) => Some(previous_package(release, kind, &loaded, args, &keeper)?),
+        None => None,
+    };
     let seconds = args.text("within").unwrap_or_default();
     let seconds = seconds.parse().ok();
     let seconds = seconds.filter(|seconds| (TRIAL_S_MIN..=WITHIN.as_secs()).contains(seconds));
     let within = seconds
         .map(Duration::from_secs)
         .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))?;
-    let file = program_file(release, &program, &loaded)?;
+    let file = fetch(&release.place, &wanted, "program", &loaded)?;
     let agent = Agent(socket::candidates_of(&loaded));
     let new = NewProgram {
         file,
-        sha256: program.sha256,
+        sha256: wanted.sha256,
         version: version.to_string(),
         previous: VERSION.to_owned(),
         sequence: release.list.sequence,
         keys: release.list.keys,
         was_linked: agent.seen().is_linked,
         within,
+        package: previous,
     };
     keeper.stage_update(&new)?;
-    output.note(&format!(
-        "trying {version}; if it fails, {VERSION} comes back by itself"
-    ));
-    follow(&keeper, within, &agent)?;
+    follow(&keeper, within, &agent, output)?;
     let note = keeper.update_note()?;
     let last = note.last.filter(|last| last.version == new.version);
     let last =
@@ -277,25 +283,78 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     })
 }
 
-/// The program of a release: where it came by hand, or downloaded to a folder of root's.
-fn program_file(release: &Release, program: &SignedFile, loaded: &Loaded) -> Result<PathBuf> {
-    match &release.place {
-        Place::Folder(folder) => Ok(folder.join(&program.name)),
+/// The file that an update of this machine installs: the program, or a package of that kind.
+fn file_of(list: &List, kind: Option<PackageKind>) -> Result<SignedFile> {
+    let (debian, red_hat) = match std::env::consts::ARCH {
+        "x86_64" => Ok(("amd64", "x86_64")),
+        "aarch64" => Ok(("arm64", "aarch64")),
+        other => Err(Error::new(format!("there are no releases for {other}"))),
+    }?;
+    let version = list.version;
+    match kind {
+        None => list.program(&format!("linux-{debian}")),
+        Some(PackageKind::Deb) => list.file(&format!("pipeops-agent_{version}_{debian}.deb")),
+        Some(PackageKind::Rpm) => list.file(&format!("pipeops-agent-{version}.{red_hat}.rpm")),
+    }
+}
+
+/// The package of this version, from its release: beside the new one, in a folder that has its version as name.
+fn previous_package(
+    release: &Release,
+    kind: PackageKind,
+    loaded: &Loaded,
+    args: &Args,
+    keeper: &Keeper,
+) -> Result<PreviousPackage> {
+    let settings = loaded.update();
+    let note = keeper.update_note()?;
+    let place = match &release.place {
+        Place::Folder(folder) => {
+            let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+            Place::Folder(folder.with_file_name(VERSION))
+        }
+        Place::Net(..) => Place::Net(
+            format!("{}/{VERSION}", settings.url.trim_end_matches('/')),
+            releases::way(args)?,
+        ),
+    };
+    let get = || {
+        let list = place.list(&releases::trust(&settings, 0, note.keys)?)?;
+        let wanted = file_of(&list, Some(kind))?;
+        let file = fetch(&place, &wanted, "previous", loaded)?;
+        Ok(PreviousPackage {
+            kind,
+            file,
+            sha256: wanted.sha256,
+        })
+    };
+    get().map_err(|error: Error| {
+        error
+            .within(format!(
+                "cannot get the package of {VERSION}, which comes back if the new version fails; nothing was changed"
+            ))
+            .fix(match kind {
+                PackageKind::Deb => "update without a way back: sudo apt-get update && sudo apt-get install --only-upgrade pipeops-agent",
+                PackageKind::Rpm => "update without a way back: sudo dnf upgrade pipeops-agent",
+            })
+    })
+}
+
+/// A file of a release: where it came by hand, or downloaded to a folder of root's.
+fn fetch(place: &Place, file: &SignedFile, to: &str, loaded: &Loaded) -> Result<PathBuf> {
+    match place {
+        Place::Folder(folder) => Ok(folder.join(&file.name)),
         Place::Net(base, way) => {
             let folder = loaded.keeper().state_dir.join("download");
             files::create_directory(&folder)?;
             let wanted = Wanted {
-                from: address(base, &program.name),
-                to: folder.join("program"),
-                length: Length::Exact(program.bytes),
-                sha256: program.sha256.clone(),
+                from: address(base, &file.name),
+                to: folder.join(to),
+                length: Length::Exact(file.bytes),
+                sha256: file.sha256.clone(),
                 redirects: Redirects::Refused,
             };
-            Output::of_process().note(&format!(
-                "downloading {}, {}",
-                program.name,
-                size(program.bytes)
-            ));
+            Output::of_process().note(&format!("downloading {}, {}", file.name, size(file.bytes)));
             smol::block_on(download::file(way, &wanted, &releases::progress()))?;
             Ok(wanted.to)
         }
@@ -309,11 +368,31 @@ fn address(base: &str, name: &str) -> Address {
     }
 }
 
-/// Waits for the end of the update, which the service carries out.
-fn follow(keeper: &Keeper, within: Duration, agent: &Agent) -> Result<()> {
-    let until = clock::now().mono.after(within.saturating_add(MARGIN));
-    while keeper.update_under_way()?.is_some() {
-        if agent.wait(Duration::from_secs(1)) >= until {
+/// Waits for the end of the update, which the service carries out, and tells its steps.
+fn follow(keeper: &Keeper, within: Duration, agent: &Agent, output: &mut Output) -> Result<()> {
+    let patience = within.saturating_add(MARGIN);
+    let mut until = clock::now().mono.after(patience);
+    let mut told = None;
+    while let Some(update) = keeper.update_under_way()? {
+        let now = agent.wait(Duration::from_secs(1));
+        if told != Some(update.step) {
+            told = Some(update.step);
+            until = now.after(match update.step {
+                UpdateStep::Staged | UpdateStep::Returning if update.package.is_some() => {
+                    INSTALL_WITHIN.saturating_add(MARGIN)
+                }
+                UpdateStep::Staged
+                | UpdateStep::Switched
+                | UpdateStep::Trying
+                | UpdateStep::Kept
+                | UpdateStep::Returning
+                | UpdateStep::Returned => patience,
+            });
+            if let Some(words) = progress(&update) {
+                output.note(&words);
+            }
+        }
+        if now >= until {
             return Err(Error::new("the update has not ended yet")
                 .fix("look at its service: journalctl -u pipeops-update; sudo pipeops-agent update --check shows the result"));
         }
@@ -321,30 +400,57 @@ fn follow(keeper: &Keeper, within: Duration, agent: &Agent) -> Result<()> {
     Ok(())
 }
 
+/// The step that comes next, where people wait for it.
+fn progress(update: &Update) -> Option<String> {
+    let Update {
+        version, previous, ..
+    } = update;
+    match (update.step, update.package) {
+        (UpdateStep::Staged, Some(_)) => Some(format!(
+            "the package manager installs {version}, once no other one runs"
+        )),
+        (UpdateStep::Trying, _) => Some(format!(
+            "trying {version}; if it fails, {previous} comes back by itself"
+        )),
+        (UpdateStep::Returning, _) => Some(format!("{previous} comes back")),
+        (
+            UpdateStep::Staged | UpdateStep::Switched | UpdateStep::Kept | UpdateStep::Returned,
+            _,
+        ) => None,
+    }
+}
+
+impl Place {
+    /// The list of the release that is here.
+    fn list(&self, trust: &Trust) -> Result<List> {
+        match self {
+            Self::Folder(folder) => {
+                let read = |name: &str| files::read(&folder.join(name), BYTES_MAX);
+                List::verified(&read(LIST)?, &read("SHA256SUMS.minisig")?, trust)
+            }
+            Self::Net(base, way) => {
+                let (text, signature) = releases::list(way, &address(base, LIST))?;
+                List::verified(&text, &signature, trust)
+            }
+        }
+    }
+}
+
 fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
     let settings = loaded.update();
     // Somebody who names a version or a folder may want one that is not the last.
     let sequence = if args.has("to") { 0 } else { note.sequence };
     let trust = releases::trust(&settings, sequence, note.keys)?;
-    if let Some(folder) = args.path("from") {
-        let read = |name: &str| files::read(&folder.join(name), BYTES_MAX);
-        let list = List::verified(&read(LIST)?, &read("SHA256SUMS.minisig")?, &trust)?;
-        wanted(args, &list)?;
-        return Ok(Release {
-            list,
-            place: Place::Folder(folder),
-        });
-    }
-    let release = args.text("to").unwrap_or(&settings.channel);
-    let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
-    let way = releases::way(args)?;
-    let (text, signature) = releases::list(&way, &address(&base, LIST))?;
-    let list = List::verified(&text, &signature, &trust)?;
+    let place = if let Some(folder) = args.path("from") {
+        Place::Folder(folder)
+    } else {
+        let release = args.text("to").unwrap_or(&settings.channel);
+        let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
+        Place::Net(base, releases::way(args)?)
+    };
+    let list = place.list(&trust)?;
     wanted(args, &list)?;
-    Ok(Release {
-        list,
-        place: Place::Net(base, way),
-    })
+    Ok(Release { list, place })
 }
 
 /// Refuses a release that is not the one that was named.
@@ -364,34 +470,6 @@ fn keeper(loaded: &Loaded, args: &Args) -> Result<Keeper> {
         Hands::Helper(_) => {
             Err(Error::new("an update needs root").fix("sudo pipeops-agent update"))
         }
-    }
-}
-
-/// The part of a program's name that says where it runs.
-fn system() -> Result<String> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("linux-amd64".to_owned()),
-        "aarch64" => Ok("linux-arm64".to_owned()),
-        other => Err(Error::new(format!("there are no releases for {other}"))),
-    }
-}
-
-/// The package manager that this program belongs to, and its command for an update.
-fn owner(root: &Path) -> Option<(&'static str, &'static str)> {
-    let owns =
-        |argv: &[&str]| exec::run(root, argv, Limits::SHORT).is_ok_and(|ended| ended.is_fine());
-    if owns(&["dpkg", "-S", PROGRAM]) {
-        Some((
-            "the package pipeops-agent of dpkg",
-            "sudo apt-get update && sudo apt-get install --only-upgrade pipeops-agent",
-        ))
-    } else if owns(&["rpm", "-qf", PROGRAM]) {
-        Some((
-            "the package pipeops-agent of rpm",
-            "sudo dnf upgrade pipeops-agent",
-        ))
-    } else {
-        None
     }
 }
 

@@ -13,9 +13,9 @@ use ring::digest::{SHA256, digest};
 
 use crate::{
     core::words::hex,
-    error::{Error, Result},
+    error::{Error, Result, Retry},
     files::{self, Attributes},
-    host::exec::{self, Ended, Limits},
+    host::exec::{self, Ended, Limits, Surroundings},
     wire::keeper::Before,
 };
 
@@ -138,7 +138,22 @@ impl Place {
     /// Runs a program that must end well.
     pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<Ended> {
         let argv: Vec<&str> = argv.iter().map(AsRef::as_ref).collect();
-        let ended = exec::run(&self.root, &argv, RUN)?;
+        self.run_unattended(&argv, RUN, &[])
+    }
+
+    /// Runs a program that must end well, with these limits and variables. The error of one that found a lock may be tried again soon.
+    pub(super) fn run_unattended(
+        &self,
+        argv: &[&str],
+        limits: Limits,
+        variables: &[(&str, &str)],
+    ) -> Result<Ended> {
+        let surroundings = Surroundings {
+            variables,
+            folder: Path::new("/"),
+            guard: &|| None,
+        };
+        let ended = exec::run_in(&self.root, argv, limits, &surroundings)?;
         if ended.is_fine() {
             return Ok(ended);
         }
@@ -152,6 +167,11 @@ impl Place {
             .code
             .map_or_else(|| "a signal".to_owned(), |code| format!("code {code}"));
         let error = Error::new(format!("{:?} ended with {how}", argv.join(" ")));
+        if ended.complaints.contains("locked by another process") {
+            return Err(error
+                .why("another program holds its lock")
+                .retry(Retry::Soon));
+        }
         Err(match last {
             Some(last) => error.why(last.trim().chars().take(200).collect::<String>()),
             None => error,

@@ -5,9 +5,13 @@
 //! that exists for the time of the update runs that copy: it puts the new program in place, watches
 //! it, and keeps it or puts the previous one back, also after a power cut. The new program never
 //! runs for any of that. `update.json` is replaced before and after each step, and each may be done
-//! twice.
+//! twice. Where a package manager owns the program, [`package`] puts it in place.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use super::{Journal, Keeper, now, with_fix};
 use crate::{
@@ -24,6 +28,10 @@ use crate::{
     wire::keeper::{LastUpdate, Update, UpdateNote, UpdateStep},
 };
 
+pub use package::{INSTALL_WITHIN, PreviousPackage};
+
+mod package;
+
 /// Path of the program.
 pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
 /// Time until a version that lost the link is tried again by itself.
@@ -34,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
 const OPENRC_SCRIPT: &str = "/etc/init.d/pipeops-update";
 
-/// A program that was downloaded or came by hand.
+/// A program, or a package of it, that was downloaded or came by hand.
 #[derive(Clone, Debug)]
 pub struct NewProgram {
     /// Its file. Root's own copy of it is what is checked and used.
@@ -53,6 +61,8 @@ pub struct NewProgram {
     pub was_linked: bool,
     /// Time for the new version to prove itself.
     pub within: Duration,
+    /// Package to go back to, where a package manager owns the program.
+    pub package: Option<PreviousPackage>,
 }
 
 /// The agent and the clock, as the one that judges an update needs them.
@@ -112,23 +122,23 @@ impl Keeper {
         self.place.guard(PROGRAM)?;
         files::create_directory(&self.folder())?;
         let (next, prev) = (self.folder().join("next"), self.folder().join("prev"));
-        let limits = || PROGRAM_BYTES_MAX;
         for old in [&next, &prev] {
             files::remove_unfinished_of(old)?;
         }
-        files::copy(
-            &new.file,
-            &next,
-            0o755,
-            Some(&new.sha256),
-            (limits(), &mut |_| {}),
-        )?;
-        let program = self.place.path(PROGRAM);
-        let previous = files::copy(&program, &prev, 0o755, None, (limits(), &mut |_| {}))?;
+        let copy = |from: &Path, to: &Path, sha256: Option<&str>| {
+            let limits: (u64, &mut dyn FnMut(u64)) = (PROGRAM_BYTES_MAX, &mut |_| {});
+            files::copy(from, to, 0o755, sha256, limits)
+        };
+        let previous = copy(&self.place.path(PROGRAM), &prev, None)?;
         // That both run here: another processor, or a disk that may not hold programs, is noticed now.
-        for (file, version) in [(&prev, &new.previous), (&next, &new.version)] {
-            self.try_program(&file.display().to_string(), version)?;
+        self.try_program(&prev, &new.previous)?;
+        if let Some(package) = &new.package {
+            self.stage_packages(new, package)?;
+        } else {
+            copy(&new.file, &next, Some(&new.sha256))?;
+            self.try_program(&next, &new.version)?;
         }
+        let package = new.package.as_ref();
         self.note(&UpdateNote {
             sequence: new.sequence,
             keys: new.keys,
@@ -138,7 +148,8 @@ impl Keeper {
             version: new.version.clone(),
             sha256: new.sha256.clone(),
             previous: new.previous.clone(),
-            previous_sha256: previous.sha256,
+            previous_sha256: package.map_or(previous.sha256, |package| package.sha256.clone()),
+            package: package.map(|package| package.kind),
             was_linked: new.was_linked,
             within_s: new.within.as_secs(),
             step: UpdateStep::Staged,
@@ -174,7 +185,7 @@ impl Keeper {
         watched: &dyn Watched,
     ) -> Result<Option<UpdateStep>> {
         Ok(match update.step {
-            UpdateStep::Staged => match self.switch("next", &update.sha256) {
+            UpdateStep::Staged => match self.go_forward(update, watched) {
                 Ok(()) => Some(UpdateStep::Switched),
                 Err(error) => {
                     update.why = Some(with_fix(&error));
@@ -194,7 +205,7 @@ impl Keeper {
                 }
             }),
             UpdateStep::Returning => {
-                self.switch("prev", &update.previous_sha256)?;
+                self.go_back(update, watched)?;
                 Some(UpdateStep::Returned)
             }
             UpdateStep::Returned => {
@@ -203,6 +214,20 @@ impl Keeper {
             }
             UpdateStep::Kept => None,
         })
+    }
+
+    fn go_forward(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
+        match update.package {
+            Some(kind) => self.install_next(update, kind, watched),
+            None => self.switch("next", &update.sha256),
+        }
+    }
+
+    fn go_back(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
+        match update.package {
+            Some(kind) => self.install_previous(update, kind, watched),
+            None => self.switch("prev", &update.previous_sha256),
+        }
     }
 
     /// Watches the new version; `None`: it proved itself.
@@ -259,6 +284,9 @@ impl Keeper {
         self.remove_service()?;
         #[cfg(test)]
         super::journal::cut::after()?;
+        if let Some(kind) = update.package {
+            self.remove_packages(kind);
+        }
         fs::remove_file(self.record())
             .map_err(|error| files::explain("cannot end the update", &error))
     }
@@ -278,9 +306,12 @@ impl Keeper {
         Ok(())
     }
 
-    fn try_program(&self, path: &str, version: &str) -> Result<()> {
-        let ended =
-            self.place.run(&[path, "version"]).map_err(|error| {
+    fn try_program(&self, file: &Path, version: &str) -> Result<()> {
+        let path = file.display().to_string();
+        let ended = self
+            .place
+            .run(&[path.as_str(), "version"])
+            .map_err(|error| {
                 error
                 .within(format!("{version} does not run on this machine, so nothing was changed"))
                 .fix("if its directory is mounted noexec, set keeper.state_dir to one that is not")
@@ -383,7 +414,7 @@ impl Keeper {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> Result<Option<T>> {
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let Some(content) = files::read_if_there(path, RECORD_BYTES_MAX)? else {
         return Ok(None);
     };
@@ -394,7 +425,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> Result<Option
     })
 }
 
-fn write(path: &std::path::Path, record: &impl serde::Serialize) -> Result<()> {
+fn write(path: &Path, record: &impl serde::Serialize) -> Result<()> {
     let content = serde_json::to_vec_pretty(record)
         .map_err(|error| Error::new("cannot write an update down").because(&error))?;
     #[cfg(test)]

@@ -433,12 +433,15 @@ pub struct K3sStatus {
 pub struct Update {
     /// New version.
     pub version: String,
-    /// SHA-256 of its program.
+    /// SHA-256 of its program, or of its package.
     pub sha256: String,
     /// Version before it.
     pub previous: String,
-    /// SHA-256 of the program of that one.
+    /// SHA-256 of the program, or of the package, of that one.
     pub previous_sha256: String,
+    /// Kind of package that the program belongs to. None where it belongs to no package manager.
+    #[serde(default)]
+    pub package: Option<PackageKind>,
     /// True if that one was linked.
     pub was_linked: bool,
     /// Seconds for the new version to prove itself.
@@ -451,6 +454,16 @@ pub struct Update {
     pub why: Option<String>,
     /// True if that is the fault of the new version.
     pub is_banned: bool,
+}
+
+/// Kind of package.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PackageKind {
+    /// `.deb`, of dpkg.
+    Deb,
+    /// `.rpm`, of rpm.
+    Rpm,
 }
 
 /// Step of an update.

@@ -65,6 +65,7 @@ const PROGRAMS: &[&str] = &[
     "packaging/repo",
     "tests/packages/emulate",
     "tests/packages/install",
+    "tests/packages/managed",
     "tests/packages/openrc",
     "tests/packages/repo",
     "tests/packages/update",

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{core::time::Wall, error::Result};
 
-/// Longest program: more is not one.
+/// Longest program, or package of it: more is not one.
 pub const PROGRAM_BYTES_MAX: u64 = 64 << 20;
 
 /// A list whose signature was verified.
@@ -104,8 +104,12 @@ impl List {
 
     /// The program for a system such as `linux-amd64`.
     pub fn program(&self, system: &str) -> Result<SignedFile> {
-        let name = format!("pipeops-agent-{}-{system}", self.version);
-        let file = self.signed.file(&name);
+        self.file(&format!("pipeops-agent-{}-{system}", self.version))
+    }
+
+    /// The file of that name.
+    pub fn file(&self, name: &str) -> Result<SignedFile> {
+        let file = self.signed.file(name);
         file.filter(|file| file.bytes <= PROGRAM_BYTES_MAX)
             .ok_or_else(|| odd(SUBJECT, format!("it has no {name} with its length")))
     }

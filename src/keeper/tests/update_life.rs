@@ -9,8 +9,8 @@ use crate::{
         time::Mono,
         update::trial::{Cause, Seen},
     },
-    keeper::update::{NewProgram, PROGRAM, Watched},
-    wire::keeper::UpdateNote,
+    keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched},
+    wire::keeper::{PackageKind, UpdateNote},
 };
 
 /// Fault of the new program.
@@ -84,6 +84,7 @@ fn new(tree: &Tree) -> NewProgram {
         keys: 1,
         was_linked: true,
         within: Duration::from_secs(30),
+        package: None,
     }
 }
 
@@ -225,4 +226,164 @@ fn what_is_not_the_program_of_the_list_or_does_not_run_changes_nothing() {
     let program = loose.root().join(PROGRAM.trim_start_matches('/'));
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(refused(&loose, &new(&loose)).contains("cannot trust"));
+}
+
+/// A machine where a package manager has the program. Each of its tools installs the version that its file names, as a package manager
+/// would, and apt-get refuses to do so over half a package.
+fn packaged(kind: PackageKind) -> Tree {
+    const INSTALL: &str = "for file in \"$@\"; do :; done; cut -d' ' -f2 \"$file\" > half; printf %s \"$(cut -d' ' -f1 \"$file\")\" > usr/bin/pipeops-agent.new; chmod 755 usr/bin/pipeops-agent.new; mv usr/bin/pipeops-agent.new usr/bin/pipeops-agent; mv half installed";
+    let careful =
+        format!("[ ! -e half ] || {{ echo 'dpkg was interrupted' >&2; exit 100; }}\n{INSTALL}");
+    let tree = tree()
+        .with("installed", "0.1.0\n")
+        .with("package", "new 0.1.1\n")
+        .with("before", "old 0.1.0\n");
+    match kind {
+        PackageKind::Deb => tree
+            .program("apt-get", &careful)
+            .program("dpkg", &format!("[ $1 != --search ] || exit 0\n[ ! -e locked ] || {{ rm locked; echo 'dpkg: error: dpkg frontend lock was locked by another process with pid 7' >&2; exit 2; }}\n{INSTALL}"))
+            .program("dpkg-deb", "echo pipeops-agent $(cut -d' ' -f2 $3)-1")
+            .program("dpkg-query", "if [ -e half ]; then echo install half-configured $(cat half)-1; else echo $(cat want 2>/dev/null || echo install) installed $(cat installed)-1; fi"),
+        PackageKind::Rpm => tree
+            .program("dnf", &careful)
+            .program("rpm", &format!("case \"$*\" in *--file*) exit 0 ;; *--package*) echo pipeops-agent $(cut -d' ' -f2 $5); exit ;; --query*) cat half installed 2>/dev/null; exit 0 ;; esac\n{INSTALL}")),
+    }
+}
+
+/// Sums of `package` and `before`.
+fn package(tree: &Tree, kind: PackageKind) -> NewProgram {
+    let sum = |name: &str| {
+        crate::files::sum(&tree.root().join(name))
+            .unwrap()
+            .unwrap()
+            .sha256
+    };
+    NewProgram {
+        file: tree.root().join("package"),
+        sha256: sum("package"),
+        package: Some(PreviousPackage {
+            kind,
+            file: tree.root().join("before"),
+            sha256: sum("before"),
+        }),
+        ..new(tree)
+    }
+}
+
+#[test]
+fn a_package_goes_through_its_manager_and_comes_back_the_same_way() {
+    for kind in [PackageKind::Deb, PackageKind::Rpm] {
+        for fault in [Fault::None, Fault::Silent, Fault::Link] {
+            let tree = packaged(kind);
+            assert_eq!(tree.keeper().package_kind(), Some(kind));
+            tree.keeper().stage_update(&package(&tree, kind)).unwrap();
+            assert_eq!(tree.read("installed").unwrap(), "0.1.0\n", "staged only");
+            tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
+            let note = assert_over(&tree, fault);
+            let wanted = if fault == Fault::None {
+                "0.1.1\n"
+            } else {
+                "0.1.0\n"
+            };
+            assert_eq!(
+                tree.read("installed").unwrap(),
+                wanted,
+                "{kind:?} {fault:?}"
+            );
+            assert_eq!(note.last.unwrap().is_kept, fault == Fault::None);
+            let calls = tree.calls();
+            let (forward, back) = match kind {
+                PackageKind::Deb => ("apt-get install --yes", "dpkg --install"),
+                PackageKind::Rpm => ("dnf install --assumeyes", "rpm --upgrade --oldpackage"),
+            };
+            assert!(calls.contains(forward), "{calls}");
+            assert_eq!(calls.contains(back), fault != Fault::None, "{calls}");
+            for name in ["next", "prev"] {
+                let kept = ["deb", "rpm"].map(|kind| format!("var/keeper/update/{name}.{kind}"));
+                assert!(
+                    kept.iter().all(|path| tree.read(path).is_none()),
+                    "a copy stays"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_in_a_package_manager_is_mended_by_the_tool_below_it() {
+    for (kind, fault) in [
+        (PackageKind::Deb, Fault::None),
+        (PackageKind::Deb, Fault::Silent),
+        (PackageKind::Rpm, Fault::Silent),
+    ] {
+        let tree = packaged(kind);
+        tree.keeper().stage_update(&package(&tree, kind)).unwrap();
+        let cut = std::panic::AssertUnwindSafe(|| tree.keeper().finish_update(&Cut));
+        assert!(std::panic::catch_unwind(cut).is_err());
+        // It was cut while the program was there and the package was not.
+        tree.put("installed", "0.1.0\n", 0o644);
+        tree.put("half", "0.1.1\n", 0o644);
+        let record = "var/keeper/update/update.json";
+        let back = tree.read(record).unwrap().replace("trying", "staged");
+        tree.put(record, &back, 0o600);
+        tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
+        assert_over(&tree, fault);
+        assert_eq!(tree.read("half"), None, "{kind:?} {fault:?}");
+    }
+}
+
+#[test]
+fn a_lock_is_waited_for_and_a_hold_or_another_package_changes_nothing() {
+    let tree = packaged(PackageKind::Deb).with("locked", "");
+    tree.keeper()
+        .stage_update(&package(&tree, PackageKind::Deb))
+        .unwrap();
+    tree.keeper()
+        .finish_update(&agent(&tree, Fault::Silent))
+        .unwrap();
+    assert_over(&tree, Fault::Silent);
+    assert_eq!(tree.calls().matches("dpkg --install").count(), 2);
+
+    let refused = |tree: &Tree, new: &NewProgram| {
+        let error = tree.keeper().stage_update(new).unwrap_err();
+        assert_eq!(tree.read("usr/bin/pipeops-agent").unwrap(), "old");
+        assert_eq!(tree.read(UNIT), None);
+        error.sentence()
+    };
+    let held = packaged(PackageKind::Deb).with("want", "hold");
+    let told = refused(&held, &package(&held, PackageKind::Deb));
+    assert!(told.contains("is held at 0.1.0"), "{told}");
+    let other = packaged(PackageKind::Rpm).with("package", "new 0.1.2\n");
+    let told = refused(&other, &package(&other, PackageKind::Rpm));
+    assert!(
+        told.contains("the package of 0.1.1 is pipeops-agent 0.1.2"),
+        "{told}"
+    );
+    let damaged = packaged(PackageKind::Deb);
+    let mut new = package(&damaged, PackageKind::Deb);
+    damaged.put("before", "old 0.1.0 \n", 0o644);
+    assert!(refused(&damaged, &new).contains("SHA-256"));
+    new.previous = "0.0.9".to_owned();
+    assert!(
+        refused(&damaged.program("prev", "echo pipeops-agent 0.0.9"), &new)
+            .contains("its package manager has 0.1.0")
+    );
+}
+
+#[test]
+fn a_package_manager_that_refuses_leaves_the_previous_version_and_says_why() {
+    let tree = packaged(PackageKind::Deb)
+        .program("apt-get", "echo 'E: Unmet dependencies.' >&2; exit 100");
+    tree.keeper()
+        .stage_update(&package(&tree, PackageKind::Deb))
+        .unwrap();
+    tree.keeper()
+        .finish_update(&agent(&tree, Fault::None))
+        .unwrap();
+    let last = assert_over(&tree, Fault::Silent).last.unwrap();
+    assert!(last.why.unwrap().contains("E: Unmet dependencies."));
+    assert!(
+        !tree.calls().contains("dpkg --install"),
+        "nothing was changed"
+    );
 }
