@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod access;
+pub mod age;
 pub mod apps;
 pub mod audit;
 pub mod authorization;

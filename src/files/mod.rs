@@ -1,6 +1,7 @@
 //! Small files that survive a power cut, and large responses that wait on disk under a quota.
 //!
-//! It knows no format and no path of its own. The adapters build on it.
+//! It knows no format and no path of its own. Host and store build on it; the host offers it as
+//! `host::files`.
 
 use std::{
     ffi::OsString,
@@ -18,6 +19,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::{Error, Result, Retry};
 
+pub mod age;
 mod attributes;
 mod copy;
 mod jobs;
