@@ -12,8 +12,8 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, Keeper, Log,
-        LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
+        Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, K3sBackup,
+        Keeper, Log, LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     value::Value,
@@ -23,6 +23,7 @@ mod remote_write;
 
 use crate::{
     core::{
+        age::Recipient,
         namespace::OwnNamespace,
         policy::{Expose, Level, PodSecurity},
         secret::Secret,
@@ -137,6 +138,27 @@ impl Merged {
         }
     }
 
+    /// Backups of k3s.
+    pub(super) fn k3s_backup(&self) -> Result<K3sBackup, Error> {
+        let key = &keys::K3S_BACKUP_RECIPIENTS;
+        let text = self.text(key).unwrap_or_default();
+        let texts = text.split([',', ' ']).filter(|text| !text.is_empty());
+        let recipients = texts.map(|text| {
+            Recipient::parse(text).map_err(|why| {
+                Error::new(format!(
+                    "{}: {} cannot have {text:.12}…",
+                    self.origin(key),
+                    key.path
+                ))
+                .why(why)
+                .fix("name the public key that age-keygen prints: age1…")
+            })
+        });
+        Ok(K3sBackup {
+            recipients: recipients.collect::<Result<_, _>>()?,
+        })
+    }
+
     /// Source of updates.
     pub(super) fn update(&self) -> Update {
         Update {
@@ -156,6 +178,7 @@ impl Merged {
         let dashboard = self.dashboard(place);
         let notify = self.notify();
         let app_operators = self.app_operators();
+        self.problems.extend(self.k3s_backup().err());
         if !self.problems.is_empty() {
             return None;
         }

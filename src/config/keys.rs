@@ -401,6 +401,10 @@ keys! {
         default: Some("24h"),
         doc: "Interval of backups of a k3s that is watched, to /var/backups/pipeops: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
     }
+    K3S_BACKUP_RECIPIENTS = {
+        path: "k3s.backup_recipients",
+        doc: "Public keys of age (age1…), with commas between them: every backup of k3s is encrypted to them, and only their private keys, which are kept elsewhere, can read it. Default: backups are not encrypted, and stay in directories that only root can read.",
+    }
     APPS_INTERVAL = {
         path: "apps.interval",
         kind: Kind::Time { min_s: 30, max_s: 86400 },

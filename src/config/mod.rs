@@ -27,9 +27,9 @@ use self::{
 pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
-        Access, Agent, Allow, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s, Keeper,
-        Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings, Surroundings, Telemetry,
-        Tls, Update,
+        Access, Agent, Allow, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s,
+        K3sBackup, Keeper, Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings,
+        Surroundings, Telemetry, Tls, Update,
     },
     token::TokenSource,
 };
@@ -235,6 +235,11 @@ impl Loaded {
     /// Sources of k3s, also if other settings have problems.
     pub fn k3s(&self) -> K3s {
         self.merged.k3s()
+    }
+
+    /// Backups of k3s, also if other settings have problems.
+    pub fn k3s_backup(&self) -> Result<K3sBackup, Error> {
+        self.merged.k3s_backup()
     }
 
     /// Source of updates, also if other settings have problems.

@@ -12,6 +12,7 @@ use std::{
 use super::{Shown, layers::Origin, token::TokenSource};
 use crate::{
     core::{
+        age::Recipient,
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
@@ -284,6 +285,13 @@ pub struct K3s {
     pub index: String,
     /// Interval of backups by schedule.
     pub backup_every: Duration,
+}
+
+/// `[k3s]`: its backups.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct K3sBackup {
+    /// Whoever can read them; nobody: they are not encrypted.
+    pub recipients: Vec<Recipient>,
 }
 
 /// `[apps]`: deployed applications.

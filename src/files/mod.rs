@@ -1,7 +1,6 @@
 //! Small files that survive a power cut, and large responses that wait on disk under a quota.
 //!
-//! It knows no format and no path of its own. Host and store build on it; the host offers it as
-//! `host::files`.
+//! It knows no format and no path of its own. The adapters build on it.
 
 use std::{
     ffi::OsString,

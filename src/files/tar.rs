@@ -93,6 +93,11 @@ impl<R: Read> Reader<R> {
         (self.left, self.padding) = (entry.bytes, padding(entry.bytes));
         Ok(Some(entry))
     }
+
+    /// Reads what is behind the last file, so that a source that checks its end has done so.
+    pub fn end(mut self) -> io::Result<()> {
+        io::copy(&mut self.from, &mut io::sink()).map(drop)
+    }
 }
 
 impl<R: Read> Read for Reader<R> {

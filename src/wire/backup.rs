@@ -69,6 +69,8 @@ pub struct BackupReport {
     pub revision: i64,
     /// Number of files in it.
     pub files: usize,
+    /// Recipients that it is encrypted to; none: it is not encrypted.
+    pub recipients: Vec<String>,
     /// Volumes that are not in it.
     pub volumes: Vec<Volume>,
     /// Older backups that were removed.
@@ -84,6 +86,8 @@ pub struct BackupEntry {
     pub at: String,
     /// Length.
     pub bytes: u64,
-    /// Version of k3s; `None`: its manifest cannot be read.
+    /// True if only the identity of a recipient can read it.
+    pub is_encrypted: bool,
+    /// Version of k3s; `None`: it is encrypted, or its manifest cannot be read.
     pub version: Option<String>,
 }

@@ -6,9 +6,11 @@ use super::{DRY_RUN, keeper, report};
 use crate::{
     cli::{
         args::Args,
+        load,
         output::{Output, Tone, printable, size},
         table::{Command, JSON, Opt, Takes},
     },
+    config::Loaded,
     core::k3s::backup::Limits,
     error::{Exit, Result},
     keeper::k3s::Backup,
@@ -50,7 +52,8 @@ pub(super) static COMMAND: Command = Command {
     ],
     notes: "k3s runs on meanwhile. The file is read back before it counts; the newest is never removed.\n\
             Data of volumes is not in it: they are named with their sizes.\n\
-            It has the keys of the cluster and is not encrypted, so it stays in a directory that is root's.",
+            It has the keys of the cluster: k3s.backup_recipients encrypts it to a key that is kept elsewhere.\n\
+            Without it, it stays in a directory that is root's.",
     examples: &[
         "sudo pipeops-agent k3s backup",
         "sudo pipeops-agent k3s backup --to /mnt/ssd/backups --keep 30 --dry-run",
@@ -81,6 +84,9 @@ fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
         size(done.datastore_bytes),
         done.files.saturating_sub(1)
     ));
+    for recipient in &done.recipients {
+        output.line(&format!("  encrypted to {}", printable(recipient)));
+    }
     for name in &done.removed {
         output.line(&format!("  removed: {}", printable(name)));
     }
@@ -105,5 +111,20 @@ fn wanted(args: &Args) -> Result<Backup> {
             days: number("keep-days", 90)?,
             bytes: u64::from(number("keep-mb", 2000)?) * 1_000_000,
         },
+        ..usual(args)?
+    })
+}
+
+/// The backup that the settings ask for.
+pub(super) fn usual(args: &Args) -> Result<Backup> {
+    by(&load(args))
+}
+
+/// The same of settings that were read.
+pub(super) fn by(loaded: &Loaded) -> Result<Backup> {
+    Ok(Backup {
+        to: None,
+        limits: Limits::USUAL,
+        recipients: loaded.k3s_backup()?.recipients,
     })
 }

@@ -159,10 +159,11 @@ fn backups(status: &K3sStatus, output: &mut Output) {
             vec![
                 format!("  {}", printable(&entry.name)),
                 size(entry.bytes),
-                entry
-                    .version
-                    .as_deref()
-                    .map_or_else(|| "damaged".to_owned(), printable),
+                match &entry.version {
+                    Some(version) => printable(version),
+                    None if entry.is_encrypted => "encrypted".to_owned(),
+                    None => "damaged".to_owned(),
+                },
             ]
         })
         .collect();

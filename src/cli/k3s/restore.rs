@@ -1,17 +1,20 @@
 //! `k3s restore`: the cluster as it was when a backup was taken.
 
-use std::path::PathBuf;
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
-use super::{DRY_RUN, TIMEOUT, YES, keeper, print_outcome, program, report, within};
+use super::{DRY_RUN, TIMEOUT, YES, keeper, print_outcome, program, report, text_of, within};
 use crate::{
     cli::{
         args::Args,
         ask, changes,
         output::{Output, Tone, printable},
-        table::{Argument, Command, Need, Takes},
+        table::{Argument, Command, Need, Opt, Takes},
     },
-    core::k3s::backup::FOLDER,
-    error::{Exit, Result},
+    core::{age::Identity, k3s::backup::FOLDER},
+    error::{Error, Exit, Result},
     keeper::k3s::Restore,
 };
 
@@ -25,11 +28,24 @@ pub(super) static COMMAND: Command = Command {
         need: Need::One,
         help: "Name as `k3s status` shows it, or the path of a file",
     }],
-    options: &[YES, TIMEOUT, DRY_RUN],
+    options: &[
+        Opt::value(
+            "identity",
+            Takes::File,
+            "FILE",
+            "Private key of age that an encrypted backup is read with; it is not stored",
+        ),
+        YES,
+        TIMEOUT,
+        DRY_RUN,
+    ],
     notes: "All Pods are stopped. The cluster of now is moved aside, and `pipeops-agent undo` moves it back.\n\
             On a new machine install k3s first, with the name of the node that the backup is of.\n\
             Data of volumes is not in a backup; it stays as it is.",
-    examples: &["sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz --dry-run"],
+    examples: &[
+        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz --dry-run",
+        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz.age --identity /media/usb/key.txt",
+    ],
     exit: "0 restored, and the node is Ready, 1 cancelled, or it failed and was undone, 2 the command could not run.",
     run: Some(restore),
     ..Command::BARE
@@ -45,6 +61,10 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     let wanted = Restore {
         file: std::path::absolute(&file).unwrap_or(file),
+        identities: match args.path("identity") {
+            Some(path) => identities(&path)?,
+            None => Vec::new(),
+        },
         within: within(args, 900)?,
         program: program()?,
     };
@@ -60,4 +80,25 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let done = keeper.k3s_restore(&wanted, &changes::who())?;
     Ok(print_outcome(&done, args, output))
+}
+
+/// Private keys in a file that nobody else can read.
+fn identities(path: &Path) -> Result<Vec<Identity>> {
+    let cannot = || Error::new(format!("cannot take the identity in {}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|error| cannot().because(&error))?;
+    let is_open = metadata.permissions().mode() & 0o077 != 0;
+    // A stick with FAT has no owners, and shows every file to all.
+    if is_open {
+        return Err(cannot()
+            .why("others than its owner may read it")
+            .fix(format!(
+                "sudo install -m 600 {} /run/identity, and remove that afterwards",
+                path.display()
+            )));
+    }
+    Identity::parse_file(&text_of(path)?).ok_or_else(|| {
+        cannot()
+            .why("it has no private key of age")
+            .fix("name a file of age-keygen, with a line AGE-SECRET-KEY-1…; one with a passphrase is decrypted with age -d first")
+    })
 }

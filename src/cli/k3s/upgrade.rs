@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::{DRY_RUN, TIMEOUT, keeper, many, print_outcome, program, release, report, within};
+use super::{
+    DRY_RUN, TIMEOUT, backup, keeper, many, print_outcome, program, release, report, within,
+};
 use crate::{
     cli::{
         args::Args,
@@ -10,10 +12,7 @@ use crate::{
         output::Output,
         table::{Command, JSON, Opt, Takes},
     },
-    core::k3s::{
-        backup::Limits,
-        index::{Channel, Choice, PINNED},
-    },
+    core::k3s::index::{Channel, Choice, PINNED},
     error::{Exit, Result},
     keeper::k3s::Upgrade,
     net::tls::build_date,
@@ -78,7 +77,7 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
         images: release.images.clone(),
         version: release.version,
         ignored: args.all("ignore"),
-        limits: Limits::USUAL,
+        backup: backup::usual(args)?,
         within: within(args, 900)?,
         program: program()?,
         built: build_date(),

@@ -7,7 +7,7 @@ use super::{
         output::{Output, printable},
         table::{Command, Opt},
     },
-    DRY_RUN, connect, keeper, print_outcome, program, report,
+    DRY_RUN, backup, connect, keeper, print_outcome, program, report,
 };
 use crate::{
     error::{Exit, Result},
@@ -55,7 +55,9 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
     let allow = loaded.keeper().allow;
     let wanted = Look {
         repairs: allow.repair,
-        backups: allow.backup.then(|| loaded.k3s().backup_every),
+        backups: allow
+            .backup
+            .then(|| (loaded.k3s().backup_every, backup::by(&loaded))),
         group: connect::user(&loaded).map(|user| user.gid.as_raw()),
     };
     Ok(match keeper.k3s_look(&wanted)? {

@@ -7,8 +7,8 @@ use crate::core::time::Wall;
 
 /// Directory of backups.
 pub const FOLDER: &str = "/var/backups/pipeops";
-/// Ending of a backup.
-const ENDING: &str = ".tar.gz";
+/// Endings of a backup, and of an encrypted one.
+const ENDINGS: [&str; 2] = [".tar.gz", ".tar.gz.age"];
 
 /// Limits of the backups in a directory. The newest is always kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,20 +41,34 @@ pub struct Kept {
     pub bytes: u64,
 }
 
-/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`.
-pub fn name(node: &str, at: Wall) -> String {
+/// Form of the file of a backup.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Form {
+    /// Whoever has it can read it.
+    Plain,
+    /// Encrypted to recipients.
+    Encrypted,
+}
+
+/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`, with `.age` behind it where it is encrypted.
+pub fn name(node: &str, at: Wall, form: Form) -> String {
+    let [plain, encrypted] = ENDINGS;
+    let ending = match form {
+        Form::Plain => plain,
+        Form::Encrypted => encrypted,
+    };
     let text = at.rfc3339();
     let seconds = text.split('.').next().unwrap_or_default();
     let digits: String = seconds.chars().filter(|c| !"-:".contains(*c)).collect();
-    format!("k3s-{node}-{digits}Z{ENDING}")
+    format!("k3s-{node}-{digits}Z{ending}")
 }
 
 /// The node and the time in the name of a backup.
 pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
-    let (node, time) = name
-        .strip_prefix("k3s-")?
-        .strip_suffix(ENDING)?
-        .rsplit_once('-')?;
+    let mut stems = ENDINGS
+        .iter()
+        .filter_map(|ending| name.strip_suffix(ending));
+    let (node, time) = stems.next()?.strip_prefix("k3s-")?.rsplit_once('-')?;
     let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
     let digits = |text: &str, wanted: usize| {
         (text.len() == wanted && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(())
@@ -173,18 +187,24 @@ mod tests {
     #[test]
     fn a_name_has_the_node_and_the_second() {
         let at = Wall::parse_rfc3339("2026-11-23T03:37:00.250Z").unwrap();
-        let name = name("pi-4.lan", at);
-        assert_eq!(name, "k3s-pi-4.lan-20261123T033700Z.tar.gz");
-        let (node, found) = parse_name(&name).unwrap();
-        assert_eq!(
-            (node, found.rfc3339()),
-            ("pi-4.lan", "2026-11-23T03:37:00.000Z".to_owned())
-        );
+        for (form, wanted) in [
+            (Form::Plain, "k3s-pi-4.lan-20261123T033700Z.tar.gz"),
+            (Form::Encrypted, "k3s-pi-4.lan-20261123T033700Z.tar.gz.age"),
+        ] {
+            let name = name("pi-4.lan", at, form);
+            assert_eq!(name, wanted);
+            let (node, found) = parse_name(&name).unwrap();
+            assert_eq!(
+                (node, found.rfc3339()),
+                ("pi-4.lan", "2026-11-23T03:37:00.000Z".to_owned())
+            );
+        }
         for wrong in [
             "",
             "k3s-20261123T033700Z.tar.gz",
             "k3s-Pi-20261123T033700Z.tar.gz",
             "k3s-pi-20261123T033700Z.tar",
+            "k3s-pi-20261123T033700Z.age",
             "k3s-pi-2026112T033700Z.tar.gz",
             "k3s-pi-20261323T033700Z.tar.gz",
             "k3s-../x-20261123T033700Z.tar.gz",

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
-    io::{self, BufReader, BufWriter, Read, Write},
+    io::{self, BufRead, BufReader, BufWriter, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
@@ -10,10 +10,14 @@ use std::{
 use flate2::{Compression, bufread::MultiGzDecoder, write::GzEncoder};
 
 use crate::{
-    core::k3s::backup::is_member,
+    core::{
+        age::{FileKey, Identity, MAGIC, Recipient, Unreadable},
+        k3s::backup::is_member,
+    },
     error::{Error, Result},
     files::{
         self, PRIVATE,
+        age::{Means, Opener, Sealer, new_key},
         tar::{Entry, Reader, Writer},
     },
     wire::backup::{FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, Packed},
@@ -22,15 +26,22 @@ use crate::{
 /// Bytes that a file has in an archive at most: a datastore of 177 GB was seen, of which nobody wants a copy on a card.
 const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// Writes the archive of the files in `folder` that the manifest names; it appears at `path` once it was read back.
-pub(super) fn write(path: &Path, manifest: &Manifest, folder: &Path) -> Result<u64> {
+/// Writes the archive of the files in `folder` that the manifest names, encrypted where there are recipients; it appears at `path` once
+/// it was read back.
+pub(super) fn write(
+    path: &Path,
+    manifest: &Manifest,
+    folder: &Path,
+    recipients: &[Recipient],
+) -> Result<u64> {
     let cannot = || format!("cannot write {}", path.display());
     let mut unfinished = path.to_owned().into_os_string();
     unfinished.push(".new");
     let unfinished = Path::new(&unfinished);
-    let packed = pack(unfinished, manifest, folder)
+    let packed = new_key()
+        .and_then(|key| Ok((pack(unfinished, manifest, folder, (&key, recipients))?, key)))
         .map_err(|error| files::explain(cannot(), &error))
-        .and_then(|bytes| unpack(unfinished, None).map(|_| bytes))
+        .and_then(|(bytes, key)| unpack(unfinished, None, Means::Key(&key)).map(|_| bytes))
         .and_then(|bytes| {
             let placed = std::fs::rename(unfinished, path);
             let above = path.parent().unwrap_or_else(|| Path::new("/"));
@@ -45,7 +56,12 @@ pub(super) fn write(path: &Path, manifest: &Manifest, folder: &Path) -> Result<u
     })
 }
 
-fn pack(path: &Path, manifest: &Manifest, folder: &Path) -> io::Result<u64> {
+fn pack(
+    path: &Path,
+    manifest: &Manifest,
+    folder: &Path,
+    (key, recipients): (&FileKey, &[Recipient]),
+) -> io::Result<u64> {
     // One that a power cut left.
     drop(std::fs::remove_file(path));
     let file = OpenOptions::new()
@@ -53,7 +69,22 @@ fn pack(path: &Path, manifest: &Manifest, folder: &Path) -> io::Result<u64> {
         .create_new(true)
         .mode(PRIVATE)
         .open(path)?;
-    let packer = GzEncoder::new(BufWriter::new(file), Compression::fast());
+    let mut to = BufWriter::new(file);
+    if recipients.is_empty() {
+        fill(&mut to, manifest, folder)?;
+    } else {
+        let mut sealer = Sealer::new(to, key, recipients)?;
+        fill(&mut sealer, manifest, folder)?;
+        to = sealer.finish()?;
+    }
+    to.flush()?;
+    let file = to.get_ref();
+    file.sync_all()?;
+    Ok(file.metadata()?.len())
+}
+
+fn fill(to: &mut dyn Write, manifest: &Manifest, folder: &Path) -> io::Result<()> {
+    let packer = GzEncoder::new(to, Compression::fast());
     let seconds = u64::try_from(manifest.at_ms.div_euclid(1000)).unwrap_or(0);
     let mut archive = Writer::new(packer, seconds);
     let text = serde_json::to_vec_pretty(manifest)?;
@@ -71,11 +102,7 @@ fn pack(path: &Path, manifest: &Manifest, folder: &Path) -> io::Result<u64> {
         };
         archive.add(&entry, &mut File::open(folder.join(&packed.name))?)?;
     }
-    let mut buffer = archive.finish()?.finish()?;
-    buffer.flush()?;
-    let file = buffer.get_ref();
-    file.sync_all()?;
-    Ok(file.metadata()?.len())
+    archive.finish()?.finish().map(drop)
 }
 
 fn damaged(path: &Path) -> Error {
@@ -83,15 +110,45 @@ fn damaged(path: &Path) -> Error {
         .fix("take another one: sudo pipeops-agent k3s status lists them")
 }
 
-fn open(path: &Path) -> Result<Reader<MultiGzDecoder<BufReader<File>>>> {
-    let file = File::open(path)
-        .map_err(|error| files::explain(format!("cannot read {}", path.display()), &error))?;
-    Ok(Reader::new(MultiGzDecoder::new(BufReader::new(file))))
+type Archive = Reader<MultiGzDecoder<BufReader<Box<dyn Read>>>>;
+
+fn open(path: &Path, means: Means<'_>) -> Result<Archive> {
+    let cannot = |error| files::explain(format!("cannot read {}", path.display()), &error);
+    let mut file = BufReader::new(File::open(path).map_err(cannot)?);
+    let is_encrypted = file.fill_buf().map_err(cannot)?.starts_with(MAGIC);
+    let from: Box<dyn Read> = if is_encrypted {
+        let opened = Opener::new(file, means).map_err(cannot)?;
+        Box::new(opened.map_err(|unreadable| locked(path, unreadable, means))?)
+    } else {
+        Box::new(file)
+    };
+    Ok(Reader::new(MultiGzDecoder::new(BufReader::new(from))))
+}
+
+fn locked(path: &Path, unreadable: Unreadable, means: Means<'_>) -> Error {
+    let cannot = Error::new(format!("cannot read {}", path.display()));
+    match (unreadable, means) {
+        (Unreadable::NoMatch, Means::Identities([])) => cannot
+            .why("it is encrypted")
+            .fix("name the file with the private key of its recipient: --identity FILE"),
+        (Unreadable::NoMatch, _) => cannot
+            .why("it is encrypted to somebody else than the keys in that file belong to")
+            .fix("name the file with the private key of its recipient: --identity FILE"),
+        (Unreadable::Header | Unreadable::Mac, _) => {
+            damaged(path).why("its encryption has a header that is none, or was changed")
+        }
+    }
+}
+
+/// Returns whether a file begins as encrypted ones do.
+pub(super) fn is_encrypted(path: &Path) -> bool {
+    let file = File::open(path).map(BufReader::new);
+    file.is_ok_and(|mut file| file.fill_buf().is_ok_and(|start| start.starts_with(MAGIC)))
 }
 
 /// The manifest of an archive.
-pub(super) fn manifest(path: &Path) -> Result<Manifest> {
-    first(path, &mut open(path)?)
+pub(super) fn manifest(path: &Path, identities: &[Identity]) -> Result<Manifest> {
+    first(path, &mut open(path, Means::Identities(identities))?)
 }
 
 fn first(path: &Path, archive: &mut Reader<impl Read>) -> Result<Manifest> {
@@ -118,8 +175,8 @@ fn first(path: &Path, archive: &mut Reader<impl Read>) -> Result<Manifest> {
 }
 
 /// Reads the whole archive, compares all hashes, and writes the files below `into` where that is given.
-pub(super) fn unpack(path: &Path, into: Option<&Path>) -> Result<Manifest> {
-    let mut archive = open(path)?;
+pub(super) fn unpack(path: &Path, into: Option<&Path>, means: Means<'_>) -> Result<Manifest> {
+    let mut archive = open(path, means)?;
     let manifest = first(path, &mut archive)?;
     for packed in &manifest.files {
         let damaged = |why: &str| damaged(path).why(format!("{}: {why}", packed.name));
@@ -138,7 +195,10 @@ pub(super) fn unpack(path: &Path, into: Option<&Path>) -> Result<Manifest> {
         }
     }
     match archive.advance() {
-        Ok(None) => Ok(manifest),
+        Ok(None) => match archive.end() {
+            Ok(()) => Ok(manifest),
+            Err(error) => Err(damaged(path).because(&error)),
+        },
         Ok(Some(_)) => Err(damaged(path).why("it has more files than its manifest")),
         Err(error) => Err(damaged(path).because(&error)),
     }

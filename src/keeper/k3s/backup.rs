@@ -11,9 +11,10 @@ use super::{
 };
 use crate::{
     core::{
+        age::Recipient,
         k3s::{
             self, Version,
-            backup::{FOLDER, Kept, Limits, name, parse_name, surplus},
+            backup::{FOLDER, Form, Kept, Limits, name, parse_name, surplus},
         },
         words::size,
     },
@@ -33,6 +34,18 @@ pub struct Backup {
     pub to: Option<String>,
     /// Backups that stay there.
     pub limits: Limits,
+    /// Whoever can read it; nobody: it is not encrypted.
+    pub recipients: Vec<Recipient>,
+}
+
+impl Backup {
+    fn form(&self) -> Form {
+        if self.recipients.is_empty() {
+            Form::Plain
+        } else {
+            Form::Encrypted
+        }
+    }
 }
 
 /// Folder for the files of a backup before they are packed, in its directory.
@@ -66,9 +79,14 @@ impl Keeper {
         self.only_on_servers("k3s backup")?;
         let subject = self.subject()?;
         let folder = wanted.to.as_deref().unwrap_or(FOLDER);
-        self.check_folder(folder)?;
+        self.check_folder(folder, wanted.form())?;
         let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
-        let file = name(&subject.node, now());
+        let file = name(&subject.node, now(), wanted.form());
+        let recipients = texts(&wanted.recipients).join(" and ");
+        let encrypted = match wanted.form() {
+            Form::Plain => String::new(),
+            Form::Encrypted => format!(", encrypted to {recipients}"),
+        };
         let step = |does: String| PlannedStep {
             does,
             undo: String::new(),
@@ -89,7 +107,7 @@ impl Keeper {
                     "pack it with {} files: token, certificates, settings",
                     subject.files.len()
                 )),
-                step(format!("write {folder}/{file} (mode 600)")),
+                step(format!("write {folder}/{file} (mode 600){encrypted}")),
                 step(format!(
                     "remove all but {} backups, those older than {} days, and what is over {} together; the newest stays",
                     wanted.limits.count,
@@ -115,13 +133,21 @@ impl Keeper {
     pub(super) fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
         let subject = self.subject()?;
         let folder = wanted.to.as_deref().unwrap_or(FOLDER);
-        self.check_folder(folder)?;
+        self.check_folder(folder, wanted.form())?;
         self.make_folder(folder)?;
         let here = self.place.path(folder);
-        let work = here.join(WORK);
+        // Plain files never go where only encrypted ones may.
+        let own = match wanted.form() {
+            Form::Plain => here.clone(),
+            Form::Encrypted => {
+                self.make_folder(FOLDER)?;
+                self.place.path(FOLDER)
+            }
+        };
+        let work = own.join(WORK);
         // One that was interrupted.
         drop(std::fs::remove_dir_all(&work));
-        let made = self.pack(&subject, &here, &work);
+        let made = self.pack(&subject, wanted, &here, &own);
         // What stays is removed with the next backup.
         drop(std::fs::remove_dir_all(&work));
         let (file, bytes, manifest) = made?;
@@ -136,6 +162,7 @@ impl Keeper {
             node: manifest.node,
             revision: manifest.revision,
             files: manifest.files.len(),
+            recipients: texts(&wanted.recipients),
             volumes: manifest.volumes,
             removed,
         })
@@ -175,10 +202,10 @@ impl Keeper {
         })
     }
 
-    /// Refuses a directory that others could read, or that leaves this machine.
-    fn check_folder(&self, folder: &str) -> Result<()> {
+    /// Refuses a directory that others could change, and for a backup that is not encrypted also one that others could read.
+    fn check_folder(&self, folder: &str, form: Form) -> Result<()> {
         let cannot = || Error::new(format!("no backup is written to {folder}"));
-        let why = "it has the keys and secrets of the cluster, and backups are not encrypted yet";
+        let why = "it has the keys and secrets of the cluster";
         if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
             return Err(cannot().why("it is no absolute path"));
         }
@@ -196,13 +223,14 @@ impl Keeper {
                     "choose a directory that is root's, such as {FOLDER}"
                 )));
         }
-        let kind = self.place.file_system(folder);
+        let kind = match form {
+            Form::Plain => self.place.file_system(folder),
+            Form::Encrypted => None,
+        };
         match kind.filter(|kind| FOREIGN.contains(&kind.as_str()) || kind.starts_with("fuse.")) {
             Some(kind) => Err(cannot()
-                .why(format!("{why}; the file system there ({kind}) would show them to others"))
-                .fix(format!(
-                    "back up to {FOLDER}, or to a disk of this machine with ext4 or the like; encrypt what you copy away"
-                ))),
+                .why(format!("{why}, and the file system there ({kind}) would show them to others"))
+                .fix("set k3s.backup_recipients to the public key of an identity that is kept elsewhere (age-keygen makes one), so that it is encrypted")),
             None => Ok(()),
         }
     }
@@ -215,22 +243,20 @@ impl Keeper {
         files::create_directory(&self.place.path(folder))
     }
 
-    fn pack(&self, subject: &Subject, here: &Path, work: &Path) -> Result<(String, u64, Manifest)> {
+    /// Packs a backup into `here`, by way of files in `own`.
+    fn pack(
+        &self,
+        subject: &Subject,
+        wanted: &Backup,
+        here: &Path,
+        own: &Path,
+    ) -> Result<(String, u64, Manifest)> {
         let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
-        let need = bytes.saturating_mul(2).saturating_add(RESERVE);
-        let space = facts::disk_space(here);
-        if let Some(space) = space.filter(|space| space.available_bytes < need) {
-            return Err(
-                Error::new(format!("no room for a backup in {}", here.display()))
-                    .why(format!(
-                        "it takes up to {}, and {} are free",
-                        size(need),
-                        size(space.available_bytes)
-                    ))
-                    .fix("remove old backups, or choose another disk: --to DIR"),
-            );
+        for folder in [here, own] {
+            has_room(folder, bytes.saturating_mul(2).saturating_add(RESERVE))?;
         }
         let at = now();
+        let work = &own.join(WORK);
         files::create_directory(work)?;
         (self.place.watch)("copying the datastore");
         let target = work.join(DATASTORE);
@@ -261,9 +287,9 @@ impl Keeper {
             files: packed,
             volumes: subject.volumes.clone(),
         };
-        let file = name(&subject.node, at);
+        let file = name(&subject.node, at, wanted.form());
         (self.place.watch)("packing and checking");
-        let bytes = archive::write(&here.join(&file), &manifest, work)?;
+        let bytes = archive::write(&here.join(&file), &manifest, work, &wanted.recipients)?;
         Ok((file, bytes, manifest))
     }
 
@@ -284,8 +310,10 @@ impl Keeper {
         let mut found = kept(&here, None);
         found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
         let entries = found.into_iter().map(|kept| {
-            let manifest = archive::manifest(&here.join(&kept.name)).ok();
+            let path = here.join(&kept.name);
+            let manifest = archive::manifest(&path, &[]).ok();
             BackupEntry {
+                is_encrypted: archive::is_encrypted(&path),
                 at: kept.at.rfc3339(),
                 bytes: kept.bytes,
                 version: manifest.map(|manifest| manifest.version),
@@ -308,6 +336,27 @@ pub(super) fn not_in_it(volume: &Volume) -> Finding {
         what: format!("not in a backup: {} ({})", volume.path, size(volume.bytes)),
         fix: "copy what is in it by a means of the app that uses it".to_owned(),
     }
+}
+
+fn has_room(folder: &Path, need: u64) -> Result<()> {
+    let space = facts::disk_space(folder);
+    match space.filter(|space| space.available_bytes < need) {
+        Some(space) => Err(
+            Error::new(format!("no room for a backup in {}", folder.display()))
+                .why(format!(
+                    "it takes up to {}, and {} are free",
+                    size(need),
+                    size(space.available_bytes)
+                ))
+                .fix("remove old backups, or choose another disk: --to DIR"),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn texts(recipients: &[Recipient]) -> Vec<String> {
+    let texts = recipients.iter().map(Recipient::text);
+    texts.map(str::to_owned).collect()
 }
 
 fn make_above(path: &Path) -> Result<()> {

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     core::{
+        age::Identity,
         journal::Outcome,
         k3s::{
             self, Version,
@@ -23,7 +24,7 @@ use crate::{
         words::size,
     },
     error::{Error, Result},
-    files,
+    files::{self, age::Means},
     host::facts,
     wire::{
         backup::Manifest,
@@ -36,10 +37,18 @@ use crate::{
 pub struct Restore {
     /// The archive.
     pub file: PathBuf,
+    /// Private keys, for one that is encrypted.
+    pub identities: Vec<Identity>,
     /// Time for the node to become Ready.
     pub within: Duration,
     /// Path of this program.
     pub program: String,
+}
+
+impl Restore {
+    fn means(&self) -> Means<'_> {
+        Means::Identities(&self.identities)
+    }
 }
 
 /// Settings are short, as everywhere in the keeper.
@@ -57,7 +66,7 @@ impl Keeper {
     pub fn k3s_restore_plan(&self, wanted: &Restore) -> Result<K3sPlan> {
         self.only_on_servers("k3s restore")?;
         let target = self.target()?;
-        let manifest = archive::unpack(&wanted.file, None)?;
+        let manifest = archive::unpack(&wanted.file, None, wanted.means())?;
         target.judge(&manifest)?;
         let texts = Vec::new();
         let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
@@ -80,7 +89,7 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let target = self.target()?;
-        target.judge(&archive::manifest(&wanted.file)?)?;
+        target.judge(&archive::manifest(&wanted.file, &wanted.identities)?)?;
         let unpacked = self.place.path(&plan::unpacked(&target.note.data_dir));
         let read = self
             .unpack(wanted, &target, &unpacked)
@@ -127,7 +136,8 @@ impl Keeper {
         drop(std::fs::remove_dir_all(into));
         let server = format!("{}/server", target.note.data_dir);
         self.place.guard(&server)?;
-        let bytes = bytes_of(&archive::manifest(&wanted.file)?).saturating_add(RESERVE);
+        let manifest = archive::manifest(&wanted.file, &wanted.identities)?;
+        let bytes = bytes_of(&manifest).saturating_add(RESERVE);
         let space = facts::disk_space(&self.place.nearest(&server));
         if let Some(space) = space.filter(|space| space.available_bytes < bytes) {
             return Err(Error::new(format!("no room for the backup in {server}"))
@@ -142,7 +152,7 @@ impl Keeper {
         // A k3s that never started has none.
         files::create_directory(&self.place.path(&server))?;
         files::create_directory(into)?;
-        let manifest = archive::unpack(&wanted.file, Some(into))?;
+        let manifest = archive::unpack(&wanted.file, Some(into), wanted.means())?;
         target.judge(&manifest)?;
         datastore::check(&into.join(DATASTORE))?;
         Ok(manifest)

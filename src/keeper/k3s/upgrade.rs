@@ -13,9 +13,7 @@ use super::{
 use crate::{
     core::{
         k3s::{
-            self, BINARY, Change, Role, Version,
-            backup::Limits,
-            join,
+            self, BINARY, Change, Role, Version, join,
             plan::{self, Staged},
         },
         time::Wall,
@@ -36,8 +34,8 @@ pub struct Upgrade {
     pub version: Option<Version>,
     /// Findings that hold nothing up.
     pub ignored: Vec<String>,
-    /// Backups that stay beside the one that is made first.
-    pub limits: Limits,
+    /// The backup that is made first.
+    pub backup: Backup,
     /// Time for the node to become Ready.
     pub within: Duration,
     /// Path of this program.
@@ -106,11 +104,8 @@ impl Keeper {
         let begun = (|| {
             // A worker has no datastore.
             if self.place.role() == Role::Server {
-                self.back_up(&Backup {
-                    to: None,
-                    limits: wanted.limits,
-                })
-                .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
+                self.back_up(&wanted.backup)
+                    .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
             }
             self.supersede(&journal, &prepared.note.data_dir)?;
             let before = files::copy(

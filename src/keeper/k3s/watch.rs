@@ -35,8 +35,8 @@ use crate::{
 pub struct Look {
     /// True if root allows repairs.
     pub repairs: bool,
-    /// Interval of backups; none: there are none by schedule.
-    pub backups: Option<Duration>,
+    /// Interval of backups, and the backup or what is wrong with its settings; none: there are none by schedule.
+    pub backups: Option<(Duration, Result<Backup>)>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
 }
@@ -107,7 +107,7 @@ impl Keeper {
             None => None,
             Some(order) => self.repair(order, &note, &mut memory)?,
         };
-        self.back_up_in_turn(wanted.backups, &note, &mut memory)?;
+        self.back_up_in_turn(wanted.backups.as_ref(), &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
         Ok(repaired)
     }
@@ -115,11 +115,12 @@ impl Keeper {
     /// Backs k3s up where that is due. A failure is remembered, and holds nothing else up.
     fn back_up_in_turn(
         &self,
-        every: Option<Duration>,
+        wanted: Option<&(Duration, Result<Backup>)>,
         note: &Managed,
         memory: &mut Memory,
     ) -> Result<()> {
         let now = clock::now();
+        let every = wanted.map(|(every, _)| *every);
         let next = every.and_then(|every| {
             let managed = std::fs::metadata(self.directory.join(NOTE)).ok()?;
             let managed = Wall::from_millis(managed.mtime().saturating_mul(1000));
@@ -139,11 +140,11 @@ impl Keeper {
         if is_unfinished(&journal)? {
             return Ok(());
         }
-        let wanted = Backup {
-            to: None,
-            limits: backup::Limits::USUAL,
+        let failure = match wanted {
+            Some((_, Ok(wanted))) => self.back_up(wanted).err(),
+            Some((_, Err(error))) => Some(error.clone()),
+            None => None,
         };
-        let failure = self.back_up(&wanted).err();
         memory.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
         if let (None, Some(every)) = (&memory.unsaved, every) {
             let last = self.place.last_backup(&note.node);
@@ -350,7 +351,7 @@ impl Place {
 
     /// Time of the newest backup of a node in the usual directory.
     fn last_backup(&self, node: &str) -> Option<Wall> {
-        let found = self.list(backup::FOLDER, ".tar.gz");
+        let found = self.list(backup::FOLDER, "");
         let times = found.iter().filter_map(|path| {
             let (of, at) = backup::parse_name(path.rsplit('/').next()?)?;
             (of == node).then_some(at)

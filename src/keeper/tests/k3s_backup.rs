@@ -7,7 +7,10 @@ use super::{
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, starts},
     *,
 };
-use crate::core::k3s::backup::Limits;
+use crate::core::{
+    age::{Identity, Recipient},
+    k3s::backup::Limits,
+};
 
 const STATE: &str = "var/lib/rancher/k3s/server/db/state.db";
 /// A start that needs a token of now.
@@ -52,7 +55,7 @@ pub(super) fn cluster(tree: Tree) -> Tree {
     tree
 }
 
-fn wanted() -> Backup {
+pub(super) fn wanted() -> Backup {
     Backup {
         to: None,
         limits: Limits {
@@ -60,6 +63,7 @@ fn wanted() -> Backup {
             days: 30,
             bytes: 1 << 30,
         },
+        recipients: Vec::new(),
     }
 }
 
@@ -76,6 +80,7 @@ fn restore(tree: &Tree, file: &Path) -> Result<Done> {
 fn from(file: &Path) -> Restore {
     Restore {
         file: file.to_owned(),
+        identities: Vec::new(),
         within: std::time::Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
@@ -268,4 +273,83 @@ fn a_restore_that_was_cut_off_anywhere_comes_to_its_end() {
         let left = tree.read("etc/systemd/system/pipeops-k3s-resume.service");
         assert_eq!(left, None, "{at}");
     });
+}
+
+const IDENTITY: &str = "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";
+const RECIPIENT: &str = "age1xmwwc06ly3ee5rytxm9mflaz2u56jjj36s0mypdrwsvlul66mv4q47ryef";
+const OTHER: &str = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj";
+
+fn encrypted(recipients: &[&str]) -> Backup {
+    let recipients = recipients
+        .iter()
+        .map(|text| Recipient::parse(text).unwrap());
+    Backup {
+        recipients: recipients.collect(),
+        ..wanted()
+    }
+}
+
+#[test]
+fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
+    let tree = cluster(good());
+    let secret = "K10::server:old";
+    let report = tree
+        .keeper()
+        .k3s_backup(&encrypted(&[OTHER, RECIPIENT]))
+        .unwrap();
+    assert_eq!(report.recipients, [OTHER, RECIPIENT]);
+    let file = tree.root().join(report.file.trim_start_matches('/'));
+    assert!(report.file.ends_with("Z.tar.gz.age"), "{report:?}");
+    let folder = std::fs::read_dir(file.parent().unwrap()).unwrap();
+    assert_eq!(folder.count(), 1, "nothing plain is left");
+    let bytes = std::fs::read(&file).unwrap();
+    let has = |text: &str| {
+        bytes
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    assert!(!has(secret) && !has("manifest.json"));
+    let entry = &tree.keeper().k3s_status().unwrap().backups[0];
+    assert!(entry.is_encrypted && entry.version.is_none(), "{entry:?}");
+
+    later(&tree);
+    let after = tree.snapshot();
+    let refused = restore(&tree, &file).unwrap_err();
+    assert!(refused.to_string().contains("--identity FILE"), "{refused}");
+    let with = |file: &Path, text: &str| {
+        tree.keeper().k3s_restore(
+            &Restore {
+                identities: Identity::parse_file(text).unwrap(),
+                ..from(file)
+            },
+            "root",
+        )
+    };
+    let stranger = "AGE-SECRET-KEY-143WN7DCXU4G8R5AXQSSYD9AEPYDNT3HXSLWSPK36CDU6E8M59SSSAGZ3KG";
+    let refused = with(&file, stranger).unwrap_err();
+    assert!(refused.sentence().contains("somebody else"), "{refused}");
+    for cut in [1, 100, bytes.len() / 2, bytes.len() - 300] {
+        let damaged = tree.root().join("damaged");
+        crate::files::replace(&damaged, &bytes[..bytes.len() - cut], 0o600).unwrap();
+        let refused = with(&damaged, IDENTITY).unwrap_err();
+        assert!(refused.sentence().contains("damaged"), "{cut}: {refused}");
+        std::fs::remove_file(&damaged).unwrap();
+    }
+    assert_same(&tree.snapshot(), &after, "refused");
+    assert_eq!(with(&file, IDENTITY).unwrap().outcome, "done");
+    assert_eq!(words(&tree), ["first"]);
+}
+
+#[test]
+fn plain_and_encrypted_backups_are_thinned_together() {
+    let tree = cluster(good());
+    let folder = tree.root().join("var/backups/pipeops");
+    backup(&tree);
+    let first = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
+    for day in 1..4 {
+        let older = folder.join(format!("k3s-box-2001010{day}T000000Z.tar.gz"));
+        std::fs::copy(first.path(), older).unwrap();
+    }
+    let report = tree.keeper().k3s_backup(&encrypted(&[RECIPIENT])).unwrap();
+    assert_eq!(report.removed.len(), 3, "too old: {report:?}");
 }

@@ -2,11 +2,10 @@
 
 use super::{
     super::k3s::{Program, Upgrade},
-    k3s_backup::{cluster, words, write},
+    k3s_backup::{cluster, wanted as wanted_backup, words, write},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, source, starts},
     *,
 };
-use crate::core::k3s::backup::Limits;
 
 const PATCH: &str = "v1.34.9+k3s1";
 const MINOR: &str = "v1.35.0+k3s1";
@@ -39,7 +38,7 @@ fn wanted(tree: &Tree) -> Upgrade {
             .map(|check| check.id.to_owned())
             .chain(["disk.room", "cgroup.v1"].map(str::to_owned))
             .collect(),
-        limits: Limits::USUAL,
+        backup: wanted_backup(),
         within: std::time::Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
         built: Wall::default(),
