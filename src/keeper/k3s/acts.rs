@@ -1,15 +1,13 @@
 //! Acts that changes of k3s need besides those of repairs: long files, links, trees, and the wait for the node.
 
-use std::{
-    collections::BTreeSet,
-    io::ErrorKind,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
-    path::{Path, PathBuf},
-};
+use std::{io::ErrorKind, path::Path};
 
-use super::super::{
-    acts::{Certainty, changed, sync_above},
-    place::Place,
+use super::{
+    super::{
+        acts::{Certainty, changed, sync_above},
+        place::Place,
+    },
+    tree::{self, MountPoints},
 };
 use crate::{core::words::size, error::Result, files, wire::keeper::Earlier};
 
@@ -126,89 +124,19 @@ impl Place {
             return self.remove_file(path);
         }
         if !only_empty {
-            self.empty(&real, metadata.dev(), &Self::mount_points())?;
+            let mounts = MountPoints::of(&Self::mountinfo()?);
+            tree::empty(&real, &mounts, &|path| {
+                (self.watch)(&format!("left, it is on another disk: {}", path.display()));
+            })?;
         }
         remove_folder(&real, path)?;
         sync_above(&real).map_err(|error| files::explain(format!("cannot remove {path}"), &error))
     }
 
-    fn empty(&self, folder: &Path, device: u64, mounts: &BTreeSet<PathBuf>) -> Result<()> {
-        let cannot = |error: &std::io::Error| {
-            files::explain(format!("cannot remove {}", folder.display()), error)
-        };
-        let entries = match std::fs::read_dir(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(|error| cannot(&error))?,
-        };
-        for entry in entries {
-            let entry = entry.map_err(|error| cannot(&error))?;
-            let path = entry.path();
-            let metadata = match std::fs::symlink_metadata(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                metadata => metadata.map_err(|error| cannot(&error))?,
-            };
-            // Files of an overlay have the number of the layer that they are in: only a directory tells.
-            let is_elsewhere = metadata.is_dir() && metadata.dev() != device;
-            if is_elsewhere || mounts.contains(&path) {
-                (self.watch)(&format!("left, it is on another disk: {}", path.display()));
-                continue;
-            }
-            let removed = if metadata.is_dir() {
-                self.empty(&path, device, mounts)?;
-                std::fs::remove_dir(&path)
-            } else {
-                std::fs::remove_file(&path)
-            };
-            match removed {
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
-                    ) =>
-                {
-                    return Err(cannot(&error));
-                }
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
+    /// Text of the mounts, as this process sees them.
+    pub(super) fn mountinfo() -> Result<Vec<u8>> {
+        files::read(Path::new("/proc/self/mountinfo"), 4 << 20)
     }
-
-    fn mount_points() -> BTreeSet<PathBuf> {
-        let mounts = Self::mounts().into_iter();
-        mounts.map(|(point, _)| point).collect()
-    }
-
-    /// Mount points and kinds of file systems, as this process sees them.
-    pub(super) fn mounts() -> Vec<(PathBuf, String)> {
-        let text = files::read(Path::new("/proc/self/mounts"), 4 << 20).unwrap_or_default();
-        let lines = text.split(|byte| *byte == b'\n');
-        let found = lines.filter_map(|line| {
-            let mut fields = line.split(|byte| *byte == b' ').skip(1);
-            let point = unescaped(fields.next()?);
-            let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-            Some((PathBuf::from(std::ffi::OsStr::from_bytes(&point)), kind))
-        });
-        found.collect()
-    }
-}
-
-/// A path of `/proc/mounts`: blanks and the like stand there in octal digits.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, behind)) = rest.split_first() {
-        let octal = behind.get(..3).filter(|_| *first == b'\\');
-        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
-        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            plain.push(byte);
-            rest = behind.get(3..).unwrap_or_default();
-        } else {
-            plain.push(*first);
-            rest = behind;
-        }
-    }
-    plain
 }
 
 fn remove_folder(real: &Path, path: &str) -> Result<()> {
@@ -223,16 +151,5 @@ fn remove_folder(real: &Path, path: &str) -> Result<()> {
             Err(files::explain(format!("cannot remove {path}"), &error))
         }
         Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_point_with_a_blank_is_found_by_its_name() {
-        assert_eq!(unescaped(b"/mnt/a\\040b\\134"), b"/mnt/a b\\");
-        assert_eq!(unescaped(b"/a\\9"), b"/a\\9");
     }
 }

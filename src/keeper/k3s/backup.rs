@@ -16,6 +16,7 @@ use crate::{
             self, Version,
             backup::{FOLDER, Form, Kept, Limits, name, parse_name, surplus},
         },
+        procfs::mounts::mount_of,
         words::size,
     },
     error::{Error, Result},
@@ -454,9 +455,8 @@ impl Place {
     fn file_system(&self, path: &str) -> Option<String> {
         let real: PathBuf = self.nearest(path);
         let real = std::fs::canonicalize(&real).unwrap_or(real);
-        let points = Self::mounts();
-        let above = points.iter().filter(|(point, _)| real.starts_with(point));
-        let deepest = above.max_by_key(|(point, _)| point.components().count());
-        deepest.map(|(_, kind)| kind.clone())
+        let mountinfo = Self::mountinfo().ok()?;
+        let mountinfo = String::from_utf8_lossy(&mountinfo);
+        mount_of(&mountinfo, &real.to_string_lossy()).map(|mount| mount.kind.to_owned())
     }
 }

@@ -13,6 +13,7 @@ mod look;
 mod node;
 mod ready;
 mod restore;
+mod tree;
 mod upgrade;
 mod watch;
 
