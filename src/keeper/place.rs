@@ -27,6 +27,13 @@ const RUN: Limits = Limits {
     output_bytes_max: 64 * 1024,
 };
 
+/// Words of dpkg, apt and dnf (which waits for another dnf, and not for rpm) about a lock that another one holds.
+const LOCKED: [&str; 3] = [
+    "locked by another process",
+    "Could not get lock",
+    "Could not run transaction",
+];
+
 /// Hears what a change is doing.
 pub type Watch = fn(&str);
 
@@ -167,7 +174,7 @@ impl Place {
             .code
             .map_or_else(|| "a signal".to_owned(), |code| format!("code {code}"));
         let error = Error::new(format!("{:?} ended with {how}", argv.join(" ")));
-        if ended.complaints.contains("locked by another process") {
+        if LOCKED.iter().any(|words| ended.complaints.contains(words)) {
             return Err(error
                 .why("another program holds its lock")
                 .retry(Retry::Soon));

@@ -178,7 +178,7 @@ impl Keeper {
             self.install(kind, &file, watched)?;
         } else {
             (self.place.watch)(&format!("{tool} installs {}", update.version));
-            self.place.run_unattended(argv, INSTALL, &UNATTENDED)?;
+            self.run_unlocked(argv, watched)?;
         }
         let installed = self.installed(kind)?;
         if installed.is(&update.version) {
@@ -222,6 +222,11 @@ impl Keeper {
             // rpm waits for its lock by itself.
             PackageKind::Rpm => &["rpm", "--upgrade", "--oldpackage", "--replacepkgs", file],
         };
+        self.run_unlocked(argv, watched)
+    }
+
+    /// Runs a package manager, again and again while another one holds its lock.
+    fn run_unlocked(&self, argv: &[&str], watched: &dyn Watched) -> Result<()> {
         let until = watched.wait(Duration::ZERO).after(LOCK_PATIENCE);
         loop {
             match self.place.run_unattended(argv, INSTALL, &UNATTENDED) {
