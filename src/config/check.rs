@@ -154,7 +154,9 @@ impl Merged {
                 .fix("name the public key that age-keygen prints: age1…")
             })
         });
+        let dir = self.path(&keys::K3S_BACKUP_DIR);
         Ok(K3sBackup {
+            dir: dir.map(|dir| dir.display().to_string()),
             recipients: recipients.collect::<Result<_, _>>()?,
         })
     }

@@ -399,7 +399,12 @@ keys! {
         path: "k3s.backup_every",
         kind: Kind::Time { min_s: 3600, max_s: 2_592_000 },
         default: Some("24h"),
-        doc: "Interval of backups of a k3s that is watched, to /var/backups/pipeops: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
+        doc: "Interval of backups of a k3s that is watched: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
+    }
+    K3S_BACKUP_DIR = {
+        path: "k3s.backup_dir",
+        kind: Kind::Path,
+        doc: "Directory on another disk that backups of k3s go to, in place of /var/backups/pipeops. While that disk is not mounted, no backup is made, and that is told. A disk without owners of files, such as one with FAT, or of another machine needs k3s.backup_recipients.",
     }
     K3S_BACKUP_RECIPIENTS = {
         path: "k3s.backup_recipients",

@@ -290,6 +290,8 @@ pub struct K3s {
 /// `[k3s]`: its backups.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct K3sBackup {
+    /// Directory on another disk.
+    pub dir: Option<String>,
     /// Whoever can read them; nobody: they are not encrypted.
     pub recipients: Vec<Recipient>,
 }

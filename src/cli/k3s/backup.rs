@@ -13,7 +13,7 @@ use crate::{
     config::Loaded,
     core::k3s::backup::Limits,
     error::{Exit, Result},
-    keeper::k3s::Backup,
+    keeper::k3s::{Backup, Target},
 };
 
 /// `k3s backup`.
@@ -25,7 +25,7 @@ pub(super) static COMMAND: Command = Command {
             "to",
             Takes::Folder,
             "FOLDER",
-            "Directory of this machine that only root can write (default: /var/backups/pipeops)",
+            "Directory of this machine that only root can write (default: k3s.backup_dir, or /var/backups/pipeops)",
         ),
         Opt::value(
             "keep",
@@ -102,16 +102,22 @@ fn wanted(args: &Args) -> Result<Backup> {
         });
         read.map(|number| number.unwrap_or(default))
     };
-    let folder = args.path("to");
-    let folder = folder.map(|path| std::path::absolute(&path).unwrap_or(path));
+    let usual = usual(args)?;
+    let to = match args.path("to") {
+        None => usual.to,
+        Some(path) => {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            Target::Folder(path.display().to_string())
+        }
+    };
     Ok(Backup {
-        to: folder.map(|path| path.display().to_string()),
+        to,
         limits: Limits {
             count: usize::try_from(number("keep", 7)?).unwrap_or(usize::MAX),
             days: number("keep-days", 90)?,
             bytes: u64::from(number("keep-mb", 2000)?) * 1_000_000,
         },
-        ..usual(args)?
+        recipients: usual.recipients,
     })
 }
 
@@ -122,9 +128,10 @@ pub(super) fn usual(args: &Args) -> Result<Backup> {
 
 /// The same of settings that were read.
 pub(super) fn by(loaded: &Loaded) -> Result<Backup> {
+    let settings = loaded.k3s_backup()?;
     Ok(Backup {
-        to: None,
+        to: settings.dir.map_or(Target::Usual, Target::Disk),
         limits: Limits::USUAL,
-        recipients: loaded.k3s_backup()?.recipients,
+        recipients: settings.recipients,
     })
 }

@@ -1,7 +1,7 @@
 //! Backups of k3s: datastore, token, certificates and settings in one file that only root can read.
 
 use std::{
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,7 @@ use crate::{
             backup::{FOLDER, Form, Kept, Limits, name, parse_name, surplus},
         },
         procfs::mounts::mount_of,
+        time::Wall,
         words::size,
     },
     error::{Error, Result},
@@ -31,12 +32,33 @@ use crate::{
 /// A wanted backup.
 #[derive(Clone, Debug)]
 pub struct Backup {
-    /// Directory; `None`: the usual one.
-    pub to: Option<String>,
+    /// Directory.
+    pub to: Target,
     /// Backups that stay there.
     pub limits: Limits,
     /// Whoever can read it; nobody: it is not encrypted.
     pub recipients: Vec<Recipient>,
+}
+
+/// Directory of a backup.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Target {
+    /// [`FOLDER`].
+    #[default]
+    Usual,
+    /// This one.
+    Folder(String),
+    /// This one, on another disk than the system: a disk that is not mounted is a refusal, and fills no other.
+    Disk(String),
+}
+
+impl Target {
+    fn folder(&self) -> &str {
+        match self {
+            Self::Usual => FOLDER,
+            Self::Folder(folder) | Self::Disk(folder) => folder,
+        }
+    }
 }
 
 impl Backup {
@@ -79,8 +101,8 @@ impl Keeper {
     pub fn k3s_backup_plan(&self, wanted: &Backup) -> Result<K3sPlan> {
         self.only_on_servers("k3s backup")?;
         let subject = self.subject()?;
-        let folder = wanted.to.as_deref().unwrap_or(FOLDER);
-        self.check_folder(folder, wanted.form())?;
+        let folder = wanted.to.folder();
+        self.check_target(wanted)?;
         let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
         let file = name(&subject.node, now(), wanted.form());
         let recipients = texts(&wanted.recipients).join(" and ");
@@ -133,8 +155,8 @@ impl Keeper {
     /// The same for a change that has the lock.
     pub(super) fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
         let subject = self.subject()?;
-        let folder = wanted.to.as_deref().unwrap_or(FOLDER);
-        self.check_folder(folder, wanted.form())?;
+        let folder = wanted.to.folder();
+        self.check_target(wanted)?;
         self.make_folder(folder)?;
         let here = self.place.path(folder);
         // Plain files never go where only encrypted ones may.
@@ -201,6 +223,20 @@ impl Keeper {
             files,
             volumes,
         })
+    }
+
+    fn check_target(&self, wanted: &Backup) -> Result<()> {
+        let folder = wanted.to.folder();
+        self.check_folder(folder, wanted.form())?;
+        match &wanted.to {
+            Target::Usual | Target::Folder(_) => Ok(()),
+            Target::Disk(_) if !self.place.is_with_system(folder) => Ok(()),
+            Target::Disk(_) => Err(Error::new(format!("no backup is written to {folder}"))
+                .why("no disk is mounted there: it is on the same one as the system")
+                .fix(format!(
+                    "mount the disk (findmnt shows those that are), or remove k3s.backup_dir: backups then go to {FOLDER}"
+                ))),
+        }
     }
 
     /// Refuses a directory that others could change, and for a backup that is not encrypted also one that others could read.
@@ -305,9 +341,9 @@ impl Keeper {
         })
     }
 
-    /// Backups in the usual directory, the newest first.
-    pub(super) fn backups(&self) -> Vec<BackupEntry> {
-        let here = self.place.path(FOLDER);
+    /// Backups in a directory, the newest first.
+    pub fn k3s_backups(&self, target: &Target) -> Vec<BackupEntry> {
+        let here = self.place.path(target.folder());
         let mut found = kept(&here, None);
         found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
         let entries = found.into_iter().map(|kept| {
@@ -318,7 +354,12 @@ impl Keeper {
                 at: kept.at.rfc3339(),
                 bytes: kept.bytes,
                 version: manifest.map(|manifest| manifest.version),
-                name: kept.name,
+                name: match target {
+                    Target::Usual => kept.name,
+                    Target::Folder(folder) | Target::Disk(folder) => {
+                        format!("{folder}/{}", kept.name)
+                    }
+                },
             }
         });
         entries.collect()
@@ -449,6 +490,18 @@ impl Place {
                 path,
             })
             .collect()
+    }
+
+    /// Returns whether a path is, or would be, on the disk of the system.
+    fn is_with_system(&self, path: &str) -> bool {
+        let disk = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+        disk(&self.nearest(path)) == disk(&self.path("/"))
+    }
+
+    /// Time of the newest backup of a node in a directory.
+    pub(super) fn last_backup(&self, node: &str, target: &Target) -> Option<Wall> {
+        let found = kept(&self.path(target.folder()), Some(node));
+        found.into_iter().map(|kept| kept.at).max()
     }
 
     /// Kind of the file system that has `path`, or will.

@@ -22,7 +22,7 @@ use std::{io::Read as _, path::PathBuf, time::Duration};
 use self::acts::COPY_BYTES_MAX;
 pub(super) use self::restore::guards;
 pub use self::{
-    backup::Backup,
+    backup::{Backup, Target},
     connect::Connect,
     join::{Invitation, Invite, Join},
     leave::Leave,
@@ -240,7 +240,7 @@ impl Keeper {
         if !has_k3s && note.is_none() {
             return Ok(K3sStatus {
                 managed: "none".to_owned(),
-                backups: self.backups(),
+                backups: self.k3s_backups(&Target::Usual),
                 other,
                 unfinished,
                 ..K3sStatus::default()
@@ -276,7 +276,7 @@ impl Keeper {
             data_dir: Some(data_dir),
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
-            backups: self.backups(),
+            backups: self.k3s_backups(&Target::Usual),
             volumes,
             unfinished,
             next_backup: memory

@@ -121,11 +121,13 @@ impl Keeper {
     ) -> Result<()> {
         let now = clock::now();
         let every = wanted.map(|(every, _)| *every);
+        // Without settings there is no backup either.
+        let target = wanted.and_then(|(_, wanted)| Some(&wanted.as_ref().ok()?.to));
+        let last = || self.place.last_backup(&note.node, target?);
         let next = every.and_then(|every| {
             let managed = std::fs::metadata(self.directory.join(NOTE)).ok()?;
             let managed = Wall::from_millis(managed.mtime().saturating_mul(1000));
-            let last = self.place.last_backup(&note.node);
-            Some(backup::next(last, managed, every, &note.node, now.wall))
+            Some(backup::next(last(), managed, every, &note.node, now.wall))
         });
         if every.is_none() {
             memory.unsaved = None;
@@ -147,8 +149,7 @@ impl Keeper {
         };
         memory.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
         if let (None, Some(every)) = (&memory.unsaved, every) {
-            let last = self.place.last_backup(&note.node);
-            let next = backup::next(last, now.wall, every, &note.node, clock::now().wall);
+            let next = backup::next(last(), now.wall, every, &note.node, clock::now().wall);
             memory.next_backup_ms = Some(next.millis());
         }
         Ok(())
@@ -347,16 +348,6 @@ impl Place {
         // The kind does not exist where nobody installed that controller.
         let plans = self.names(&["plans.upgrade.cattle.io", "-A"]);
         (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
-    }
-
-    /// Time of the newest backup of a node in the usual directory.
-    fn last_backup(&self, node: &str) -> Option<Wall> {
-        let found = self.list(backup::FOLDER, "");
-        let times = found.iter().filter_map(|path| {
-            let (of, at) = backup::parse_name(path.rsplit('/').next()?)?;
-            (of == node).then_some(at)
-        });
-        times.max()
     }
 
     fn is_clock_set(&self) -> bool {

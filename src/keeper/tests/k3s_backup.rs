@@ -1,9 +1,11 @@
 //! Backups of k3s and their way back, on a datastore that is a real one.
 
+use std::os::unix::fs::MetadataExt;
+
 use rusqlite::Connection;
 
 use super::{
-    super::k3s::{Backup, Restore},
+    super::k3s::{Backup, Restore, Target},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, starts},
     *,
 };
@@ -57,7 +59,7 @@ pub(super) fn cluster(tree: Tree) -> Tree {
 
 pub(super) fn wanted() -> Backup {
     Backup {
-        to: None,
+        to: Target::Usual,
         limits: Limits {
             count: 2,
             days: 30,
@@ -221,7 +223,7 @@ fn a_backup_does_not_go_where_others_are_and_a_damaged_datastore_into_none() {
     let sticky = std::fs::Permissions::from_mode(0o1777);
     std::fs::set_permissions(tree.root().join("sticky"), sticky).unwrap();
     for folder in ["/shared", "/sticky", "/sticky/new", "relative", "/var/../x"] {
-        let to = Some(folder.to_owned());
+        let to = Target::Folder(folder.to_owned());
         let refused = tree.keeper().k3s_backup(&Backup { to, ..wanted() });
         assert!(refused.is_err(), "{folder}");
     }
@@ -352,4 +354,35 @@ fn plain_and_encrypted_backups_are_thinned_together() {
     }
     let report = tree.keeper().k3s_backup(&encrypted(&[RECIPIENT])).unwrap();
     assert_eq!(report.removed.len(), 3, "too old: {report:?}");
+}
+
+#[test]
+fn a_backup_for_another_disk_is_refused_where_that_is_not_mounted() {
+    let tree = cluster(good());
+    let to = |folder: &str| Backup {
+        to: Target::Disk(folder.to_owned()),
+        ..wanted()
+    };
+    make(&tree.root().join("mnt/usb"));
+    let before = tree.snapshot();
+    let refused = tree.keeper().k3s_backup(&to("/mnt/usb")).unwrap_err();
+    assert!(
+        refused.sentence().contains("no disk is mounted"),
+        "{refused}"
+    );
+    assert_same(&tree.snapshot(), &before, "refused");
+
+    // In memory: another file system than that of the tree, if the machine has one.
+    let disk = tempfile::tempdir_in("/dev/shm").unwrap();
+    let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+    if device(disk.path()) == device(tree.root()) {
+        return;
+    }
+    std::fs::remove_dir(tree.root().join("mnt/usb")).unwrap();
+    std::os::unix::fs::symlink(disk.path(), tree.root().join("mnt/usb")).unwrap();
+    let report = tree.keeper().k3s_backup(&to("/mnt/usb")).unwrap();
+    assert!(report.file.starts_with("/mnt/usb/k3s-box-"), "{report:?}");
+    let found = tree.keeper().k3s_backups(&to("/mnt/usb").to);
+    assert_eq!(found[0].name, report.file);
+    assert!(tree.keeper().k3s_status().unwrap().backups.is_empty());
 }
