@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -308,7 +309,8 @@ func (m *machine) prepare() error {
 	if err != nil {
 		return err
 	}
-	local := strings.ReplaceAll(string(admin), "https://"+m.address+":6443", "https://127.0.0.1:6443")
+	// Whatever address it was made with: that of the machine may be another one by now.
+	local := regexp.MustCompile(`https://[^"\s]+:6443`).ReplaceAllString(string(admin), "https://127.0.0.1:6443")
 	if err := os.MkdirAll(filepath.Dir(kubeconfigFile), 0o755); err != nil {
 		return err
 	}
