@@ -1,6 +1,6 @@
 //! `k3s adopt`: a k3s that came from somewhere else is managed from now on.
 
-use super::{DRY_RUN, YES, keeper, many, print_outcome, report};
+use super::{DRY_RUN, YES, keeper, many, print_outcome, program, report};
 use crate::{
     cli::{
         args::Args,
@@ -21,7 +21,8 @@ pub(super) static COMMAND: Command = Command {
         YES,
         DRY_RUN,
     ],
-    notes: "Lists what is managed from then on and what is not changed before it asks. Nothing is restarted or rewritten: only a note is made.\n\
+    notes: "Lists what is managed from then on and what is not changed before it asks. Nothing of k3s is restarted or\n\
+            rewritten: a note is made, and root looks at k3s each minute (`k3s watch --help`).\n\
             k0s, MicroK8s, RKE2, kubeadm, minikube, k3d and kind are named, and never managed; agent.kubeconfig connects them.",
     examples: &[
         "sudo pipeops-agent k3s adopt --dry-run",
@@ -41,7 +42,7 @@ fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(if is_undone { Exit::Fine } else { Exit::Problem });
     }
     let ignored = args.all("ignore");
-    let plan = keeper.k3s_adopt_plan(&ignored)?;
+    let plan = keeper.k3s_adopt_plan(&ignored, &program()?)?;
     if args.has(DRY_RUN.long) {
         report::plan(&plan, args, output);
         let is_fine = plan.refused.is_empty();
@@ -55,6 +56,6 @@ fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
         output.line(&output.toned(Tone::Faint, "Nothing was changed."));
         return Ok(Exit::Problem);
     }
-    let done = keeper.k3s_adopt(&ignored, &changes::who())?;
+    let done = keeper.k3s_adopt(&ignored, &program()?, &changes::who())?;
     Ok(print_outcome(&done, args, output))
 }

@@ -25,9 +25,9 @@ pub(super) static COMMAND: Command = Command {
             "Look once, and repair what is due (used by its timer)",
         ),
     ],
-    notes: "A timer looks every minute. docs/faults.md lists the faults, their repairs, and when nothing is done.\n\
+    notes: "A timer looks every minute; with OpenRC a service does, which sleeps in between. docs/faults.md lists the faults, their repairs, and when nothing is done.\n\
             A k3s that somebody stopped stays stopped. keeper.allow without repair: faults are told and not repaired.\n\
-            `k3s install` sets it up; a k3s that was adopted is watched after this command. `pipeops-agent changes` has every repair.",
+            `k3s install`, `join` and `adopt` set it up; this does it for a k3s that was adopted by an earlier version. `pipeops-agent changes` has every repair.",
     examples: &[
         "sudo pipeops-agent k3s watch --dry-run",
         "sudo pipeops-agent k3s watch",

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use super::ready;
+use super::{Role, ready, texts::Init};
 use crate::core::health::Severity::{self, Critical, Warning};
 
 /// One thing that can go wrong.
@@ -132,6 +132,10 @@ pub struct Sight {
     pub certificate: Option<(String, i64)>,
     /// Addresses of this machine.
     pub addresses: Vec<IpAddr>,
+    /// The service manager.
+    pub init: Init,
+    /// The part of a cluster that this machine is; the API of a worker is its server's.
+    pub role: Role,
     /// True if the settings fix the address of the node.
     pub has_fixed_address: bool,
     /// Seconds by which the wall clock was set since the last look.
@@ -206,11 +210,18 @@ pub struct Service {
     pub was_started: bool,
     /// Microseconds from the end of its process to its state of now.
     pub settled_us: u64,
+    /// Seconds since its process was started, where nobody says when k3s has come up: OpenRC.
+    pub age_s: Option<u64>,
 }
 
 /// Properties that [`Service::parse`] reads, for `systemctl show -p`.
 pub const PROPERTIES: &str = "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic,\
     ExecMainExitTimestampMonotonic,StateChangeTimestampMonotonic";
+
+/// `Result` of a service that is restarted no more.
+const GIVEN_UP: &str = "start-limit-hit";
+/// Time for a k3s to come up that does not say when it has.
+const COMES_UP_S: u64 = 900;
 
 /// Longest time from the end of a process to the state of its service, where nothing was waited for.
 const AT_ONCE_US: u64 = 1_000_000;
@@ -235,6 +246,28 @@ impl Service {
             is_enabled: value("UnitFileState") == "enabled",
             was_started: !matches!(value("InactiveExitTimestampMonotonic"), "" | "0"),
             settled_us: changed.saturating_sub(ended),
+            age_s: None,
+        }
+    }
+
+    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon that it gave the service up; OpenRC does not know
+    /// whether a stopped service ran before, so it counts as stopped by somebody.
+    pub fn of_openrc(status: &str, has_failed: bool) -> Self {
+        let word = status.split_once("status:").map_or("", |(_, word)| word);
+        let (active, is_given_up) = match word.split_whitespace().next() {
+            Some("started" | "unsupervised") => ("active", false),
+            Some("starting") => ("activating", false),
+            Some("stopping") => ("deactivating", false),
+            Some("crashed") => ("failed", true),
+            Some("stopped") if has_failed => ("failed", true),
+            Some(_) => ("inactive", false),
+            None => ("", false),
+        };
+        Self {
+            active: active.to_owned(),
+            result: if is_given_up { GIVEN_UP } else { "" }.to_owned(),
+            was_started: true,
+            ..Self::default()
         }
     }
 
@@ -248,7 +281,7 @@ impl Service {
     /// stopped is down as soon as its process is.
     fn is_given_up(&self) -> bool {
         let has_waited = self.result != "success" && self.settled_us > AT_ONCE_US;
-        self.active == "failed" && (self.result == "start-limit-hit" || has_waited)
+        self.active == "failed" && (self.result == GIVEN_UP || has_waited)
     }
 
     /// Returns whether somebody stopped it, or does not want it to start: then it stays as it is.
@@ -529,13 +562,29 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Likely,
         from: "the service runs, and its API has not answered for two minutes",
-        detect: |sight| match sight.api.as_ref()? {
-            Api::Silent(why) => Some(format!("k3s runs, and its API does not answer: {why}")),
-            Api::Node(_) | Api::NoNode => None,
+        detect: |sight| {
+            let has_come_up = sight.service.age_s.is_none_or(|age| age >= COMES_UP_S);
+            let why = silence(sight).filter(|_| has_come_up && sight.role == Role::Server)?;
+            Some(format!("k3s runs, and its API does not answer: {why}"))
         },
         patience_s: 120,
         repair: Some(Repair::Restart),
         fix: "journalctl -u k3s -n 100; often the disk is too slow or the memory is full: sudo pipeops-agent doctor",
+    },
+    Fault {
+        id: "k3s.server-silent",
+        part: Part::Api,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "on a worker: its server has not answered for five minutes",
+        detect: |sight| {
+            let why = silence(sight).filter(|_| sight.role == Role::Worker)?;
+            Some(format!("the server does not answer this worker: {why}"))
+        },
+        patience_s: 300,
+        repair: None,
+        fix: "look at the server: sudo pipeops-agent k3s status there; then at the way to it: /etc/rancher/k3s/config.yaml names its address; \
+            Pods go on meanwhile",
     },
     Fault {
         id: "k3s.clock-set",
@@ -639,6 +688,29 @@ pub const FAULTS: &[Fault] = &[
     },
 ];
 
+/// A fix for the service manager and the part of the cluster that this machine has; in the table it is that of a server with systemd.
+pub fn fix(text: &str, init: Init, role: Role) -> String {
+    let name = role.name();
+    let mut text = text.replace("-u k3s ", &format!("-u {name} "));
+    for verb in ["start", "stop", "restart", "status", "reset-failed"] {
+        let known = format!("systemctl {verb} k3s");
+        let own = match (init, verb) {
+            (Init::Systemd, _) => format!("systemctl {verb} {name}"),
+            (Init::OpenRc, "reset-failed") => format!("rc-service {name} zap"),
+            (Init::OpenRc, _) => format!("rc-service {name} {verb}"),
+        };
+        text = text.replace(&known, &own);
+    }
+    if init == Init::OpenRc {
+        for lines in ["50", "100"] {
+            let log = format!("tail -n {lines} /var/log/k3s.log");
+            text = text.replace(&format!("journalctl -u {name} -n {lines}"), &log);
+        }
+        text = text.replace("timedatectl set-ntp true", "rc-service chronyd start");
+    }
+    text
+}
+
 /// Days before the end within which every version of k3s renews a certificate when it starts (120; before May 2025: 90).
 const RENEWED_DAYS: i64 = 85;
 
@@ -648,7 +720,7 @@ const LOOP: Fault = Fault {
     part: Part::Service,
     severity: Critical,
     confidence: Confidence::Certain,
-    from: "three restarts in ten minutes, and k3s names this reason in its log",
+    from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log",
     detect: |_| None,
     patience_s: 0,
     repair: None,
@@ -695,6 +767,9 @@ pub fn of(id: &str) -> Option<&'static Fault> {
 /// Restarts of ten minutes that make a loop.
 const LOOPING: u32 = 3;
 
+/// Times that a k3s says what keeps it from coming up.
+const REPEATED: usize = 3;
+
 fn is_looping(sight: &Sight) -> bool {
     sight.restarts >= LOOPING
 }
@@ -706,32 +781,44 @@ fn node(sight: &Sight) -> Option<&Node> {
     }
 }
 
+fn silence(sight: &Sight) -> Option<&str> {
+    match sight.api.as_ref()? {
+        Api::Silent(why) => Some(why),
+        Api::Node(_) | Api::NoNode => None,
+    }
+}
+
 fn pressure(sight: &Sight, kind: &str, what: &str) -> Option<String> {
     let message = node(sight)?.has(kind, "True")?;
     Some(format!("the node runs out of {what}: {message}"))
 }
 
-/// The line of a k3s in a loop that has one of these words, if it is one of errors.
+/// The last line that has one of these words, of the errors of a k3s that ends again and again, or that says it again and again while it starts.
 fn says(sight: &Sight, words: &[&str]) -> Option<String> {
-    if !is_looping(sight) {
+    let (does, times) = if is_looping(sight) {
+        ("ends again and again", 1)
+    } else if sight.service.active == "activating" {
+        ("does not come up", REPEATED)
+    } else {
         return None;
-    }
+    };
     let lines = sight.log.lines().rev().filter(|line| is_error(line));
     let mut lines = lines.filter(|line| {
         let line = line.to_lowercase();
         words.iter().any(|word| line.contains(&word.to_lowercase()))
     });
-    let line = ready::reason(lines.next()?)?;
-    Some(format!("k3s ends again and again, and says: {line}"))
+    let last = ready::reason(lines.next()?)?;
+    (lines.count() + 1 >= times).then(|| format!("k3s {does}, and says: {last}"))
 }
 
-/// Errors of k3s (`level=fatal`, `level=error`), and of the parts of Kubernetes in it (`E1123 …`, `F1123 …`).
+/// Errors of k3s (`level=fatal`, `level=error`; `ERRO` and `FATA` where it writes in colours), and of the parts of Kubernetes in it (`E1123 …`,
+/// `F1123 …`).
 fn is_error(line: &str) -> bool {
     let is_klog = |line: &str| {
         let mut bytes = line.bytes();
         matches!(bytes.next(), Some(b'E' | b'F')) && bytes.take(4).all(|byte| byte.is_ascii_digit())
     };
-    ["level=fatal", "level=error", "panic:"]
+    ["level=fatal", "level=error", "panic:", "ERRO", "FATA"]
         .iter()
         .any(|word| line.contains(word))
         || is_klog(line)

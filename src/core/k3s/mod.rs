@@ -40,9 +40,10 @@ pub const KILLALL: &str = "/usr/local/bin/k3s-killall.sh";
 pub const LINKS: [&str; 3] = ["kubectl", "crictl", "ctr"];
 
 /// Part of a cluster that k3s runs on a machine.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Role {
     /// API server, datastore, and a node.
+    #[default]
     Server,
     /// A node only.
     Worker,

@@ -233,9 +233,7 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     if wanted.connects {
         steps.extend(connect::steps(&wanted.program, is_there));
     }
-    if wanted.init == Init::Systemd && wanted.role == Role::Server {
-        steps.extend(watch::steps(&wanted.program, is_there));
-    }
+    steps.extend(watch::steps(wanted.init, &wanted.program, is_there));
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -396,12 +394,13 @@ const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
 /// The steps of a removal. There is no way back: each may be repeated until all are done.
 pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
-    let timers: [(&str, &str, &[&str]); 2] = [
-        (watch::TIMER, watch::STOP, &watch::MADE),
+    let init = wanted.init;
+    let looks: [(&str, &str, &[&str]); 2] = [
+        (watch::mark(init), watch::stop(init), watch::made(init)),
         (connect::TIMER, connect::STOP, &connect::MADE),
     ];
-    for (timer, stop, made) in timers {
-        if is_there(timer) {
+    for (mark, stop, made) in looks {
+        if is_there(mark) {
             steps.push(run(stop, ""));
             steps.extend(made.iter().map(|path| gone(path)));
             steps.extend([connect::WANTS, connect::DIRECTORY].map(|path| Step::Gone {

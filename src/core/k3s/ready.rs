@@ -80,8 +80,21 @@ pub fn reason(log: &str) -> Option<String> {
     let line = lines()
         .find(|line| line.contains("level=fatal"))
         .or_else(|| lines().next())?;
-    let line = line.split_once("msg=").map_or(line, |(_, message)| message);
+    let line = without_colours(line);
+    let line = line
+        .split_once("msg=")
+        .map_or(&*line, |(_, message)| message);
     Some(line.trim().trim_matches('"').chars().take(300).collect())
+}
+
+/// A line without the escapes of a terminal.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| {
+        let end = part.split_once(|letter: char| letter.is_ascii_alphabetic());
+        all + end.map_or("", |(_, rest)| rest)
+    })
 }
 
 #[cfg(test)]
@@ -136,5 +149,8 @@ mod tests {
         assert_eq!(reason(log).as_deref(), Some("no default routes found"));
         assert_eq!(reason("a\nb\n\n").as_deref(), Some("b"));
         assert_eq!(reason(""), None);
+        let line = "\x1b[31mERRO\x1b[0m[2026] Failed to ping: file is not a database\n";
+        let plain = "ERRO[2026] Failed to ping: file is not a database";
+        assert_eq!(reason(line).as_deref(), Some(plain));
     }
 }

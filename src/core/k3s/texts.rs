@@ -3,9 +3,10 @@
 use super::{Role, join, setting};
 
 /// Service manager of the machine.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Init {
     /// systemd.
+    #[default]
     Systemd,
     /// OpenRC.
     OpenRc,
@@ -45,6 +46,15 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
     };
     text.replace("@PROGRAM@", program)
         .replace("@DATA@", data_dir)
+}
+
+/// The service that looks at k3s: once, for a timer, or again and again where there are no timers.
+pub fn watch(init: Init, program: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("texts/watch.service"),
+        Init::OpenRc => include_str!("texts/watch.openrc"),
+    };
+    text.replace("@PROGRAM@", program)
 }
 
 /// The service that makes the agent's credential.

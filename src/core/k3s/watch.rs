@@ -5,9 +5,10 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
-    connect,
+    Role, connect,
     faults::{self, FAULTS, Fault, Part, Repair, Sight},
     plan::{Step, directories, file, run},
+    texts::{self, Init},
 };
 use crate::core::{
     health::Severity::{self, Warning},
@@ -21,10 +22,33 @@ pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-watch.service";
 /// Timer of that service.
 pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-watch.timer";
 const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer";
+/// Service of OpenRC, which has no timers: a loop that sleeps.
+pub const SERVICE: &str = "/etc/init.d/pipeops-k3s-watch";
+const LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-watch";
+
+/// File that is there where k3s is watched.
+pub const fn mark(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => TIMER,
+        Init::OpenRc => SERVICE,
+    }
+}
+
 /// Command after which nobody looks.
-pub const STOP: &str = "systemctl stop pipeops-k3s-watch.timer pipeops-k3s-watch.service";
+pub const fn stop(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl stop pipeops-k3s-watch.timer pipeops-k3s-watch.service",
+        Init::OpenRc => "rc-service pipeops-k3s-watch stop",
+    }
+}
+
 /// Paths that a removal of k3s takes.
-pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, MEMORY];
+pub const fn made(init: Init) -> &'static [&'static str] {
+    match init {
+        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY],
+        Init::OpenRc => &[LEVEL, SERVICE, MEMORY],
+    }
+}
 
 /// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second of a small board.
 const ASK_EVERY_S: u64 = 110;
@@ -39,31 +63,45 @@ const FAILURES_MAX: u32 = 2;
 /// Repairs of a day after which a fault is left to a person: it comes back.
 const REPAIRS_MAX: usize = 4;
 const DAY_S: u64 = 86_400;
+/// The service manager's name in the file.
+const OPENRC: &str = "openrc";
 /// Time from a backup that failed to the next try.
 const BACKUP_AGAIN_MS: i64 = 3_600_000;
 
 /// The steps that have k3s watched from now on.
-pub fn steps(program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
-    let unit = include_str!("texts/watch.service").replace("@PROGRAM@", program);
+pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = Vec::new();
-    for directory in [connect::DIRECTORY, connect::WANTS] {
-        directories(&mut steps, directory, is_there);
-    }
+    directories(&mut steps, connect::DIRECTORY, is_there);
     // Undone last: until then the service may write it.
-    steps.push(Step::Made {
+    let memory = Step::Made {
         path: MEMORY.to_owned(),
-    });
-    steps.extend([
-        run("", "systemctl daemon-reload"),
-        file(UNIT, unit, 0o644),
-        file(TIMER, include_str!("texts/watch.timer").to_owned(), 0o644),
-        Step::Link {
-            path: WANTED.to_owned(),
-            target: TIMER.to_owned(),
-        },
-        run("systemctl daemon-reload", ""),
-        run("systemctl start pipeops-k3s-watch.timer", STOP),
-    ]);
+    };
+    match init {
+        Init::Systemd => {
+            directories(&mut steps, connect::WANTS, is_there);
+            steps.extend([
+                memory,
+                run("", "systemctl daemon-reload"),
+                file(UNIT, texts::watch(init, program), 0o644),
+                file(TIMER, include_str!("texts/watch.timer").to_owned(), 0o644),
+                Step::Link {
+                    path: WANTED.to_owned(),
+                    target: TIMER.to_owned(),
+                },
+                run("systemctl daemon-reload", ""),
+                run("systemctl start pipeops-k3s-watch.timer", stop(init)),
+            ]);
+        }
+        Init::OpenRc => steps.extend([
+            memory,
+            file(SERVICE, texts::watch(init, program), 0o755),
+            Step::Link {
+                path: LEVEL.to_owned(),
+                target: SERVICE.to_owned(),
+            },
+            run("rc-service pipeops-k3s-watch start", stop(init)),
+        ]),
+    }
     steps
 }
 
@@ -80,6 +118,10 @@ pub struct Memory {
     ends: Vec<(u64, u32)>,
     /// True if somebody stopped k3s.
     pub is_stopped: bool,
+    /// The service manager, for whoever tells of a fix.
+    init: Init,
+    /// The part of a cluster, for the same.
+    role: Role,
     /// Milliseconds since 1970 of the next backup; none by schedule.
     pub next_backup_ms: Option<i64>,
     /// Reason why the last backup by schedule failed.
@@ -123,7 +165,7 @@ pub struct Handed {
     /// Observation, and the reason why nothing is done about it.
     pub sentence: String,
     /// Fix.
-    pub fix: &'static str,
+    pub fix: String,
 }
 
 impl Memory {
@@ -175,6 +217,7 @@ impl Memory {
         if sight.api.is_some() {
             self.asked_s = Some(now_s);
         }
+        (self.init, self.role) = (sight.init, sight.role);
         self.is_stopped = sight.service.is_stopped_on_purpose();
         let found = if self.is_stopped {
             Vec::new()
@@ -282,14 +325,15 @@ impl Memory {
                         entry.sentence
                     )
                 },
-                fix: fault.fix,
+                fix: faults::fix(fault.fix, self.init, self.role),
             })
         });
         let unsaved = self.unsaved.as_ref().map(|why| Handed {
             id: "k3s.unsaved",
             severity: Warning,
             sentence: format!("k3s was not backed up: {why}"),
-            fix: "sudo pipeops-agent k3s backup tries it now; keeper.allow without backup ends the schedule",
+            fix: "sudo pipeops-agent k3s backup tries it now; keeper.allow without backup ends the schedule"
+                .to_owned(),
         });
         rows.chain(unsaved).collect()
     }
@@ -317,7 +361,7 @@ impl Memory {
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
@@ -325,6 +369,11 @@ impl Memory {
                 .map(|at| at.to_string())
                 .unwrap_or_default(),
             self.unsaved.as_deref().unwrap_or_default(),
+            match self.init {
+                Init::Systemd => "systemd",
+                Init::OpenRc => OPENRC,
+            },
+            self.role.name(),
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
@@ -349,10 +398,22 @@ impl Memory {
     pub fn parse(text: &str) -> Self {
         let mut lines = text.lines();
         let first: Vec<_> = lines.next().unwrap_or_default().split('\t').collect();
-        let [mono, wall, asked, restarts, ends, is_stopped, next, unsaved] = first.as_slice()
+        let [
+            mono,
+            wall,
+            asked,
+            restarts,
+            ends,
+            is_stopped,
+            next,
+            unsaved,
+            rest @ ..,
+        ] = first.as_slice()
         else {
             return Self::default();
         };
+        let of = rest.first().and_then(|of| of.split_once(' '));
+        let (init, role) = of.unwrap_or_default();
         let looked = mono.parse().ok().zip(wall.parse().ok());
         let end = |text: &str| {
             let (at, more) = text.split_once(':')?;
@@ -368,6 +429,16 @@ impl Memory {
             unsaved: Some(*unsaved)
                 .filter(|why| !why.is_empty())
                 .map(str::to_owned),
+            init: if init == OPENRC {
+                Init::OpenRc
+            } else {
+                Init::Systemd
+            },
+            role: if role == Role::Worker.name() {
+                Role::Worker
+            } else {
+                Role::Server
+            },
             entries: lines.filter_map(Entry::parse).take(FAULTS.len()).collect(),
         }
     }
@@ -573,6 +644,89 @@ mod tests {
             memory = Memory::parse(&memory.text());
         }
         assert!((700..760).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn a_start_that_does_not_end_is_told_by_what_it_says_again_and_again() {
+        let line = "\u{1b}[31mERRO\u{1b}[0m[2026] Failed to ping database connection: file is not a database\n";
+        for (times, id) in [(2, None), (3, Some("k3s.datastore-damaged"))] {
+            let sight = Sight {
+                service: service("activating", "success"),
+                log: line.repeat(times),
+                api: None,
+                ..healthy()
+            };
+            let mut memory = Memory::default();
+            assert!(memory.look(&sight, at(1000), true).is_none());
+            let told = memory.handed();
+            assert_eq!(told.first().map(|fault| fault.id), id, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn openrc_and_a_worker_get_fixes_of_their_own() {
+        for fault in FAULTS {
+            let own = faults::fix(fault.fix, Init::OpenRc, Role::Worker);
+            let strange = [
+                "systemctl",
+                "journalctl",
+                "timedatectl",
+                "service k3s ",
+                "-u k3s ",
+            ];
+            assert!(!strange.iter().any(|word| own.contains(word)), "{own}");
+            assert_eq!(
+                faults::fix(fault.fix, Init::Systemd, Role::Server),
+                fault.fix
+            );
+        }
+        let mut memory = Memory::default();
+        let sight = Sight {
+            init: Init::OpenRc,
+            role: Role::Worker,
+            service: Service {
+                age_s: Some(60),
+                ..service("active", "")
+            },
+            ..silent()
+        };
+        assert!(until_order(&mut memory, &sight, 100_000).is_none());
+        let handed = memory.handed();
+        let [told] = handed.as_slice() else {
+            panic!("{handed:?}");
+        };
+        assert_eq!(told.id, "k3s.server-silent");
+    }
+
+    #[test]
+    fn the_words_of_openrc_are_understood() {
+        for (said, has_failed, state, is_on_purpose) in [
+            (" * status: started\n", false, "active", false),
+            (" * status: unsupervised\n", false, "active", false),
+            (" * status: starting\n", false, "activating", false),
+            (" * status: crashed\n", false, "failed", false),
+            (" * status: stopped\n", true, "failed", false),
+            (" * status: stopped\n", false, "inactive", true),
+            ("service does not exist", false, "", false),
+        ] {
+            let service = Service {
+                is_enabled: true,
+                ..Service::of_openrc(said, has_failed)
+            };
+            assert_eq!(service.active, state, "{said}");
+            assert_eq!(service.is_stopped_on_purpose(), is_on_purpose, "{said}");
+        }
+        // It says that it is started as soon as its process is: then it gets time.
+        let sight = |age| Sight {
+            init: Init::OpenRc,
+            service: Service {
+                age_s: Some(age),
+                ..service("active", "")
+            },
+            ..silent()
+        };
+        assert!(until_order(&mut Memory::default(), &sight(300), 1000).is_none());
+        assert!(until_order(&mut Memory::default(), &sight(900), 1000).is_some());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Adoption of a k3s that came from somewhere else: a note that it is managed from now on. Nothing else on the machine is changed.
+//! Adoption of a k3s that came from somewhere else: a note that it is managed from now on, and the watch over it. Nothing of its own is changed.
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
@@ -40,15 +40,15 @@ struct Prepared {
 
 impl Keeper {
     /// The plan of an adoption.
-    pub fn k3s_adopt_plan(&self, ignored: &[String]) -> Result<K3sPlan> {
-        Ok(self.prepare_adoption(ignored)?.plan)
+    pub fn k3s_adopt_plan(&self, ignored: &[String], program: &str) -> Result<K3sPlan> {
+        Ok(self.prepare_adoption(ignored, program)?.plan)
     }
 
-    /// Adopts the k3s of this machine: it is managed from now on, and nothing is restarted or rewritten.
-    pub fn k3s_adopt(&self, ignored: &[String], who: &str) -> Result<Done> {
+    /// Adopts the k3s of this machine: it is managed and watched from now on, and nothing of it is restarted or rewritten.
+    pub fn k3s_adopt(&self, ignored: &[String], program: &str, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;
-        let prepared = self.prepare_adoption(ignored)?;
+        let prepared = self.prepare_adoption(ignored, program)?;
         if let Some(error) = refuse("k3s cannot be adopted", &prepared.plan.refused) {
             return Err(error);
         }
@@ -70,7 +70,7 @@ impl Keeper {
         }
     }
 
-    fn prepare_adoption(&self, ignored: &[String]) -> Result<Prepared> {
+    fn prepare_adoption(&self, ignored: &[String], program: &str) -> Result<Prepared> {
         if let Some(note) = self.managed()? {
             return Err(Error::new(format!("k3s is managed already: {}", note.how))
                 .fix("nothing needs to be done"));
@@ -99,11 +99,14 @@ impl Keeper {
             node: node.clone(),
             kept: shared.map(str::to_owned).collect(),
         };
-        let steps = vec![Step::File {
+        let mut steps = vec![Step::File {
             path: self.own(NOTE),
             content: note_text(&managed)?,
             mode: files::PRIVATE,
         }];
+        if !self.is_watched()? {
+            steps.extend(self.watch_steps(program)?);
+        }
         let plan = K3sPlan {
             does: format!("manage k3s {version} of this machine from now on"),
             warned: self.doubts(&service, &settings, &node, &others),
@@ -113,6 +116,9 @@ impl Keeper {
                 format!("{path}: upgrades and restores stop and start it"),
                 format!("{data_dir}: `k3s backup` copies it, `k3s restore` replaces its datastore"),
                 format!("the node {node}: `node cordon` and `node drain`"),
+                "its health: root looks at it each minute, starts or restarts it for the faults of docs/faults.md, and backs it up each day; \
+                 keeper.allow says which of these it may"
+                    .to_owned(),
             ],
             unchanged: self.unchanged(init, &path, &service),
             steps: describe::steps(&steps),

@@ -1,6 +1,10 @@
 //! The wait for the node, asked at the API of this machine by k3s' own client.
 
-use std::time::Duration;
+use std::{
+    fs::File,
+    io::{Read as _, Seek as _, SeekFrom},
+    time::Duration,
+};
 
 use nix::poll::{PollTimeout, poll};
 
@@ -22,6 +26,8 @@ use crate::{
 
 /// Pause between two looks: each starts a program that a small board needs a second of its time for.
 const PAUSE_MS: u16 = 2000;
+/// End of a log that is read.
+const LOG_BYTES_MAX: u64 = 16 * 1024;
 /// Interval at which a wait that goes on is told of.
 const TOLD_EVERY: Duration = Duration::from_secs(15);
 
@@ -164,8 +170,21 @@ impl Place {
         ];
         match exec::run(self.root(), &argv, Limits::SHORT) {
             Ok(ended) if ended.is_fine() => ended.output,
-            Ok(_) | Err(_) => self.text("/var/log/k3s.log").unwrap_or_default(),
+            Ok(_) | Err(_) => self.end_of("/var/log/k3s.log"),
         }
+    }
+
+    /// The end of a file that may be long; empty where it cannot be read.
+    fn end_of(&self, path: &str) -> String {
+        let read = || {
+            let mut file = File::open(self.path(path))?;
+            let from = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
+            file.seek(SeekFrom::Start(from))?;
+            let mut end = Vec::new();
+            file.take(LOG_BYTES_MAX).read_to_end(&mut end)?;
+            std::io::Result::Ok(end)
+        };
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
     /// With what k3s itself said last.

@@ -68,7 +68,7 @@ impl Keeper {
         self.can_watch()?;
         Ok(K3sPlan {
             does: DOES.to_owned(),
-            steps: describe::steps(&watch::steps(program, &|path| self.place.is_there(path))),
+            steps: describe::steps(&self.watch_steps(program)?),
             undo: "sudo pipeops-agent undo ID".to_owned(),
             ..K3sPlan::default()
         })
@@ -79,7 +79,7 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         self.can_watch()?;
-        if self.place.is_there(watch::TIMER) {
+        if self.is_watched()? {
             return Ok(Done {
                 outcome: Outcome::Done.as_str().to_owned(),
                 sentence: "k3s is watched already".to_owned(),
@@ -87,8 +87,17 @@ impl Keeper {
             });
         }
         let record = Record::new("k3s.watch", who, now(), DOES.to_owned());
-        let steps = watch::steps(program, &|path| self.place.is_there(path));
+        let steps = self.watch_steps(program)?;
         self.begin_steps(&journal, record, steps, Duration::ZERO)
+    }
+
+    pub(super) fn watch_steps(&self, program: &str) -> Result<Vec<Step>> {
+        let is_there = |path: &str| self.place.is_there(path);
+        Ok(watch::steps(self.place.init()?, program, &is_there))
+    }
+
+    pub(super) fn is_watched(&self) -> Result<bool> {
+        Ok(self.place.is_there(watch::mark(self.place.init()?)))
     }
 
     /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look and for the agent.
@@ -96,7 +105,7 @@ impl Keeper {
         let Some(note) = self.managed()? else {
             return Ok(None);
         };
-        if self.place.role() == Role::Worker || self.is_changing()? {
+        if self.is_changing()? {
             return Ok(None);
         }
         let mut memory = self.memory();
@@ -107,7 +116,10 @@ impl Keeper {
             None => None,
             Some(order) => self.repair(order, &note, &mut memory)?,
         };
-        self.back_up_in_turn(wanted.backups.as_ref(), &note, &mut memory)?;
+        // The datastore of a worker is its server's.
+        let backups = wanted.backups.as_ref();
+        let backups = backups.filter(|_| self.place.role() == Role::Server);
+        self.back_up_in_turn(backups, &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
         Ok(repaired)
     }
@@ -173,23 +185,12 @@ impl Keeper {
     }
 
     fn can_watch(&self) -> Result<()> {
-        let cannot = || Error::new("k3s cannot be watched");
-        if self.managed()?.is_none() {
-            return Err(cannot()
-                .why("pipeops-agent does not manage a k3s on this machine")
-                .fix("sudo pipeops-agent k3s adopt"));
+        if self.managed()?.is_some() {
+            return Ok(());
         }
-        if self.place.role() == Role::Worker {
-            return Err(cannot()
-                .why("this machine is a worker, whose API is on another one")
-                .fix("watch over the server; systemd restarts the worker's service"));
-        }
-        match self.place.init()? {
-            Init::Systemd => Ok(()),
-            Init::OpenRc => Err(cannot()
-                .why("a timer of systemd looks at it")
-                .fix("supervise-daemon of OpenRC restarts a k3s that ends")),
-        }
+        Err(Error::new("k3s cannot be watched")
+            .why("pipeops-agent does not manage a k3s on this machine")
+            .fix("sudo pipeops-agent k3s adopt"))
     }
 
     /// Returns whether a change is under way, or was interrupted: then k3s may be down on purpose.
@@ -207,6 +208,8 @@ impl Keeper {
             restarts: memory.restarted(service.restarts, now),
             up_s: now.mono.elapsed_since_boot().as_secs(),
             jumped_s: memory.jumped_s(now),
+            init: self.place.init().unwrap_or_default(),
+            role: self.place.role(),
             ..Sight::default()
         };
         if sight.restarts > 0 || !service.is_running() {
@@ -217,8 +220,14 @@ impl Keeper {
             sight.certificate = self.place.certificate(&note.data_dir, now.wall.millis());
             sight.addresses = network::all_addresses(self.place.root()).unwrap_or_default();
             let is_set = k3s::setting(&self.place.k3s_settings(), "node-ip").is_some();
-            let unit = self.place.text(Role::Server.unit()).unwrap_or_default();
-            sight.has_fixed_address = is_set || unit.contains("node-ip");
+            let role = self.place.role();
+            let mut texts = [role.unit(), role.service()].into_iter();
+            let names_it = |path| {
+                self.place
+                    .text(path)
+                    .is_some_and(|text| text.contains("node-ip"))
+            };
+            sight.has_fixed_address = is_set || texts.any(names_it);
         }
         sight.service = service;
         sight
@@ -247,7 +256,8 @@ impl Keeper {
             is_one_way: true,
             ..Record::new(&format!("k3s.{}", order.repair.word()), WHO, now(), does)
         };
-        let done = self.begin_steps(&journal, record, steps(order.repair, note), READY_WITHIN)?;
+        let steps = steps(order.repair, self.place.init()?, self.place.role(), note);
+        let done = self.begin_steps(&journal, record, steps, READY_WITHIN)?;
         let is_done = done.outcome == Outcome::Done.as_str();
         let failure = (!is_done).then_some(done.sentence.as_str());
         memory.tried(order, failure, clock::now());
@@ -263,23 +273,30 @@ pub(super) fn finding(fault: Handed) -> Finding {
     Finding {
         id: fault.id.to_owned(),
         what: fault.sentence,
-        fix: fault.fix.to_owned(),
+        fix: fault.fix,
     }
 }
 
 /// The steps of a repair; the last is that k3s itself says that it is Ready.
-fn steps(repair: Repair, note: &Managed) -> Vec<Step> {
-    let run = |command: &str| Step::Run {
+fn steps(repair: Repair, init: Init, role: Role, note: &Managed) -> Vec<Step> {
+    let name = role.name();
+    let commands = match (init, repair) {
+        (Init::Systemd, Repair::Start) => vec![
+            format!("systemctl reset-failed {name}"),
+            format!("systemctl start --no-block {name}"),
+        ],
+        (Init::Systemd, Repair::Restart) => vec![format!("systemctl restart --no-block {name}")],
+        (Init::OpenRc, Repair::Start) => vec![
+            format!("rc-service {name} zap"),
+            format!("rc-service {name} start"),
+        ],
+        (Init::OpenRc, Repair::Restart) => vec![format!("rc-service {name} restart")],
+    };
+    let steps = commands.iter().map(|command| Step::Run {
         forth: words(command),
         back: Vec::new(),
-    };
-    let mut steps = match repair {
-        Repair::Start => vec![
-            run("systemctl reset-failed k3s"),
-            run("systemctl start --no-block k3s"),
-        ],
-        Repair::Restart => vec![run("systemctl restart --no-block k3s")],
-    };
+    });
+    let mut steps: Vec<_> = steps.collect();
     steps.push(Step::Ready {
         node: note.node.clone(),
         version: None,
@@ -295,9 +312,32 @@ fn is_unfinished(journal: &Journal) -> Result<bool> {
 
 impl Place {
     fn service(&self) -> Service {
-        let argv = ["systemctl", "show", "k3s", "-p", PROPERTIES];
-        let shown = exec::run(self.root(), &argv, Limits::SHORT);
-        Service::parse(&shown.map(|ended| ended.output).unwrap_or_default())
+        let name = self.role().name();
+        let said = |argv: &[&str]| {
+            let ended = exec::run(self.root(), argv, Limits::SHORT);
+            ended.map_or_else(|_| String::new(), |ended| ended.output + &ended.complaints)
+        };
+        match self.init().unwrap_or_default() {
+            Init::Systemd => Service::parse(&said(&["systemctl", "show", name, "-p", PROPERTIES])),
+            Init::OpenRc => self.service_of_openrc(name, &said(&["rc-service", name, "status"])),
+        }
+    }
+
+    /// The service, with what supervise-daemon writes down of it.
+    fn service_of_openrc(&self, name: &str, status: &str) -> Service {
+        let options = format!("/run/openrc/options/{name}");
+        let starts = self.line(&format!("{options}/start_count"));
+        let started = std::fs::metadata(self.path(&format!("{options}/child_pid")));
+        let started = started.map_or(0, |found| found.mtime());
+        let now = clock::now();
+        let age_s = u64::try_from(now.wall.millis() / 1000 - started).unwrap_or(0);
+        Service {
+            restarts: starts.and_then(|starts| starts.parse().ok()).unwrap_or(0),
+            is_enabled: self.is_there(&format!("/etc/runlevels/default/{name}")),
+            // A clock that was set makes it no older than the machine is up.
+            age_s: Some(age_s.min(now.mono.elapsed_since_boot().as_secs())),
+            ..Service::of_openrc(status, self.is_there(&format!("/run/openrc/failed/{name}")))
+        }
     }
 
     /// The answer of the API about this node; `None`: it answers, but not about that.
@@ -338,7 +378,7 @@ impl Place {
         let is_dated = order.fault.id.starts_with("k3s.certificates");
         if is_dated && !self.is_clock_set() {
             return Some(
-                "the clock is not synchronized, and certificates of a wrong time would be made"
+                "nothing says that the clock is synchronized, and certificates of a wrong time would be made"
                     .to_owned(),
             );
         }

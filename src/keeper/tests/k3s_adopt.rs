@@ -5,6 +5,9 @@ use super::{
     k3s_life::{assert_same, good, install},
     *,
 };
+use crate::core::k3s::watch::TIMER;
+
+const PROGRAM: &str = "/usr/bin/pipeops-agent";
 
 /// A machine with the k3s of the official script: an installation without our note, with its unit and environment.
 fn official(command: &str) -> Tree {
@@ -12,6 +15,12 @@ fn official(command: &str) -> Tree {
     install(&tree).unwrap();
     std::fs::remove_dir_all(tree.root().join("var/keeper")).unwrap();
     std::fs::remove_dir_all(tree.root().join("etc/rancher/k3s/config.yaml.d")).unwrap();
+    for path in tree.snapshot().into_keys() {
+        let path = tree.root().join(path);
+        if path.display().to_string().contains("pipeops-k3s") {
+            drop(std::fs::remove_dir(&path).or_else(|_| std::fs::remove_file(&path)));
+        }
+    }
     let unit = format!("[Service]\nExecStart=/usr/local/bin/k3s \\\n    {command} \\\n\n");
     tree.put("etc/systemd/system/k3s.service", &unit, 0o644);
     tree.put(
@@ -28,10 +37,10 @@ fn ids(findings: &[crate::wire::keeper::Finding]) -> Vec<&str> {
 }
 
 #[test]
-fn an_adoption_changes_nothing_but_its_note_and_is_taken_back() {
+fn an_adoption_changes_nothing_of_k3s_and_is_taken_back() {
     let tree = official("server '--disable' 'traefik' '--token' 'secret'");
     let (before, calls) = (tree.snapshot(), tree.calls());
-    let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
     assert!(plan.refused.is_empty(), "{plan:?}");
     assert!(ids(&plan.warned).contains(&"adopt.arguments"), "{plan:?}");
     let listed = plan.unchanged.join("\n");
@@ -52,17 +61,27 @@ fn an_adoption_changes_nothing_but_its_note_and_is_taken_back() {
     );
     assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
 
-    let done = tree.keeper().k3s_adopt(&[], "root").unwrap();
+    let done = tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap();
     assert_eq!(done.outcome, "done", "{done:?}");
-    assert_same(&tree.snapshot(), &before, "adopted");
+    // The watch, and nothing else.
+    let mut after = tree.snapshot();
+    after.retain(|path, _| !path.contains("pipeops-k3s"));
+    assert_same(&after, &before, "adopted");
+    assert!(tree.read(TIMER.trim_start_matches('/')).is_some());
     let since = tree.calls().replace(&calls, "");
-    let mut since = since.lines().filter(|line| !line.starts_with("k3s "));
+    let since = since.lines().filter(|line| !line.starts_with("k3s "));
+    let since: Vec<_> = since
+        .filter(|line| !line.contains("show") && !line.contains("is-active"))
+        .collect();
     assert_eq!(
-        since.find(|line| !line.contains("show") && !line.contains("is-active")),
-        None
+        since,
+        [
+            "systemctl daemon-reload",
+            "systemctl start pipeops-k3s-watch.timer"
+        ]
     );
     assert_eq!(tree.keeper().k3s_status().unwrap().managed, "adopted");
-    assert!(tree.keeper().k3s_adopt(&[], "root").is_err());
+    assert!(tree.keeper().k3s_adopt(&[], PROGRAM, "root").is_err());
 
     assert_eq!(tree.keeper().k3s_unadopt("root").unwrap().outcome, "undone");
     assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
@@ -74,7 +93,7 @@ fn an_adoption_changes_nothing_but_its_note_and_is_taken_back() {
 fn the_removal_of_an_adopted_k3s_says_so_and_leaves_what_others_share() {
     let tree = official("server");
     tree.put("run/containerd/of-docker", "", 0o644);
-    tree.keeper().k3s_adopt(&[], "root").unwrap();
+    tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap();
     let wanted = Uninstall {
         takes_found: false,
         keeps_data: false,
@@ -92,9 +111,9 @@ fn the_removal_of_an_adopted_k3s_says_so_and_leaves_what_others_share() {
 #[test]
 fn what_is_no_server_of_k3s_is_named_and_never_managed() {
     let tree = official("agent '--server' 'https://10.0.0.2:6443'");
-    let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
     assert_eq!(ids(&plan.refused), ["adopt.worker"]);
-    assert!(tree.keeper().k3s_adopt(&[], "root").is_err());
+    assert!(tree.keeper().k3s_adopt(&[], PROGRAM, "root").is_err());
     let container = |label: &str| format!("{{\"Config\":{{\"Labels\":{{\"{label}\":\"x\"}}}}}}");
     for (path, text, name) in [
         ("var/snap/microk8s/x", String::new(), "MicroK8s"),
@@ -118,17 +137,17 @@ fn what_is_no_server_of_k3s_is_named_and_never_managed() {
         ),
     ] {
         let tree = systemd().with(path, &text);
-        let plan = tree.keeper().k3s_adopt_plan(&[]).unwrap();
+        let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
         assert_eq!(ids(&plan.refused), ["adopt.other"], "{name}");
         assert!(plan.refused[0].what.contains(name), "{plan:?}");
         assert!(plan.refused[0].fix.contains("agent.kubeconfig"), "{plan:?}");
-        let refused = tree.keeper().k3s_adopt(&[], "root").unwrap_err();
+        let refused = tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap_err();
         assert!(refused.sentence().contains(name), "{refused:?}");
         assert_eq!(
             tree.keeper().k3s_status().unwrap().other.as_deref(),
             Some(name)
         );
     }
-    let none = systemd().keeper().k3s_adopt_plan(&[]).unwrap_err();
+    let none = systemd().keeper().k3s_adopt_plan(&[], PROGRAM).unwrap_err();
     assert!(none.fix.unwrap().contains("k3s install"));
 }

@@ -41,6 +41,6 @@ fn report(handed: &[Handed], shared_state: &SharedState) {
         all => format!("; and {} more: sudo pipeops-agent k3s status", all - 1),
     };
     let sentence = format!("{}{more}", worst.sentence);
-    let fix = Some(worst.fix.to_owned());
+    let fix = Some(worst.fix.clone());
     shared_state.report(FAULT, worst.severity, sentence, fix);
 }
