@@ -24,6 +24,7 @@ mod remote_write;
 use crate::{
     core::{
         age::Recipient,
+        apps::GitHost,
         namespace::OwnNamespace,
         policy::{Expose, Level, PodSecurity},
         secret::Secret,
@@ -181,6 +182,7 @@ impl Merged {
         let notify = self.notify();
         let app_operators = self.app_operators();
         self.problems.extend(self.k3s_backup().err());
+        let git_hosts = self.git_hosts();
         if !self.problems.is_empty() {
             return None;
         }
@@ -201,6 +203,8 @@ impl Merged {
             apps: Apps {
                 interval: self.time(&keys::APPS_INTERVAL),
                 known_hosts: self.path(&keys::APPS_KNOWN_HOSTS).unwrap_or_default(),
+                git_hosts,
+                git_credentials: self.path(&keys::APPS_GIT_CREDENTIALS).unwrap_or_default(),
             },
         })
     }
@@ -533,6 +537,24 @@ impl Merged {
             );
         }
         plain
+    }
+
+    fn git_hosts(&mut self) -> Vec<GitHost> {
+        let text = self.text(&keys::APPS_GIT_HOSTS).unwrap_or_default();
+        let mut hosts = Vec::new();
+        for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+            let Some(host) = GitHost::parse(part) else {
+                let origin = self.origin(&keys::APPS_GIT_HOSTS);
+                self.problems.push(
+                    Error::new(format!("{origin}: apps.git_hosts cannot have {part:?}"))
+                        .why("it is no host, or host and port; there are no wildcards")
+                        .fix("write each like git.example or git.example:8443, with a comma between them"),
+                );
+                continue;
+            };
+            hosts.push(host);
+        }
+        hosts
     }
 
     fn app_operators(&mut self) -> Vec<String> {

@@ -422,6 +422,16 @@ keys! {
         default: Some("/etc/pipeops-agent/known_hosts"),
         doc: "Keys of the hosts from which apps come by ssh, as ssh-keyscan prints them. No other host is trusted. The file and the folders above it have to be root's.",
     }
+    APPS_GIT_HOSTS = {
+        path: "apps.git_hosts",
+        doc: "Hosts of Git repositories from which the control plane may deploy, with commas between them: git.example, git.example:8443. Exactly these; without a port the usual one of https or ssh. Default: none.",
+    }
+    APPS_GIT_CREDENTIALS = {
+        path: "apps.git_credentials",
+        kind: Kind::Path,
+        default: Some("/etc/pipeops-agent/git"),
+        doc: "Folder with credentials for apps.git_hosts, a file for each: https_git.example with user:password or a token, ssh_git.example_2222 with a private key. The control plane names none.",
+    }
     APPS_OPERATORS = {
         path: "apps.operators",
         doc: "Users of this machine that may deploy apps besides root, with commas between them; @NAME is a group: alice, @deploy. They also need the group of the socket. Default: root alone.",

@@ -13,6 +13,7 @@ use super::{Shown, layers::Origin, token::TokenSource};
 use crate::{
     core::{
         age::Recipient,
+        apps::GitHost,
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
@@ -303,6 +304,10 @@ pub struct Apps {
     pub interval: Duration,
     /// File with the pinned keys of hosts.
     pub known_hosts: PathBuf,
+    /// Hosts from which the control plane may deploy.
+    pub git_hosts: Vec<GitHost>,
+    /// Folder with credentials for those.
+    pub git_credentials: PathBuf,
 }
 
 /// `[update]`: updates of this program.

@@ -469,6 +469,7 @@ pub(super) fn apps(
         ca_file: settings.tls.ca_file.clone(),
         proxy: settings.pipeops.proxy.as_ref().map(ProxyUrl::url),
         no_proxy: settings.pipeops.no_proxy.join(","),
+        credentials: settings.apps.git_credentials.clone(),
         bytes_max: git::FETCHED_BYTES_MAX,
     });
     Some(Rc::new(Apps::new(apps::Parts {
@@ -481,6 +482,7 @@ pub(super) fn apps(
         lease_gate: Rc::clone(lease_gate),
         git,
         interval: settings.apps.interval,
+        git_hosts: settings.apps.git_hosts.clone(),
         now: clock::now,
         ended: Box::new(move || delivery.look()),
     })))

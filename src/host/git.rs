@@ -121,6 +121,7 @@ pub struct Git {
     ca_file: Option<PathBuf>,
     proxy: Option<Secret>,
     no_proxy: String,
+    credentials: PathBuf,
     bytes_max: u64,
 }
 
@@ -137,6 +138,8 @@ pub struct Parts {
     pub proxy: Option<Secret>,
     /// Hosts that are reached without it.
     pub no_proxy: String,
+    /// Folder with credentials that the owner laid down for hosts.
+    pub credentials: PathBuf,
     /// Bytes of one fetch on the disk.
     pub bytes_max: u64,
 }
@@ -159,6 +162,7 @@ impl Git {
             ca_file: parts.ca_file,
             proxy: parts.proxy,
             no_proxy: parts.no_proxy,
+            credentials: parts.credentials,
             bytes_max: parts.bytes_max,
         }
     }
@@ -222,6 +226,28 @@ impl Git {
         let commit = commit.trim().to_owned();
         let manifests = session.texts(&commit)?;
         Ok(Content { commit, manifests })
+    }
+
+    /// A repository with the credentials that the owner laid down for its host, and the file where they are looked for. It blocks.
+    ///
+    /// # Errors
+    /// The file cannot be named to ssh.
+    pub fn laid_down(&self, of: Repository) -> Result<(Repository, String), Failure> {
+        let scheme = if of.is_ssh() { "ssh" } else { "https" };
+        let host = of.git_host().map(|host| host.file_name());
+        let file = format!("{scheme}_{}", host.unwrap_or_default());
+        let path = self.credentials.join(file);
+        let file = path.display().to_string();
+        if !is_file(&file) {
+            let error = Error::new(format!("{file:?} cannot be used"))
+                .fix("name a folder of plain letters: apps.git_credentials");
+            return Err(of.unusable(&error));
+        }
+        let exists = path.try_exists().map_err(|error| {
+            of.unusable(&files::explain(format!("cannot look for {file}"), &error))
+        })?;
+        let credentials = if exists { file.clone() } else { String::new() };
+        Ok((Repository { credentials, ..of }, file))
     }
 
     /// The credentials and host keys of one conversation.

@@ -405,6 +405,30 @@ fields!(ApplyWish {
     adopt
 });
 
+/// Repository that the control plane names, in place of manifests.
+#[derive(Debug, Default)]
+pub struct GitArgs {
+    /// The repository.
+    pub git: Option<GitPlace>,
+}
+fields!(GitArgs { git });
+
+/// Place in a repository.
+#[derive(Debug, Default)]
+pub struct GitPlace {
+    /// Address.
+    pub url: String,
+    /// Branch, tag or commit; empty: the default branch.
+    pub reference: String,
+    /// File or folder; empty: its root.
+    pub path: String,
+}
+fields!(GitPlace {
+    url,
+    reference: "ref",
+    path
+});
+
 /// Request to deploy an app from a repository and to keep it up to date.
 #[derive(Debug, Default)]
 pub struct SourceWish {

@@ -2,6 +2,7 @@
 //! more than what is ours.
 
 mod command;
+mod command_git;
 mod drift;
 mod forge;
 mod git;

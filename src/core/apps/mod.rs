@@ -5,6 +5,7 @@
 mod adoption;
 mod difference;
 mod drift;
+mod git_host;
 mod kinds;
 mod manifests;
 mod overlay;
@@ -16,6 +17,7 @@ mod simple;
 pub use adoption::{adopted, lost};
 pub use difference::{Difference, differences};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
+pub use git_host::GitHost;
 pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
 pub use overlay::{Overlay, place};

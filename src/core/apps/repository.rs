@@ -211,6 +211,8 @@ pub enum Cause {
     Unreachable,
     /// This disk.
     Disk,
+    /// The control plane may not deploy from there.
+    Host,
     /// Something else.
     Unknown,
 }
@@ -233,6 +235,7 @@ impl Cause {
             Self::Manifests => "source.unreadable",
             Self::Unreachable => "source.unreachable",
             Self::Disk => "source.disk",
+            Self::Host => "source.host-not-listed",
             Self::Unknown => "source.failed",
         }
     }
@@ -252,7 +255,8 @@ impl Cause {
             | Self::Path
             | Self::Link
             | Self::TooLarge
-            | Self::Manifests => Retry::Never,
+            | Self::Manifests
+            | Self::Host => Retry::Never,
         }
     }
 
@@ -276,6 +280,7 @@ impl Cause {
             | Self::TooLarge
             | Self::Manifests
             | Self::Disk
+            | Self::Host
             | Self::Unknown => last_line(complaints),
         }
     }
@@ -310,6 +315,7 @@ impl Cause {
             | Self::TooLarge
             | Self::Manifests
             | Self::Unreachable
+            | Self::Host
             | Self::Unknown => String::new(),
         }
     }

@@ -32,11 +32,22 @@ use crate::{
 /// Time that removing waits for objects to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Requester of a version, and the source that it comes from; `None`: it is deployed by hand.
+/// Requester of a version, and the origin of it.
 #[derive(Debug)]
 pub(super) struct Requester<'a> {
     pub(super) asker: &'a Asker,
-    pub(super) source: Option<Source>,
+    pub(super) origin: Origin,
+}
+
+/// Origin of a version, and what it means for the source of its app.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// Manifests: the app has no source from then on.
+    Manifests,
+    /// A source, which the app has from then on.
+    Source(Source),
+    /// A version that there is: the app keeps the source that it has.
+    Known,
 }
 
 /// A change that was accepted: its intent is on disk, and the record of the app has it.
@@ -64,11 +75,13 @@ impl Apps {
         let found = self.record(&wish.app).await?;
         if let Some(read) = &found {
             asker.owns(read)?;
-            Self::by_hand(read)?;
+            if asker.owner == Owner::Machine {
+                Self::by_hand(read)?;
+            }
         }
         let requester = Requester {
             asker,
-            source: None,
+            origin: Origin::Manifests,
         };
         self.deploy_manifests(wish, requester).await
     }
@@ -135,12 +148,12 @@ impl Apps {
         cluster.dry_run(&read.app, &laid).await?;
         let adopted = read.app.adopted();
         let apps = Rc::clone(&self);
-        let (asker, source) = (asker.clone(), requester.source);
+        let (asker, origin) = (asker.clone(), requester.origin);
         let parts = (manifests, overlay);
         self.begins(&app.clone(), async move {
             let requester = Requester {
                 asker: &asker,
-                source,
+                origin,
             };
             let names = (app.as_str(), namespace.as_str());
             let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
@@ -160,7 +173,7 @@ impl Apps {
     ) -> Result<Accepted> {
         // It may have been written since.
         let mut read = self.kept(app, namespace).await?;
-        let Requester { asker, source } = requester;
+        let Requester { asker, origin } = requester;
         asker.owns(&read)?;
         if read.app.revisions.is_empty() {
             read.app.owner = asker.owner;
@@ -168,8 +181,10 @@ impl Apps {
         for entry in &adopted {
             read.app.adopt(entry, &entry.uid);
         }
-        if source.is_some() {
-            read.app.source = source;
+        match origin {
+            Origin::Manifests => read.app.source = None,
+            Origin::Source(source) => read.app.source = Some(source),
+            Origin::Known => {}
         }
         let revision = Revision {
             number: read.app.next(),

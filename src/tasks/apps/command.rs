@@ -15,7 +15,7 @@ use crate::{
     kube::query_escaped,
     store::Seen,
     wire::{
-        apps::{AppArgs, ApplyWish, LogWish, RollbackWish},
+        apps::{AppArgs, ApplyWish, GitArgs, GitPlace, LogWish, RollbackWish, SourceWish},
         edge::bodies::LOG_BYTES_MAX,
         json::{self, Shape},
     },
@@ -23,6 +23,8 @@ use crate::{
 
 /// Example of arguments that name an app and nothing else.
 const NAME: &str = r#"{"app":"web"}"#;
+/// Example of arguments that name a repository.
+const FROM_GIT: &str = r#"{"app":"web","namespace":"shop","git":{"url":"https://git.example/shop/web.git","ref":"main","path":"deploy"}}"#;
 /// Lines of a log where no number is named, and at most.
 const LINES: u64 = 100;
 const LINES_MAX: u64 = 1_000;
@@ -53,7 +55,13 @@ impl Apps {
                     adopt: false,
                     ..read(args, example)?
                 };
-                self.apply(&wish, &asker).await?;
+                match read::<GitArgs>(args, FROM_GIT)?.git {
+                    None => drop(Box::pin(self.apply(&wish, &asker)).await?),
+                    Some(git) => {
+                        let wish = source(wish, git)?;
+                        drop(Box::pin(self.follow(&wish.0, &wish.1, &asker)).await?);
+                    }
+                }
             }
             Verb::Rollback => {
                 let example = r#"{"app":"web","to":3}"#;
@@ -168,6 +176,26 @@ impl Apps {
         let name = format!("log of Pod {}/{}, {container}", pod.namespace, pod.name);
         Ok((name, text))
     }
+}
+
+/// App and repository that a command names. Credentials are those of the owner of the machine.
+fn source(wish: ApplyWish, git: GitPlace) -> Result<(String, SourceWish)> {
+    if git.url.is_empty() || !wish.manifests.is_empty() {
+        return Err(Error::new("nothing was deployed")
+            .why(
+                "an app comes from manifests or from the url of a repository, and from one of them",
+            )
+            .fix(format!("send them as {FROM_GIT}")));
+    }
+    let source = SourceWish {
+        git: git.url,
+        reference: git.reference,
+        path: git.path,
+        credentials: String::new(),
+        namespace: wish.namespace,
+        prune_most: wish.prune_most,
+    };
+    Ok((wish.app, source))
 }
 
 /// Arguments of a command. They may hold Secrets: what cannot be read is not quoted.

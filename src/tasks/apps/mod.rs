@@ -58,7 +58,7 @@ pub use self::{asker::Asker, operate::Care};
 use super::{audit::AuditWriter, link::lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{
-        apps::{App, Owner, Problem, is_name},
+        apps::{App, GitHost, Owner, Problem, is_name},
         time::Now,
     },
     error::{Error, Result},
@@ -128,6 +128,8 @@ pub struct Parts {
     pub git: Git,
     /// Time between two questions to a repository.
     pub interval: Duration,
+    /// Hosts of repositories from which the control plane may deploy.
+    pub git_hosts: Vec<GitHost>,
     /// Both clocks.
     pub now: fn() -> Now,
     /// Hears that a change has ended, so that its outcome is on its way.
@@ -152,7 +154,7 @@ impl Apps {
             shared_state: parts.shared_state,
             lease_gate: parts.lease_gate,
             is_ready: Cell::new(false),
-            sources: Sources::new(parts.git, parts.interval),
+            sources: Sources::new(parts.git, parts.interval, parts.git_hosts),
             drift: Drift::default(),
             now: parts.now,
             has_ended: parts.ended,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
-    accept::Requester,
+    accept::{Origin, Requester},
     asker::Asker,
     ledger::{Read, of_api},
     named, of_problem,
@@ -130,7 +130,7 @@ impl Apps {
         let manifests = deployed((app, &namespace), &kept.unwrap_or_default(), wish);
         let requester = Requester {
             asker,
-            source: None,
+            origin: Origin::Manifests,
         };
         self.accept(read, (manifests.map_err(of_problem)?, overlay), requester)
             .await
@@ -159,7 +159,7 @@ impl Apps {
         change(&mut overlay, &manifests)?;
         let requester = Requester {
             asker,
-            source: None,
+            origin: Origin::Known,
         };
         self.accept(read, (manifests, overlay), requester).await
     }

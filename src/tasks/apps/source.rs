@@ -5,11 +5,17 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
 
-use super::{Apps, accept::Requester, asker::Asker, ledger::Read, named, of_problem};
+use super::{
+    Apps,
+    accept::{Origin, Requester},
+    asker::Asker,
+    ledger::Read,
+    named, of_problem,
+};
 use crate::{
     core::{
         apps::{
-            App, Source,
+            App, GitHost, Owner, Source,
             repository::{Failure, Repository, Tip},
         },
         health::Severity,
@@ -37,6 +43,7 @@ const FIRST: Duration = Duration::from_secs(10);
 pub(super) struct Sources {
     git: Git,
     every: Duration,
+    git_hosts: Vec<GitHost>,
     /// Memory is small: one git at a time.
     one: Mutex<()>,
     failed: RefCell<BTreeMap<String, Failed>>,
@@ -90,25 +97,53 @@ impl Refusal {
 }
 
 impl Sources {
-    pub(super) fn new(git: Git, every: Duration) -> Self {
+    pub(super) fn new(git: Git, every: Duration, git_hosts: Vec<GitHost>) -> Self {
         Self {
             git,
             every,
+            git_hosts,
             one: Mutex::new(()),
             failed: RefCell::default(),
         }
     }
 
-    async fn tip(&self, of: &Repository) -> std::result::Result<Tip, Failure> {
-        let _one = self.one.lock().await;
-        let (git, of) = (self.git.clone(), of.clone());
-        smol::unblock(move || git.tip(&of)).await
+    async fn tip(&self, of: &Repository, owner: Owner) -> std::result::Result<Tip, Failure> {
+        self.ask((of, owner), Git::tip).await
     }
 
-    async fn content(&self, of: &Repository, tip: &Tip) -> std::result::Result<Content, Failure> {
-        let _one = self.one.lock().await;
-        let (git, of, tip) = (self.git.clone(), of.clone(), tip.clone());
-        smol::unblock(move || git.manifests(&of, &tip)).await
+    async fn content(
+        &self,
+        of: &Repository,
+        (tip, owner): (&Tip, Owner),
+    ) -> std::result::Result<Content, Failure> {
+        let tip = tip.clone();
+        let read = move |git: &Git, of: &Repository| git.manifests(of, &tip);
+        self.ask((of, owner), read).await
+    }
+
+    /// Asks a repository, with the authority of the owner of its app: for the control plane a host that is listed, with the credentials that
+    /// were laid down for it.
+    async fn ask<T: Send + 'static>(
+        &self,
+        (of, owner): (&Repository, Owner),
+        work: impl FnOnce(&Git, &Repository) -> std::result::Result<T, Failure> + Send + 'static,
+    ) -> std::result::Result<T, Failure> {
+        let (git, of) = (self.git.clone(), of.clone());
+        match owner {
+            Owner::Machine => {
+                let _one = self.one.lock().await;
+                smol::unblock(move || work(&git, &of)).await
+            }
+            Owner::ControlPlane => {
+                of.is_listed(&self.git_hosts)?;
+                let _one = self.one.lock().await;
+                smol::unblock(move || {
+                    let (of, file) = git.laid_down(of)?;
+                    work(&git, &of).map_err(|failure| failure.with_credentials_in(&file))
+                })
+                .await
+            }
+        }
     }
 
     /// Time until the next question: a fifth more or less, so that a hundred boxes do not ask at once.
@@ -154,9 +189,15 @@ impl Apps {
             "" => of_app.unwrap_or_default(),
             wanted => wanted.to_owned(),
         };
-        let sources = &self.sources;
-        let tip = sources.tip(&repository).await.map_err(|it| it.error)?;
-        let content = sources.content(&repository, &tip).await;
+        if asker.owner == Owner::ControlPlane && namespace.is_empty() {
+            return Err(Error::new("no namespace is named")
+                .fix("name it: \"namespace\" in the args of the command"));
+        }
+        let (sources, owner) = (&self.sources, asker.owner);
+        self.may_ask(owner, (&namespace, app)).await?;
+        let tip = sources.tip(&repository, owner).await;
+        let tip = tip.map_err(|it| it.error)?;
+        let content = sources.content(&repository, (&tip, owner)).await;
         let content = content.map_err(|it| it.error)?;
         let wish = ApplyWish {
             app: app.to_owned(),
@@ -172,6 +213,14 @@ impl Apps {
         let accepted = Rc::clone(&self).taken(&wish, source, asker).await?;
         self.works(app);
         Ok(accepted)
+    }
+
+    /// Judges whether a source may be asked at all: under `off` nothing is.
+    async fn may_ask(&self, owner: Owner, (namespace, app): (&str, &str)) -> Result<()> {
+        if !namespace.is_empty() {
+            self.allowed(namespace)?;
+        }
+        self.account(owner).may_change((namespace, app)).await
     }
 
     /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane. What runs stays.
@@ -296,7 +345,13 @@ impl Apps {
         source: &Source,
         (reason, by): (Asked, &str),
     ) -> std::result::Result<Option<Value>, Refusal> {
-        let tip = self.sources.tip(&source.repository).await?;
+        let may_ask = self.may_ask(app.owner, (&app.namespace, &app.name)).await;
+        may_ask.map_err(|error| Refusal {
+            commit: String::new(),
+            cause: "source.refused",
+            error,
+        })?;
+        let tip = self.sources.tip(&source.repository, app.owner).await?;
         let is_asked = matches!(reason, Asked::ByPerson { .. });
         if tip.commit == source.taken && !(is_asked && is_unsettled(app)) {
             return Ok(None);
@@ -304,7 +359,8 @@ impl Apps {
         if let (Asked::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
             return Err(failed);
         }
-        let content = self.sources.content(&source.repository, &tip).await;
+        let of_app = (&tip, app.owner);
+        let content = self.sources.content(&source.repository, of_app).await;
         let content = content.map_err(|failure| Refusal {
             commit: tip.commit.clone(),
             ..Refusal::from(failure)
@@ -336,7 +392,7 @@ impl Apps {
     ) -> Result<Value> {
         let requester = Requester {
             asker,
-            source: Some(source),
+            origin: Origin::Source(source),
         };
         Box::pin(self.deploy_manifests(wish, requester)).await
     }

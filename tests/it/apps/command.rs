@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// An agent at a level, with a managed namespace.
-struct Bench {
-    agent: Agent,
-    plane: Plane,
+pub(super) struct Bench {
+    pub(super) agent: Agent,
+    pub(super) plane: Plane,
     namespace: String,
     accounts: Accounts,
     _cluster: Held,
@@ -23,6 +23,11 @@ struct Bench {
 
 impl Bench {
     fn new(level: &str) -> Option<Self> {
+        Self::prepared(level, |agent| agent)
+    }
+
+    /// With an agent that is prepared before it starts.
+    pub(super) fn prepared(level: &str, prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let held = calm()?;
         let accounts = Accounts::new(Reach::Managed);
         let namespace = format!("commands-of-{}", accounts.namespace());
@@ -39,6 +44,7 @@ impl Bench {
             .with("PIPEOPS_ACCESS_LEVEL", level)
             .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())
             .with("PIPEOPS_AGENT_GO_STATE_NAMESPACE", accounts.namespace());
+        agent = prepare(agent);
         agent.start();
         agent.until_linked();
         let bench = Self {
@@ -53,7 +59,7 @@ impl Bench {
     }
 
     /// Waits until the extension is agreed on: no command is taken before.
-    fn until_agreed_after(&self, mark: u64) {
+    pub(super) fn until_agreed_after(&self, mark: u64) {
         let agreed = self
             .plane
             .wait_for(mark, SOON, |frame| frame.is_from_agent("edge_hello_ack"));
@@ -65,7 +71,7 @@ impl Bench {
         answer.unwrap_or_else(|| panic!("{id}: no answer; {}", self.agent.log()))
     }
 
-    fn accepted(&self, id: &str, verb: &str, args: &Value) {
+    pub(super) fn accepted(&self, id: &str, verb: &str, args: &Value) {
         let answer = self.commanded(id, verb, args);
         assert_eq!(
             answer,
@@ -76,24 +82,24 @@ impl Bench {
     }
 
     /// The error and the fix of a refusal.
-    fn refused(&self, id: &str, verb: &str, args: &Value) -> String {
+    pub(super) fn refused(&self, id: &str, verb: &str, args: &Value) -> String {
         let answer = self.commanded(id, verb, args);
         assert_eq!(answer["state"], "refused", "{answer:#}");
         let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
         format!("{}; fix: {}", text("error"), text("fix"))
     }
 
-    fn outcome(&self, id: &str) -> Value {
+    pub(super) fn outcome(&self, id: &str) -> Value {
         // A batch whose session was cut is sent again after half a minute.
         let outcome = self.plane.outcome(id, 3 * SOON);
         outcome.unwrap_or_else(|| panic!("{id}: no outcome; {}", self.agent.log()))
     }
 
-    fn apply(&self, app: &str, manifests: &str) -> Value {
+    pub(super) fn apply(&self, app: &str, manifests: &str) -> Value {
         json!({"app": app, "namespace": self.namespace, "manifests": manifests})
     }
 
-    fn apps(&self, words: &[&str]) -> (i32, String) {
+    pub(super) fn apps(&self, words: &[&str]) -> (i32, String) {
         let words = [&["apps"], words].concat();
         let output = self.agent.command(&words).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
@@ -103,7 +109,7 @@ impl Bench {
         )
     }
 
-    fn until_verdict(&self, app: &str, verdict: &str) -> Value {
+    pub(super) fn until_verdict(&self, app: &str, verdict: &str) -> Value {
         let what = format!("{app} is {verdict}");
         until_every(Duration::from_millis(500), &what, SOON, || {
             let (_, said) = self.apps(&["why", app, "--json"]);
@@ -112,7 +118,7 @@ impl Bench {
         })
     }
 
-    fn get(&self, object: &str, fields: &str) -> String {
+    pub(super) fn get(&self, object: &str, fields: &str) -> String {
         let fields = format!("jsonpath={fields}");
         kubectl(&["-n", &self.namespace, "get", object, "-o", &fields])
     }

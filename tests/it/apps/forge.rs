@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU32, Ordering},
     },
 };
 
@@ -15,7 +15,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use rustls::{ServerConnection, StreamOwned};
 
 use crate::{
-    agent::{command, put},
+    agent::{Agent, command, put},
     kube::certificates::{Authority, Valid},
 };
 
@@ -42,6 +42,8 @@ pub(super) struct Forge {
     folder: tempfile::TempDir,
     address: SocketAddr,
     mood: Arc<AtomicU8>,
+    /// Connections so far.
+    asked: Arc<AtomicU32>,
     authority: Authority,
 }
 
@@ -59,8 +61,11 @@ impl Forge {
         let mood = Arc::new(AtomicU8::new(Mood::OPEN));
         let root = folder.path().to_owned();
         let now = Arc::clone(&mood);
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                count.fetch_add(1, Ordering::Relaxed);
                 let mood = now.load(Ordering::Relaxed);
                 if mood == Mood::OVER {
                     return;
@@ -79,6 +84,7 @@ impl Forge {
             folder,
             address,
             mood,
+            asked,
             authority,
         };
         forge.git(&["init", "--quiet", "--initial-branch=main", "web"]);
@@ -90,12 +96,28 @@ impl Forge {
         self.folder.path().join("web")
     }
 
+    pub(super) fn host(&self) -> String {
+        self.address.to_string()
+    }
+
     pub(super) fn url(&self) -> String {
         format!("https://{}/web/.git", self.address)
     }
 
+    /// Connections so far.
+    pub(super) fn asked(&self) -> u32 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     pub(super) fn ca_pem(&self) -> String {
         self.authority.pem()
+    }
+
+    /// Adds its authority to those that an agent trusts.
+    pub(super) fn is_trusted_by(&self, agent: &Agent) {
+        let ca_file = agent.folder().join("ca.pem");
+        let known = std::fs::read_to_string(&ca_file).unwrap();
+        put(&ca_file, &(known + &self.ca_pem()));
     }
 
     pub(super) fn is(&self, mood: u8) {

@@ -232,7 +232,7 @@ fn a_repository_that_is_too_large_is_left_before_it_is_here() {
     assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
 }
 
-fn map(value: &str) -> String {
+pub(super) fn map(value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: page}}\ndata: {{text: {value}}}\n")
 }
 
@@ -251,9 +251,7 @@ impl Whole {
             ("deploy/page.yaml", &map("one")),
         ]);
         let bench = Bench::prepared(|agent| {
-            let ca_file = agent.folder().join("ca.pem");
-            let known = std::fs::read_to_string(&ca_file).unwrap();
-            put(&ca_file, &(known + &forge.ca_pem()));
+            forge.is_trusted_by(&agent);
             put(&agent.folder().join("credentials"), CREDENTIALS);
             agent.with("PIPEOPS_APPS_INTERVAL", "30s")
         })?;
