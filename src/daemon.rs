@@ -78,6 +78,7 @@ mod reread;
 mod safe_mode;
 mod starting;
 pub mod trial;
+mod unusable;
 mod viewers;
 
 /// Time for the link to close, and for the Lease to be released after it.
@@ -144,10 +145,9 @@ async fn begin(
     let _alive = executor.spawn(keep_alive(known.surroundings.clone()));
     let starting = Starting::new(executor, shared_state, jobs.clone());
     let watched = starting.watch(None);
-    let read = jobs.run_to_end(Job::Settings, move || config::load(&sources).settings());
     let notifier = Notifier::new(known.surroundings.notify_socket.as_deref());
-    let ways = (&Ways::provisional(&known), &notifier);
-    let Some(settings) = starting.until(read, ways, &mut signals).await else {
+    let before = (&starting, &notifier);
+    let Some(settings) = unusable::settings(&sources, &known, before, &mut signals).await else {
         start.forget();
         return Ok(Exit::Fine);
     };

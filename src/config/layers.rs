@@ -169,7 +169,10 @@ impl Merged {
                     self.add_file(&path);
                 }
             }
-            Err(error) => self.problems.push(error),
+            Err(error) => {
+                self.is_incomplete = true;
+                self.problems.push(error);
+            }
         }
     }
 

@@ -207,6 +207,14 @@ impl Loaded {
         is_known.then(|| self.merged.access())
     }
 
+    /// Address of the page, and whether it is for everybody on this machine, also if other settings have problems. `None` if a file could not be
+    /// understood: a line in it may have been about this. With a problem of its own the page is for nobody without a login.
+    pub fn page(&self) -> Option<(Option<SocketAddr>, bool)> {
+        let is_doubtful = |problem: &Error| problem.what.contains("dashboard");
+        let shows_itself = self.merged.shows_itself() && !self.problems().iter().any(is_doubtful);
+        (!self.merged.is_incomplete).then_some((self.merged.listen(), shows_itself))
+    }
+
     /// Every problem that stands against running with this.
     pub fn problems(&self) -> &[Error] {
         &self.merged.problems

@@ -663,3 +663,21 @@ fn who_is_told_of_conditions_is_checked_and_never_shown() {
     );
     assert!(told("", "http://127.0.0.1/x").settings().notify.is_some());
 }
+
+#[test]
+fn the_page_of_settings_with_a_mistake_is_no_wider_than_they_say() {
+    let page = |text: &str| {
+        let folder = Box::new();
+        folder.file("config.toml", text);
+        folder.load().page()
+    };
+    let mistake = "[agent]\nlabel = 1\n";
+    let listen = |address: &str| Some(address.parse().unwrap());
+    assert_eq!(page(mistake), Some((listen("127.0.0.1:7480"), true)));
+    let off = format!("{mistake}[dashboard]\nlisten = \"off\"\nanonymous = \"none\"\n");
+    assert_eq!(page(&off), Some((None, false)));
+    // A word that is not known may have meant the stricter one, and a file that is no TOML may have said anything.
+    let odd = "[dashboard]\nanonymous = \"nobody\"\n";
+    assert_eq!(page(odd), Some((listen("127.0.0.1:7480"), false)));
+    assert_eq!(page("[dashboard\n"), None);
+}

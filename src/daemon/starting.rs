@@ -20,7 +20,7 @@ use smol::{
 
 use super::VERSION;
 use crate::{
-    config::{Provisional, Settings},
+    config::{Loaded, Provisional, Settings},
     core::authorization::{Role, View},
     dashboard::{Answering, Answers, Asked, Away, Hub, Reply, Server, Session, Site, StatusCode},
     error::Result,
@@ -97,6 +97,17 @@ impl Ways {
     /// Those that hold while the settings cannot be read.
     pub(super) fn provisional(known: &Provisional) -> Self {
         Self::new(known.socket.clone(), known.listen, known.shows_itself)
+    }
+
+    /// Those of settings with a mistake: as they say where they could be understood, else as without them.
+    pub(super) fn unusable(loaded: &Loaded, known: &Provisional) -> Self {
+        let (listen, shows_itself) = loaded.page().unwrap_or((known.listen, known.shows_itself));
+        Self::new(loaded.socket().to_owned(), listen, shows_itself)
+    }
+
+    /// Returns whether there is a page on a port.
+    pub(super) const fn has_port(&self) -> bool {
+        self.port.is_some()
     }
 
     /// Those of the settings.

@@ -36,7 +36,8 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 7] = [
+const BESIDE: [&str; 8] = [
+    "agent.settings",
     "apps.drift",
     "apps.source",
     "dashboard.certificate",
@@ -92,6 +93,11 @@ const CONDITIONS: &[[&str; 3]] = &[
         "agent.safe-mode",
         "The agent crashed or was killed four times in a row: only the link and the local page run.",
         "Read the log before each start, mend the cause, restart the agent. By itself it tries everything again after an hour.",
+    ],
+    [
+        "agent.settings",
+        "The settings have a mistake, which the status names with its file and line: only the page on this machine and the socket are there. No link, no deploys, nothing is measured.",
+        "Correct the line; the file is read again every few seconds, without a restart. `pipeops-agent config check` names all mistakes.",
     ],
     [
         "apps.drift",

@@ -17,7 +17,7 @@ use pipeops_agent::{core::time::Wall, wire::state::write_clock};
 use plane::Plane;
 use serde_json::Value;
 
-use crate::agent::{Agent, until};
+use crate::agent::{Agent, put, until};
 
 /// The disk is looked after every half minute, and samples are delivered every minute.
 const LONG: Duration = Duration::from_secs(180);
@@ -164,6 +164,31 @@ fn a_control_plane_that_is_away_is_said_with_one_sentence() {
 }
 
 #[test]
+fn settings_with_a_mistake_are_said_with_one_sentence_until_they_are_mended() {
+    let plane = Plane::start(plane::Options::default()).unwrap();
+    let (agent, mut manager) = managed(&plane, &[]);
+    // As under a service manager, which would start it again and again.
+    let run = agent.folder().display().to_string();
+    let mut agent = agent.with("RUNTIME_DIRECTORY", run);
+    let file = agent.folder().join("config.toml");
+    put(&file, "[access]\nlevle = \"off\"\n");
+    agent.start();
+    let said = agreed(&agent, &mut manager, "cannot be used");
+    let line = format!("{}:2: unknown key \"access.levle\"", file.display());
+    assert!(said.contains(&line), "{said}");
+    let held = agent.until_condition("agent.settings", LONG);
+    let fix = held["fix"].as_str().unwrap();
+    assert!(fix.contains("level") && fix.contains("read again"), "{fix}");
+    // Neither a link nor a view of anything begins with settings that are not known.
+    assert_eq!(agent.get("/api/v1/events").unwrap().0, 503);
+    put(&file, "[access\n");
+    agreed(&agent, &mut manager, "this is not TOML");
+    assert!(plane.sessions().is_empty());
+    put(&file, "[access]\nlevel = \"off\"\n");
+    agent.until_linked();
+}
+
+#[test]
 fn what_is_away_from_the_start_is_said_with_one_sentence() {
     let plane = Plane::start(plane::Options::default()).unwrap();
     // Nobody listens at the one, somebody else at the other.
@@ -174,7 +199,7 @@ fn what_is_away_from_the_start_is_said_with_one_sentence() {
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
-    crate::agent::put(
+    put(
         &kubeconfig,
         &format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\nclusters:\n- name: c\n  cluster: {{server: \"https://{dead}\", insecure-skip-tls-verify: false}}\nusers:\n- name: u\n  user: {{token: t}}\n"
