@@ -5,6 +5,7 @@ mod backup;
 mod connect;
 mod install;
 mod join;
+mod kubeconfig;
 mod release;
 pub(super) mod report;
 mod restore;
@@ -76,7 +77,7 @@ pub(super) static COMMAND: Command = Command {
         &restore::COMMAND,
         &connect::COMMAND,
         &watch::COMMAND,
-        &KUBECONFIG,
+        &kubeconfig::COMMAND,
         &UNINSTALL,
         &RESUME,
     ],
@@ -89,15 +90,6 @@ static STATUS: Command = Command {
     examples: &["sudo pipeops-agent k3s status"],
     exit: "0 the node is Ready or there is no k3s, 1 it is not Ready, 2 the command could not run.",
     run: Some(status),
-    ..Command::BARE
-};
-
-static KUBECONFIG: Command = Command {
-    name: "kubeconfig",
-    about: "Print the kubeconfig of the cluster administrator",
-    notes: "It grants everything in the cluster: for root only, and for a file that nobody else can read.",
-    examples: &["sudo pipeops-agent k3s kubeconfig > k3s.yaml"],
-    run: Some(kubeconfig),
     ..Command::BARE
 };
 
@@ -198,16 +190,6 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
         report::status(&status, output);
     }
     Ok(if is_wrong { Exit::Problem } else { Exit::Fine })
-}
-
-fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
-    let text = keeper(args, "k3s kubeconfig")?.k3s_kubeconfig()?;
-    if args.has(JSON.long) {
-        output.json(&json!({ "kubeconfig": text }));
-    } else {
-        output.line(text.trim_end());
-    }
-    Ok(Exit::Fine)
 }
 
 fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {

@@ -8,6 +8,7 @@ mod k3s_adopt;
 mod k3s_backup;
 mod k3s_connect;
 mod k3s_join;
+mod k3s_kubeconfig;
 mod k3s_life;
 mod k3s_node;
 mod k3s_upgrade;

@@ -717,7 +717,12 @@ mod tests {
         };
         assert!(load(&source).is_err());
         let put = |path: &Path, token: &str| {
-            let text = connect::kubeconfig("https://127.0.0.1:6443 Q0E=", token).unwrap();
+            let bearer = connect::Bearer {
+                account: connect::ACCOUNT,
+                token,
+                note: "made",
+            };
+            let text = connect::kubeconfig("https://127.0.0.1:6443 Q0E=", &bearer).unwrap();
             crate::files::replace(path, text.as_bytes(), 0o600).unwrap();
         };
         let token = || load(&source).unwrap().token.0.unwrap().reveal().to_owned();

@@ -52,18 +52,30 @@ pub const STOP: &str = "systemctl stop pipeops-k3s-connect.timer pipeops-k3s-con
 /// Paths that a removal of k3s takes.
 pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, DIRECTORY];
 
+/// Somebody's token, in a kubeconfig.
+#[derive(Clone, Copy, Debug)]
+pub struct Bearer<'a> {
+    /// Account.
+    pub account: &'a str,
+    /// Token of that account.
+    pub token: &'a str,
+    /// Line of comment at the beginning.
+    pub note: &'a str,
+}
+
 /// The kubeconfig with this token. `found` is the answer to [`QUESTION`]; `None`: there is something in it that no address, certificate or
 /// token has.
-pub fn kubeconfig(found: &str, token: &str) -> Option<String> {
+pub fn kubeconfig(found: &str, bearer: &Bearer<'_>) -> Option<String> {
     let (server, ca) = found.trim().split_once(' ')?;
-    let token = token.trim();
+    let Bearer { account, note, .. } = bearer;
+    let token = bearer.token.trim();
     let is_plain = |text: &str| {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
         !text.is_empty() && text.bytes().all(is_plain)
     };
     (server.starts_with("https://") && [server, ca, token].into_iter().all(is_plain)).then(|| {
         format!(
-            "# Made by pipeops-k3s-connect.service; the token ends after a week.\n\
+            "# {note}\n\
              apiVersion: v1\n\
              kind: Config\n\
              clusters:\n\
@@ -72,14 +84,14 @@ pub fn kubeconfig(found: &str, token: &str) -> Option<String> {
              \x20   server: \"{server}\"\n\
              \x20   certificate-authority-data: \"{ca}\"\n\
              users:\n\
-             - name: {ACCOUNT}\n\
+             - name: {account}\n\
              \x20 user:\n\
              \x20   token: \"{token}\"\n\
              contexts:\n\
              - name: k3s\n\
              \x20 context:\n\
              \x20   cluster: k3s\n\
-             \x20   user: {ACCOUNT}\n\
+             \x20   user: {account}\n\
              current-context: k3s\n"
         )
     })
@@ -91,7 +103,15 @@ mod tests {
 
     #[test]
     fn a_kubeconfig_has_what_was_asked_for_and_nothing_else() {
-        let text = kubeconfig("https://127.0.0.1:6443 Q0E=\n", "a.b-c_d\n").unwrap();
+        let made = |found, token| {
+            let bearer = Bearer {
+                account: ACCOUNT,
+                token,
+                note: "made",
+            };
+            kubeconfig(found, &bearer)
+        };
+        let text = made("https://127.0.0.1:6443 Q0E=\n", "a.b-c_d\n").unwrap();
         assert!(text.contains("    server: \"https://127.0.0.1:6443\"\n"));
         assert!(text.contains("    certificate-authority-data: \"Q0E=\"\n"));
         assert!(text.contains("    token: \"a.b-c_d\"\n"));
@@ -102,7 +122,7 @@ mod tests {
             ("https://127.0.0.1:6443 Q0E=", "t\"\n    exec: x"),
             ("https://127.0.0.1:6443 Q0E= x", "t"),
         ] {
-            assert_eq!(kubeconfig(found, token), None, "{found} {token}");
+            assert_eq!(made(found, token), None, "{found} {token}");
         }
     }
 

@@ -13,6 +13,7 @@ pub mod leave;
 pub mod plan;
 pub mod ready;
 pub mod texts;
+pub mod viewer;
 pub mod watch;
 
 use std::{cmp::Ordering, fmt, str::FromStr};

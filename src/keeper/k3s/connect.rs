@@ -11,7 +11,7 @@ use super::{
 use crate::{
     core::k3s::{
         BINARY,
-        connect::{self, ACCOUNT, LIFETIME},
+        connect::{self, ACCOUNT, Bearer, LIFETIME},
         plan::Step,
         texts::Init,
     },
@@ -80,13 +80,13 @@ impl Keeper {
     pub fn k3s_renew(&self, wanted: &Connect) -> Result<()> {
         let within = ["-n", &wanted.namespace];
         let is_known = [&within, &["get", "serviceaccount", ACCOUNT][..]].concat();
-        if !self.ask(&["get", "--raw=/readyz"])?.is_fine() {
+        if !self.kubectl_patiently(&["get", "--raw=/readyz"])?.is_fine() {
             return Err(cannot()
                 .why("k3s does not answer, or is not ready")
                 .fix("sudo pipeops-agent k3s status")
                 .retry(Retry::Soon));
         }
-        if !self.ask(&is_known)?.is_fine() {
+        if !self.kubectl_patiently(&is_known)?.is_fine() {
             (self.place.watch)("applying the manifest of the agent's rights");
             self.apply(&wanted.manifest)?;
         }
@@ -95,7 +95,12 @@ impl Keeper {
         let duration = format!("--duration={LIFETIME}");
         let token = [&within, &["create", "token", ACCOUNT, &duration][..]].concat();
         let token = self.answer(&token)?;
-        let text = connect::kubeconfig(&found, &token)
+        let bearer = Bearer {
+            account: ACCOUNT,
+            token: &token,
+            note: "Made by pipeops-k3s-connect.service; the token ends after a week.",
+        };
+        let text = connect::kubeconfig(&found, &bearer)
             .ok_or_else(|| cannot().why("k3s' own kubeconfig has no address with a CA"))?;
         let directory = self.place.path(connect::DIRECTORY);
         files::create_directory(&directory)?;
@@ -136,7 +141,7 @@ impl Keeper {
 
     /// Output of k3s' own client, if all went well.
     fn answer(&self, arguments: &[&str]) -> Result<String> {
-        let ended = self.ask(arguments)?;
+        let ended = self.kubectl_patiently(arguments)?;
         if ended.is_fine() {
             return Ok(ended.output);
         }
@@ -144,7 +149,8 @@ impl Keeper {
         Err(cannot().why(why).fix("sudo pipeops-agent k3s status"))
     }
 
-    fn ask(&self, arguments: &[&str]) -> Result<Ended> {
+    /// Asks k3s' own client, with the time of a slow card.
+    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
         self.place.kubectl_within("30s", WITHIN, arguments)
     }
 }

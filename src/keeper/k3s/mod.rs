@@ -8,6 +8,7 @@ mod connect;
 mod datastore;
 mod describe;
 mod join;
+mod kubeconfig;
 mod leave;
 mod look;
 mod node;
@@ -25,6 +26,7 @@ pub use self::{
     backup::{Backup, Target},
     connect::Connect,
     join::{Invitation, Invite, Join},
+    kubeconfig::View,
     leave::Leave,
     node::{Node, Wish},
     restore::Restore,
@@ -299,15 +301,6 @@ impl Keeper {
         Err(Error::new(format!("{command} needs a server of k3s"))
             .why(format!("this machine is a worker of {server}"))
             .fix(format!("run it there: sudo pipeops-agent {command}")))
-    }
-
-    /// The administrator's kubeconfig.
-    pub fn k3s_kubeconfig(&self) -> Result<String> {
-        self.only_on_servers("k3s kubeconfig")?;
-        self.place.text(k3s::KUBECONFIG).ok_or_else(|| {
-            Error::new(format!("cannot read {}", k3s::KUBECONFIG))
-                .fix("k3s writes it when it starts: sudo pipeops-agent k3s status")
-        })
     }
 
     /// The signed index of k3s, as far as it was seen.

@@ -163,7 +163,7 @@ fn a_server_moves_the_pods_of_a_worker_before_it_forgets_it() {
 fn a_worker_sends_to_its_server_what_only_a_server_can_do() {
     let tree = good();
     join(&tree).unwrap();
-    let error = tree.keeper().k3s_kubeconfig().unwrap_err();
+    let error = tree.keeper().k3s_admin().unwrap_err();
     assert!(error.sentence().contains(SERVER), "{error:?}");
     let status = tree.keeper().k3s_status().unwrap();
     assert_eq!(status.server.as_deref(), Some(SERVER));

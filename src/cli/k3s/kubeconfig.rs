@@ -1,0 +1,91 @@
+//! `k3s kubeconfig`: one for looking, or the administrator's.
+
+use serde_json::json;
+
+use super::keeper;
+use crate::{
+    cli::{
+        args::Args,
+        output::Output,
+        table::{Command, JSON, Opt, Takes},
+    },
+    core::url::{Security, Url},
+    error::{Error, Exit, Result},
+    keeper::k3s::View,
+};
+
+/// `k3s kubeconfig`.
+pub(super) static COMMAND: Command = Command {
+    name: "kubeconfig",
+    about: "Print a kubeconfig for looking, whose token ends, or the administrator's",
+    options: &[
+        Opt::value(
+            "hours",
+            Takes::Text,
+            "HOURS",
+            "Time until the token ends, 1 to 8760 h",
+        )
+        .default("24"),
+        Opt::value(
+            "server",
+            Takes::Text,
+            "URL",
+            "Address of the API in it, for another machine: https://192.0.2.10:6443",
+        ),
+        Opt::flag(
+            "admin",
+            "Print the administrator's, which grants everything and does not end",
+        ),
+    ],
+    notes: "It reads what Kubernetes' role `view` shows in all namespaces: no Secrets, and it changes nothing.\n\
+            The account is made in the cluster: kube-system/pipeops-viewer. Deleting it ends all of these kubeconfigs:\n\
+            sudo k3s kubectl -n kube-system delete serviceaccount pipeops-viewer",
+    examples: &[
+        "sudo pipeops-agent k3s kubeconfig > view.yaml",
+        "sudo pipeops-agent k3s kubeconfig --hours 720 --server https://192.0.2.10:6443 > view.yaml",
+    ],
+    exit: "0 it is printed, 2 there is none.",
+    run: Some(kubeconfig),
+    ..Command::BARE
+};
+
+fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
+    let keeper = keeper(args, "k3s kubeconfig")?;
+    let text = if args.has("admin") {
+        let other = ["hours", "server"];
+        if let Some(other) = other.into_iter().find(|name| args.text(name).is_some()) {
+            return Err(
+                Error::new(format!("--{other} does not go with --admin")).fix("leave one out")
+            );
+        }
+        keeper.k3s_admin()?
+    } else {
+        keeper.k3s_view(&wanted(args)?)?
+    };
+    if args.has(JSON.long) {
+        output.json(&json!({ "kubeconfig": text }));
+    } else {
+        output.line(text.trim_end());
+    }
+    Ok(Exit::Fine)
+}
+
+fn wanted(args: &Args) -> Result<View> {
+    let hours = args.read("hours", |text| {
+        let hours = text.parse::<u32>().ok();
+        hours
+            .filter(|hours| (1..=8760).contains(hours))
+            .ok_or_else(|| "it is a number of hours, 1 to 8760".to_owned())
+    })?;
+    let server = args.read("server", |text| {
+        let url = Url::parse(text).ok();
+        let is_usable = url.is_some_and(|url| url.security == Security::Tls);
+        is_usable
+            .then(|| text.to_owned())
+            .ok_or_else(|| "it looks like https://192.0.2.10:6443".to_owned())
+    })?;
+    Ok(View {
+        hours: hours.unwrap_or(24),
+        server,
+    })
+}

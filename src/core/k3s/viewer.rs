@@ -1,0 +1,22 @@
+//! Account for looking: it reads what Kubernetes' own role `view` shows in all namespaces, which has no Secrets, and changes nothing.
+
+/// Its name.
+pub const ACCOUNT: &str = "pipeops-viewer";
+/// Its namespace, which every k3s has.
+pub const NAMESPACE: &str = "kube-system";
+/// The account and its binding.
+pub const MANIFEST: &str = include_str!("texts/viewer.yaml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_binds_the_account_to_the_role_view_and_to_nothing_else() {
+        assert_eq!(MANIFEST.matches(&format!("name: {ACCOUNT}\n")).count(), 3);
+        assert_eq!(MANIFEST.matches(NAMESPACE).count(), 2);
+        let roles = MANIFEST.split("roleRef:").count() - 1;
+        assert_eq!(roles, 1);
+        assert!(MANIFEST.contains("  kind: ClusterRole\n  name: view\n"));
+    }
+}
