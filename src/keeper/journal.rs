@@ -22,8 +22,8 @@ use crate::{
     wire::keeper::{Act, Record},
 };
 
-/// Changes that were taken back and are still told of.
-const UNDONE_MAX: usize = 100;
+/// Changes that nobody can take back, or did already, and that are still told of.
+const PAST_MAX: usize = 100;
 /// Two contents of a file of 64 KiB, escaped, and some words.
 const RECORD_BYTES_MAX: usize = 512 * 1024;
 
@@ -180,15 +180,16 @@ impl LockedJournal {
         Ok(())
     }
 
-    /// Forgets the oldest changes that were taken back. What is in force is never forgotten, nor is the newest: it has the last number.
+    /// Forgets the oldest changes that were taken back, or that have no way back and are over, such as repairs of k3s. What can be taken back is never
+    /// forgotten, nor is the newest: it has the last number.
     pub(super) fn thin(&self) -> Result<()> {
-        let undone: Vec<_> = self
-            .records()?
-            .into_iter()
-            .filter(|record| record.outcome.as_deref() == Some(Outcome::Undone.as_str()))
-            .collect();
-        let too_many = undone.len().saturating_sub(UNDONE_MAX);
-        for record in undone.iter().take(too_many) {
+        let is_past = |record: &Record| {
+            let is_undone = record.outcome.as_deref() == Some(Outcome::Undone.as_str());
+            is_undone || (record.is_one_way && record.outcome.is_some())
+        };
+        let past: Vec<_> = self.records()?.into_iter().filter(is_past).collect();
+        let too_many = past.len().saturating_sub(PAST_MAX);
+        for record in past.iter().take(too_many) {
             let name = Journal::name(record);
             let copies = record.acts.iter().filter_map(|act| {
                 let Act::File { before, .. } = act else {

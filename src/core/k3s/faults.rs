@@ -250,15 +250,17 @@ impl Service {
         }
     }
 
-    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon that it gave the service up; OpenRC does not know
-    /// whether a stopped service ran before, so it counts as stopped by somebody.
-    pub fn of_openrc(status: &str, has_failed: bool) -> Self {
+    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon that it gave the service up, and `is_alive` tells
+    /// whether its process is there, which matters where the supervisor is gone. OpenRC does not know whether a stopped service ran before, so it
+    /// counts as stopped by somebody.
+    pub fn of_openrc(status: &str, has_failed: bool, is_alive: bool) -> Self {
         let word = status.split_once("status:").map_or("", |(_, word)| word);
         let (active, is_given_up) = match word.split_whitespace().next() {
-            Some("started" | "unsupervised") => ("active", false),
+            Some("started") => ("active", false),
+            Some("unsupervised") if is_alive => ("active", false),
             Some("starting") => ("activating", false),
             Some("stopping") => ("deactivating", false),
-            Some("crashed") => ("failed", true),
+            Some("crashed" | "unsupervised") => ("failed", true),
             Some("stopped") if has_failed => ("failed", true),
             Some(_) => ("inactive", false),
             None => ("", false),

@@ -260,12 +260,18 @@ impl Memory {
         order
     }
 
-    /// Takes in how a repair ended: the reason of a failure.
-    pub fn tried(&mut self, order: &Order, failure: Option<&str>, now: Now) {
+    /// Takes in that a repair has begun: until its pause is over there is no other one, whatever becomes of it.
+    pub fn begins(&mut self, order: &Order, now: Now) {
+        if let Some(entry) = self.entries.get_mut(order.fault.id) {
+            entry.tries.push(seconds(now));
+        }
+    }
+
+    /// Takes in how it ended: the reason of a failure.
+    pub fn ended(&mut self, order: &Order, failure: Option<&str>) {
         let Some(entry) = self.entries.get_mut(order.fault.id) else {
             return;
         };
-        entry.tries.push(seconds(now));
         match failure {
             None => {
                 entry.failures = 0;
@@ -700,18 +706,19 @@ mod tests {
 
     #[test]
     fn the_words_of_openrc_are_understood() {
-        for (said, has_failed, state, is_on_purpose) in [
-            (" * status: started\n", false, "active", false),
-            (" * status: unsupervised\n", false, "active", false),
-            (" * status: starting\n", false, "activating", false),
-            (" * status: crashed\n", false, "failed", false),
-            (" * status: stopped\n", true, "failed", false),
-            (" * status: stopped\n", false, "inactive", true),
-            ("service does not exist", false, "", false),
+        for (said, has_failed, is_alive, state, is_on_purpose) in [
+            (" * status: started\n", false, true, "active", false),
+            (" * status: unsupervised\n", false, true, "active", false),
+            (" * status: unsupervised\n", false, false, "failed", false),
+            (" * status: starting\n", false, false, "activating", false),
+            (" * status: crashed\n", false, false, "failed", false),
+            (" * status: stopped\n", true, false, "failed", false),
+            (" * status: stopped\n", false, false, "inactive", true),
+            ("service does not exist", false, false, "", false),
         ] {
             let service = Service {
                 is_enabled: true,
-                ..Service::of_openrc(said, has_failed)
+                ..Service::of_openrc(said, has_failed, is_alive)
             };
             assert_eq!(service.active, state, "{said}");
             assert_eq!(service.is_stopped_on_purpose(), is_on_purpose, "{said}");
@@ -819,7 +826,8 @@ mod tests {
                 "{failures}"
             );
             from += after;
-            memory.tried(&order, Some("no answer"), at(from));
+            memory.begins(&order, at(from));
+            memory.ended(&order, Some("no answer"));
         }
         assert!(until_order(&mut memory, &silent(), from).is_none());
         let handed = memory.handed();
@@ -841,7 +849,8 @@ mod tests {
             if let Some((after, order)) = until_order(&mut memory, &silent(), now) {
                 repairs += 1;
                 now += after + 30;
-                memory.tried(&order, None, at(now));
+                memory.begins(&order, at(now));
+                memory.ended(&order, None);
                 memory.look(&healthy(), at(now + 60), true);
             }
             now += 700;

@@ -3,7 +3,7 @@
 use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
-    super::{Keeper, journal::Journal, now, place::Place},
+    super::{Keeper, end, journal::Journal, now, place::Place, told, with_fix},
     Backup, NOTE,
     connect::open_to,
     describe,
@@ -14,7 +14,7 @@ use crate::{
         k3s::{
             self, Role, backup, connect,
             faults::{Api, Node, PROPERTIES, QUESTION, Repair, Service, Sight},
-            plan::{Step, When, words},
+            plan::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, Memory, Order},
         },
@@ -59,8 +59,8 @@ const API: Limits = Limits {
     within: Duration::from_secs(20),
     output_bytes_max: 64 * 1024,
 };
-/// Time for k3s to be Ready after a repair: a slow card takes minutes.
-const READY_WITHIN: Duration = Duration::from_secs(900);
+/// Time for k3s to be Ready after a repair, no longer than the pause until the next one: a slow card takes minutes.
+const READY_WITHIN: Duration = Duration::from_secs(600);
 
 impl Keeper {
     /// The plan to watch over k3s.
@@ -114,7 +114,7 @@ impl Keeper {
         let order = memory.look(&sight, now, wanted.repairs);
         let repaired = match &order {
             None => None,
-            Some(order) => self.repair(order, &note, &mut memory)?,
+            Some(order) => self.repair(order, &note, &mut memory, wanted.group)?,
         };
         // The datastore of a worker is its server's.
         let backups = wanted.backups.as_ref();
@@ -239,6 +239,7 @@ impl Keeper {
         order: &Order,
         note: &Managed,
         memory: &mut Memory,
+        group: Option<u32>,
     ) -> Result<Option<Repaired>> {
         // Whoever has the lock is changing something: the next look judges it afresh.
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
@@ -256,15 +257,41 @@ impl Keeper {
             is_one_way: true,
             ..Record::new(&format!("k3s.{}", order.repair.word()), WHO, now(), does)
         };
-        let steps = steps(order.repair, self.place.init()?, self.place.role(), note);
-        let done = self.begin_steps(&journal, record, steps, READY_WITHIN)?;
+        let steps = steps(order.repair, self.place.init()?, self.place.role());
+        let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
+        memory.begins(order, clock::now());
+        self.remember(memory, group)?;
+        // While it comes up, whoever wants to change something may do so.
+        drop(journal);
+        if done.outcome == Outcome::Done.as_str()
+            && let Err(error) = self.place.wait_ready(&note.node, None, READY_WITHIN)
+        {
+            match self.fell_short(&done, &error)? {
+                Some(failed) => done = failed,
+                None => return Ok(None),
+            }
+        }
         let is_done = done.outcome == Outcome::Done.as_str();
-        let failure = (!is_done).then_some(done.sentence.as_str());
-        memory.tried(order, failure, clock::now());
+        memory.ended(order, (!is_done).then_some(done.sentence.as_str()));
         Ok(Some(Repaired {
             seen: order.seen.clone(),
             done,
         }))
+    }
+
+    /// Writes down that a repair was carried out and did not help. `None`: something else was or is being changed, so nobody can say.
+    fn fell_short(&self, done: &Done, error: &Error) -> Result<Option<Done>> {
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(None);
+        };
+        let last = journal.records()?.pop();
+        let Some(mut record) = last.filter(|record| Some(record.id()) == done.change) else {
+            return Ok(None);
+        };
+        end(&mut record, Outcome::Failed);
+        record.why = Some(with_fix(error));
+        journal.write(&record)?;
+        Ok(Some(told(&record)))
     }
 }
 
@@ -277,8 +304,8 @@ pub(super) fn finding(fault: Handed) -> Finding {
     }
 }
 
-/// The steps of a repair; the last is that k3s itself says that it is Ready.
-fn steps(repair: Repair, init: Init, role: Role, note: &Managed) -> Vec<Step> {
+/// The steps of a repair.
+fn steps(repair: Repair, init: Init, role: Role) -> Vec<Step> {
     let name = role.name();
     let commands = match (init, repair) {
         (Init::Systemd, Repair::Start) => vec![
@@ -296,13 +323,7 @@ fn steps(repair: Repair, init: Init, role: Role, note: &Managed) -> Vec<Step> {
         forth: words(command),
         back: Vec::new(),
     });
-    let mut steps: Vec<_> = steps.collect();
-    steps.push(Step::Ready {
-        node: note.node.clone(),
-        version: None,
-        when: When::Forth,
-    });
-    steps
+    steps.collect()
 }
 
 fn is_unfinished(journal: &Journal) -> Result<bool> {
@@ -327,7 +348,10 @@ impl Place {
     fn service_of_openrc(&self, name: &str, status: &str) -> Service {
         let options = format!("/run/openrc/options/{name}");
         let starts = self.line(&format!("{options}/start_count"));
-        let started = std::fs::metadata(self.path(&format!("{options}/child_pid")));
+        let process = format!("{options}/child_pid");
+        let pid = self.line(&process).unwrap_or_default();
+        let is_alive = !pid.is_empty() && self.is_there(&format!("/proc/{pid}/stat"));
+        let started = std::fs::metadata(self.path(&process));
         let started = started.map_or(0, |found| found.mtime());
         let now = clock::now();
         let age_s = u64::try_from(now.wall.millis() / 1000 - started).unwrap_or(0);
@@ -336,7 +360,11 @@ impl Place {
             is_enabled: self.is_there(&format!("/etc/runlevels/default/{name}")),
             // A clock that was set makes it no older than the machine is up.
             age_s: Some(age_s.min(now.mono.elapsed_since_boot().as_secs())),
-            ..Service::of_openrc(status, self.is_there(&format!("/run/openrc/failed/{name}")))
+            ..Service::of_openrc(
+                status,
+                self.is_there(&format!("/run/openrc/failed/{name}")),
+                is_alive,
+            )
         }
     }
 

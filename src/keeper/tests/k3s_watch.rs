@@ -27,7 +27,8 @@ fn broken(tree: &Tree, service: &str) {
          esac"
     );
     let k3s = format!(
-        "[ -e mended ] || {{ echo 'connection refused' >&2; exit 1; }}\n\
+        "flock -n var/keeper/lock true && echo free >> calls || echo held >> calls\n\
+         [ -e mended ] || {{ echo 'connection refused' >&2; exit 1; }}\n\
          case \"$*\" in *range*) printf 'condition|Ready|True|fine\\naddress|InternalIP|192.0.2.7\\n';;\n\
          *plans*) exit 1;; *) printf '{VERSION}|True|2099-01-01T00:00:00Z|';; esac"
     );
@@ -91,6 +92,48 @@ fn a_k3s_that_systemd_gave_up_is_started_and_the_change_is_written_down() {
     // All is well: nothing more is done.
     assert!(look(&tree, true).is_none());
     assert_eq!(tree.keeper().changes().unwrap().len(), changes.len());
+}
+
+#[test]
+fn a_repair_holds_nothing_up_while_k3s_starts_and_one_that_does_not_help_is_written_down() {
+    let tree = machine(GIVEN_UP);
+    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    let after = tree.calls();
+    let (_, after) = after.rsplit_once("systemctl start --no-block k3s").unwrap();
+    assert!(after.contains("free") && !after.contains("held"), "{after}");
+
+    let tree = machine(GIVEN_UP);
+    tree.put("hopeless", "", 0o644);
+    let done = look(&tree, true).unwrap();
+    assert_eq!(done.outcome, "failed", "{done:?}");
+    assert!(done.sentence.contains("did not become ready"), "{done:?}");
+    let changes = tree.keeper().changes().unwrap();
+    assert_eq!(changes[0].outcome, "failed", "{changes:?}");
+    // The pause before the next try.
+    assert!(look(&tree, true).is_none());
+    assert_eq!(tree.keeper().changes().unwrap().len(), changes.len());
+    assert!(faults(&tree).contains("failed"), "{}", faults(&tree));
+}
+
+#[test]
+fn repairs_are_forgotten_some_day_and_the_installation_is_not() {
+    let tree = machine(GIVEN_UP);
+    look(&tree, true).unwrap();
+    let folder = tree.root().join("var/keeper");
+    let record = std::fs::read_to_string(folder.join("0002-k3s-start.json")).unwrap();
+    for number in 3..110 {
+        let copy = record.replace("\"number\": 2", &format!("\"number\": {number}"));
+        tree.put(
+            &format!("var/keeper/{number:04}-k3s-start.json"),
+            &copy,
+            0o600,
+        );
+    }
+    tree.keeper().open().unwrap().thin().unwrap();
+    let changes = tree.keeper().changes().unwrap();
+    assert_eq!(changes.len(), 101);
+    assert!(changes.last().unwrap().id.starts_with("k3s-install"));
+    assert_eq!(changes[0].id, "k3s-start-109");
 }
 
 #[test]
