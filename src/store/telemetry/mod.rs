@@ -92,7 +92,7 @@ impl Telemetry {
         Self::open_listed(directory, (options, now), Jobs::default()).await
     }
 
-    /// As [`Telemetry::open`]; what the thread does stands in the list of `jobs`. Nobody waits for a disk that hangs: then what is asked waits in
+    /// As `Telemetry::open`; what the thread does stands in the list of `jobs`. Nobody waits for a disk that hangs: then what is asked waits in
     /// the queue, and the conditions come with the first [`Handle::tend`].
     pub async fn open_listed(
         directory: impl Into<PathBuf>,
