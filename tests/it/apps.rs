@@ -7,6 +7,7 @@ mod drift;
 mod forge;
 mod git;
 mod place;
+mod scaled;
 mod ssh;
 mod standby;
 

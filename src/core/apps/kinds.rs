@@ -22,7 +22,7 @@ const fn kind(api_version: &'static str, name: &'static str, plural: &'static st
 }
 
 /// All kinds, in the order in which they are written: what others read first, what leads to them last.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     kind("v1", "ServiceAccount", "serviceaccounts"),
     kind("v1", "Secret", "secrets"),
     kind("v1", "ConfigMap", "configmaps"),
@@ -35,6 +35,11 @@ const KINDS: [Kind; 14] = [
     kind("apps/v1", "DaemonSet", "daemonsets"),
     kind("batch/v1", "CronJob", "cronjobs"),
     kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    kind(
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+    ),
     kind("networking.k8s.io/v1", "Ingress", "ingresses"),
     kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes"),
 ];

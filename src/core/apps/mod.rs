@@ -3,6 +3,7 @@
 //! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by their place.
 
 mod adoption;
+mod autoscaling;
 mod difference;
 mod drift;
 mod git_host;
@@ -15,6 +16,9 @@ pub mod repository;
 mod simple;
 
 pub use adoption::{adopted, lost};
+pub use autoscaling::{
+    HOLDER, REPLICAS, handed_over, is_autoscaled, owns_replicas, without_replicas,
+};
 pub use difference::{Difference, differences};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;

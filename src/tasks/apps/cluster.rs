@@ -17,8 +17,9 @@ use super::{super::link::lease_gate::LeaseGate, account::Account, observe::obser
 use crate::{
     core::{
         apps::{
-            App, Difference, Entry, Head, Kind, MANAGER, Manifest, NODE, NONCE, Place, adopted,
-            as_applied, differences, last_changed_by, lost, place,
+            App, Difference, Entry, HOLDER, Head, Kind, MANAGER, Manifest, NODE, NONCE, Overlay,
+            Place, REPLICAS, adopted, as_applied, differences, handed_over, is_autoscaled,
+            last_changed_by, lost, owns_replicas, place, without_replicas,
         },
         rollout::{Key, Observation},
     },
@@ -262,6 +263,10 @@ impl Cluster<'_> {
             return Ok(Vec::new());
         };
         let mut found = differences(&live, &tried);
+        let is_replicas = |difference: &Difference| difference.field == REPLICAS;
+        if found.iter().any(is_replicas) && self.is_scaled(manifest, &[]).await? {
+            found.retain(|difference| !is_replicas(difference));
+        }
         if app.is_adopted(&entry) {
             let gone = |field| Difference {
                 field,
@@ -327,10 +332,49 @@ impl Cluster<'_> {
         Ok(found)
     }
 
-    /// Writes one object, and returns its UID. What is not there is created and never applied: where somebody was faster, this fails and
-    /// their object stays as it is.
-    pub async fn write(&self, app: &App, manifest: &Manifest) -> Result<String, Error> {
+    /// Returns whether a HorizontalPodAutoscaler, of these manifests or of the cluster, sets the number of Pods of a workload.
+    async fn is_scaled(&self, manifest: &Manifest, all: &[Manifest]) -> Result<bool, Error> {
+        if Overlay::key(manifest).is_none() {
+            return Ok(false);
+        }
+        let workload = (manifest.kind.name, manifest.name.as_str());
+        Ok(is_autoscaled(all, manifest)
+            || self
+                .autoscaler(&manifest.namespace, workload)
+                .await?
+                .is_some())
+    }
+
+    /// Gives the number of Pods of a workload to another field manager, as it is. Returns the version of the object then.
+    async fn hand_over(&self, manifest: &Manifest, uid: &str) -> Result<Option<String>, Failed> {
+        let path = manifest.path();
+        let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
+        let Some(object) = handed_over(manifest, &live.await?) else {
+            return Ok(None);
+        };
+        if object.pointer("/metadata/uid").and_then(Value::as_str) != Some(uid) {
+            return Ok(None);
+        }
+        let path = format!("{path}?fieldManager={HOLDER}");
+        let handed = self
+            .write_call(async |identity| {
+                self.client
+                    .patch_as::<_, Found>(identity, &path, Patch::Apply, &object)
+                    .await
+            })
+            .await?;
+        Ok(Some(handed.metadata.resource_version))
+    }
+
+    /// Writes one object of a version (`all`), and returns its UID. What is not there is created and never applied: where somebody was faster, this fails and
+    /// their object stays as it is. The number of Pods of a workload that is there and has an autoscaler stays as that left it.
+    pub async fn write(
+        &self,
+        app: &App,
+        (manifest, all): (&Manifest, &[Manifest]),
+    ) -> Result<String, Error> {
         let entry = Entry::of(manifest);
+        let is_scaled = self.is_scaled(manifest, all).await?;
         let form = if app.is_adopted(&entry) {
             adopted
         } else {
@@ -349,8 +393,15 @@ impl Cluster<'_> {
                 return Err(foreign(app, manifest));
             }
             let version = self.note(manifest, &found, form).await?;
-            let uid = found.metadata.uid;
-            match self.apply(manifest, (&uid, &version)).await {
+            let (uid, fields) = (found.metadata.uid, &found.metadata.managed_fields);
+            let applied = if is_scaled {
+                let noted = form(fields).unwrap_or_else(|| fields.clone());
+                let is_owned = owns_replicas(&noted);
+                self.apply_scaled(manifest, (&uid, version), is_owned).await
+            } else {
+                self.apply(manifest, (&uid, &version)).await
+            };
+            match applied {
                 Ok(()) => return Ok(uid),
                 // It was changed since it was looked at, or replaced.
                 Err(Failed::Call(error)) if error.is_conflict() => {}
@@ -386,6 +437,20 @@ impl Cluster<'_> {
                 .await
         })
         .await
+    }
+
+    /// Applies a workload without its number of Pods, which is handed over first where it is ours.
+    async fn apply_scaled(
+        &self,
+        manifest: &Manifest,
+        (uid, mut version): (&str, String),
+        is_owned: bool,
+    ) -> Result<(), Failed> {
+        if is_owned && let Some(newer) = self.hand_over(manifest, uid).await? {
+            version = newer;
+        }
+        self.apply(&without_replicas(manifest), (uid, &version))
+            .await
     }
 
     /// Notes an object that was created or adopted as applied, and returns its version then.

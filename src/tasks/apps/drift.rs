@@ -25,7 +25,10 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Entry, Kind, Left, Manifest, Overlay, Owner, keep_left, kind_of, our_fields},
+        apps::{
+            App, Entry, Kind, Left, Manifest, Overlay, Owner, REPLICAS, keep_left, kind_of,
+            our_fields,
+        },
         backoff::Backoff,
         health::Severity,
         time::{Mono, Wall},
@@ -40,8 +43,6 @@ use crate::{
 const CONDITION: &str = "apps.drift";
 /// Requester in the audit.
 const BY: &str = "agent";
-/// Field that an autoscaler owns.
-const REPLICAS: &str = "spec.replicas";
 /// Time for more to come before an app is looked at.
 const SETTLES: Duration = Duration::from_secs(1);
 /// Pauses before a watch is begun again, and before an app is looked at again that could not be.
@@ -398,7 +399,7 @@ impl Apps {
             self.ledger().write(read).await?;
             let uid = self
                 .cluster(Owner::Machine)
-                .write(&read.app, manifest)
+                .write(&read.app, (manifest, &[]))
                 .await?;
             read.app.own(&entry, &uid);
             read.app.settle();
@@ -472,7 +473,8 @@ impl Apps {
             drifted.by
         );
         let app = &read.app;
-        let write = async { self.cluster(Owner::Machine).write(app, &manifest).await };
+        let cluster = self.cluster(Owner::Machine);
+        let write = async { cluster.write(app, (&manifest, &[])).await };
         self.audited((&Asker::here(BY), &what), write).await?;
         for field in fields {
             self.repaired(&app.name, &object, (field, &drifted.by));

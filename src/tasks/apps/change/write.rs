@@ -54,7 +54,8 @@ impl Work {
             .iter()
             .filter(|manifest| version.is_written(manifest))
         {
-            if let Err(error) = self.write_one(&cluster, &mut read.app, manifest).await {
+            let of_version = (manifest, version.manifests.as_slice());
+            if let Err(error) = self.write_one(&cluster, &mut read.app, of_version).await {
                 written = Err(error);
                 break;
             }
@@ -80,7 +81,7 @@ impl Work {
         &self,
         cluster: &Cluster<'_>,
         app: &mut App,
-        manifest: &Manifest,
+        (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<()> {
         let entry = Entry::of(manifest);
         if manifest.kind.name == "Job" && app.uid(&entry).is_some() {
@@ -88,7 +89,7 @@ impl Work {
         }
         let shown = &*app;
         let uid = self
-            .while_silent(async || cluster.write(shown, manifest).await)
+            .while_silent(async || cluster.write(shown, (manifest, all)).await)
             .await?;
         app.own(&entry, &uid);
         Ok(())
