@@ -67,6 +67,7 @@ use crate::{
 use parts::{FoundCluster, Network};
 use safe_mode::Start;
 use starting::{Listeners, Starting, Ways};
+pub(crate) use unusable::CONDITION as SETTINGS_CONDITION;
 
 pub mod doctor;
 pub mod keeper;

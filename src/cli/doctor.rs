@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Exit, Result},
     host::clock,
     tasks::machine::doctor,
-    wire::api::{Check, Doctor, Environment, PROBLEMS_PATH},
+    wire::api::{Check, Doctor, Environment, PROBLEMS_PATH, STATUS_PATH},
 };
 
 /// `doctor`.
@@ -147,7 +147,9 @@ fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
         Ok(answer) => {
             let refusal = answer.refusal("the running agent did not return its findings");
             output.warning(&refusal);
-            Ok(beside(own_look(args, loaded)))
+            let is_unusable = waits_for_settings(&socket::candidates(args, &loaded));
+            let own = own_look(args, loaded);
+            Ok(if is_unusable { own } else { beside(own) })
         }
         Err(silence) if silence.is_down => Ok(own_look(args, loaded)),
         Err(silence) => {
@@ -155,6 +157,15 @@ fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
             Ok(beside(own_look(args, loaded)))
         }
     }
+}
+
+/// Returns whether the agent runs only to say that its settings have a mistake.
+fn waits_for_settings(sockets: &socket::Sockets) -> bool {
+    let status = socket::ask(sockets, &Ask::Get(STATUS_PATH));
+    let status = status.ok().and_then(|answer| answer.json().ok());
+    status.is_some_and(|status| {
+        View::new(&status).at("verdict").text("code") == daemon::SETTINGS_CONDITION
+    })
 }
 
 fn own_look(args: &Args, loaded: Loaded) -> Doctor {

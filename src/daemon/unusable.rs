@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Condition of settings that cannot be used.
-const CONDITION: &str = "agent.settings";
+pub(crate) const CONDITION: &str = "agent.settings";
 /// Interval between looks at settings with a mistake. The files are short.
 const AGAIN: Duration = Duration::from_secs(5);
 

@@ -179,6 +179,8 @@ fn settings_with_a_mistake_are_said_with_one_sentence_until_they_are_mended() {
     let held = agent.until_condition("agent.settings", LONG);
     let fix = held["fix"].as_str().unwrap();
     assert!(fix.contains("level") && fix.contains("read again"), "{fix}");
+    let (_, found) = agent.cli(&["doctor"]);
+    assert!(found.contains(&line), "{found}");
     // Neither a link nor a view of anything begins with settings that are not known.
     assert_eq!(agent.get("/api/v1/events").unwrap().0, 503);
     put(&file, "[access\n");
