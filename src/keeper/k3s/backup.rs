@@ -80,6 +80,9 @@ const FILES_MAX: usize = 1000;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Room that is left on the disk.
 const RESERVE: u64 = 64 << 20;
+const CONTENTS: &str = "it has the keys and secrets of the cluster";
+/// Fix where a plain backup is refused.
+const ENCRYPT: &str = "set k3s.backup_recipients to the public key of an identity that is kept elsewhere (age-keygen makes one), so that it is encrypted";
 /// File systems that keep no owner of a file, or are other machines.
 const FOREIGN: [&str; 12] = [
     "vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p",
@@ -228,34 +231,37 @@ impl Keeper {
     fn check_target(&self, wanted: &Backup) -> Result<()> {
         let folder = wanted.to.folder();
         self.check_folder(folder, wanted.form())?;
-        match &wanted.to {
-            Target::Usual | Target::Folder(_) => Ok(()),
-            Target::Disk(_) if !self.place.is_with_system(folder) => Ok(()),
-            Target::Disk(_) => Err(Error::new(format!("no backup is written to {folder}"))
+        let is_with_system = self.place.is_with_system(folder);
+        let cannot = || Error::new(format!("no backup is written to {folder}"));
+        match (&wanted.to, wanted.form()) {
+            (Target::Disk(_), _) if is_with_system => Err(cannot()
                 .why("no disk is mounted there: it is on the same one as the system")
                 .fix(format!(
                     "mount the disk (findmnt shows those that are), or remove k3s.backup_dir: backups then go to {FOLDER}"
                 ))),
+            (Target::Disk(_) | Target::Folder(_), Form::Plain) if !is_with_system => Err(cannot()
+                .why(format!("{CONTENTS}, and that disk can be carried away without this machine"))
+                .fix(ENCRYPT)),
+            (Target::Usual | Target::Disk(_) | Target::Folder(_), _) => Ok(()),
         }
     }
 
     /// Refuses a directory that others could change, and for a backup that is not encrypted also one that others could read.
     fn check_folder(&self, folder: &str, form: Form) -> Result<()> {
         let cannot = || Error::new(format!("no backup is written to {folder}"));
-        let why = "it has the keys and secrets of the cluster";
         if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
             return Err(cannot().why("it is no absolute path"));
         }
         self.place.guard(folder).map_err(|error| {
             error
                 .within(format!("no backup is written to {folder}"))
-                .why(why)
+                .why(CONTENTS)
         })?;
         // As /tmp: what others make there could be taken for the directory of our work.
         let found = std::fs::metadata(self.place.nearest(folder)).ok();
         if found.is_some_and(|found| found.permissions().mode() & 0o022 != 0) {
             return Err(cannot()
-                .why(format!("{why}; others than root may write there"))
+                .why(format!("{CONTENTS}; others than root may write there"))
                 .fix(format!(
                     "choose a directory that is root's, such as {FOLDER}"
                 )));
@@ -266,8 +272,10 @@ impl Keeper {
         };
         match kind.filter(|kind| FOREIGN.contains(&kind.as_str()) || kind.starts_with("fuse.")) {
             Some(kind) => Err(cannot()
-                .why(format!("{why}, and the file system there ({kind}) would show them to others"))
-                .fix("set k3s.backup_recipients to the public key of an identity that is kept elsewhere (age-keygen makes one), so that it is encrypted")),
+                .why(format!(
+                    "{CONTENTS}, and the file system there ({kind}) would show them to others"
+                ))
+                .fix(ENCRYPT)),
             None => Ok(()),
         }
     }

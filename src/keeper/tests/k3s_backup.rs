@@ -357,10 +357,14 @@ fn plain_and_encrypted_backups_are_thinned_together() {
 }
 
 #[test]
-fn a_backup_for_another_disk_is_refused_where_that_is_not_mounted() {
+fn a_backup_for_another_disk_is_encrypted_and_needs_that_disk() {
     let tree = cluster(good());
     let to = |folder: &str| Backup {
         to: Target::Disk(folder.to_owned()),
+        ..wanted()
+    };
+    let folder = |folder: &str| Backup {
+        to: Target::Folder(folder.to_owned()),
         ..wanted()
     };
     make(&tree.root().join("mnt/usb"));
@@ -380,7 +384,17 @@ fn a_backup_for_another_disk_is_refused_where_that_is_not_mounted() {
     }
     std::fs::remove_dir(tree.root().join("mnt/usb")).unwrap();
     std::os::unix::fs::symlink(disk.path(), tree.root().join("mnt/usb")).unwrap();
-    let report = tree.keeper().k3s_backup(&to("/mnt/usb")).unwrap();
+    let plain = [to("/mnt/usb"), folder("/mnt/usb")];
+    for wanted in plain {
+        let refused = tree.keeper().k3s_backup(&wanted).unwrap_err();
+        assert!(refused.sentence().contains("carried away"), "{refused}");
+    }
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
+    let sealed = Backup {
+        recipients: encrypted(&[RECIPIENT]).recipients,
+        ..to("/mnt/usb")
+    };
+    let report = tree.keeper().k3s_backup(&sealed).unwrap();
     assert!(report.file.starts_with("/mnt/usb/k3s-box-"), "{report:?}");
     let found = tree.keeper().k3s_backups(&to("/mnt/usb").to);
     assert_eq!(found[0].name, report.file);
