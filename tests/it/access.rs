@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::{sys::signal::Signal, unistd::geteuid};
 use plane::{Failed, Options, Plane, ProxyRequest, Streams};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::Value;
 
 use self::api::Api;
@@ -295,8 +296,10 @@ fn what_the_disk_cannot_keep_holds_at_once_and_is_kept_when_it_can() {
     until("the first note is there", SOON, || {
         notes.exists().then_some(())
     });
-    std::fs::remove_file(&notes).unwrap();
-    std::fs::create_dir_all(notes.join("in the way")).unwrap();
+    // At one stroke: the agent may write its next note at any time.
+    let folder = bench.agent.state("notes.away");
+    std::fs::create_dir_all(folder.join("in the way")).unwrap();
+    renameat_with(CWD, &folder, CWD, &notes, RenameFlags::EXCHANGE).unwrap();
     let (code, told) = bench.agent.cli(&["access", "read-only"]);
     assert_eq!(code, 1, "{told}");
     assert!(
