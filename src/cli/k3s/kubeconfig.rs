@@ -53,7 +53,7 @@ fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s kubeconfig")?;
     let text = if args.has("admin") {
         let other = ["hours", "server"];
-        if let Some(other) = other.into_iter().find(|name| args.text(name).is_some()) {
+        if let Some(other) = other.into_iter().find(|name| args.has(name)) {
             return Err(
                 Error::new(format!("--{other} does not go with --admin")).fix("leave one out")
             );
