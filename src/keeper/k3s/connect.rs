@@ -44,6 +44,20 @@ const WITHIN: Limits = Limits {
 const DIRECTORY_MODE: u32 = 0o2750;
 const FILE_MODE: u32 = 0o640;
 
+/// A wanted credential: a token of an account, in a kubeconfig.
+pub(super) struct Credential<'a> {
+    /// Namespace of the account.
+    pub(super) namespace: &'a str,
+    /// Account.
+    pub(super) account: &'a str,
+    /// Time until its token ends, as kubectl writes it.
+    pub(super) lifetime: &'a str,
+    /// Address of the API; `None`: that of this machine for itself.
+    pub(super) server: Option<&'a str>,
+    /// Line of comment at the beginning.
+    pub(super) note: &'a str,
+}
+
 impl Keeper {
     /// The plan of a connection.
     pub fn k3s_connect_plan(&self, wanted: &Connect) -> Result<K3sPlan> {
@@ -88,20 +102,16 @@ impl Keeper {
         }
         if !self.kubectl_patiently(&is_known)?.is_fine() {
             (self.place.watch)("applying the manifest of the agent's rights");
-            self.apply(&wanted.manifest)?;
+            self.apply(&wanted.manifest, cannot)?;
         }
-        let question = format!("-o=jsonpath={}", connect::QUESTION);
-        let found = self.answer(&["config", "view", "--raw", "--minify", &question])?;
-        let duration = format!("--duration={LIFETIME}");
-        let token = [&within, &["create", "token", ACCOUNT, &duration][..]].concat();
-        let token = self.answer(&token)?;
-        let bearer = Bearer {
+        let credential = Credential {
+            namespace: &wanted.namespace,
             account: ACCOUNT,
-            token: &token,
+            lifetime: LIFETIME,
+            server: None,
             note: "Made by pipeops-k3s-connect.service; the token ends after a week.",
         };
-        let text = connect::kubeconfig(&found, &bearer)
-            .ok_or_else(|| cannot().why("k3s' own kubeconfig has no address with a CA"))?;
+        let text = self.credential(&credential, cannot)?;
         let directory = self.place.path(connect::DIRECTORY);
         files::create_directory(&directory)?;
         open_to(&directory, wanted.group)?;
@@ -131,16 +141,50 @@ impl Keeper {
         }
     }
 
-    fn apply(&self, manifest: &str) -> Result<()> {
+    /// Makes a token, and the kubeconfig for it. `cannot` heads an error.
+    pub(super) fn credential(
+        &self,
+        wanted: &Credential<'_>,
+        cannot: fn() -> Error,
+    ) -> Result<String> {
+        let question = format!("-o=jsonpath={}", connect::QUESTION);
+        let view = ["config", "view", "--raw", "--minify", &question];
+        let found = self.answer(&view, cannot)?;
+        let found = match (wanted.server, found.trim().split_once(' ')) {
+            (Some(server), Some((_, ca))) => format!("{server} {ca}"),
+            (None, _) | (_, None) => found,
+        };
+        let account = wanted.account;
+        let duration = format!("--duration={}", wanted.lifetime);
+        let create = [
+            "-n",
+            wanted.namespace,
+            "create",
+            "token",
+            account,
+            &duration,
+        ];
+        let bearer = Bearer {
+            account,
+            token: &self.answer(&create, cannot)?,
+            note: wanted.note,
+        };
+        connect::kubeconfig(&found, &bearer)
+            .ok_or_else(|| cannot().why("k3s' own kubeconfig has no address with a CA"))
+    }
+
+    /// Applies a manifest. `cannot` heads an error.
+    pub(super) fn apply(&self, manifest: &str, cannot: fn() -> Error) -> Result<()> {
         let file = self.directory.join("rbac.yaml");
         files::replace(&file, manifest.as_bytes(), files::PRIVATE)?;
-        let applied = self.answer(&["apply", "-f", &file.display().to_string()]);
+        let applied = self.answer(&["apply", "-f", &file.display().to_string()], cannot);
+        // What stays has no secret, and is replaced by the next one.
         drop(std::fs::remove_file(&file));
         applied.map(drop)
     }
 
-    /// Output of k3s' own client, if all went well.
-    fn answer(&self, arguments: &[&str]) -> Result<String> {
+    /// Output of k3s' own client, if all went well. `cannot` heads an error.
+    fn answer(&self, arguments: &[&str], cannot: fn() -> Error) -> Result<String> {
         let ended = self.kubectl_patiently(arguments)?;
         if ended.is_fine() {
             return Ok(ended.output);
@@ -150,7 +194,7 @@ impl Keeper {
     }
 
     /// Asks k3s' own client, with the time of a slow card.
-    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
+    fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
         self.place.kubectl_within("30s", WITHIN, arguments)
     }
 }
