@@ -48,7 +48,8 @@ impl Accounts {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
-            namespace: format!("agent-{number}"),
+            // Those of the run before may still be on their way out.
+            namespace: format!("agent-{}-{number}", std::process::id()),
             reach,
             folder: tempfile::tempdir().unwrap(),
         }

@@ -19,11 +19,10 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// All queues, windows and buffers of what runs here, with room for a program that is not optimised.
 const MEMORY_MORE_KB_MAX: u64 = 10_000;
 
-const PROMPT: &str = "If you don't see a command prompt";
-
 /// How it shows that something has come.
 enum Shown {
-    Line,
+    /// A line of the server that begins so. What kubectl itself says may come before it is connected.
+    Line(&'static str),
     File(PathBuf),
     /// It only sends.
     Not,
@@ -52,8 +51,7 @@ impl Under {
     fn flows(&self) {
         let what = &self.what;
         match &self.shown {
-            // kubectl says this before it is connected.
-            Shown::Line => drop(self.running.line(what, |line| !line.starts_with(PROMPT))),
+            Shown::Line(begin) => drop(self.running.line(what, |line| line.starts_with(begin))),
             Shown::File(file) => until(what, SOON, || {
                 let length = std::fs::metadata(file).map_or(0, |file| file.len());
                 (length > 0).then_some(())
@@ -81,19 +79,23 @@ fn start(bench: &Bench, form: Form) -> Vec<Under> {
     begin(
         "kubectl's watch",
         kubectl(&["get", "configmaps", "-w"]),
-        Shown::Line,
+        Shown::Line("NAME "),
     );
     let watch = bench.curl(&["-N"], &format!("{PLACE}/configmaps?watch=true"));
-    begin("curl's watch", watch, Shown::Line);
+    begin("curl's watch", watch, Shown::Line("{\"type\":"));
     begin(
         "a followed log",
         kubectl(&["logs", "-f", "logger"]),
-        Shown::Line,
+        Shown::Line("line "),
     );
     let attach = bench.kubectl(&["attach", "logger", "-n", "fixtures"]);
-    begin("attach", Upgrade::WebSocket.on(attach), Shown::Line);
+    begin(
+        "attach",
+        Upgrade::WebSocket.on(attach),
+        Shown::Line("line "),
+    );
     let attach = kubectl(&["attach", "logger"]);
-    begin("the other attach", attach, Shown::Line);
+    begin("the other attach", attach, Shown::Line("line "));
     let sleep = [
         "exec",
         "shell",
@@ -107,10 +109,10 @@ fn start(bench: &Bench, form: Form) -> Vec<Under> {
     begin(
         "exec",
         Upgrade::WebSocket.on(bench.kubectl(&sleep)),
-        Shown::Line,
+        Shown::Line("here"),
     );
     let drip = bench.curl(&["-N"], &service("/drip?n=100000&ms=20"));
-    begin("a slow server's answer", drip, Shown::Line);
+    begin("a slow server's answer", drip, Shown::Line("drip "));
     // A slow reader of messages holds up the whole session.
     if form == Form::Streams {
         for (what, more) in [("a download", ""), ("one of unknown length", "&chunked=1")] {
