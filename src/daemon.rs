@@ -11,7 +11,7 @@ use std::{
 };
 
 use smol::{
-    LocalExecutor, Task, Timer,
+    Task, Timer,
     channel::{Receiver, Sender, bounded},
     future::{self, FutureExt as _},
     stream::StreamExt as _,
@@ -28,6 +28,7 @@ use crate::{
     },
     dashboard::Topic,
     error::{Error, Exit, Result},
+    executor::Executor,
     files::Jobs,
     host::{
         self, clock,
@@ -105,7 +106,7 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     let known = config::provisional(&sources);
     let lines = log::install(form(known.log, &known.surroundings), || clock::now().wall);
     let lines = lines.map_err(|error| vec![error])?;
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let for_tasks = Rc::clone(&executor);
     // The record is in the runtime directory, which is in memory.
     let start = Start::begin(&known.surroundings);
@@ -138,7 +139,7 @@ async fn begin(
     sources: Sources,
     known: Provisional,
     lines: log::Recent,
-    (executor, start): (Rc<LocalExecutor<'static>>, &Start),
+    (executor, start): (Rc<Executor>, &Start),
 ) -> std::result::Result<Exit, Vec<Error>> {
     let mut signals = Signals::new().map_err(|error| vec![error])?;
     let shared_state = Rc::new(SharedState::new(clock::now));
@@ -338,7 +339,7 @@ struct Agent {
     mode: Mode,
     lines: log::Recent,
     listeners: Rc<Listeners>,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     shared_state: Rc<SharedState>,
     notifier: Notifier,
     store: store::Handle,
@@ -366,7 +367,7 @@ struct Agent {
 impl Agent {
     fn new(
         (settings, jobs, mode): (Settings, Jobs, Mode),
-        executor: Rc<LocalExecutor<'static>>,
+        executor: Rc<Executor>,
         shared_state: Rc<SharedState>,
         (store, telemetry): (store::Handle, telemetry::Handle),
         (loaded, machine): (&store::Loaded, Machine),

@@ -33,6 +33,10 @@ mod error;
 #[cfg(feature = "internals")]
 pub mod error;
 #[cfg(not(feature = "internals"))]
+mod executor;
+#[cfg(feature = "internals")]
+pub mod executor;
+#[cfg(not(feature = "internals"))]
 mod files;
 #[cfg(feature = "internals")]
 pub mod files;

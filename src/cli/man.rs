@@ -91,7 +91,7 @@ fn write(
         files::replace(&file, text.as_bytes(), 0o644)?;
         written.push(file.display().to_string());
     }
-    written.sort();
+    written.sort_unstable();
     if args.has("json") {
         output.json(&json!({ "pages": written }));
     } else {

@@ -258,7 +258,7 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
             "look further back: --last 30d; an agent that was just started writes its samples once a minute",
         ));
     }
-    rows.sort();
+    rows.sort_unstable();
     for line in columns(&rows) {
         output.line(&line);
     }

@@ -526,6 +526,6 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
                 .fix("merge some of them"));
         }
     }
-    paths.sort();
+    paths.sort_unstable();
     Ok(paths)
 }

@@ -145,7 +145,7 @@ impl Stalls {
                 found.files.push(*job);
             }
         }
-        found.files.sort();
+        found.files.sort_unstable();
         found
     }
 }

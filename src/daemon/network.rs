@@ -15,6 +15,7 @@ use crate::{
     core::health::Severity,
     dashboard::{Loaded, OWN_FILE, Origin, Server, Shown, Site, Time},
     error::{Error, Result},
+    executor,
     host::{facts::hostname, network::addresses},
     tasks::state::{CertificateView, DashboardView},
 };
@@ -74,7 +75,7 @@ impl Agent {
             now: self.network.time(),
             is_believed: self.network.clock_is_set(),
         };
-        smol::unblock(move || origin.load(time)).await
+        executor::unblock(move || origin.load(time)).await
     }
 
     /// The certificate, once there is one.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use smol::{LocalExecutor, Timer};
+use smol::Timer;
 
 use super::VERSION;
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
         url::{ProxyUrl, Security, Url},
     },
     error::{Error, Result},
+    executor::Executor,
     files::{Jobs, Spool},
     host::{
         self, clock,
@@ -322,7 +323,7 @@ pub(super) fn cluster(
     found: Option<FoundCluster>,
     network: &Network,
     shared_state: &SharedState,
-    (executor, jobs): (&Rc<LocalExecutor<'static>>, &Jobs),
+    (executor, jobs): (&Rc<Executor>, &Jobs),
 ) -> Option<Client> {
     let Some(FoundCluster { source, server }) = found else {
         let fix = "install k3s, or set a kubeconfig: KUBECONFIG=/path/to/kubeconfig, or agent.kubeconfig in the configuration";
@@ -430,7 +431,7 @@ pub(super) fn delivery(
     records: Databases,
     registrar: &Rc<Registrar>,
     shared_state: &Rc<SharedState>,
-    executor: &Rc<LocalExecutor<'static>>,
+    executor: &Rc<Executor>,
 ) -> Rc<Delivery> {
     let me = Rc::clone(registrar);
     let me = move || me.agent_id();
@@ -455,7 +456,7 @@ pub(super) fn apps(
     settings: &Settings,
     client: Option<&Client>,
     ((store, audit, shared_state), lease_gate): (Kept<'_>, &Rc<LeaseGate>),
-    (proxy, delivery, executor): (&Rc<Proxy>, &Rc<Delivery>, &Rc<LocalExecutor<'static>>),
+    (proxy, delivery, executor): (&Rc<Proxy>, &Rc<Delivery>, &Rc<Executor>),
 ) -> Option<Rc<Apps>> {
     let client = client?.clone();
     let (gate, delivery) = (Rc::clone(proxy), Rc::clone(delivery));
@@ -570,7 +571,7 @@ fn edit(origin: &Origin) -> String {
 pub(super) fn proxy(
     (settings, configured): (&Settings, &Configured),
     (client, delegate): (Option<Client>, Option<Rc<Delegate>>),
-    executor: &Rc<LocalExecutor<'static>>,
+    executor: &Rc<Executor>,
     (audit_writer, jobs): (AuditWriter, Jobs),
 ) -> Proxy {
     let parts = tasks::proxy::Parts {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use smol::{
-    LocalExecutor, Task, Timer,
+    Task, Timer,
     future::{self, FutureExt as _},
     lock::OnceCell,
 };
@@ -24,6 +24,7 @@ use crate::{
     core::authorization::{Role, View},
     dashboard::{Answering, Answers, Asked, Away, Hub, Reply, Server, Session, Site, StatusCode},
     error::Result,
+    executor::Executor,
     files::Jobs,
     host::{
         notify::Notifier,
@@ -40,7 +41,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// An agent that is not whole yet.
 pub(super) struct Starting {
-    pub(super) executor: Rc<LocalExecutor<'static>>,
+    pub(super) executor: Rc<Executor>,
     pub(super) shared_state: Rc<SharedState>,
     pub(super) jobs: Jobs,
     /// True once it took longer than [`PATIENCE`].
@@ -140,11 +141,7 @@ impl Starting {
         Rc::clone(&self.listeners)
     }
 
-    pub(super) fn new(
-        executor: Rc<LocalExecutor<'static>>,
-        shared_state: Rc<SharedState>,
-        jobs: Jobs,
-    ) -> Self {
+    pub(super) fn new(executor: Rc<Executor>, shared_state: Rc<SharedState>, jobs: Jobs) -> Self {
         Self {
             executor,
             shared_state,

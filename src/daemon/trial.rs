@@ -2,13 +2,12 @@
 
 use std::{rc::Rc, time::Duration};
 
-use smol::LocalExecutor;
-
 use super::parts::{self, FoundCluster, Network};
 use crate::{
     config::Settings,
     core::{link::DialFailure, namespace::OwnNamespace, secret::Secret, time::Wall},
     error::{Error, Result},
+    executor::Executor,
     files::Jobs,
     host::clock,
     kube::{Client, rbac::Manifest},
@@ -72,7 +71,7 @@ pub fn with_cluster<T>(
 ) -> Result<T> {
     let shared_state = SharedState::new(clock::now);
     let network = Network::new(settings, Wall::default());
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let named = settings.agent.kubeconfig.as_deref();
     let Some(client) = parts::cluster(
         FoundCluster::read(named, &settings.surroundings),

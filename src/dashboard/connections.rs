@@ -13,7 +13,7 @@ use std::{
 
 use hyper::{Response, server::conn::http1, service::service_fn};
 use smol::{
-    LocalExecutor, Task, Timer,
+    Task, Timer,
     future::FutureExt,
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
 };
@@ -25,6 +25,7 @@ use super::{
     reply::{Reply, Sending},
     site::{Place, Site},
 };
+use crate::executor::Executor;
 
 /// Connections at a time over one way, beside those whose answer flows; from other machines as many again.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -77,7 +78,7 @@ impl Connection {
 
 /// The connections over one way. Dropping it ends them all.
 pub(super) struct Connections {
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     site: Rc<Site>,
     moments: Rc<Cell<u64>>,
     // Never longer than twice CONNECTIONS_MAX and the places of flows together.
@@ -87,7 +88,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(executor: Rc<LocalExecutor<'static>>, site: Rc<Site>) -> Self {
+    pub(super) fn new(executor: Rc<Executor>, site: Rc<Site>) -> Self {
         Self {
             executor,
             site,

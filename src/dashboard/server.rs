@@ -3,7 +3,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, path::Path, rc::Rc};
 
-use smol::{LocalExecutor, net::TcpListener};
+use smol::net::TcpListener;
 
 use super::{
     answers::From, certificate::Shown, connection::Accepted, connections::Connections, peer::Peer,
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     core::stall::Job,
     error::{Error, Result},
+    executor::Executor,
     files::{self, Jobs},
 };
 
@@ -92,7 +93,7 @@ impl Server {
 
     /// Answers viewers until it is dropped. Connections run on `executor` and end with this future.
     #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
-    pub async fn serve(&self, executor: Rc<LocalExecutor<'static>>, site: Rc<Site>) -> Infallible {
+    pub async fn serve(&self, executor: Rc<Executor>, site: Rc<Site>) -> Infallible {
         let mut connections = Connections::new(executor, site);
         loop {
             let accepted = self.accept().await;

@@ -17,6 +17,7 @@ use smol::{Timer, future::FutureExt as _};
 use crate::{
     core::stall::{FIX, Job},
     error::{Error, Retry},
+    executor,
 };
 
 #[expect(clippy::disallowed_types, reason = "threads begin and end jobs")]
@@ -148,7 +149,7 @@ impl Jobs {
             return Err(unanswered(job));
         }
         let begun = self.begin(job);
-        let work = smol::unblock(move || {
+        let work = executor::unblock(move || {
             let _begun = begun;
             work()
         });
@@ -168,7 +169,7 @@ impl Jobs {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let begun = self.begin(job);
-        smol::unblock(move || {
+        executor::unblock(move || {
             let _begun = begun;
             work()
         })

@@ -358,7 +358,7 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

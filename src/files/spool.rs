@@ -23,6 +23,7 @@ use super::{Jobs, PRIVATE, explain};
 use crate::{
     core::stall::Job,
     error::{Error, Retry},
+    executor,
 };
 
 /// Time that the disk may take for one piece.
@@ -182,7 +183,7 @@ impl Drop for SpoolFile {
         let file = self.file.take();
         // The file has no name: the last one that closes it frees its blocks, which waits for a disk that hangs. A job that is dropped before
         // it began is dropped by the pool.
-        drop(smol::unblock(move || drop(file)));
+        drop(executor::unblock(move || drop(file)));
     }
 }
 
@@ -196,7 +197,7 @@ async fn work<T: Send + 'static>(
         return Err(unanswered());
     }
     let begun = jobs.begin(Job::Spool);
-    let done = smol::unblock(move || {
+    let done = executor::unblock(move || {
         let _begun = begun;
         work()
     });

@@ -390,7 +390,7 @@ mod tests {
             .append(true)
             .open(&program)
             .unwrap();
-        let written = smol::unblock(move || {
+        let written = crate::executor::unblock(move || {
             poll(&mut [], 200_u8).unwrap();
             drop(writer);
         });

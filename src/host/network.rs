@@ -62,7 +62,7 @@ fn interfaces(root: &Path) -> Vec<(String, bool)> {
             (name, is_up)
         })
         .collect();
-    found.sort();
+    found.sort_unstable();
     found
 }
 

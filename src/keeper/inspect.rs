@@ -223,7 +223,7 @@ fn smart(place: &Place, found: &mut Found) {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("sd") || name.starts_with("nvme"))
         .collect();
-    disks.sort();
+    disks.sort_unstable();
     for disk in disks.into_iter().take(8) {
         let device = format!("/dev/{disk}");
         let Ok(ended) = exec::run(place.root(), &["smartctl", "-H", &device], Limits::SHORT) else {

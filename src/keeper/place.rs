@@ -138,7 +138,7 @@ impl Place {
             .filter(|name| name.ends_with(ending))
             .map(|name| format!("{folder}/{name}"))
             .collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

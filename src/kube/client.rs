@@ -10,7 +10,6 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use smol::LocalExecutor;
 
 use super::access::{Access, Freshness, Updater};
 use super::error::Error;
@@ -19,7 +18,6 @@ use super::heard::Heard;
 use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
-use crate::core::secret::Secret;
 use crate::core::time::{Mono, Now};
 use crate::files::Jobs;
 use crate::net::Body;
@@ -27,6 +25,7 @@ use crate::net::dial::{Dialer, Route};
 use crate::net::proxy::Proxies;
 use crate::net::tls::{self, Tls};
 use crate::net::{self, Elapsed, Stream, deadline};
+use crate::{core::secret::Secret, executor::Executor};
 
 /// The longest that a connection may take within the time of a call.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -73,7 +72,7 @@ pub struct Client {
 struct Shared {
     door: Updater,
     dialer: Dialer,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     open: Rc<Cell<usize>>,
     heard: Rc<Heard>,
     clock: tls::Clock,
@@ -103,7 +102,7 @@ struct Call {
 
 impl Client {
     /// A client. Reads nothing and connects to nothing yet.
-    pub fn new(settings: &Settings, dialer: Dialer, executor: Rc<LocalExecutor<'static>>) -> Self {
+    pub fn new(settings: &Settings, dialer: Dialer, executor: Rc<Executor>) -> Self {
         let open = Rc::default();
         // What services answer says nothing of the API server.
         let unheard = Heard::new(settings.now);

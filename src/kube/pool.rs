@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
-use smol::{LocalExecutor, Task};
+use smol::Task;
 use smol_hyper::rt::FuturesIo;
 
 use super::heard::Heard;
-use crate::net::Body;
 use crate::net::{Stream, deadline};
+use crate::{executor::Executor, net::Body};
 
 /// Idle connections kept. The agent has a few calls at a time, a busy proxy 8 short ones (house rules); more than that are opened
 /// in a burst and closed again.
@@ -43,7 +43,7 @@ struct Idle {
 
 /// The idle connections of one identity class.
 pub(super) struct Pool {
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     idle: RefCell<Vec<Idle>>,
     sweeper: RefCell<Option<Task<()>>>,
     open: Rc<Cell<usize>>,
@@ -78,11 +78,7 @@ impl Drop for Counted {
 
 impl Pool {
     /// An empty pool. `open` counts the connections that live, in use or idle; `heard` takes the time of each byte that comes.
-    pub(super) fn new(
-        executor: Rc<LocalExecutor<'static>>,
-        open: Rc<Cell<usize>>,
-        heard: Rc<Heard>,
-    ) -> Rc<Self> {
+    pub(super) fn new(executor: Rc<Executor>, open: Rc<Cell<usize>>, heard: Rc<Heard>) -> Rc<Self> {
         Rc::new(Self {
             executor,
             idle: RefCell::default(),

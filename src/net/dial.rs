@@ -14,6 +14,7 @@ use smol::lock::Semaphore;
 use super::proxy::{self, Proxy};
 use super::tls::Tls;
 use super::{Elapsed, Error, Kind, Phase, Stream, deadline};
+use crate::executor;
 
 /// Look-ups that may be outstanding at once. A look-up holds a thread of the blocking pool until libc gives up (5 s a name server
 /// and attempt), so without a bound a network without DNS would take the whole pool.
@@ -242,7 +243,7 @@ impl Dialer {
         // The permit travels into the blocking job and comes back when libc does: dropping our wait cannot end the look-up.
         let permit = self.lookups.acquire_arc().await;
         let (host, port) = (target.host.clone(), target.port);
-        let found = smol::unblock(move || {
+        let found = executor::unblock(move || {
             let found = (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
             drop(permit);
             found

@@ -25,7 +25,7 @@ use super::transport::{Limits, Way, dial_error};
 use crate::{
     core::words::hex,
     error::{Error, Result, Retry},
-    files,
+    executor, files,
 };
 
 /// Deadline for the next bytes, and for all of them.
@@ -100,7 +100,7 @@ pub enum Redirects {
 pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>> {
     let calls = way.calls(LIMITS);
     let (agent, from) = (calls.agent.clone(), from.clone());
-    smol::unblock(move || {
+    executor::unblock(move || {
         let of = &from.url;
         let response = ask(&agent, Request::get(of), of)?;
         if response.status() != StatusCode::OK {
@@ -130,7 +130,7 @@ pub async fn file(way: &Way, wanted: &Wanted, told: &Told) -> Result<()> {
     loop {
         let calls = way.calls(LIMITS);
         let (agent, job, told) = (calls.agent.clone(), wanted.clone(), Arc::clone(told));
-        let attempt = smol::unblock(move || {
+        let attempt = executor::unblock(move || {
             let mut attempt = Attempt::begin(&job, tag)?;
             let result = attempt.run(&agent, &*told);
             Ok::<_, Error>((result, attempt.tag, attempt.bytes))

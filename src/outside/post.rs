@@ -14,6 +14,7 @@ use super::transport::{Calls, Limits, Way, dial_error};
 use crate::{
     core::{secret::Secret, time::in_words},
     error::{Error, Result, Retry},
+    executor,
     net::{Bytes, deadline, dial::Target},
 };
 
@@ -102,7 +103,7 @@ impl HttpClient {
         };
         let (response, calls) = answered?;
         let (head, body) = response.into_parts();
-        let (words, is_whole) = smol::unblock(move || words(body)).await;
+        let (words, is_whole) = executor::unblock(move || words(body)).await;
         if is_whole {
             self.line.replace(Some(Line(calls)));
         }
@@ -189,7 +190,7 @@ async fn ask(
     request: Request<Bytes>,
 ) -> std::result::Result<Response<Body>, ureq::Error> {
     let agent = calls.agent.clone();
-    smol::unblock(move || {
+    executor::unblock(move || {
         let (head, body) = request.into_parts();
         agent.run(Request::from_parts(head, body.as_ref()))
     })

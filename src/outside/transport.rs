@@ -242,7 +242,7 @@ mod tests {
                 read: None,
             });
             let agent = calls.agent.clone();
-            let asking = smol::unblock(move || agent.get(address).call().map(drop));
+            let asking = crate::executor::unblock(move || agent.get(address).call().map(drop));
             pin!(asking);
             // It has asked, and gets no answer.
             let (mut peer, _) = listener.accept().await.unwrap();

@@ -12,6 +12,7 @@ use super::Failure;
 use crate::{
     core::stall::Job,
     error::{Error, Result},
+    executor,
     files::{GivenUp, Jobs},
 };
 
@@ -123,7 +124,7 @@ impl<T: Owned + 'static> Thread<T> {
                 return Some(());
             }
             post.orders.close();
-            smol::unblock(move || thread.join().is_ok())
+            executor::unblock(move || thread.join().is_ok())
                 .await
                 .then_some(())
         };

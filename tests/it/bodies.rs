@@ -8,13 +8,13 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request, header};
 use pipeops_agent::{
     core::policy::{self, PodSecurity},
+    executor::Executor,
     host::clock,
     kube::{Body, Client, Identity, Settings, kubeconfig::Source},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
 };
 use plane::{ProxyRequest, Service};
 use serde_json::{Value, json};
-use smol::LocalExecutor;
 
 use crate::{
     accounts::said,
@@ -78,7 +78,7 @@ fn ask(bench: &Bench, method: &str, target: &str, content: (&str, &[u8])) -> Sai
 
 /// The administrator's own requests, straight to the API server.
 fn straight(requests: Vec<(&str, String, &str, Vec<u8>)>) -> Vec<(u16, Vec<u8>)> {
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let settings = Settings {
         source: Source::Files(vec![admin()]),
         proxies: Proxies::default(),

@@ -12,6 +12,7 @@ use pipeops_agent::{
     dashboard::{
         Answering, Answers, Asked, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
     },
+    executor::Executor,
     files::Jobs,
     host::clock,
     wire::{
@@ -20,7 +21,7 @@ use pipeops_agent::{
     },
 };
 use smol::{
-    LocalExecutor, Task,
+    Task,
     future::{FutureExt, block_on},
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, unix::UnixStream},
@@ -126,7 +127,7 @@ fn on_socket(path: &Path) -> pipeops_agent::error::Result<Server> {
 fn with_server<F: Future<Output = ()>>(conversation: impl FnOnce(Rc<Path>, Rc<Serving>) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let path: Rc<Path> = directory.path().join("run/agent.sock").into();
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let server = on_socket(&path).unwrap();
     let for_server = Rc::clone(&executor);
     let serving = async move { server.serve(for_server, site()).await };
@@ -203,7 +204,7 @@ fn metrics_are_text_and_a_machine_that_does_not_answer_is_said() {
 
 /// Runs `conversation` against a port of the loopback interface.
 fn with_port<F: Future<Output = ()>>(conversation: impl FnOnce(SocketAddr) -> F) {
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let port = block_on(Server::on_port("127.0.0.1:0".parse().unwrap())).unwrap();
     let address = port.address().unwrap();
     let for_port = Rc::clone(&executor);

@@ -9,6 +9,7 @@ use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
 use pipeops_agent::core::policy::{Attributes, Object, Verb};
 use pipeops_agent::core::proxy::{Asked, Call, Cluster, Target, route};
+use pipeops_agent::executor::Executor;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
 use pipeops_agent::kube::{Body, Client, Identity, Settings};
@@ -18,7 +19,6 @@ use pipeops_agent::net::proxy::Proxies;
 use pipeops_agent::net::tls::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use smol::LocalExecutor;
 
 use crate::accounts::{Accounts, Reach};
 use crate::cluster::{calm, cluster, kubectl};
@@ -32,7 +32,7 @@ const WITHIN: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(20);
 
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let kubeconfig = cluster().expect("a cluster").join("kubeconfig.yaml");
     let settings = Settings {
         source: Source::Files(vec![kubeconfig]),

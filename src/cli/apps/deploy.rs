@@ -228,7 +228,7 @@ pub(super) fn manifests(file: &Path) -> Result<String> {
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .filter(is_manifest)
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     if paths.is_empty() || paths.len() > FILES_MAX {
         return Err(cannot().why(format!(
             "it has {} files of manifests; 1 to {FILES_MAX} are possible",

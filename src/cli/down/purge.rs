@@ -221,7 +221,7 @@ impl Purge {
         };
         let mut paths: Vec<_> = whole.iter().chain(&self.files).cloned().collect();
         paths.retain(|path| !is_below(path));
-        paths.sort();
+        paths.sort_unstable();
         paths
     }
 
@@ -276,7 +276,7 @@ fn names(folder: &Path) -> Vec<std::ffi::OsString> {
     }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

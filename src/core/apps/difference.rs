@@ -84,7 +84,7 @@ fn compare(path: &str, from: &Value, to: &Value, found: &mut Vec<Difference>) {
     match (from, to) {
         (Value::Object(from), Value::Object(to)) => {
             let mut names: Vec<_> = from.keys().chain(to.keys()).collect();
-            names.sort();
+            names.sort_unstable();
             names.dedup();
             for name in names {
                 let value = |fields: &serde_json::Map<String, Value>| {

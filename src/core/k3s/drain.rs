@@ -65,7 +65,7 @@ pub fn held(said: &str) -> Vec<String> {
             Some(format!("{namespace}/{name}"))
         })
         .collect();
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

@@ -482,7 +482,7 @@ impl Place {
                 );
             }
         }
-        files.sort();
+        files.sort_unstable();
         Ok(())
     }
 

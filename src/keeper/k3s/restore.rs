@@ -216,7 +216,7 @@ impl Keeper {
             .filter_map(|file| file.name.strip_prefix("data/server/"))
             .filter_map(|name| name.split('/').next());
         let mut items: Vec<_> = items.map(str::to_owned).collect();
-        items.sort();
+        items.sort_unstable();
         items.dedup();
         let is_there = |item: &&String| {
             std::fs::symlink_metadata(self.place.path(&format!("{server}/{item}"))).is_ok()

@@ -620,7 +620,7 @@ impl Cluster<'_> {
         let rules = answer.pointer("/status/resourceRules");
         let rules = rules.and_then(Value::as_array).into_iter().flatten();
         let mut rules: Vec<_> = rules.map(Value::to_string).collect();
-        rules.sort();
+        rules.sort_unstable();
         Ok(rules)
     }
 

@@ -44,7 +44,7 @@ use std::{
     time::Duration,
 };
 
-use smol::{LocalExecutor, Task, lock::Semaphore};
+use smol::{Task, lock::Semaphore};
 
 use self::{
     account::Account,
@@ -62,6 +62,7 @@ use crate::{
         time::Now,
     },
     error::{Error, Result},
+    executor::Executor,
     host::git::Git,
     kube::Client,
     store::{self},
@@ -74,7 +75,7 @@ pub struct Apps {
     ledger: Ledger,
     store: store::Handle,
     audit: AuditWriter,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     shared_state: Rc<SharedState>,
     lease_gate: Rc<LeaseGate>,
     /// True once it is known what is under way.
@@ -119,7 +120,7 @@ pub struct Parts {
     /// Audit.
     pub audit: AuditWriter,
     /// Runs the changes.
-    pub executor: Rc<LocalExecutor<'static>>,
+    pub executor: Rc<Executor>,
     /// Conditions.
     pub shared_state: Rc<SharedState>,
     /// Permission to change apps.

@@ -24,6 +24,7 @@ use crate::{
         verdict::sentences,
     },
     error::{Error, Result, Retry},
+    executor,
     host::{
         git::{Content, Git},
         random,
@@ -132,12 +133,12 @@ impl Sources {
         match owner {
             Owner::Machine => {
                 let _one = self.one.lock().await;
-                smol::unblock(move || work(&git, &of)).await
+                executor::unblock(move || work(&git, &of)).await
             }
             Owner::ControlPlane => {
                 of.is_listed(&self.git_hosts)?;
                 let _one = self.one.lock().await;
-                smol::unblock(move || {
+                executor::unblock(move || {
                     let (of, file) = git.laid_down(of)?;
                     work(&git, &of).map_err(|failure| failure.with_credentials_in(&file))
                 })
@@ -292,7 +293,7 @@ impl Apps {
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     pub async fn keep_up_to_date(self: Rc<Self>) {
         let git = self.sources.git.clone();
-        smol::unblock(move || git.clean()).await;
+        executor::unblock(move || git.clean()).await;
         let mut is_known = false;
         let mut is_first = true;
         loop {

@@ -22,6 +22,7 @@ use crate::{
     },
     dashboard::{self, Asked, COOKIE, COOKIE_TLS, Caller, From, Reply, StatusCode, header},
     error::Result,
+    executor,
     host::{clock, random},
     store::Notes,
     tasks::{audit::AuditWriter, state::SharedState},
@@ -175,7 +176,7 @@ impl Logins {
             None => "there is no password",
             Some(known) => {
                 let role = known.role;
-                let is_right = smol::unblock(move || is_right(&known, &password)).await;
+                let is_right = executor::unblock(move || is_right(&known, &password)).await;
                 if is_right {
                     self.keys.borrow_mut().knew(&source(&asked.caller));
                     return Ok(role);
@@ -398,7 +399,7 @@ fn is_right(known: &Password, password: &str) -> bool {
 
 async fn hashed(password: String, role: Role) -> Result<Password> {
     let salt = random::bytes::<16>()?;
-    let hash = smol::unblock(move || {
+    let hash = executor::unblock(move || {
         let mut hash = [0; 32];
         pbkdf2::derive(
             pbkdf2::PBKDF2_HMAC_SHA256,

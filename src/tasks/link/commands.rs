@@ -5,7 +5,7 @@
 use std::{cell::RefCell, fmt, rc::Rc};
 
 use smol::{
-    LocalExecutor, Task,
+    Task,
     channel::{Receiver, Sender, bounded},
 };
 
@@ -15,6 +15,7 @@ use crate::{
         time::Wall,
     },
     error::{Error, Result, Retry},
+    executor::Executor,
     link::outlet::{Frame, Lane, Outlet},
     store::Seen,
     tasks::apps::Apps,
@@ -35,7 +36,7 @@ const REFUSALS_LOGGED: u64 = 20;
 pub struct Commands {
     apps: Option<Rc<Apps>>,
     time: Box<dyn Fn() -> Wall>,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     running: RefCell<Option<Running>>,
 }
 
@@ -70,7 +71,7 @@ impl Commands {
     pub fn new(
         apps: Option<Rc<Apps>>,
         time: impl Fn() -> Wall + 'static,
-        executor: Rc<LocalExecutor<'static>>,
+        executor: Rc<Executor>,
     ) -> Self {
         Self {
             apps,

@@ -26,6 +26,7 @@ use crate::{
         verdict::sentences,
     },
     error::{Error, Result},
+    executor::Executor,
     link::{
         dial::{Caller, Failure},
         session::{Event, MessageKind, Session},
@@ -92,7 +93,7 @@ pub struct Parts {
     /// Commands from other tasks.
     pub commands: Receiver<Command>,
     /// Runs what must not hold the loop up.
-    pub executor: Rc<smol::LocalExecutor<'static>>,
+    pub executor: Rc<Executor>,
 }
 
 type Dial = Pin<Box<dyn Future<Output = std::result::Result<Session, Failure>>>>;

@@ -29,6 +29,7 @@ use crate::{
     },
     dashboard::{Origin, Time},
     error::Error,
+    executor::{self, Executor},
     files,
     host::{clock, doctor, sample},
     kube::{
@@ -206,7 +207,7 @@ async fn read(place: &Place) -> (Facts, bool) {
     let (tell, told) = bounded(FACTS_MAX);
     let place = place.clone();
     // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends it at its next fact.
-    let reading = smol::unblock(move || {
+    let reading = executor::unblock(move || {
         let tell_fact = |name, fact| tell.send_blocking(Found::Fact(name, fact)).is_ok();
         doctor::read(&place.root, doctor::names(), tell_fact);
         let (name, fact) = doctor::state(&place.root, &place.state_dir);
@@ -258,7 +259,7 @@ async fn certificate(subject: &Subject) -> Option<Fact> {
         now,
         is_believed: !preflight::is_behind(now, build_date()),
     };
-    let look = smol::unblock(move || match origin.inspect(time) {
+    let look = executor::unblock(move || match origin.inspect(time) {
         Ok(seen) => Fact::Text(seen),
         Err(error) if doctor::is_mine(&state_dir) => wrong(&error),
         Err(error) => failed(&error),
@@ -274,7 +275,7 @@ async fn secrets(subject: &Subject) -> Option<Fact> {
     if secrets.is_empty() {
         return None;
     }
-    let look = smol::unblock(move || {
+    let look = executor::unblock(move || {
         let exposed = secrets.iter().find_map(|path| files::exposed(path));
         exposed.map_or_else(
             || Fact::Text("nobody but their owner reads them".to_owned()),
@@ -432,13 +433,13 @@ async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration)
 async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration) -> Answers {
     let mut answers = Answers::new();
     let source = settings.source.clone();
-    if smol::unblock(move || is_forbidden(&source)).await {
+    if executor::unblock(move || is_forbidden(&source)).await {
         answers.push(("kubeconfig".to_owned(), Fact::Forbidden));
         answers.push(("kubernetes api".to_owned(), Fact::Forbidden));
         return answers;
     }
     let source = settings.source.clone();
-    let cluster = match smol::unblock(move || kubeconfig::load(&source)).await {
+    let cluster = match executor::unblock(move || kubeconfig::load(&source)).await {
         Ok(cluster) => cluster,
         Err(error) => {
             answers.push(("kubeconfig".to_owned(), failed(&error)));
@@ -457,7 +458,7 @@ async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration
         let dates = format!("{} {}", from.millis(), to.millis());
         answers.push(("kubeconfig dates".to_owned(), Fact::Text(dates)));
     }
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     let client = Client::new(settings, dialer.clone(), Rc::clone(&executor));
     let version = deadline(limit, executor.run(client.version())).await;
     let fact = match version {

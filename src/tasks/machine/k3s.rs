@@ -6,7 +6,7 @@ use smol::Timer;
 
 use crate::{
     core::k3s::watch::{Handed, Memory},
-    files,
+    executor, files,
     tasks::state::SharedState,
 };
 
@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 64 * 1024;
 pub async fn follow(path: PathBuf, shared_state: Rc<SharedState>) {
     loop {
         let read = path.clone();
-        let text = smol::unblock(move || files::read_if_there(&read, BYTES_MAX)).await;
+        let text = executor::unblock(move || files::read_if_there(&read, BYTES_MAX)).await;
         // Without the file nobody watches; what cannot be read says nothing.
         let text = text.ok().flatten().unwrap_or_default();
         let memory = Memory::parse(&String::from_utf8_lossy(&text));

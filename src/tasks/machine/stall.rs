@@ -12,6 +12,7 @@ use crate::{
         health::Severity,
         stall::{CONDITIONS, FIX, Found, Job, Stalls},
     },
+    executor,
     files::{self, Jobs},
     store::IDENTITY,
     tasks::state::SharedState,
@@ -37,7 +38,7 @@ pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<Shar
     loop {
         let mut touched = touch.take().or_else(|| {
             let (begun, directory) = (jobs.begin(Job::Touch), directory.clone()?);
-            Some(smol::unblock(move || {
+            Some(executor::unblock(move || {
                 let _begun = begun;
                 files::touch(&directory, IDENTITY);
             }))

@@ -26,7 +26,7 @@ use std::{
 
 use hyper::body::Bytes;
 use smol::{
-    LocalExecutor, Task,
+    Task,
     channel::{Sender, TrySendError, bounded},
 };
 
@@ -37,6 +37,7 @@ use crate::{
         policy::Rules,
         proxy::{Asked, Form, Target, route, route_stream},
     },
+    executor::Executor,
     files::Spool,
     host::clock,
     kube::Client,
@@ -66,7 +67,7 @@ const REFUSALS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Parts {
     /// Runs the exchanges.
-    pub executor: Rc<LocalExecutor<'static>>,
+    pub executor: Rc<Executor>,
     /// The way into the cluster; `None`: there is no cluster.
     pub client: Option<Client>,
     /// The account that calls run under; `None`: there is no cluster.

@@ -11,6 +11,7 @@ use crate::{
         time::{Mono, Now},
     },
     error::Error,
+    executor,
     host::{
         exec::{self, Limits},
         random,
@@ -134,7 +135,7 @@ impl Offset {
         let minutes = match self.known {
             Some((asked, minutes)) if now.mono.since(asked) < OFFSET_FOR => minutes,
             Some(_) | None => {
-                let minutes = smol::unblock(|| {
+                let minutes = executor::unblock(|| {
                     let ended = exec::run(Path::new("/"), &["date", "+%z"], Limits::SHORT).ok()?;
                     offset_minutes(ended.output.trim())
                 })

@@ -18,6 +18,7 @@ use crate::{
         series::Tick,
         time::{Mono, Wall, in_words},
     },
+    executor,
     host::{clock, sample},
     tasks::state::SharedState,
 };
@@ -153,7 +154,7 @@ impl Sampler {
             shared_state.report(STUCK, Severity::Warning, sentence, Some(fix.to_owned()));
             future::pending().await
         };
-        let reading = smol::unblock(self.parts.read).or(stuck).await;
+        let reading = executor::unblock(self.parts.read).or(stuck).await;
         shared_state.clear(STUCK);
         shared_state.root.set(reading.root);
         reading

@@ -8,6 +8,7 @@ use pipeops_agent::{
         policy::{Level, Rules},
     },
     dashboard::{Caller, From, Peer},
+    executor::Executor,
     files::Spool,
     host::clock,
     store::Store,
@@ -20,7 +21,7 @@ use pipeops_agent::{
     },
 };
 use rusqlite::{Connection, OpenFlags};
-use smol::{LocalExecutor, block_on, future::poll_once};
+use smol::{block_on, future::poll_once};
 
 static ROOT: Caller = operator(0);
 
@@ -54,7 +55,7 @@ impl Room {
             ..Rules::default()
         };
         let parts = proxy::Parts {
-            executor: Rc::new(LocalExecutor::new()),
+            executor: Rc::new(Executor::new()),
             client: None,
             delegate: None,
             rules,

@@ -17,13 +17,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pipeops_agent::core::time::Wall;
+use pipeops_agent::executor;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
 use pipeops_agent::kube::{Client, Settings};
 use pipeops_agent::net::dial::Dialer;
 use pipeops_agent::net::proxy::Proxies;
 use pipeops_agent::net::tls::Clock;
-use smol::LocalExecutor;
 
 use certificates::Authority;
 
@@ -33,7 +33,7 @@ const TEST_WITHIN: Duration = Duration::from_secs(30);
 /// Long enough for everything on loopback.
 const SOON: Duration = Duration::from_secs(10);
 
-pub(crate) type Executor = Rc<LocalExecutor<'static>>;
+pub(crate) type Executor = Rc<executor::Executor>;
 
 /// Runs a test with an executor of its own.
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Executor) -> F) {

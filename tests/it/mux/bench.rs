@@ -11,13 +11,14 @@ use std::{cell::RefCell, future::poll_fn, io, rc::Rc, time::Duration};
 
 use pipeops_agent::{
     core::yamux::{Load, Settings},
+    executor::Executor,
     link::{
         mux::{Mux, MuxStream, Over},
         outlet::{Frame, Outlet},
     },
 };
 use smol::{
-    LocalExecutor, Task, Timer,
+    Task, Timer,
     future::{or, yield_now},
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
 };
@@ -53,7 +54,7 @@ pub(super) struct Agent {
 impl Agent {
     /// Runs the application on all streams of the socket.
     pub(super) fn start(
-        executor: &Rc<LocalExecutor<'static>>,
+        executor: &Rc<Executor>,
         socket: impl AsyncRead + AsyncWrite + Clone + Unpin + 'static,
         settings: Settings,
     ) -> Self {
@@ -94,8 +95,8 @@ impl Agent {
 }
 
 /// Runs a test on an executor of its own, with a deadline.
-pub(super) fn run<F: Future>(test: impl FnOnce(Rc<LocalExecutor<'static>>) -> F) -> F::Output {
-    let executor = Rc::new(LocalExecutor::new());
+pub(super) fn run<F: Future>(test: impl FnOnce(Rc<Executor>) -> F) -> F::Output {
+    let executor = Rc::new(Executor::new());
     let test = test(Rc::clone(&executor));
     let late = async {
         Timer::after(Duration::from_secs(120)).await;
@@ -146,7 +147,7 @@ async fn write(mut socket: impl AsyncWrite + Unpin, outlet: Outlet) {
     }
 }
 
-async fn accept(executor: Rc<LocalExecutor<'static>>, mux: Mux, peak: Rc<RefCell<Peak>>) {
+async fn accept(executor: Rc<Executor>, mux: Mux, peak: Rc<RefCell<Peak>>) {
     let mut tasks: Vec<Task<()>> = Vec::new();
     while let Some(stream) = mux.accept().await {
         tasks.retain(|task| !task.is_finished());

@@ -2,9 +2,9 @@
 
 use std::{future::poll_fn, io, pin::pin, rc::Rc, task::Poll};
 
-use pipeops_agent::core::yamux::Settings;
+use pipeops_agent::{core::yamux::Settings, executor::Executor};
 use smol::{
-    LocalExecutor, Task,
+    Task,
     channel::{Receiver, Sender, bounded},
     future::zip,
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,7 +22,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn start(executor: &LocalExecutor<'static>, socket: UnixStream) -> Self {
+    pub(crate) fn start(executor: &Executor, socket: UnixStream) -> Self {
         let mut config = Config::default();
         config.set_max_num_streams(1024);
         config.set_max_connection_receive_window(None);
@@ -71,7 +71,7 @@ async fn drive(mut connection: Connection<UnixStream>, requests: Receiver<Sender
     .await;
 }
 
-pub(super) fn pair(executor: &Rc<LocalExecutor<'static>>) -> (Agent, Peer) {
+pub(super) fn pair(executor: &Rc<Executor>) -> (Agent, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     (
         Agent::start(executor, ours, Settings::default()),

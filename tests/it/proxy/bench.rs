@@ -29,6 +29,7 @@ use pipeops_agent::{
         secret::Secret,
         time::Wall,
     },
+    executor::Executor,
     files::Spool,
     host::clock,
     kube::{
@@ -47,7 +48,7 @@ use pipeops_agent::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use smol::{LocalExecutor, net::TcpListener};
+use smol::net::TcpListener;
 use smol_hyper::rt::FuturesIo;
 
 /// How long a test waits for anything.
@@ -59,7 +60,7 @@ pub(crate) const HANDLE: &str = "a-handle";
 /// What the API server saw and does.
 #[derive(Default)]
 pub(crate) struct Seen {
-    pub(crate) executor: Rc<LocalExecutor<'static>>,
+    pub(crate) executor: Rc<Executor>,
     /// WebSockets that are served.
     sockets: RefCell<Vec<smol::Task<()>>>,
     /// Where the application listens.
@@ -93,7 +94,7 @@ pub(crate) fn with_bench(test: impl AsyncFnOnce(Bench)) {
 
 /// The same with another access level.
 pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
-    let executor: Rc<LocalExecutor<'static>> = Rc::default();
+    let executor: Rc<Executor> = Rc::default();
     let server = Rc::clone(&executor);
     smol::block_on(executor.run(async {
         let seen = Rc::new(Seen {
@@ -126,12 +127,7 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
     }));
 }
 
-fn parts(
-    executor: &Rc<LocalExecutor<'static>>,
-    client: &Client,
-    level: Level,
-    directory: &Path,
-) -> Parts {
+fn parts(executor: &Rc<Executor>, client: &Client, level: Level, directory: &Path) -> Parts {
     Parts {
         executor: Rc::clone(executor),
         client: Some(client.clone()),
@@ -302,11 +298,7 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
         .collect()
 }
 
-async fn serve(
-    executor: &Rc<LocalExecutor<'static>>,
-    directory: &Path,
-    seen: Rc<Seen>,
-) -> smol::Task<()> {
+async fn serve(executor: &Rc<Executor>, directory: &Path, seen: Rc<Seen>) -> smol::Task<()> {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -547,10 +539,7 @@ fn whole(json: &Value) -> Answered {
 }
 
 /// The application behind the service `shop/web`, on an address of this machine that is not loopback: a Pod has none of those.
-async fn serve_application(
-    executor: &Rc<LocalExecutor<'static>>,
-    seen: Rc<Seen>,
-) -> Option<smol::Task<()>> {
+async fn serve_application(executor: &Rc<Executor>, seen: Rc<Seen>) -> Option<smol::Task<()>> {
     let address = own_address()?;
     let listener = TcpListener::bind((address, 0)).await.unwrap();
     seen.application.set(Some(listener.local_addr().unwrap()));

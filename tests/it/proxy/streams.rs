@@ -10,12 +10,13 @@ use hyper::{
 };
 use pipeops_agent::{
     core::policy::{Level, Rules},
+    executor::Executor,
     link::outlet::Frame,
     tasks::proxy::Load,
 };
 use serde_json::{Value, json};
 use smol::{
-    LocalExecutor, Task, Timer,
+    Task, Timer,
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::UnixStream,
     stream,
@@ -87,7 +88,7 @@ async fn with_streams(bench: &Bench, test: impl AsyncFnOnce(&Caller)) {
 
 struct Caller {
     peer: Peer,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     /// Connections that go on by themselves for as long as their answers are read.
     connections: RefCell<Vec<Task<()>>>,
 }

@@ -9,6 +9,7 @@ use crate::{
     core::apps::Simple,
     dashboard::{Asked, Reply, StatusCode},
     error::{Result as Outcome, Retry},
+    executor,
     host::users,
     net::deadline,
     tasks::apps::{Apps, Asker, Care},
@@ -53,7 +54,7 @@ impl Local {
             return false;
         }
         let names = self.app_operators.clone();
-        let look = smol::unblock(move || users::is_one_of(&names, (peer.uid, peer.gid)));
+        let look = executor::unblock(move || users::is_one_of(&names, (peer.uid, peer.gid)));
         let look = std::pin::pin!(look);
         deadline(LOOK_UP_WITHIN, look).await.unwrap_or(false)
     }

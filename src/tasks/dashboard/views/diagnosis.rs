@@ -11,6 +11,7 @@ use crate::{
         time::{Now, in_words},
         verdict::{UNREACHABLE, sentences},
     },
+    executor,
     host::network,
     link::{dial::Caller, probe},
     tasks::state::SharedState,
@@ -110,7 +111,7 @@ impl Doubt {
     }
 
     async fn test(&self) -> Diagnosis {
-        let mut probes = smol::unblock(|| network::probes(Path::new("/")))
+        let mut probes = executor::unblock(|| network::probes(Path::new("/")))
             .await
             .to_vec();
         let (side, sentence) = match &self.parts.server {

@@ -18,7 +18,7 @@ use std::{
 };
 
 use smol::{
-    LocalExecutor, Task,
+    Task,
     channel::{Receiver, Sender, bounded},
 };
 
@@ -27,6 +27,7 @@ use crate::{
         health::Severity,
         outbox::{Acknowledgement, Batch, Cursor, Holdings, Range, Stream},
     },
+    executor::Executor,
     link::outlet::{Lane, Outlet},
     store::Failure,
     tasks::state::SharedState,
@@ -164,7 +165,7 @@ impl Delivery {
         books: impl RecordStore + Clone + 'static,
         agent_id: impl Fn() -> String + 'static,
         state: Rc<SharedState>,
-        executor: Rc<LocalExecutor<'static>>,
+        executor: Rc<Executor>,
     ) -> Self {
         let shared = Rc::new(Shared {
             state,

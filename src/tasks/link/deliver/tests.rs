@@ -4,6 +4,7 @@ use crate::{
         outbox::{Body, Gap, Loss, Row},
         time::Wall,
     },
+    executor::Executor,
     host::clock,
     link::outlet::Frame,
 };
@@ -73,7 +74,7 @@ impl RecordStore for Memory {
 }
 
 struct Bench {
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     books: Memory,
     shared_state: Rc<SharedState>,
     delivery: Delivery,
@@ -87,7 +88,7 @@ impl Bench {
         let books = Memory::default();
         books.0.borrow_mut().last = rows.keys().last().copied().unwrap_or(0);
         books.0.borrow_mut().rows = rows;
-        let executor = Rc::new(LocalExecutor::new());
+        let executor = Rc::new(Executor::new());
         let shared_state = Rc::new(SharedState::new(clock::now));
         let delivery = Delivery::new(
             books.clone(),

@@ -13,11 +13,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use smol::{LocalExecutor, block_on, future::or};
+use smol::{block_on, future::or};
 
 use super::*;
 use crate::{
     core::{secret::Secret, time::Wall},
+    executor::Executor,
     host::clock,
     net::{
         dial::{Dialer, Target},
@@ -74,7 +75,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Arrived) {
 /// Runs the task beside `work`, with steps of milliseconds instead of seconds.
 fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::Handle)) {
     let directory = tempfile::tempdir().unwrap();
-    let executor = Rc::new(LocalExecutor::new());
+    let executor = Rc::new(Executor::new());
     block_on(executor.run(async {
         let path = directory.path().join("state");
         let (store, _) = Store::open(&path, Wall::default()).await.unwrap();

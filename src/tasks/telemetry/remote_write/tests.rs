@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use smol::{LocalExecutor, block_on};
+use smol::block_on;
 
 use super::*;
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
         series::{Key, Point, Series, Tick},
         time::{Mono, Now, Wall},
     },
+    executor::Executor,
     net::{
         dial::{Dialer, Target},
         proxy::Proxies,
@@ -218,7 +219,7 @@ struct Agent {
     _folder: tempfile::TempDir,
     telemetry: Telemetry,
     shared_state: Rc<SharedState>,
-    executor: Rc<LocalExecutor<'static>>,
+    executor: Rc<Executor>,
     minutes: u64,
     /// Everything that was measured.
     measured: Vec<Arrived>,
@@ -239,7 +240,7 @@ impl Agent {
             _folder: folder,
             telemetry,
             shared_state: Rc::new(SharedState::new(now)),
-            executor: Rc::new(LocalExecutor::new()),
+            executor: Rc::new(Executor::new()),
             minutes: 0,
             measured: Vec::new(),
             authorization: RefCell::new(Ok(None)),
