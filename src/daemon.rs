@@ -70,6 +70,7 @@ use safe_mode::Start;
 use starting::{Listeners, Starting, Ways};
 pub(crate) use unusable::CONDITION as SETTINGS_CONDITION;
 
+mod copies;
 pub mod doctor;
 pub mod keeper;
 mod link;
@@ -450,7 +451,7 @@ impl Agent {
     }
 
     /// Everything beside the link and the local page.
-    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 10] {
+    fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 11] {
         // One word is enough for any number of flushes.
         let (flushed, to_write) = bounded(1);
         let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
@@ -465,6 +466,7 @@ impl Agent {
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).notify_people(told)),
+            self.spawn(Rc::clone(self).copy_backups()),
             self.spawn(k3s::follow(
                 PathBuf::from(MEMORY),
                 Rc::clone(&self.shared_state),

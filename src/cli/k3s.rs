@@ -3,6 +3,7 @@
 mod adopt;
 mod backup;
 mod connect;
+mod copies;
 mod install;
 mod join;
 mod kubeconfig;
@@ -183,6 +184,7 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
         let there = keeper.k3s_backups(&Target::Disk(folder));
         status.backups.splice(0..0, there);
     }
+    status.copies = copies::of(args);
     let is_wrong = status.managed != "none" && !status.is_ready;
     if args.has(JSON.long) {
         output.json(&json!(status));

@@ -12,18 +12,18 @@ use super::{
     keys::{self, Key},
     layers::{Entry, Merged, Origin},
     settings::{
-        Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3s, K3sBackup,
-        Keeper, Log, LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
+        Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3sBackup, Keeper,
+        Log, LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     value::Value,
 };
+mod k3s;
 mod notify;
 mod remote_write;
 
 use crate::{
     core::{
-        age::Recipient,
         apps::GitHost,
         namespace::OwnNamespace,
         policy::{Expose, Level, PodSecurity},
@@ -55,6 +55,10 @@ impl Merged {
     fn origin(&self, key: &Key) -> Origin {
         self.entry(key)
             .map_or(Origin::Default, |entry| entry.origin.clone())
+    }
+
+    fn about(&self, key: &Key, what: &str) -> Error {
+        Error::new(format!("{}: {} {what}", self.origin(key), key.path))
     }
 
     fn text(&self, key: &Key) -> Option<String> {
@@ -130,38 +134,6 @@ impl Merged {
         }
     }
 
-    /// Sources of k3s.
-    pub(super) fn k3s(&self) -> K3s {
-        K3s {
-            mirror: self.text(&keys::K3S_MIRROR).unwrap_or_default(),
-            index: self.text(&keys::K3S_INDEX).unwrap_or_default(),
-            backup_every: self.time(&keys::K3S_BACKUP_EVERY),
-        }
-    }
-
-    /// Backups of k3s.
-    pub(super) fn k3s_backup(&self) -> Result<K3sBackup, Error> {
-        let key = &keys::K3S_BACKUP_RECIPIENTS;
-        let text = self.text(key).unwrap_or_default();
-        let texts = text.split([',', ' ']).filter(|text| !text.is_empty());
-        let recipients = texts.map(|text| {
-            Recipient::parse(text).map_err(|why| {
-                Error::new(format!(
-                    "{}: {} cannot have {text:.12}…",
-                    self.origin(key),
-                    key.path
-                ))
-                .why(why)
-                .fix("name the public key that age-keygen prints: age1…")
-            })
-        });
-        let dir = self.path(&keys::K3S_BACKUP_DIR);
-        Ok(K3sBackup {
-            dir: dir.map(|dir| dir.display().to_string()),
-            recipients: recipients.collect::<Result<_, _>>()?,
-        })
-    }
-
     /// Source of updates.
     pub(super) fn update(&self) -> Update {
         Update {
@@ -181,7 +153,16 @@ impl Merged {
         let dashboard = self.dashboard(place);
         let notify = self.notify();
         let app_operators = self.app_operators();
-        self.problems.extend(self.k3s_backup().err());
+        let k3s_backup = match self.k3s_backup() {
+            Ok(backup) => backup,
+            Err(problem) => {
+                self.problems.push(problem);
+                K3sBackup::default()
+            }
+        };
+        let secret = k3s_backup.s3.as_ref().map(|s3| s3.secret_file.as_path());
+        let doubts = secret.and_then(|file| token::doubts(file, "backups of k3s wait for it"));
+        self.warnings.extend(doubts);
         let git_hosts = self.git_hosts();
         if !self.problems.is_empty() {
             return None;
@@ -200,6 +181,8 @@ impl Merged {
             warnings: self.warnings.clone(),
             shown: Vec::new(),
             keeper: self.keeper(),
+            k3s: self.k3s(),
+            k3s_backup,
             apps: Apps {
                 interval: self.time(&keys::APPS_INTERVAL),
                 known_hosts: self.path(&keys::APPS_KNOWN_HOSTS).unwrap_or_default(),

@@ -410,6 +410,30 @@ keys! {
         path: "k3s.backup_recipients",
         doc: "Public keys of age (age1…), with commas between them: every backup of k3s is encrypted to them, and only their private keys, which are kept elsewhere, can read it. Default: backups are not encrypted, and stay in directories that only root can read.",
     }
+    K3S_BACKUP_S3 = {
+        path: "k3s.backup_s3",
+        doc: "Bucket of a server of the S3 protocol, as https://server/bucket or https://server/bucket/folder: the agent copies encrypted backups of k3s there, 7 of them, no older than 90 days, 2 GB together. It needs k3s.backup_recipients, k3s.backup_s3_key_id and k3s.backup_s3_secret_file. Default: backups stay on this machine.",
+    }
+    K3S_BACKUP_S3_REGION = {
+        path: "k3s.backup_s3_region",
+        default: Some("us-east-1"),
+        doc: "Region of that bucket. Servers that have none take the default.",
+    }
+    K3S_BACKUP_S3_KEY_ID = {
+        path: "k3s.backup_s3_key_id",
+        doc: "Id of the access key for that bucket. It needs s3:ListBucket and s3:PutObject; without s3:DeleteObject older copies stay.",
+    }
+    K3S_BACKUP_S3_SECRET_FILE = {
+        path: "k3s.backup_s3_secret_file",
+        kind: Kind::Path,
+        doc: "File with the secret of that access key, which only the agent's user may read (chmod 600). It is reloaded when it changes.",
+    }
+    K3S_BACKUP_S3_ALLOW_PLAINTEXT = {
+        path: "k3s.backup_s3_allow_plaintext",
+        kind: Kind::Flag,
+        default: Some("false"),
+        doc: "Allow http:// to another machine: contents are encrypted and requests are signed, but names and lengths can be seen, and answers forged.",
+    }
     APPS_INTERVAL = {
         path: "apps.interval",
         kind: Kind::Time { min_s: 30, max_s: 86400 },

@@ -28,7 +28,7 @@ pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
         Access, Agent, Allow, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s,
-        K3sBackup, Keeper, Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, Settings,
+        K3sBackup, Keeper, Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, Settings,
         Surroundings, Telemetry, Tls, Update,
     },
     token::TokenSource,

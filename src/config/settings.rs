@@ -17,6 +17,7 @@ use crate::{
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
+        s3::Bucket,
         url::{ProxyUrl, Url},
     },
     error::{Error, Result},
@@ -39,6 +40,10 @@ pub struct Settings {
     pub app_operators: Vec<String>,
     /// The root helper.
     pub keeper: Keeper,
+    /// k3s.
+    pub k3s: K3s,
+    /// Backups of k3s.
+    pub k3s_backup: K3sBackup,
     /// Deployed applications.
     pub apps: Apps,
     /// Receiver of notifications.
@@ -66,7 +71,9 @@ impl Settings {
         let keys = [&self.tls.client, &self.dashboard.certificate];
         let keys = keys.into_iter().flatten().map(|it| it.key_file.clone());
         let files = credentials.map(|it| it.file().to_owned());
-        token.into_iter().chain(files).chain(keys).collect()
+        let copies = self.k3s_backup.s3.iter().map(|it| it.secret_file.clone());
+        let all = token.into_iter().chain(files).chain(keys);
+        all.chain(copies).collect()
     }
 }
 
@@ -295,6 +302,23 @@ pub struct K3sBackup {
     pub dir: Option<String>,
     /// Whoever can read them; nobody: they are not encrypted.
     pub recipients: Vec<Recipient>,
+    /// Bucket that has copies of them.
+    pub s3: Option<S3>,
+}
+
+/// `[k3s]`: bucket of a server of the S3 protocol.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct S3 {
+    /// Address of the bucket, and of the folder in it.
+    pub url: Url,
+    /// Both of them.
+    pub bucket: Bucket,
+    /// Region.
+    pub region: String,
+    /// Id of the access key.
+    pub key_id: String,
+    /// File with the secret of that key.
+    pub secret_file: PathBuf,
 }
 
 /// `[apps]`: deployed applications.

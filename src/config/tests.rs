@@ -1,7 +1,7 @@
 use std::{fs::DirBuilder, io::Write};
 
 use super::*;
-use crate::core::policy::Level;
+use crate::core::{policy::Level, s3::Bucket, url::Url};
 
 /// A folder with a configuration in it.
 struct Box {
@@ -592,6 +592,74 @@ fn what_does_not_fit_together_at_a_receiver_is_told() {
     );
     assert!(made.warnings().contains("unencrypted"));
     assert!(made.settings().telemetry.remote_write.is_some());
+}
+
+#[test]
+fn a_bucket_for_backups_needs_recipients_a_key_and_its_secret() {
+    let url = "backup_s3 = \"https://s3.example/b/f\"\n";
+    let key = "backup_s3_key_id = \"AKID\"\n";
+    let secret = "backup_s3_secret_file = \"/run/secret\"\n";
+    let to =
+        "backup_recipients = \"age1xmwwc06ly3ee5rytxm9mflaz2u56jjj36s0mypdrwsvlul66mv4q47ryef\"\n";
+    let problems = |lines: &str| {
+        let made = Box::new();
+        made.file("config.toml", format!("[k3s]\n{lines}"));
+        made.problems()
+    };
+    for (lines, told) in [
+        (format!("{url}{key}{secret}"), "set k3s.backup_recipients"),
+        (
+            format!("{url}{key}{to}"),
+            "set k3s.backup_s3_secret_file, too",
+        ),
+        (
+            format!("{url}{secret}{to}"),
+            "set k3s.backup_s3_key_id, too",
+        ),
+        (
+            format!("{}{key}{secret}{to}", url.replace("/b/f", "")),
+            "names no bucket",
+        ),
+        (
+            format!("{}{key}{secret}{to}", url.replace("https", "http")),
+            "is not encrypted",
+        ),
+        (
+            format!("{}{key}{secret}{to}", url.replace("//", "//a:b@")),
+            "separate files",
+        ),
+    ] {
+        let problems = problems(&lines);
+        assert!(problems.contains(told), "{lines}: {problems}");
+    }
+    let made = Box::new();
+    made.file("config.toml", format!("[k3s]\n{url}{key}{secret}{to}"));
+    let s3 = made.settings().k3s_backup.s3.unwrap();
+    assert_eq!((&*s3.region, &*s3.bucket.folder), ("us-east-1", "f/"));
+    assert!(made.warnings().contains("/run/secret"));
+}
+
+#[test]
+fn the_secret_of_a_bucket_is_read_anew_and_only_from_a_private_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let secret_file = folder.path().join("secret");
+    let s3 = S3 {
+        url: Url::parse("https://s3.example/b").unwrap(),
+        bucket: Bucket::parse("/b").unwrap(),
+        region: "us-east-1".to_owned(),
+        key_id: "AKID".to_owned(),
+        secret_file: secret_file.clone(),
+    };
+    assert!(s3.signer().is_err());
+    for secret in ["one/+=", "two"] {
+        crate::files::replace(&secret_file, format!("{secret}\n").as_bytes(), 0o600).unwrap();
+        assert_eq!(s3.signer().unwrap().secret.reveal(), secret);
+    }
+    assert!(!format!("{:?}", s3.signer()).contains("two"));
+    std::fs::set_permissions(&secret_file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = s3.signer().unwrap_err().to_string();
+    assert!(refused.contains("chmod 600"), "{refused}");
 }
 
 #[test]

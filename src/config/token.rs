@@ -7,9 +7,9 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::settings::Credentials;
+use super::settings::{Credentials, S3};
 use crate::{
-    core::secret::Secret,
+    core::{s3::Signer, secret::Secret},
     error::{Error, Result, Retry},
     files,
 };
@@ -64,6 +64,20 @@ impl Credentials {
                 Ok(Secret::new(format!("Basic {}", STANDARD.encode(pair))))
             }
         }
+    }
+}
+
+impl S3 {
+    /// Signer of requests, with the secret as it is now. Reads the file: a short blocking call.
+    pub fn signer(&self) -> Result<Signer> {
+        if let Some(error) = files::exposed(&self.secret_file) {
+            return Err(error);
+        }
+        Ok(Signer {
+            key_id: self.key_id.clone(),
+            secret: read(&self.secret_file, "secret", checked)?,
+            region: self.region.clone(),
+        })
     }
 }
 

@@ -35,6 +35,7 @@ pub mod redact;
 pub mod repair;
 pub mod retention;
 pub mod rollout;
+pub mod s3;
 pub mod safe_mode;
 pub mod secret;
 pub mod series;

@@ -56,6 +56,14 @@ impl Wall {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:03}Z")
     }
 
+    /// Basic format of ISO 8601 in UTC, to the second: `20260616T055028Z`.
+    pub fn basic(self) -> String {
+        let text = self.rfc3339();
+        let seconds = text.split('.').next().unwrap_or_default();
+        let digits = seconds.chars().filter(|letter| !"-:".contains(*letter));
+        digits.chain(['Z']).collect()
+    }
+
     /// Reads RFC 3339 with any offset and up to nanoseconds. `None` for anything else.
     pub fn parse_rfc3339(text: &str) -> Option<Self> {
         let (date, rest) = text.split_at_checked(10)?;

@@ -8,4 +8,5 @@ pub mod download;
 pub mod notify;
 pub mod post;
 pub mod remote_write;
+pub mod s3;
 pub mod transport;

@@ -30,6 +30,8 @@ use crate::net::{
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(15);
+/// Deadline for one piece of a request, of [`BUFFER_BYTES`] at most.
+const WRITE_WITHIN: Duration = Duration::from_secs(60);
 /// Read-ahead of a connection, and the longest head of a response.
 const BUFFER_BYTES: usize = 16 * 1024;
 
@@ -76,6 +78,7 @@ impl Way {
             .user_agent(&self.user_agent)
             .max_response_header_size(BUFFER_BYTES)
             .max_idle_connections(1)
+            .timeout_per_write(Some(WRITE_WITHIN))
             .timeout_recv_body(limits.body)
             .timeout_per_read(limits.read)
             .build();

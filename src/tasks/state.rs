@@ -10,6 +10,7 @@ use crate::core::{
     accept::Accepts,
     event::{Event, Happening, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
+    k3s::backup::Kept,
     link::Standing,
     rates::DiskSpace,
     stall::Stage,
@@ -97,6 +98,27 @@ pub struct DashboardView {
     pub certificate: Option<CertificateView>,
 }
 
+/// Copies of backups of k3s, as their task sees them.
+#[derive(Clone, Debug, Default)]
+pub struct CopiesView {
+    /// Address of the bucket.
+    pub at: String,
+    /// The newest there.
+    pub newest: Option<Kept>,
+    /// Number of copies of this node.
+    pub count: usize,
+    /// Length of all of them.
+    pub bytes: u64,
+    /// True if the server lets none be removed.
+    pub keeps_all: bool,
+    /// Time when the bucket was listed last.
+    pub checked: Option<Wall>,
+    /// Work that is under way.
+    pub doing: Option<String>,
+    /// Reason why the last try failed.
+    pub why: Option<String>,
+}
+
 /// Certificate that the dashboard shows to other machines.
 #[derive(Clone, Debug)]
 pub struct CertificateView {
@@ -141,6 +163,8 @@ pub struct SharedState {
     pub cluster: RefCell<ClusterView>,
     /// Written by the server of the dashboard.
     pub dashboard: RefCell<DashboardView>,
+    /// Written by the task that copies backups of k3s; `None`: none are copied.
+    pub copies: RefCell<Option<CopiesView>>,
     /// Rejected connections, counted by the server of the dashboard.
     pub turned_away: Cell<TurnedAway>,
     /// Written by the sampler.
@@ -166,6 +190,7 @@ impl SharedState {
             link: RefCell::default(),
             cluster: RefCell::default(),
             dashboard: RefCell::default(),
+            copies: RefCell::default(),
             turned_away: Cell::default(),
             host: Cell::default(),
             root: Cell::default(),

@@ -10,6 +10,7 @@ mod cluster;
 mod diagnosis;
 mod doctor;
 mod happenings;
+mod k3s;
 mod series;
 mod session;
 mod verdict;
@@ -31,6 +32,7 @@ pub use happenings::{
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,
     SettingsReport, Undo,
 };
+pub use k3s::{Copies, K3S_PATH, K3sReport};
 pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
 pub use session::{
     Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSIONS_PATH, SessionReport,

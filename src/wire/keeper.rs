@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    api::Copies,
     backup::{BackupEntry, Volume},
     json::fields,
 };
@@ -414,6 +415,8 @@ pub struct K3sStatus {
     pub certificate_ends: Option<String>,
     /// Backups in the usual directory, the newest first.
     pub backups: Vec<BackupEntry>,
+    /// Copies of them elsewhere, by the agent; none if no setting asks for them, or if no agent answers.
+    pub copies: Option<Copies>,
     /// Volumes on this machine, which are in no backup.
     pub volumes: Vec<Volume>,
     /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.

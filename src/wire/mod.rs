@@ -18,5 +18,6 @@ pub mod notify;
 pub mod record;
 pub mod remote_write;
 pub mod rollout;
+pub mod s3;
 pub mod state;
 pub mod stream;

@@ -25,6 +25,8 @@ mod configure;
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
+mod copies;
+#[cfg(test)]
 mod corpus;
 #[cfg(test)]
 mod credential;

@@ -36,7 +36,7 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 8] = [
+const BESIDE: [&str; 9] = [
     "agent.settings",
     "apps.drift",
     "apps.source",
@@ -44,6 +44,7 @@ const BESIDE: [&str; 8] = [
     "dashboard.listen",
     "dashboard.socket",
     "files.hung",
+    "k3s.copies",
     "k3s.fault",
 ];
 
@@ -203,6 +204,11 @@ const CONDITIONS: &[[&str; 3]] = &[
         "identity.shared",
         "Two machines have the same agent id in their configuration.",
         "Remove `pipeops.agent_id` from one of them.",
+    ],
+    [
+        "k3s.copies",
+        "Backups of k3s do not arrive in the bucket of `k3s.backup_s3`, or there are none to copy.",
+        "As the status says; `docs/k3s.md` (Copy it elsewhere) has the rights that the key needs.",
     ],
     [
         "k3s.fault",

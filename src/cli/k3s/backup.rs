@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{DRY_RUN, keeper, report};
+use super::{DRY_RUN, connect, copies, keeper, report};
 use crate::{
     cli::{
         args::Args,
@@ -71,8 +71,9 @@ fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     let done = keeper.k3s_backup(&wanted)?;
+    let copies = wanted.copied_by.and_then(|_| copies::of(args));
     if args.has(JSON.long) {
-        output.json(&json!({ "backup": done }));
+        output.json(&json!({ "backup": done, "copies": copies }));
         return Ok(Exit::Fine);
     }
     let head = format!("{} ({})", printable(&done.file), size(done.bytes));
@@ -89,6 +90,10 @@ fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     for name in &done.removed {
         output.line(&format!("  removed: {}", printable(name)));
+    }
+    if let Some(copies) = copies {
+        output.line("  left to the agent, which copies it within minutes");
+        copies::print(&copies, output);
     }
     report::volumes(&done.volumes, output);
     Ok(Exit::Fine)
@@ -118,6 +123,8 @@ fn wanted(args: &Args) -> Result<Backup> {
             bytes: u64::from(number("keep-mb", 2000)?) * 1_000_000,
         },
         recipients: usual.recipients,
+        // A directory that was named is a place of the owner's choice: what is there is not copied on.
+        copied_by: usual.copied_by.filter(|_| args.path("to").is_none()),
     })
 }
 
@@ -133,5 +140,10 @@ pub(super) fn by(loaded: &Loaded) -> Result<Backup> {
         to: settings.dir.map_or(Target::Usual, Target::Disk),
         limits: Limits::USUAL,
         recipients: settings.recipients,
+        // Without the agent's user nobody copies.
+        copied_by: settings
+            .s3
+            .and_then(|_| connect::user(loaded))
+            .map(|user| user.gid.as_raw()),
     })
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::copies;
 use crate::{
     cli::{
         args::Args,
@@ -147,6 +148,9 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     }
     if status.server.is_none() {
         backups(status, output);
+    }
+    if let Some(copies) = &status.copies {
+        copies::print(copies, output);
     }
     volumes(&status.volumes, output);
 }

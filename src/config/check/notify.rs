@@ -1,18 +1,15 @@
 //! The settings of `[notify]`.
 
 use super::super::{
-    keys::{self, Key},
+    keys,
     layers::Merged,
     settings::{Credentials, Notify},
     token,
 };
-use crate::{
-    core::{
-        health::Severity,
-        notify::{Quiet, SETTLE, Wanted},
-        url::{Security, Url, is_loopback},
-    },
-    error::Error,
+use crate::core::{
+    health::Severity,
+    notify::{Quiet, SETTLE, Wanted},
+    url::{Security, Url, is_loopback},
 };
 
 impl Merged {
@@ -21,7 +18,7 @@ impl Merged {
         if self.text(&keys::NOTIFY_URL).is_none() {
             let rest = [&keys::NOTIFY_TOKEN_FILE, &keys::NOTIFY_QUIET];
             if let Some(key) = rest.into_iter().find(|key| self.entry(key).is_some()) {
-                let doubt = self.of_notify(key, "has no effect");
+                let doubt = self.about(key, "has no effect");
                 self.warnings.push(
                     doubt
                         .why("nobody is told without notify.url")
@@ -59,14 +56,14 @@ impl Merged {
     fn notify_url(&mut self) -> Option<Url> {
         let key = &keys::NOTIFY_URL;
         let Ok(url) = Url::parse(&self.text(key)?) else {
-            let problem = self.of_notify(key, "cannot be used");
+            let problem = self.about(key, "cannot be used");
             self.problems
                 .push(problem.fix("write it like https://ntfy.sh/a-topic-nobody-guesses, without a user or password in it"));
             return None;
         };
         let is_open = url.security == Security::Plain && !is_loopback(&url.host);
         if is_open && !self.is_on(&keys::NOTIFY_ALLOW_PLAINTEXT) {
-            let problem = self.of_notify(key, "is not encrypted");
+            let problem = self.about(key, "is not encrypted");
             self.problems.push(
                 problem
                     .why(format!("what is wrong with this machine would cross the network to {} in the open", url.host))
@@ -85,7 +82,7 @@ impl Merged {
         };
         let quiet = Quiet::parse(&text);
         if quiet.is_none() {
-            let problem = self.of_notify(&keys::NOTIFY_QUIET, "cannot be used");
+            let problem = self.about(&keys::NOTIFY_QUIET, "cannot be used");
             self.problems.push(
                 problem
                     .why(format!("{text:?} is no part of a day"))
@@ -93,9 +90,5 @@ impl Merged {
             );
         }
         quiet.map(Some)
-    }
-
-    fn of_notify(&self, key: &Key, what: &str) -> Error {
-        Error::new(format!("{}: {} {what}", self.origin(key), key.path))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::{
-    keys::{self, Key},
+    keys,
     layers::Merged,
     settings::{Credentials, RemoteWrite},
     token,
@@ -138,10 +138,6 @@ impl Merged {
         let doubts = token::doubts(credentials.file(), "samples wait for it");
         self.warnings.extend(doubts);
         Some(credentials)
-    }
-
-    fn about(&self, key: &Key, what: &str) -> Error {
-        Error::new(format!("{}: {} {what}", self.origin(key), key.path))
     }
 }
 

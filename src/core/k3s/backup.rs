@@ -9,6 +9,8 @@ use crate::core::time::Wall;
 pub const FOLDER: &str = "/var/backups/pipeops";
 /// Endings of a backup, and of an encrypted one.
 const ENDINGS: [&str; 2] = [".tar.gz", ".tar.gz.age"];
+/// Ending of encrypted files.
+pub const ENCRYPTED: &str = ".age";
 
 /// Limits of the backups in a directory. The newest is always kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,10 +59,7 @@ pub fn name(node: &str, at: Wall, form: Form) -> String {
         Form::Plain => plain,
         Form::Encrypted => encrypted,
     };
-    let text = at.rfc3339();
-    let seconds = text.split('.').next().unwrap_or_default();
-    let digits: String = seconds.chars().filter(|c| !"-:".contains(*c)).collect();
-    format!("k3s-{node}-{digits}Z{ending}")
+    format!("k3s-{node}-{}{ending}", at.basic())
 }
 
 /// The node and the time in the name of a backup.

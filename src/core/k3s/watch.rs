@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     Role, connect,
+    copies::SPOOL,
     faults::{self, FAULTS, Fault, Part, Repair, Sight},
     plan::{Step, directories, file, run},
     texts::{self, Init},
@@ -45,8 +46,8 @@ pub const fn stop(init: Init) -> &'static str {
 /// Paths that a removal of k3s takes.
 pub const fn made(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY],
-        Init::OpenRc => &[LEVEL, SERVICE, MEMORY],
+        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY, SPOOL],
+        Init::OpenRc => &[LEVEL, SERVICE, MEMORY, SPOOL],
     }
 }
 

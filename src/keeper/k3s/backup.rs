@@ -38,6 +38,8 @@ pub struct Backup {
     pub limits: Limits,
     /// Whoever can read it; nobody: it is not encrypted.
     pub recipients: Vec<Recipient>,
+    /// Group of the agent, which copies it elsewhere.
+    pub copied_by: Option<u32>,
 }
 
 /// Directory of a backup.
@@ -53,7 +55,7 @@ pub enum Target {
 }
 
 impl Target {
-    fn folder(&self) -> &str {
+    pub(super) fn folder(&self) -> &str {
         match self {
             Self::Usual => FOLDER,
             Self::Folder(folder) | Self::Disk(folder) => folder,
@@ -152,7 +154,14 @@ impl Keeper {
         self.only_on_servers("k3s backup")?;
         let journal = self.open()?;
         self.settle(&journal)?;
-        self.back_up(wanted)
+        let report = self.back_up(wanted)?;
+        if wanted.copied_by.is_some() {
+            self.hand_over(wanted, &report.node).map_err(|error| {
+                let what = format!("{} is made, but not left to the agent", report.file);
+                error.within(what)
+            })?;
+        }
+        Ok(report)
     }
 
     /// The same for a change that has the lock.
@@ -388,7 +397,7 @@ pub(super) fn not_in_it(volume: &Volume) -> Finding {
     }
 }
 
-fn has_room(folder: &Path, need: u64) -> Result<()> {
+pub(super) fn has_room(folder: &Path, need: u64) -> Result<()> {
     let space = facts::disk_space(folder);
     match space.filter(|space| space.available_bytes < need) {
         Some(space) => Err(
@@ -416,7 +425,7 @@ fn make_above(path: &Path) -> Result<()> {
 }
 
 /// Backups in a directory, of that node or of any.
-fn kept(here: &Path, wanted: Option<&str>) -> Vec<Kept> {
+pub(super) fn kept(here: &Path, wanted: Option<&str>) -> Vec<Kept> {
     let entries = std::fs::read_dir(here).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;

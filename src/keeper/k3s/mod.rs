@@ -7,6 +7,7 @@ mod backup;
 mod connect;
 mod datastore;
 mod describe;
+mod handover;
 mod join;
 mod kubeconfig;
 mod leave;
@@ -279,6 +280,7 @@ impl Keeper {
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
             backups: self.k3s_backups(&Target::Usual),
+            copies: None,
             volumes,
             unfinished,
             next_backup: memory

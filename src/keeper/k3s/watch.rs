@@ -121,6 +121,9 @@ impl Keeper {
         let backups = backups.filter(|_| self.place.role() == Role::Server);
         self.back_up_in_turn(backups, &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
+        if let Some((_, Ok(backup))) = backups {
+            self.hand_over(backup, &note.node)?;
+        }
         Ok(repaired)
     }
 

@@ -66,6 +66,7 @@ pub(super) fn wanted() -> Backup {
             bytes: 1 << 30,
         },
         recipients: Vec::new(),
+        copied_by: None,
     }
 }
 
@@ -340,6 +341,74 @@ fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
     assert_same(&tree.snapshot(), &after, "refused");
     assert_eq!(with(&file, IDENTITY).unwrap().outcome, "done");
     assert_eq!(words(&tree), ["first"]);
+}
+
+/// Names in the agent's directory.
+fn handed(tree: &Tree) -> Vec<String> {
+    let entries = std::fs::read_dir(tree.root().join("var/spool/pipeops-k3s"));
+    let names = entries.into_iter().flatten();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() {
+    let tree = cluster(good());
+    let group = nix::unistd::getegid().as_raw();
+    let copied = Backup {
+        copied_by: Some(group),
+        limits: Limits {
+            count: 7,
+            days: 36_500,
+            bytes: 1 << 30,
+        },
+        ..encrypted(&[RECIPIENT])
+    };
+    backup(&tree);
+    let report = tree.keeper().k3s_backup(&copied).unwrap();
+    let name = report.file.rsplit('/').next().unwrap().to_owned();
+    assert_eq!(handed(&tree), [name.as_str()], "the plain one is not");
+    let spool = tree.root().join("var/spool/pipeops-k3s");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(
+        (mode(&spool), mode(&spool.join(&name))),
+        (0o2750, 0o640),
+        "it can read and not write"
+    );
+    let original = tree.root().join(report.file.trim_start_matches('/'));
+    let number = |path: &Path| std::fs::metadata(path).unwrap().ino();
+    assert_eq!(
+        number(&original),
+        number(&spool.join(&name)),
+        "no room is taken"
+    );
+
+    // The newest three, also of those before; a plain file with such a name is refused.
+    for day in 1..5 {
+        let older = original.with_file_name(format!("k3s-box-2020010{day}T000000Z.tar.gz.age"));
+        std::fs::copy(&original, older).unwrap();
+    }
+    let keeper = tree.keeper();
+    keeper.k3s_backup(&copied).unwrap();
+    let names = handed(&tree);
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(
+        names[0].contains("20200103") || names[0].contains("20200104"),
+        "{names:?}"
+    );
+    let false_name = original.with_file_name("k3s-box-20990101T000000Z.tar.gz.age");
+    tree.put(
+        "var/backups/pipeops/k3s-box-20990101T000000Z.tar.gz.age",
+        "plain",
+        0o600,
+    );
+    let refused = keeper.k3s_backup(&copied).unwrap_err();
+    assert!(refused.sentence().contains("is none"), "{refused}");
+    assert!(handed(&tree).iter().all(|name| !name.contains("2099")));
+    std::fs::remove_file(false_name).unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{io, rc::Rc, time::Duration};
 
 use smol::{Timer, future::FutureExt as _};
 
-use super::{login::Logins, metrics, status};
+use super::{login::Logins, metrics, status, views::k3s};
 use crate::{
     core::{access::Inquiry, authorization::View, outbox::Backlog, policy::Level},
     dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
@@ -150,6 +150,7 @@ impl Answers for Local {
                 View::Pods => self.pods(&asked).await,
                 View::Workloads => self.workloads(&asked).await,
                 View::PodLog => self.pod_log(&asked).await,
+                View::K3s => Reply::json(&k3s::report(&self.shared_state)),
                 View::Logs => self.own_lines(&asked),
                 View::Events => self.events(&asked).await,
                 View::Link => self.link().await,

@@ -238,6 +238,7 @@ fn json_of_commands_that_ask_the_agent_stays() {
         "/api/v1/cluster",
         "/api/v1/logs",
         "/api/v1/events",
+        "/api/v1/k3s",
         "/api/v1/link",
         "/api/v1/settings",
         "/api/v1/problems",

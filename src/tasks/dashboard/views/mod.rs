@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod diagnosis;
 pub mod figures;
 pub mod history;
+pub mod k3s;
 pub mod series;
 
 use crate::{

@@ -1,0 +1,96 @@
+//! The settings of `[k3s]`.
+
+use super::super::{
+    keys::{self, Key},
+    layers::Merged,
+    settings::{K3s, K3sBackup, S3},
+};
+use crate::{
+    core::{
+        age::Recipient,
+        s3::Bucket,
+        url::{Security, Url},
+    },
+    error::Error,
+};
+
+impl Merged {
+    /// Sources of k3s.
+    pub(in super::super) fn k3s(&self) -> K3s {
+        K3s {
+            mirror: self.text(&keys::K3S_MIRROR).unwrap_or_default(),
+            index: self.text(&keys::K3S_INDEX).unwrap_or_default(),
+            backup_every: self.time(&keys::K3S_BACKUP_EVERY),
+        }
+    }
+
+    /// Backups of k3s.
+    pub(in super::super) fn k3s_backup(&self) -> Result<K3sBackup, Error> {
+        let key = &keys::K3S_BACKUP_RECIPIENTS;
+        let text = self.text(key).unwrap_or_default();
+        let texts = text.split([',', ' ']).filter(|text| !text.is_empty());
+        let recipients = texts.map(|text| {
+            Recipient::parse(text).map_err(|why| {
+                Error::new(format!(
+                    "{}: {} cannot have {text:.12}…",
+                    self.origin(key),
+                    key.path
+                ))
+                .why(why)
+                .fix("name the public key that age-keygen prints: age1…")
+            })
+        });
+        let dir = self.path(&keys::K3S_BACKUP_DIR);
+        let recipients: Vec<_> = recipients.collect::<Result<_, _>>()?;
+        let s3 = self.s3()?;
+        if let Some(s3) = s3.as_ref().filter(|_| recipients.is_empty()) {
+            let problem = self.about(&keys::K3S_BACKUP_S3, "cannot be used");
+            return Err(problem
+                .why(format!("backups have the keys of the cluster, and would be readable at {}", s3.url.host))
+                .fix("set k3s.backup_recipients to the public key of an identity that is kept elsewhere (age-keygen makes one)"));
+        }
+        Ok(K3sBackup {
+            dir: dir.map(|dir| dir.display().to_string()),
+            recipients,
+            s3,
+        })
+    }
+
+    /// Bucket of copies; `None` where none is set.
+    fn s3(&self) -> Result<Option<S3>, Error> {
+        let key = &keys::K3S_BACKUP_S3;
+        let Some(text) = self.text(key) else {
+            return Ok(None);
+        };
+        let like =
+            "write it like https://s3.example/bucket/folder; the key has settings of its own";
+        let cannot = || self.about(key, "cannot be used");
+        let url = Url::parse(&text).map_err(|why| cannot().why(why).fix(like))?;
+        let bucket = Bucket::parse(&url.path).map_err(|why| cannot().why(why).fix(like))?;
+        if url.query.is_some() {
+            return Err(cannot().why("it has a query").fix(like));
+        }
+        let is_open = url.security == Security::Plain && !url.is_loopback();
+        if is_open && !self.is_on(&keys::K3S_BACKUP_S3_ALLOW_PLAINTEXT) {
+            return Err(self
+                .about(key, "is not encrypted")
+                .why(format!("whoever is on the way to {} could forge its answers", url.host))
+                .fix("write https://; or set k3s.backup_s3_allow_plaintext = true where the network is yours alone"));
+        }
+        let with = |needed: &Key| {
+            let fix = format!("set {}, too", needed.path);
+            cannot().why("it stands alone").fix(fix)
+        };
+        let (key_id, secret_file) = (
+            &keys::K3S_BACKUP_S3_KEY_ID,
+            &keys::K3S_BACKUP_S3_SECRET_FILE,
+        );
+        Ok(Some(S3 {
+            url,
+            bucket,
+            region: self.text(&keys::K3S_BACKUP_S3_REGION).unwrap_or_default(),
+            key_id: self.text(key_id).ok_or_else(|| with(key_id))?,
+            secret_file: self.path(secret_file).ok_or_else(|| with(secret_file))?,
+        }))
+    }
+}

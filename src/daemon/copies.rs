@@ -1,0 +1,48 @@
+//! Copying backups of k3s to a bucket, where a setting names one.
+
+use std::{path::PathBuf, rc::Rc};
+
+use super::Agent;
+use crate::{
+    config::S3,
+    core::{k3s::copies::SPOOL, stall::Job},
+    outside::s3::Store,
+    tasks::machine::copies::{self, LOOK_EVERY, MISSING, Parts, Signing},
+};
+
+impl Agent {
+    /// Copies what root leaves for it to the bucket of `k3s.backup_s3`.
+    pub(super) async fn copy_backups(self: Rc<Self>) {
+        let settings = &self.settings;
+        let Some(s3) = settings.k3s_backup.s3.clone() else {
+            return;
+        };
+        let store = Store {
+            way: self.client(&s3.url, MISSING).await.way,
+            url: s3.url.clone(),
+            bucket: s3.bucket.clone(),
+        };
+        copies::run(&Parts {
+            store,
+            signer: self.signer(s3),
+            spool: PathBuf::from(SPOOL),
+            every: settings
+                .keeper
+                .allow
+                .backup
+                .then_some(settings.k3s.backup_every),
+            look_every: LOOK_EVERY,
+            shared_state: Rc::clone(&self.shared_state),
+        })
+        .await;
+    }
+
+    /// Signer of requests to a bucket, as its file is each time.
+    fn signer(&self, s3: S3) -> Box<dyn Fn() -> Signing> {
+        let jobs = self.jobs.clone();
+        Box::new(move || {
+            let (jobs, s3) = (jobs.clone(), s3.clone());
+            Box::pin(async move { jobs.run(Job::Secret, move || s3.signer()).await.flatten() })
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! Copies of encrypted backups of k3s in a bucket: what root left in its directory is sent there, looked at there, and thinned there.
+//!
+//! A copy counts once the bucket lists it with its length; its hash is a part of the signed request, so the server has compared that.
+
+use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
+
+use smol::Timer;
+
+use crate::{
+    core::{
+        backoff::Backoff,
+        health::Severity,
+        k3s::{
+            backup::{ENCRYPTED, Kept, Limits, parse_name, surplus},
+            copies,
+        },
+        s3::Signer,
+        time::{Mono, Wall},
+        words::size,
+    },
+    error::{Error, Result, Retry},
+    files,
+    host::random,
+    outside::s3::{Caller, Removal, Store},
+    tasks::state::{CopiesView, SharedState},
+};
+
+/// Condition of copies that are missing.
+pub const MISSING: &str = "k3s.copies";
+/// Interval between two looks at root's directory.
+pub const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Interval between two looks at the bucket while nothing is to be copied.
+const LIST_EVERY: Duration = Duration::from_hours(6);
+/// Longest wait after failures, short enough for a person who has just mended a setting of the server.
+const LONGEST_WAIT: Duration = Duration::from_mins(15);
+/// Failures in a row that are worth a condition, where another try may help.
+const FAILURES_MAX: u32 = 3;
+/// Time that a backup by schedule may be late: one that fails is tried again every hour.
+const LATE: Duration = Duration::from_hours(3);
+/// Files in root's directory that are looked at; there are [`copies::SPOOLED_MAX`].
+const FILES_MAX: usize = 100;
+
+/// The signer as its file says now.
+pub type Signing = Pin<Box<dyn Future<Output = Result<Signer>>>>;
+
+/// Components of the task.
+pub struct Parts {
+    /// Bucket.
+    pub store: Store,
+    /// Reads the key, again for each pass.
+    pub signer: Box<dyn Fn() -> Signing>,
+    /// Root's directory: [`copies::SPOOL`].
+    pub spool: PathBuf,
+    /// Interval of backups by schedule; `None`: there is no schedule.
+    pub every: Option<Duration>,
+    /// Interval between two looks at root's directory, and the wait after a failure: [`LOOK_EVERY`].
+    pub look_every: Duration,
+    /// State of all components.
+    pub shared_state: Rc<SharedState>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts({})", self.store.url)
+    }
+}
+
+/// Copies until it is dropped.
+#[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
+pub async fn run(parts: &Parts) {
+    let mut backoff = Backoff::new(parts.look_every, LONGEST_WAIT);
+    let started = parts.now().0;
+    let mut copied: Option<(Vec<Kept>, Mono)> = None;
+    loop {
+        let here = spooled(parts.spool.clone()).await;
+        let now = parts.now().0;
+        let is_fresh = copied
+            .as_ref()
+            .is_some_and(|(before, at)| *before == here && now.since(*at) < LIST_EVERY);
+        if !is_fresh && !here.is_empty() {
+            if let Err(error) = parts.pass(&here).await {
+                let wait = backoff.next(random::jitter());
+                parts.failed(&error, backoff.failures());
+                Timer::after(wait).await;
+                continue;
+            }
+            backoff.reset();
+            copied = Some((here.clone(), now));
+        }
+        parts.judge(&here, now.since(started));
+        Timer::after(parts.look_every).await;
+    }
+}
+
+/// Backups that root left, of the node of the newest.
+async fn spooled(spool: PathBuf) -> Vec<Kept> {
+    let read = move || {
+        let entries = std::fs::read_dir(&spool).into_iter().flatten().flatten();
+        let found = entries.take(FILES_MAX).filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (_, at) = parse_name(&name).filter(|_| name.ends_with(ENCRYPTED))?;
+            let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+            Some(Kept {
+                at,
+                bytes: metadata.len(),
+                name,
+            })
+        });
+        found.collect::<Vec<_>>()
+    };
+    let mut found = smol::unblock(read).await;
+    found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+    let node = found.first().and_then(|kept| parse_name(&kept.name));
+    let node = node.map(|(node, _)| node.to_owned());
+    found.retain(|kept| parse_name(&kept.name).map(|(node, _)| node) == node.as_deref());
+    found
+}
+
+impl Parts {
+    fn now(&self) -> (Mono, Wall) {
+        let now = self.shared_state.now();
+        (now.mono, now.wall)
+    }
+
+    /// Copies what is missing, looks whether it arrived, and removes what is one too many.
+    async fn pass(&self, here: &[Kept]) -> Result<()> {
+        let signer = (self.signer)().await?;
+        let there = self.list(here, &signer).await?;
+        let missing = copies::missing(here, &there, self.now().1, Limits::USUAL);
+        for kept in &missing {
+            let doing = format!("copying {} ({})", kept.name, size(kept.bytes));
+            log::info!("k3s: {doing} to {}", self.store.url);
+            self.view(|view| view.doing = Some(doing));
+            let path = self.spool.join(&kept.name);
+            let read = path.clone();
+            let sum = smol::unblock(move || files::sum(&read)).await?;
+            let sum = sum.filter(|sum| sum.bytes == kept.bytes).ok_or_else(|| {
+                Error::new(format!("{} was removed meanwhile", kept.name)).retry(Retry::Soon)
+            })?;
+            let put = self
+                .store
+                .put(&kept.name, (&path, &sum), self.caller(&signer));
+            put.await?;
+        }
+        let there = match missing.as_slice() {
+            [] => there,
+            _ => self.list(here, &signer).await?,
+        };
+        let mut whole = copies::whole(here, &there);
+        let is_there = |kept: &&Kept| !whole.iter().any(|object| object.name == kept.name);
+        if let Some(lost) = missing.iter().find(is_there) {
+            let found = there.iter().find(|object| object.name == lost.name);
+            let why = found.map_or_else(
+                || format!("it took {} and does not list it", lost.name),
+                |found| {
+                    format!(
+                        "{} has {} bytes there, not {}",
+                        lost.name, found.bytes, lost.bytes
+                    )
+                },
+            );
+            let error = Error::new(format!("backups are not copied to {}", self.store.url));
+            return Err(error.why(why).retry(Retry::Soon));
+        }
+        let mut keeps_all = false;
+        for name in surplus(whole.clone(), self.now().1, Limits::USUAL) {
+            match self.store.remove(&name, self.caller(&signer)).await? {
+                Removal::Done => whole.retain(|object| object.name != name),
+                Removal::Forbidden => {
+                    keeps_all = true;
+                    break;
+                }
+            }
+        }
+        let checked = self.now().1;
+        self.view(|view| {
+            view.newest = whole.iter().max_by_key(|kept| kept.at.millis()).cloned();
+            view.count = whole.len();
+            view.bytes = whole.iter().map(|kept| kept.bytes).sum();
+            view.keeps_all = keeps_all;
+            view.checked = Some(checked);
+            view.doing = None;
+            view.why = None;
+        });
+        Ok(())
+    }
+
+    /// Copies of the node of these backups.
+    async fn list(&self, here: &[Kept], signer: &Signer) -> Result<Vec<Kept>> {
+        let node = here.first().and_then(|kept| parse_name(&kept.name));
+        let (node, _) = node.unwrap_or_default();
+        let beginning = copies::beginning(node);
+        let listed = self.store.list(&beginning, self.caller(signer)).await?;
+        let own = listed.into_iter().filter_map(|(name, bytes)| {
+            let (of, at) = parse_name(&name)?;
+            (of == node).then(|| Kept {
+                at,
+                bytes,
+                name: name.clone(),
+            })
+        });
+        Ok(own.collect())
+    }
+
+    fn caller<'a>(&self, signer: &'a Signer) -> Caller<'a> {
+        Caller {
+            signer,
+            now: self.now().1,
+        }
+    }
+
+    fn view(&self, change: impl FnOnce(&mut CopiesView)) {
+        let mut view = self.shared_state.copies.borrow_mut();
+        change(view.get_or_insert_with(|| CopiesView {
+            at: self.store.url.to_string(),
+            ..CopiesView::default()
+        }));
+    }
+
+    fn failed(&self, error: &Error, failures: u32) {
+        log::info!("k3s: {}", error.sentence());
+        self.view(|view| {
+            view.doing = None;
+            view.why = Some(error.sentence());
+        });
+        if error.retry == Retry::Never || failures >= FAILURES_MAX {
+            self.report(error.sentence(), error.fix.clone());
+        }
+    }
+
+    /// Tells where there has been nothing to copy for too long.
+    fn judge(&self, here: &[Kept], up: Duration) {
+        self.view(|_| {});
+        let Some(every) = self.every else {
+            self.shared_state.clear(MISSING);
+            return;
+        };
+        let age = here.first().map(|newest| {
+            let age = self.now().1.millis().saturating_sub(newest.at.millis());
+            Duration::from_millis(u64::try_from(age).unwrap_or(0))
+        });
+        let why = match age {
+            None if up > LATE => "root has left no encrypted backup for it".to_owned(),
+            Some(age) if age > every.saturating_mul(2) + LATE => {
+                let at = here.first().map(|newest| newest.at.rfc3339());
+                format!(
+                    "the newest that root has left for it is of {}",
+                    at.unwrap_or_default()
+                )
+            }
+            Some(_) | None => {
+                self.shared_state.clear(MISSING);
+                return;
+            }
+        };
+        let told = format!("backups of k3s are not copied to {}: {why}", self.store.url);
+        let fix =
+            "sudo pipeops-agent k3s backup makes one and says why; sudo pipeops-agent k3s status";
+        self.report(told, Some(fix.to_owned()));
+    }
+
+    fn report(&self, sentence: String, fix: Option<String>) {
+        let severity = Severity::Warning;
+        self.shared_state.report(MISSING, severity, sentence, fix);
+    }
+}
