@@ -94,10 +94,9 @@ const YEAR_0_MS: i64 = -62_167_219_200_000;
 const YEAR_9999_MS: i64 = 253_402_300_799_999;
 
 fn digits(text: &str) -> Option<i64> {
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
+    // A sign would be read, too.
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits.then(|| text.parse().ok())?
 }
 
 /// Splits `.123456Z` into milliseconds and the zone.
@@ -203,6 +202,9 @@ mod tests {
             ("2000-02-29T23:59:59.999Z", 951_868_799_999),
             ("1969-12-31T23:59:59.999Z", -1),
             ("9999-12-31T23:59:59.999Z", YEAR_9999_MS),
+            // Centuries have no leap day but every fourth.
+            ("2100-03-01T00:00:00.000Z", 4_107_542_400_000),
+            ("1900-02-28T23:59:59.000Z", -2_203_891_201_000),
         ] {
             assert_eq!(Wall::from_millis(millis).rfc3339(), text);
             assert_eq!(Wall::parse_rfc3339(text), Some(Wall::from_millis(millis)));
@@ -216,9 +218,13 @@ mod tests {
             "2026-06-16T05:50:28.12Z",
             "2026-06-16T07:50:28.120000001+02:00",
             "2026-06-16t00:20:28.12-05:30",
+            "2026-06-16 05:50:28.12z",
         ] {
             assert_eq!(Wall::parse_rfc3339(text), wanted, "{text}");
         }
+        let leap_second = Wall::parse_rfc3339("2016-12-31T23:59:60Z");
+        assert_eq!(leap_second, Wall::parse_rfc3339("2017-01-01T00:00:00Z"));
+        assert_eq!(leap_second, Some(Wall::from_millis(1_483_228_800_000)));
     }
 
     #[test]
@@ -227,16 +233,32 @@ mod tests {
             "",
             "2026-06-16",
             "2026-13-16T05:50:28Z",
-            "2026-06-16T25:50:28Z",
+            "2026-06-32T05:50:28Z",
+            "2026-06-16T24:50:28Z",
+            "2026-06-16T05:60:28Z",
+            "2026-06-16T05:50:61Z",
+            "2026-06--1T05:50:28Z",
             "2026-06-16T05:50:28",
             "2026-06-16T05:50:28.Z",
             "2026-06-16T05:50:28+2:00",
+            "2026-06-16T05:50:28+24:00",
+            "2026-06-16T05:50:28+02:60",
             "yesterday, at noon",
             "2026-06-16T05:50:28.1234567890Z",
             "é026-06-16T05:50:28Z",
         ] {
             assert_eq!(Wall::parse_rfc3339(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_point_before_another_is_no_time_after_it_and_the_end_is_the_end() {
+        let at = |seconds| Mono::since_boot(Duration::from_secs(seconds));
+        assert_eq!(at(5).since(at(3)), Duration::from_secs(2));
+        assert_eq!(at(3).since(at(5)), Duration::ZERO);
+        let end = Mono::since_boot(Duration::MAX);
+        assert_eq!(at(3).after(Duration::MAX), end);
+        assert_eq!(end.after(Duration::from_secs(1)), end);
     }
 
     #[test]
@@ -256,6 +278,8 @@ mod tests {
         for (millis, text) in [
             (850, "850 ms"),
             (4_200, "4.2 s"),
+            (4_099, "4 s"),
+            (10_900, "10 s"),
             (12_400, "12 s"),
             (200_000, "3 min 20 s"),
             (11_520_000, "3 h 12 min"),

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
 
 use super::*;
 
+mod journal;
 mod k3s_adopt;
 mod k3s_backup;
 mod k3s_connect;

@@ -483,6 +483,68 @@ mod tests {
         assert_eq!((waiting.open.len(), waiting.ends.len()), (OPEN_MAX, 9));
     }
 
+    fn sums(count: usize) -> Vec<Sum> {
+        let sum = Sum {
+            minute: Wall::default(),
+            entry: entry(),
+            count: 1,
+            effect: Effect::default(),
+        };
+        vec![sum; count]
+    }
+
+    #[test]
+    fn sums_are_bounded_in_memory_and_on_disk_and_what_was_lost_stays_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Wall::default();
+        let (store, _) = block_on(Store::open(directory.path(), now)).unwrap();
+        let handle = store.handle();
+        let other = Connection::open(directory.path().join(crate::store::DATABASE)).unwrap();
+        // Somebody else holds the database for longer than the store waits.
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        block_on(handle.audit_sums(sums(WAITING_MAX + 5))).unwrap();
+        other.execute_batch("ROLLBACK").unwrap();
+        for _ in 0..2 {
+            block_on(handle.audit_sums(sums(1))).unwrap();
+            let conditions = block_on(handle.tend(now)).unwrap();
+            let told = conditions.iter().map(|it| it.sentence.as_str());
+            let told: Vec<_> = told.collect();
+            assert!(told.iter().any(|it| it.starts_with("5 audit")), "{told:?}");
+        }
+        other
+            .execute_batch(
+                "WITH RECURSIVE n(i) AS (SELECT 2000 UNION ALL SELECT i + 1 FROM n WHERE i < 22000)
+                 INSERT INTO audit_sum SELECT i, 0, '', '', 'permitted', '', 1, 0, 0, 0 FROM n",
+            )
+            .unwrap();
+        block_on(handle.tend(now)).unwrap();
+        let left = "SELECT count(*), max(sequence) FROM audit_sum";
+        let left: (i64, i64) = other
+            .query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(left, (SUMS_MAX, 22_000));
+        block_on(store.close()).unwrap();
+    }
+
+    #[test]
+    fn ends_are_written_by_the_dozen_and_not_only_with_the_next_row() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Wall::default();
+        let (store, _) = block_on(Store::open(directory.path(), now)).unwrap();
+        let handle = store.handle();
+        let other = Connection::open(directory.path().join(crate::store::DATABASE)).unwrap();
+        let begun: Vec<_> = (0..ENDS_MAX)
+            .map(|_| block_on(handle.audit_begin(entry(), now)).unwrap())
+            .collect();
+        for ticket in begun {
+            block_on(handle.audit_end(ticket, "200".to_owned(), Effect::default())).unwrap();
+        }
+        let ended = "SELECT count(*) FROM audit WHERE sequence IS NOT NULL";
+        let ended: u32 = other.query_row(ended, [], |row| row.get(0)).unwrap();
+        assert_eq!(usize::try_from(ended), Ok(ENDS_MAX));
+        block_on(store.close()).unwrap();
+    }
+
     #[test]
     fn a_row_whose_end_was_lost_is_delivered_after_a_day_and_not_only_by_a_restart() {
         let directory = tempfile::tempdir().unwrap();

@@ -410,4 +410,66 @@ mod tests {
         assert_eq!(listed[0].id, "c1");
         block_on(store.close()).unwrap();
     }
+
+    #[test]
+    fn a_change_begins_once_and_keeps_what_was_seen_within_its_bounds() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Wall::default();
+        let (store, _) = block_on(Store::open(directory.path(), now)).unwrap();
+        let handle = store.handle();
+        let lock = Journal::new().lock("c").unwrap();
+        let begin = |bytes: usize| {
+            let body = "x".repeat(bytes);
+            let intent = Intent {
+                body,
+                ..Intent::default()
+            };
+            block_on(handle.begin_change(&lock, intent, now))
+        };
+        let refused = begin(INTENT_BYTES_MAX + 1).unwrap_err();
+        assert!(refused.to_string().contains("longer than"), "{refused}");
+        assert_eq!(begin(INTENT_BYTES_MAX), Ok(Begun::New));
+
+        let intend = |position| {
+            let step = Step {
+                position,
+                name: "step".to_owned(),
+                state: StepState::Intended,
+                undo: None,
+                detail: None,
+            };
+            block_on(handle.intend_step(&lock, step, now))
+        };
+        let advance = |state, detail: Option<&str>| {
+            let detail = detail.map(str::to_owned);
+            block_on(handle.advance_step(&lock, (0, state), detail, now)).unwrap();
+        };
+        intend(0).unwrap();
+        advance(StepState::Acted, Some("seen"));
+        advance(StepState::Verified, None);
+        let detail = || {
+            block_on(handle.recent_changes(1)).unwrap()[0].steps[0]
+                .detail
+                .clone()
+        };
+        assert_eq!(detail().as_deref(), Some("seen"));
+
+        let other = Connection::open(directory.path().join(DATABASE)).unwrap();
+        other
+            .execute(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                 INSERT INTO step SELECT 1, i, '', 'done', NULL, NULL, 0 FROM n",
+                [STEPS_MAX - 2],
+            )
+            .unwrap();
+        intend(STEPS_MAX - 1).unwrap();
+        assert!(matches!(intend(STEPS_MAX), Err(Failure::Conflict(_))));
+
+        block_on(handle.finish_change(&lock, Ending::new(Outcome::Done), now)).unwrap();
+        let Ok(Begun::Known(known)) = begin(1) else {
+            panic!("it begins again");
+        };
+        assert_eq!(known.ended, Some((now, Ending::new(Outcome::Done))));
+        block_on(store.close()).unwrap();
+    }
 }

@@ -116,8 +116,31 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_not_the_same_as_none() {
         let directory = tempfile::tempdir().unwrap();
-        files::replace(&directory.path().join(NOTES), b"{", files::PRIVATE).unwrap();
-        let (_store, notes) = open(directory.path());
-        assert!(notes.is_unreadable);
+        // Not whole, and larger than any.
+        for content in [b"{".to_vec(), vec![b' '; FILE_BYTES_MAX + 1]] {
+            files::replace(&directory.path().join(NOTES), &content, files::PRIVATE).unwrap();
+            let (store, notes) = open(directory.path());
+            assert!(notes.is_unreadable);
+            block_on(store.close()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_newer_program_keeps_beside_its_database_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = open(directory.path());
+        block_on(store.close()).unwrap();
+        let other = rusqlite::Connection::open(directory.path().join("state.db")).unwrap();
+        for number in ["user_version", "application_id"] {
+            other.pragma_update(None, number, 99).unwrap();
+        }
+        let (store, _) = open(directory.path());
+        let handle = store.handle();
+        block_on(handle.keep_note("one", Some("1".to_owned()))).unwrap_err();
+        block_on(handle.keep_clock(Wall::from_millis(1))).unwrap_err();
+        for name in [NOTES, crate::store::CLOCK] {
+            assert!(!directory.path().join(name).exists(), "{name}");
+        }
+        block_on(store.close()).unwrap();
     }
 }

@@ -296,6 +296,9 @@ mod tests {
             r#"{"who":"control-plane","what":"PUT /fast","verdict":"permitted","why":"full","outcome":"200","received_bytes":1,"sent_bytes":2,"duration_ms":3}"#,
             r#"{"who":"control-plane","what":"GET /","verdict":"permitted","why":"full","received_bytes":0,"sent_bytes":0,"duration_ms":0,"count":4}"#,
         ];
+        // One is sent however large it is.
+        let first = read(&handle, Stream::Audit, (1, 2), 1);
+        assert_eq!(first.body, Body::Rows(vec![rows[0].clone()]));
         for (row, body) in rows.iter().zip(bodies) {
             assert_eq!(row.body, body);
         }

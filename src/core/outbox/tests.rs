@@ -145,6 +145,19 @@ fn an_acknowledgement_that_does_not_come_is_met_with_a_growing_wait() {
     outbox.session_lost();
     assert!(outbox.next(stock(5), 0, now).is_some(), "a new session");
     outbox.sent(range(1, 5), now);
+    // A session that ends during the wait ends the wait, too.
+    now = outbox.until(now).unwrap();
+    assert_eq!(outbox.next(stock(5), 0, now), None);
+    outbox.session_lost();
+    assert_eq!(outbox.until(now), None);
+    assert!(outbox.next(stock(5), 0, now).is_some(), "a new session");
+    outbox.sent(range(1, 5), now);
     outbox.acknowledge(said(1, 5), 5).unwrap();
     assert_eq!(outbox.until(now), None);
+    // After an acknowledgement the waits begin again.
+    outbox.next(stock(6), 0, now).unwrap();
+    outbox.sent(range(6, 6), now);
+    now = outbox.until(now).unwrap();
+    assert_eq!(outbox.next(stock(6), 0, now), None);
+    assert_eq!(outbox.until(now), Some(now.after(RETRY_FIRST)));
 }

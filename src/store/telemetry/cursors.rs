@@ -172,3 +172,127 @@ fn range(text: &str) -> Option<Range> {
     let (from, to) = text.split_once('-')?;
     Range::new(from.parse().ok()?, to.parse().ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::schema;
+    use Stream::{Audit, Events, Metrics};
+
+    const EPOCH: u64 = 7;
+
+    fn up_to(last: u64) -> Cursor {
+        Cursor::of(Range::new(1, last))
+    }
+
+    fn database() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut connection, &schema::TELEMETRY).unwrap();
+        connection
+    }
+
+    fn written(connection: &mut Connection, cursors: &mut Cursors) {
+        let transaction = connection.transaction().unwrap();
+        cursors.write(&transaction).unwrap();
+        transaction.commit().unwrap();
+        cursors.written();
+    }
+
+    /// Cursors that know of `destination` in `stream` that it has the first `last` records.
+    fn known(destination: &str, stream: Stream, last: u64) -> Cursors {
+        let mut cursors = Cursors::default();
+        cursors.settle(destination.to_owned(), stream, (EPOCH, up_to(last)));
+        cursors
+    }
+
+    fn position(cursors: &mut Cursors, destination: &str, epoch: u64) -> Cursor {
+        let (of, cursor) = cursors.position(destination.to_owned(), Metrics, Some(epoch));
+        assert_eq!(of, epoch);
+        cursor
+    }
+
+    #[test]
+    fn what_is_settled_is_written_and_what_is_forgotten_leaves_the_disk() {
+        let mut database = database();
+        let mut cursors = known("plane", Metrics, 5);
+        assert!(cursors.is_dirty());
+        written(&mut database, &mut cursors);
+        cursors.settle("plane".to_owned(), Metrics, (EPOCH, up_to(5)));
+        assert!(!cursors.is_dirty(), "it is on disk already");
+        cursors.settle("plane".to_owned(), Metrics, (EPOCH, up_to(9)));
+        assert!(cursors.is_dirty());
+        written(&mut database, &mut cursors);
+        let mut found = Cursors::load(&database).unwrap();
+        assert_eq!(position(&mut found, "plane", EPOCH), up_to(9));
+
+        cursors.forget("plane");
+        assert!(cursors.is_dirty());
+        written(&mut database, &mut cursors);
+        assert_eq!(Cursors::load(&database).unwrap().iter().count(), 0);
+    }
+
+    #[test]
+    fn what_is_known_of_another_epoch_counts_for_nothing() {
+        let mut cursors = known("plane", Metrics, 5);
+        let range = |from, to| Range::new(from, to).unwrap();
+        assert!(!cursors.want(Metrics, EPOCH, range(1, 5)));
+        assert!(cursors.want(Metrics, EPOCH, range(5, 6)));
+        assert!(cursors.want(Metrics, EPOCH + 1, range(1, 5)));
+        assert!(!cursors.want(Events, EPOCH, range(1, 9)), "nobody waits");
+        assert_eq!(position(&mut cursors, "plane", EPOCH), up_to(5));
+        assert_eq!(
+            position(&mut cursors, "plane", EPOCH + 1),
+            Cursor::default()
+        );
+    }
+
+    #[test]
+    fn a_disk_that_comes_late_adds_what_nobody_knew_and_replaces_nothing() {
+        let mut cursors = known("newer", Metrics, 9);
+        cursors.forget("gone");
+        cursors.forget("back");
+        cursors.position("back".to_owned(), Metrics, None);
+        for destination in ["newer", "gone", "back", "only there"] {
+            cursors.join(known(destination, Metrics, 5));
+        }
+        let all: Vec<_> = cursors
+            .iter()
+            .map(|(who, _, _, cursor)| (who, cursor.clone()))
+            .collect();
+        let wanted = [
+            ("back", up_to(5)),
+            ("newer", up_to(9)),
+            ("only there", up_to(5)),
+        ];
+        assert_eq!(all, wanted);
+        assert!(cursors.is_dirty(), "one of them is to leave the disk");
+    }
+
+    #[test]
+    fn a_file_that_begins_anew_voids_what_was_known_of_it() {
+        let mut cursors = known("plane", Metrics, 5);
+        cursors.settle("plane".to_owned(), Audit, (EPOCH, up_to(5)));
+        cursors.written();
+        cursors.begin_anew(|stream| stream == Metrics);
+        let all: Vec<_> = cursors.iter().collect();
+        let none = Cursor::default();
+        let kept = up_to(5);
+        let wanted = [("plane", Metrics, 0, &none), ("plane", Audit, EPOCH, &kept)];
+        assert_eq!(all, wanted);
+        assert!(cursors.is_dirty());
+    }
+
+    #[test]
+    fn destinations_are_bounded() {
+        let mut cursors = Cursors::default();
+        for number in 0..=CURSORS_MAX {
+            position(&mut cursors, &format!("d{number}"), EPOCH);
+        }
+        assert_eq!(cursors.iter().count(), CURSORS_MAX);
+        // One that is known is not refused for that.
+        cursors.settle("d0".to_owned(), Metrics, (EPOCH, up_to(3)));
+        assert_eq!(position(&mut cursors, "d0", EPOCH), up_to(3));
+        assert_eq!(position(&mut cursors, "d0", EPOCH + 1), Cursor::default());
+        assert_eq!(position(&mut cursors, "d0", EPOCH + 1), Cursor::default());
+    }
+}

@@ -189,3 +189,48 @@ pub(super) fn delete(transaction: &Transaction<'_>, range: Range) -> rusqlite::R
 pub(super) fn hour(block: &Block) -> u64 {
     block.ticks.first().map_or(0, |tick| tick / HOUR_MS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tick(mono_ms: u64, values: &[(u32, i64)]) -> Waiting {
+        Waiting {
+            mono_ms,
+            wall_ms: 0,
+            clock_is_set: true,
+            values: values.to_vec(),
+        }
+    }
+
+    fn block(pending: &Pending) -> Block {
+        let on_disk = BTreeMap::from([(1, 11), (2, 12)]);
+        pending.block((1, 1), (0, true), &on_disk)
+    }
+
+    #[test]
+    fn an_hour_waits_for_the_disk_and_what_is_more_is_counted() {
+        let mut pending = Pending::default();
+        for at in 0..243 {
+            pending.take(tick(at, &[]));
+        }
+        let ticks = block(&pending).ticks;
+        assert_eq!((ticks.len(), ticks[0], pending.lost), (240, 3, 3));
+        // A commit that was reported as failed had the tick of that moment.
+        pending.drop_until(200);
+        assert_eq!(block(&pending).ticks[0], 201);
+    }
+
+    #[test]
+    fn columns_have_a_value_or_none_for_each_tick() {
+        let mut pending = Pending::default();
+        pending.take(tick(1, &[(1, 5), (1, 6), (3, 7)]));
+        pending.take(tick(2, &[(2, 8)]));
+        pending.take(tick(3, &[(2, 9), (1, 4)]));
+        let wanted = vec![
+            (11, vec![Some(5), None, Some(4)]),
+            (12, vec![None, Some(8), Some(9)]),
+        ];
+        assert_eq!(block(&pending).columns, wanted);
+    }
+}

@@ -407,6 +407,13 @@ fn a_board_that_starts_in_1970_gets_its_times_when_the_clock_is_set() {
         3,
         "the others wait for the clock"
     );
+    // Until then it counts as later than what was before it, but for the minute of the first flush.
+    let guessed = place.query(None);
+    assert!(guessed.is_sorted_by_key(|spot| spot.at), "{guessed:?}");
+    let later = guessed
+        .iter()
+        .filter(|spot| spot.at.millis() > place.model[11].0);
+    assert!(later.count() + 12 + 4 >= place.model.len());
     let unset = place.model.split_off(12);
     (place.offset_ms, place.clock_is_set) = (true_offset, true);
     place.live(70);
@@ -497,6 +504,13 @@ fn a_damaged_file_is_moved_aside_and_begins_another_epoch() {
     assert_eq!((holdings.epoch != before, holdings.last), (true, 3));
     let (got, _) = deliver(&place, "plane", Order::NewestFirst);
     assert_eq!(got, place.model);
+    // An acknowledgement that is late for the file before says nothing of this one.
+    let late = Cursor::of(Range::new(1, 2));
+    let handle = place.handle();
+    let settled = handle.settle("plane".to_owned(), Stream::Metrics, before, late);
+    block_on(settled).unwrap();
+    let (again, _) = deliver(&place, "plane", Order::NewestFirst);
+    assert_eq!(again, []);
 }
 
 #[test]
