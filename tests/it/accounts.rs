@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    agent::{command, put, until},
+    agent::{command, program, put, until},
     cluster::{admin, kubectl, variable},
 };
 
@@ -62,7 +62,7 @@ impl Accounts {
 
     /// What the program prints for them.
     pub(crate) fn manifest(&self, more: &[&str]) -> String {
-        let mut rbac = command(env!("CARGO_BIN_EXE_pipeops-agent"));
+        let mut rbac = command(program());
         rbac.env_clear()
             .args(["rbac", "--namespace", &self.namespace]);
         if self.reach == Reach::Full {

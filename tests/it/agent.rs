@@ -65,11 +65,18 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }
 
+/// The program that is tested: the one that was built with the tests, or the one of `PIPEOPS_TEST_AGENT` that figures are taken of.
+pub(crate) fn program() -> PathBuf {
+    let other = std::env::var_os("PIPEOPS_TEST_AGENT");
+    other.map_or_else(|| env!("CARGO_BIN_EXE_pipeops-agent").into(), PathBuf::from)
+}
+
 /// The program in another place, for every user. Another process writes it: one that another test is just starting would hold a file that
 /// is written here, and what is held for writing cannot be started.
 pub(crate) fn copy_program(place: &Path) {
     let copied = command("install")
-        .args(["-m", "755", env!("CARGO_BIN_EXE_pipeops-agent")])
+        .args(["-m", "755"])
+        .arg(program())
         .arg(place)
         .status();
     assert!(copied.unwrap().success(), "{}", place.display());
@@ -170,7 +177,7 @@ impl Agent {
 
     /// The program, where every user can reach it.
     fn program(&self) -> PathBuf {
-        let built = PathBuf::from(env!("CARGO_BIN_EXE_pipeops-agent"));
+        let built = program();
         if self.user.is_none() {
             return built;
         }

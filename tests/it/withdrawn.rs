@@ -441,13 +441,13 @@ fn from_withdrawal_to_cut_takes_seconds_at_most() {
     let watch = format!("{path}?watch=true&timeoutSeconds=600");
     let kinds: [(&str, Duration, Step, Step); 2] = [
         (
-            "level",
+            "from a stricter level to the cut",
             OF_LEVEL,
             |bench| level(bench, "read-only"),
             |bench| level(bench, "managed"),
         ),
         (
-            "label",
+            "from a removed label to the cut",
             OF_LABEL,
             |bench| label(bench, "pipeops.io/managed-"),
             |bench| label(bench, "pipeops.io/managed=true"),
@@ -470,10 +470,10 @@ fn from_withdrawal_to_cut_takes_seconds_at_most() {
             .collect();
         taken.sort();
         println!(
-            "{name}: {} tries, p50 {:?}, max {:?}",
-            taken.len(),
+            "figure: {name}: p50 {:.1?}, max {:.1?} of {}",
             taken[taken.len() / 2],
-            taken[taken.len() - 1]
+            taken[taken.len() - 1],
+            taken.len()
         );
     }
 }

@@ -1,6 +1,6 @@
 //! A program that the bench started, and ends.
 
-use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -39,12 +39,23 @@ impl Running {
         Ok((input, output))
     }
 
+    /// Its standard output, when it was made a pipe.
+    pub(crate) fn output(&mut self) -> Result<ChildStdout, String> {
+        let output = self.child.stdout.take();
+        output.ok_or_else(|| format!("{} has no pipe", self.name))
+    }
+
+    /// Its exit status, once it has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, String> {
+        let ended = self.child.try_wait();
+        ended.map_err(|error| format!("{} is lost: {error}", self.name))
+    }
+
     /// An error once it has ended by itself.
     pub(crate) fn check(&mut self) -> Result<(), String> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(format!("{} ended: {status}", self.name)),
-            Err(error) => Err(format!("{} is lost: {error}", self.name)),
+        match self.ended()? {
+            None => Ok(()),
+            Some(status) => Err(format!("{} ended: {status}", self.name)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The test cluster, started or found, and what the bench needs of it.
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use base64::Engine;
@@ -83,6 +83,28 @@ impl Cluster {
     /// Its administrator's kubectl.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.run("kubectl", arguments)
+    }
+
+    /// Its kubectl, not started yet.
+    pub(crate) fn kubectl_command(&self) -> Result<Command, String> {
+        let mut kubectl = os::program(self.variable("KUBECTL")?);
+        kubectl.env("KUBECONFIG", self.variable("KUBECONFIG")?);
+        Ok(kubectl)
+    }
+
+    /// The same cluster by way of another address.
+    pub(crate) fn by_way_of(&self, api_url: &str) -> Self {
+        Self {
+            script: self.script.clone(),
+            dir: self.dir.clone(),
+            is_own: false,
+            api_url: api_url.to_owned(),
+            token_file: self.token_file.clone(),
+            token: self.token.clone(),
+            ca_file: self.ca_file.clone(),
+            ca_pem: self.ca_pem.clone(),
+            service_ip: self.service_ip.clone(),
+        }
     }
 
     fn run(&self, command: &str, arguments: &[&str]) -> Result<String, String> {

@@ -104,6 +104,8 @@ fn set_up(options: Options, repository: &Path, work: &Path) -> Result<Bench, Str
         agents,
         failed: Vec::new(),
         cluster,
+        repository: repository.to_owned(),
+        work: work.to_owned(),
     })
 }
 

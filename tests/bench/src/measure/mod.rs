@@ -7,7 +7,10 @@ mod requests;
 mod rest;
 mod samples;
 mod start;
+mod truth;
 mod watches;
+
+use std::path::PathBuf;
 
 use crate::agent::{Agent, Kind};
 use crate::cluster::Cluster;
@@ -25,6 +28,9 @@ pub(crate) struct Bench {
     /// Those that could not be started, and why.
     pub(crate) failed: Vec<(Kind, String)>,
     pub(crate) cluster: Cluster,
+    pub(crate) repository: PathBuf,
+    /// Where everything writes.
+    pub(crate) work: PathBuf,
 }
 
 /// What a group found out about each agent: a value for each of its figures.
@@ -40,7 +46,7 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 14] = [
+pub(crate) const GROUPS: [Group; 15] = [
     start::SIZE,
     samples::SAMPLES,
     start::START,
@@ -55,14 +61,19 @@ pub(crate) const GROUPS: [Group; 14] = [
     backlog::BACKLOG,
     start::RECONNECT,
     rest::PEAK,
+    truth::TRUTH,
 ];
 
 /// The groups for which nothing has to run.
-pub(crate) const GROUPS_WITHOUT_START: [&str; 3] = [
+pub(crate) const GROUPS_WITHOUT_START: [&str; 4] = [
     start::SIZE.name,
     samples::SAMPLES.name,
     backlog::BACKLOG.name,
+    truth::TRUTH.name,
 ];
+
+/// The groups that take so long that they run only when they are named.
+pub(crate) const GROUPS_ON_DEMAND: [&str; 1] = [truth::TRUTH.name];
 
 /// The rows of a group that was measured.
 pub(crate) fn rows(
