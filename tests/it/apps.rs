@@ -6,6 +6,7 @@ mod command_git;
 mod drift;
 mod forge;
 mod git;
+mod last_lines;
 mod place;
 mod scaled;
 mod ssh;

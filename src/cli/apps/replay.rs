@@ -2,10 +2,13 @@
 
 use serde_json::json;
 
-use super::super::{
-    args::Args,
-    output::{Output, Tone, printable},
-    table::{Argument, Command, JSON, Need, Takes},
+use super::{
+    super::{
+        args::Args,
+        output::{Output, Tone, printable},
+        table::{Argument, Command, JSON, Need, Takes},
+    },
+    show::below,
 };
 use crate::{
     core::{
@@ -70,7 +73,7 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
                 ("fix", &found.fix),
             ] {
                 if !text.is_empty() {
-                    output.line(&format!("  {name}: {}", printable(text)));
+                    output.line(&format!("  {name}: {}", below(text)));
                 }
             }
         }

@@ -167,7 +167,7 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         ("fix", "fix"),
     ] {
         if let Some(text) = app.maybe(field) {
-            output.line(&format!("  {label}: {}", printable(text)));
+            output.line(&format!("  {label}: {}", below(text)));
         }
     }
     from(app.at("source"), output);
@@ -181,6 +181,11 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
             printable(running.text("sentence"))
         ));
     }
+}
+
+/// A text of several lines, those after the first one indented.
+pub(super) fn below(text: &str) -> String {
+    printable(text).replace('\n', "\n    ")
 }
 
 /// Prints what somebody changed of an app, and what came of it.

@@ -14,6 +14,7 @@ mod ownership;
 mod record;
 pub mod repository;
 mod simple;
+mod values;
 
 pub use adoption::{adopted, lost};
 pub use autoscaling::{
@@ -28,6 +29,7 @@ pub use overlay::{Overlay, place};
 pub use ownership::{Head, Place, as_applied, denied};
 pub use record::{App, Entry, LastChange, Outcome, Owner, Revision, Source, Stage};
 pub use simple::{Simple, deployed};
+pub use values::{secret_names, values};
 
 /// Objects of one app.
 pub const OBJECTS_MAX: usize = 1_000;

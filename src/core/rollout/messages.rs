@@ -111,8 +111,8 @@ pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
     if message.contains("exec format error") {
         return (
             Cause::ImagePlatform,
-            "its program is built for another processor",
-            "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch",
+            "its program is built for another processor, or is a script without #!",
+            "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
         );
     }
     if message.contains("permission denied") {
@@ -292,9 +292,9 @@ pub(super) const fn exit_code(code: u64) -> &'static str {
         128..=129 | 131..=133 | 135..=136 | 138 | 140..=142 => "it was ended by a signal",
         130 => "SIGINT",
         134 => "SIGABRT: the program gave up",
-        137 => "SIGKILL",
+        137 => "SIGKILL: killed from outside, often for lack of memory",
         139 => "SIGSEGV: the program crashed",
-        143 => "SIGTERM",
+        143 => "SIGTERM: it was told to end",
         _ => "a failure of the program",
     }
 }

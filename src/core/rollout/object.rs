@@ -123,6 +123,7 @@ const fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/suspend",
             "status",
         ],
+        b"LastLines" => &["id", "lines", "hidden"],
         b"Service" => &[
             "spec/selector",
             "spec/type",

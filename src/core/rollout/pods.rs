@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
+    last_lines::{FOREIGN_PROGRAM, Words, spoken_of},
     messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
     object::{list, text},
     workloads::is_ready,
@@ -21,7 +22,8 @@ pub(super) fn restarts(pod: &Object) -> u64 {
     statuses.chain(inits).map(count_of).sum()
 }
 
-fn count_of(status: &Value) -> u64 {
+/// Restarts of one container.
+pub(super) fn count_of(status: &Value) -> u64 {
     status
         .get("restartCount")
         .and_then(Value::as_u64)
@@ -414,78 +416,128 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
     found.map_or(UNREACHABLE, |(_, sentence, fix)| (sentence, fix))
 }
 
-/// A container that ended, and one that ends again and again.
-fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
-    let name = text(status, "/name");
-    let count = count_of(status);
-    let last = ["/state/terminated", "/lastState/terminated"]
-        .iter()
-        .find_map(|path| status.pointer(path))?;
-    let code = last.get("exitCode").and_then(Value::as_u64).unwrap_or(0);
-    let is_over = status.pointer("/state/terminated").is_some();
-    if part == Part::Init && is_over && code == 0 {
+/// End of a container that was to go on, or to succeed.
+pub(super) struct End<'a> {
+    pub(super) terminated: &'a Value,
+    /// True once another one is in its place, or waited for.
+    pub(super) is_previous: bool,
+}
+
+/// The last end of a container that was to go on, or to succeed.
+fn end<'a>(pod: &Object, status: &'a Value, part: Part) -> Option<End<'a>> {
+    let now = status.pointer("/state/terminated");
+    let terminated = now.or_else(|| status.pointer("/lastState/terminated"))?;
+    let code = code_of(terminated);
+    if part == Part::Init && now.is_some() && code == 0 {
         return None;
     }
     // A Job ends by itself, and says how.
     if part == Part::Main && pod.text("/spec/restartPolicy") != "Always" && code == 0 {
         return None;
     }
-    let reason = text(last, "/reason");
-    let message = text(last, "/message");
+    Some(End {
+        terminated,
+        is_previous: now.is_none(),
+    })
+}
+
+/// Exit code of a container that ended.
+pub(super) fn code_of(terminated: &Value) -> u64 {
+    let code = terminated.get("exitCode").and_then(Value::as_u64);
+    code.unwrap_or(0)
+}
+
+/// Ends of the containers of a Pod that only what they wrote explains.
+pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, End<'a>)> {
+    if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
+        return Vec::new();
+    }
+    let of = |part, list| {
+        let all = pod.list(list);
+        all.filter_map(move |status| Some((status, end(pod, status, part)?)))
+    };
+    let is_open = |(status, end): &(&Value, End<'_>)| {
+        let reason = text(end.terminated, "/reason");
+        let is_known = matches!(reason, "OOMKilled" | "StartError" | "ContainerCannotRun");
+        !is_known && killed_by(pod, text(status, "/name"), seen).is_none()
+    };
+    of(Part::Init, "/status/initContainerStatuses")
+        .chain(of(Part::Main, "/status/containerStatuses"))
+        .filter(is_open)
+        .collect()
+}
+
+/// A container that ended, and one that ends again and again.
+fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+    let name = text(status, "/name");
+    let count = count_of(status);
+    let last = end(pod, status, part)?.terminated;
+    let (reason, message) = (text(last, "/reason"), text(last, "/message"));
     if reason == "StartError" || reason == "ContainerCannotRun" {
         return Some(start_error(pod, name, message));
     }
-    let is_oom = reason == "OOMKilled";
-    let probe = killed_by(pod, name, seen).filter(|_| !is_oom);
-    let (cause, sentence, fix) = if is_oom {
-        (
-            Cause::Oom,
-            format!(
-                "container {name} used more memory than its limit{} and was killed",
-                memory_limit(pod, name)
-            ),
-            "raise resources.limits.memory, or have the program use less".to_owned(),
-        )
-    } else if let Some((cause, which, _)) = probe {
-        (
+    let code = code_of(last);
+    let restarts = if count == 1 { "restart" } else { "restarts" };
+    let seen_of_it = evidence(
+        reason,
+        &format!("{count} {restarts}, exit code {code} {message}"),
+    );
+    if reason == "OOMKilled" {
+        let sentence = format!(
+            "container {name} used more memory than its limit{} and was killed",
+            memory_limit(pod, name)
+        );
+        let fix = "raise resources.limits.memory, or have the program use less";
+        return Some(Finding {
+            // Killed once for its memory it will be killed again.
+            is_definite: count >= 1,
+            ..definite(pod, Cause::Oom, (sentence, seen_of_it, fix))
+        });
+    }
+    let is_definite = count >= LOOP;
+    if let Some((cause, which, event)) = killed_by(pod, name, seen) {
+        let sentence = format!(
+            "container {name} is restarted again and again because its {which} probe fails"
+        );
+        let evidence = evidence(event.text("/reason"), event.text("/message"));
+        return Some(Finding {
+            is_definite,
+            ..definite(pod, cause, (sentence, evidence, PROBE_FIX))
+        });
+    }
+    let words = Words::of(pod, name, last, seen);
+    let (cause, kind) = match part {
+        Part::Init => (Cause::InitCrash, "init container"),
+        Part::Main => (Cause::CrashLoop, "container"),
+    };
+    if words.speak_of_a_foreign_program() {
+        let (cause, because, fix) = start(FOREIGN_PROGRAM);
+        let sentence = format!("{kind} {name} cannot be started: {because}");
+        return Some(definite(
+            pod,
             cause,
+            (sentence, words.below(seen_of_it), fix),
+        ));
+    }
+    let trouble = words.speak_of();
+    let sentence = format!(
+        "{kind} {name} ends again and again, last with exit code {code} ({}){}",
+        exit_code(code),
+        spoken_of(trouble)
+    );
+    let fix = trouble.map_or_else(
+        || {
             format!(
-                "container {name} is restarted again and again because its {which} probe fails"
-            ),
-            PROBE_FIX.to_owned(),
-        )
-    } else {
-        let (cause, kind) = match part {
-            Part::Init => (Cause::InitCrash, "init container"),
-            Part::Main => (Cause::CrashLoop, "container"),
-        };
-        (
-            cause,
-            format!(
-                "{kind} {name} ends again and again, last with exit code {code} ({})",
-                exit_code(code)
-            ),
-            format!(
-                "read its last lines: pipeops-agent logs --pod {}/{} --container {name} --previous",
+                "read what it writes: pipeops-agent logs --pod {}/{} --container {name} --previous",
                 pod.text("/metadata/namespace"),
                 pod.name()
-            ),
-        )
-    };
-    let evidence = match probe {
-        Some((_, _, event)) => evidence(event.text("/reason"), event.text("/message")),
-        None => evidence(
-            reason,
-            &format!(
-                "{count} restart{}, exit code {code} {message}",
-                if count == 1 { "" } else { "s" }
-            ),
-        ),
-    };
+            )
+        },
+        |trouble| trouble.fix.to_owned(),
+    );
     Some(Finding {
-        // Killed once for its memory it will be killed again.
-        is_definite: count >= if is_oom { 1 } else { LOOP },
-        ..definite(pod, cause, (sentence, evidence, &fix))
+        is_definite,
+        ..definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
     })
 }
 

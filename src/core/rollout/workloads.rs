@@ -1,9 +1,13 @@
 //! Controllers: what each kind must report before it is complete, and which Pods are of its newest version.
 
+use serde_json::Value;
+
 use super::{
     Cause, Finding, Object, Observation,
+    last_lines::{Words, spoken_of},
     messages::{self, refused},
     object::text,
+    pods,
 };
 
 /// State of one object of the version.
@@ -221,7 +225,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
     let failed = is_true("Failed").or_else(|| is_true("FailureTarget"));
     let mut findings: Vec<_> = refused_creation(target, seen).into_iter().collect();
     if let Some(failed) = failed {
-        findings.push(job_failed(target, failed));
+        findings.push(job_failed(target, failed, seen));
     }
     State {
         is_complete: is_done || is_suspended,
@@ -239,40 +243,53 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
     }
 }
 
-fn job_failed(target: &Object, condition: &serde_json::Value) -> Finding {
+fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding {
     let is_late = text(condition, "/reason") == "DeadlineExceeded";
     let evidence = messages::evidence(text(condition, "/reason"), text(condition, "/message"));
     let object = target.in_words();
-    let (cause, sentence) = if is_late {
-        let limit = target.count("/spec/activeDeadlineSeconds");
-        (
-            Cause::JobDeadline,
-            format!("{object} ran longer than its activeDeadlineSeconds of {limit} s"),
-        )
-    } else {
-        let failed = target.count("/status/failed");
-        (
-            Cause::JobFailed,
-            format!("{object} failed: {failed} Pods ended with an error"),
-        )
-    };
-    Finding {
+    let finding = |cause, (sentence, evidence, fix)| Finding {
         cause,
-        object,
+        object: target.in_words(),
         sentence,
         evidence,
-        fix: format!(
-            "kubectl -n {} logs job/{}",
-            target.text("/metadata/namespace"),
-            target.name()
-        ),
+        fix,
         is_definite: true,
+    };
+    let fix = format!(
+        "kubectl -n {} logs job/{}",
+        target.text("/metadata/namespace"),
+        target.name()
+    );
+    if is_late {
+        let limit = target.count("/spec/activeDeadlineSeconds");
+        let sentence = format!("{object} ran longer than its activeDeadlineSeconds of {limit} s");
+        return finding(Cause::JobDeadline, (sentence, evidence, fix));
     }
+    let ends = owned(target, seen).flat_map(|pod| {
+        let ends = pods::ends(pod, seen).into_iter();
+        ends.map(move |(status, end)| (pod, status, end.terminated))
+    });
+    let last = ends.max_by_key(|(_, _, ended)| text(ended, "/finishedAt"));
+    let Some((pod, status, ended)) = last else {
+        let failed = target.count("/status/failed");
+        let sentence = format!("{object} failed: {failed} Pods ended with an error");
+        return finding(Cause::JobFailed, (sentence, evidence, fix));
+    };
+    let (name, code) = (text(status, "/name"), pods::code_of(ended));
+    let words = Words::of(pod, name, ended, seen);
+    let trouble = words.speak_of();
+    let sentence = format!(
+        "{object} failed: its container {name} ended with exit code {code} ({}){}",
+        messages::exit_code(code),
+        spoken_of(trouble)
+    );
+    let fix = trouble.map_or(fix, |trouble| trouble.fix.to_owned());
+    finding(Cause::JobFailed, (sentence, words.below(evidence), fix))
 }
 
 fn claim<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
     State {
-        findings: super::pods::claim_findings(target, seen),
+        findings: pods::claim_findings(target, seen),
         ..State::applied()
     }
 }

@@ -32,7 +32,7 @@ function about(app, isListed = false) {
   return h(isListed ? 'li' : 'div', { class: `finding ${state}`, 'data-key': app.app },
     h('h2', {}, mark(state, app.verdict), isListed ? h('a', { href: `#/apps/${encodeURIComponent(app.app)}` }, app.app) : app.app, ' ', h('span', { class: 'faint' }, app.namespace)),
     h('p', {}, h('b', {}, app.verdict), ': ', sentence(app.sentence), app.since && [' ', h('span', { class: 'faint' }, age(app.since, 'for'))]),
-    app.evidence && h('p', {}, h('code', { class: 'break' }, app.evidence)),
+    app.evidence && h('p', {}, h('code', { class: 'break lines' }, app.evidence)),
     app.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), app.fix),
     app.paused && h('p', { class: 'faint' }, 'Paused: no earlier version is put back by itself. ', command(`sudo pipeops-agent apps resume ${app.app}`)),
     app.standing_by && h('p', { class: 'faint' }, 'This agent changes and judges no apps now: ', sentence(app.standing_by)),

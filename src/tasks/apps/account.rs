@@ -143,9 +143,11 @@ impl Account {
                 format!("the agent may not {verb} {resource}"),
                 self.manifest_command(),
             ),
-            // Who may list and not watch has the role of an older manifest.
-            (403, Some(("watch", resource))) => (
-                format!("the account {name} may not watch {resource} in the namespace {namespace}"),
+            // Who may do the rest and not this has the role of an older manifest.
+            (403, Some((verb, resource))) if verb == "watch" || resource == "pods/log" => (
+                format!(
+                    "the account {name} may not {verb} {resource} in the namespace {namespace}"
+                ),
                 self.manifest_command(),
             ),
             (403, Some((verb, resource))) => (

@@ -559,6 +559,20 @@ impl Cluster<'_> {
         read.map_err(|failed| self.failed(namespace, failed))
     }
 
+    /// A Secret; `None`: there is none of this name.
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        let found = self
+            .call(async |identity| self.client.get_as::<Value>(identity, &path).await)
+            .await;
+        match found {
+            Err(Failed::Call(error)) if error.is_not_found() => Ok(None),
+            found => found
+                .map(Some)
+                .map_err(|failed| self.failed(namespace, failed)),
+        }
+    }
+
     /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent itself. Leaves in `version` where to resume,
     /// and returns the number of lines that came.
     pub async fn watch(

@@ -7,13 +7,25 @@ use serde_json::Value;
 use crate::{
     core::{
         apps::{Kind, NODE, read_for},
-        rollout::{Object, Observation},
+        rollout::{Died, LINES_MAX, Object, Observation},
     },
-    kube::{Client, Detail, Error, Identity},
+    kube::{Client, Detail, Error, Identity, query_escaped},
 };
 
 /// Objects of one kind that are read; Pods, events and sets of one namespace. What is beyond makes a verdict later, not wrong.
 pub const OBJECTS_MAX: usize = 2_000;
+
+/// Bytes that are asked for the last lines of a container. The kubelet cuts off what is beyond.
+pub const LOG_BYTES_MAX: usize = 16 * 1024;
+
+/// Query for the last lines of a container that died.
+pub fn log_query(died: &Died) -> String {
+    format!(
+        "container={}&previous={}&tailLines={LINES_MAX}&limitBytes={LOG_BYTES_MAX}",
+        query_escaped(&died.container),
+        died.is_previous
+    )
+}
 
 /// Reads what is in a namespace as `identity`, as far as versions with these kinds need it. Nodes are read by the agent itself:
 /// no account of an app sees them.

@@ -15,7 +15,7 @@ use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
-        rollout::{Key, Object, Observation, Sight},
+        rollout::{Key, LAST_LINES, Object, Observation, Sight},
     },
     error::{Error, Retry},
     kube::watch::Event,
@@ -81,6 +81,16 @@ impl Watched {
             .values()
             .filter_map(|part| part.failure.as_ref());
         failures.find(|it| it.retry == Retry::Never).cloned()
+    }
+
+    /// Adds the last lines of a container to what is seen.
+    pub(super) fn take_lines(&self, lines: Object) {
+        self.state.borrow_mut().seen.add(lines);
+    }
+
+    /// Forgets last lines, except these.
+    pub(super) fn keep_lines(&self, keys: &BTreeSet<Key>) {
+        self.state.borrow_mut().seen.keep(LAST_LINES, keys);
     }
 
     /// Gives what is seen now to `look`; `None` until the first lists are complete.

@@ -6,9 +6,9 @@ use std::{
 };
 
 use pipeops_agent::{
-    core::rollout::{Key, LOOK_EVERY, Observation, Scope},
-    kube::Identity,
-    tasks::apps::observe::observe,
+    core::rollout::{Died, Key, LOOK_EVERY, Object, Observation, Scope, died, last_lines},
+    kube::{Client, Identity},
+    tasks::apps::observe::{log_query, observe},
     wire::rollout::Recorder,
 };
 use serde_json::Value;
@@ -152,13 +152,16 @@ fn watch(scenario: &Scenario, namespace: &str, targets: BTreeMap<Key, u64>) -> S
     let client = client_of(&executor, &admin());
     let mut recorder = Recorder::default();
     let mut text = Recorder::scope(&scope) + "\n";
+    let mut heard = BTreeMap::new();
     let begun = clock();
     smol::block_on(executor.run(async {
         loop {
             let at = clock().duration_since(begun);
-            let seen: Option<Observation> = observe(&client, &Identity::Agent, namespace, &kinds)
-                .await
-                .ok();
+            let seen = observe(&client, &Identity::Agent, namespace, &kinds).await;
+            let mut seen: Option<Observation> = seen.ok();
+            if let Some(seen) = &mut seen {
+                hear(&client, (&scope, &mut heard), seen).await;
+            }
             if at.as_secs() >= scenario.run_s {
                 text.push_str(&(Recorder::end(at) + "\n"));
                 break;
@@ -168,4 +171,26 @@ fn watch(scenario: &Scenario, namespace: &str, targets: BTreeMap<Key, u64>) -> S
         }
     }));
     text
+}
+
+/// Adds the last lines of containers that died, asked for once, as the agent does.
+async fn hear(
+    client: &Client,
+    (scope, heard): (&Scope, &mut BTreeMap<Died, Object>),
+    seen: &mut Observation,
+) {
+    for died in died(scope, seen) {
+        if !heard.contains_key(&died) {
+            let Died { namespace, pod, .. } = &died;
+            let query = log_query(&died);
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?{query}");
+            let within = Duration::from_secs(5);
+            let Ok(bytes) = client.read_as(&Identity::Agent, &path, within).await else {
+                continue;
+            };
+            let lines = died.wrote(&last_lines(&bytes, true, &[]));
+            heard.insert(died.clone(), lines);
+        }
+        seen.add(heard[&died].clone());
+    }
 }

@@ -7,6 +7,7 @@ use smol::Timer;
 use super::{
     super::{cluster::Cluster, verdict::scope, watched::Watched},
     Work,
+    last_lines::LastLines,
     version::Version,
 };
 use crate::{
@@ -31,6 +32,7 @@ impl Work {
             (&read.app.namespace, self.plan.owner),
             &scope.targets,
         ));
+        let mut lines = LastLines::default();
         self.apps.watches(&self.plan.app, &watched);
         self.apps.may_stop(&self.plan.app, true);
         let judged = loop {
@@ -42,6 +44,7 @@ impl Work {
                 Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),
             });
             self.unstick(&cluster, pods.unwrap_or_default()).await;
+            self.hear(version, (&watched, &scope), &mut lines).await;
             let judgement = watched.look(|sight| rollout.observe(sight, self.apps.now().mono));
             if let Some(judgement) = judgement {
                 self.apps.show(&self.plan.app, &judgement);

@@ -2,6 +2,7 @@
 //! goes on where a power cut ended it.
 
 mod judge;
+mod last_lines;
 mod patience;
 mod plan;
 mod remove;

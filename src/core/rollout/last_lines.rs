@@ -1,0 +1,402 @@
+//! Last lines of containers that died: which ones are worth asking for, what of them is kept, and what they speak of.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{lines::Lines, redact::redacted, secret::Secret},
+    Key, Object, Observation, Scope,
+    object::{list, text},
+    pods, workloads,
+};
+
+/// Kind of the objects of an observation that hold last lines.
+pub const LAST_LINES: &str = "LastLines";
+/// Lines that are kept of one container.
+pub const LINES_MAX: usize = 5;
+/// Bytes of one line.
+const LINE_BYTES_MAX: usize = 400;
+/// Mark at the end of a line that is longer.
+const CUT: char = '…';
+/// A shorter value of a Secret is hidden as a word, because it stands in many others.
+const VALUE_BYTES_MIN: usize = 6;
+/// Words of the kubelet in the place of a log that is gone.
+const NO_LOG: &str = "unable to retrieve container logs for ";
+/// Text in the place of a value.
+const HIDDEN: &str = "(hidden)";
+
+/// A container that ended and did not do its work.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Died {
+    /// Namespace of its Pod.
+    pub namespace: String,
+    /// Name of its Pod.
+    pub pod: String,
+    /// Its name.
+    pub container: String,
+    /// Id that the container runtime gave it.
+    pub id: String,
+    /// True once the kubelet has put another one in its place, or waits to.
+    pub is_previous: bool,
+}
+
+impl Died {
+    /// Key of its lines in an observation.
+    pub fn key(&self) -> Key {
+        key(&self.namespace, &self.pod, &self.container)
+    }
+
+    /// Its lines.
+    pub fn wrote(&self, lines: &[String]) -> Object {
+        self.object(&json!({"lines": lines}))
+    }
+
+    /// The reason why its lines are not shown.
+    pub fn is_hidden(&self, why: &str) -> Object {
+        self.object(&json!({"hidden": why}))
+    }
+
+    fn object(&self, content: &Value) -> Object {
+        let Key {
+            namespace, name, ..
+        } = self.key();
+        let metadata = json!({"name": name, "namespace": namespace});
+        let mut whole = json!({"metadata": metadata, "id": self.id});
+        if let (Value::Object(whole), Value::Object(content)) = (&mut whole, content) {
+            whole.extend(content.clone());
+        }
+        Object::reduced(LAST_LINES, &whole)
+    }
+}
+
+fn key(namespace: &str, pod: &str, container: &str) -> Key {
+    Key {
+        kind: LAST_LINES.to_owned(),
+        namespace: namespace.to_owned(),
+        name: format!("{pod}/{container}"),
+    }
+}
+
+/// Containers whose last lines tell most: of each container of a workload one, in the Pod where it died most often, because the Pods
+/// of a version fail alike; of a Job, in the Pod where it died last.
+pub fn died(scope: &Scope, seen: &Observation) -> Vec<Died> {
+    let mut most = BTreeMap::new();
+    for (target, generation) in &scope.targets {
+        let Some(object) = seen.get(target) else {
+            continue;
+        };
+        for pod in workloads::state(object, *generation, seen).pods {
+            for (status, end) in pods::ends(pod, seen) {
+                let name = text(status, "/name");
+                let when = if target.kind == "Job" {
+                    text(end.terminated, "/finishedAt")
+                } else {
+                    ""
+                };
+                let rank = (pods::count_of(status), when.to_owned());
+                let died = Died {
+                    namespace: pod.text("/metadata/namespace").to_owned(),
+                    pod: pod.name().to_owned(),
+                    container: name.to_owned(),
+                    id: text(end.terminated, "/containerID").to_owned(),
+                    is_previous: end.is_previous,
+                };
+                let known = most.get(&(target, name));
+                if known.is_none_or(|(best, _)| *best < rank) {
+                    most.insert((target, name), (rank, died));
+                }
+            }
+        }
+    }
+    most.into_values().map(|(_, died)| died).collect()
+}
+
+/// Lines as they are shown: without what commands a terminal, without secrets, and not too long. `is_whole` is false where the text was
+/// cut off at its end: a piece of a line may be a piece of a secret, which nobody recognises.
+pub fn last_lines(bytes: &[u8], is_whole: bool, known: &[Secret]) -> Vec<String> {
+    let mut raw = String::from_utf8_lossy(bytes).into_owned();
+    if !is_whole {
+        raw.truncate(raw.rfind('\n').map_or(0, |at| at.saturating_add(1)));
+    }
+    // Before lines are cut, and once more: a control character may stand in the middle of a value.
+    let raw = without(&raw, known);
+    let (mut lines, mut clean) = (Lines::default(), String::new());
+    lines.take(raw.as_bytes(), &mut clean);
+    lines.finish(&mut clean);
+    let clean = without(&clean, known);
+    let mut last: Vec<_> = clean
+        .lines()
+        .map(str::trim_end)
+        .rev()
+        .filter(|line| !line.is_empty() && !line.starts_with(NO_LOG))
+        .take(LINES_MAX)
+        .map(shortened)
+        .collect();
+    last.reverse();
+    last
+}
+
+fn shortened(line: &str) -> String {
+    if line.len() <= LINE_BYTES_MAX {
+        return line.to_owned();
+    }
+    let end = line.floor_char_boundary(LINE_BYTES_MAX - CUT.len_utf8());
+    let mut short = line.get(..end).unwrap_or_default().to_owned();
+    short.push(CUT);
+    short
+}
+
+fn without(text: &str, known: &[Secret]) -> String {
+    let mut text = text.to_owned();
+    for value in known.iter().map(Secret::reveal) {
+        text = if value.len() < VALUE_BYTES_MIN {
+            without_word(&text, value)
+        } else {
+            text.replace(value, HIDDEN)
+        };
+    }
+    // What stands behind a name of a secret may be hidden already.
+    redacted(&text, &[]).replace("(hidden))", HIDDEN)
+}
+
+/// Replaces a value where it is not a part of a longer word.
+fn without_word(text: &str, value: &str) -> String {
+    if value.is_empty() {
+        return text.to_owned();
+    }
+    let (mut safe, mut rest, mut last) = (String::new(), text, None);
+    while let Some((before, after)) = rest.split_once(value) {
+        let is_joined = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+        let is_part =
+            is_joined(before.chars().next_back().or(last)) || is_joined(after.chars().next());
+        safe.push_str(before);
+        safe.push_str(if is_part { value } else { HIDDEN });
+        (rest, last) = (after, value.chars().next_back());
+    }
+    safe + rest
+}
+
+/// Last lines of one container, as an observation has them.
+#[derive(Debug, Default)]
+pub(super) struct Words<'a> {
+    lines: Vec<&'a str>,
+    hidden: &'a str,
+}
+
+impl<'a> Words<'a> {
+    /// Those of a container that ended; of no other that ran in its place.
+    pub(super) fn of(pod: &Object, name: &str, ended: &Value, seen: &'a Observation) -> Self {
+        let found = seen.get(&key(pod.text("/metadata/namespace"), pod.name(), name));
+        let is_it = |found: &&Object| found.text("/id") == text(ended, "/containerID");
+        let Some(found) = found.filter(is_it) else {
+            return Self::default();
+        };
+        let lines = list(found.value(), "/lines").filter_map(Value::as_str);
+        Self {
+            lines: lines.collect(),
+            hidden: found.text("/hidden"),
+        }
+    }
+
+    /// Evidence with these lines below it.
+    pub(super) fn below(&self, evidence: String) -> String {
+        let mut all = vec![evidence];
+        all.extend(self.lines.iter().map(|line| (*line).to_owned()));
+        if !self.hidden.is_empty() {
+            all.push(format!("its last lines are not shown: {}", self.hidden));
+        }
+        all.join("\n")
+    }
+
+    /// Returns whether the kernel refused to start the program: the container runtime writes that into the log of the container.
+    pub(super) fn speak_of_a_foreign_program(&self) -> bool {
+        let last = self.lines.last();
+        last.is_some_and(|line| line.to_lowercase().ends_with(FOREIGN_PROGRAM))
+    }
+
+    /// The trouble that the last line which names one speaks of.
+    pub(super) fn speak_of(&self) -> Option<&'static Trouble> {
+        let known = |line: &&str| {
+            let lower = line.to_lowercase();
+            TROUBLES.iter().find(|trouble| {
+                let mut signs = trouble.signs.iter();
+                signs.any(|sign| line.contains(sign) || lower.contains(sign))
+            })
+        };
+        self.lines.iter().rev().find_map(known)
+    }
+}
+
+/// `; its last lines speak of a file that is missing`, where they do.
+pub(super) fn spoken_of(trouble: Option<&Trouble>) -> String {
+    let name = trouble.map(|trouble| trouble.name);
+    name.map_or_else(String::new, |name| {
+        format!("; its last lines speak of {name}")
+    })
+}
+
+/// Words of the kernel about a program of another processor.
+pub(super) const FOREIGN_PROGRAM: &str = "exec format error";
+
+/// Trouble that programs of all languages name in the same words.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Trouble {
+    /// Words, lower case where their case varies.
+    signs: &'static [&'static str],
+    /// The trouble, behind "its last lines speak of".
+    pub(super) name: &'static str,
+    /// Action for a person.
+    pub(super) fix: &'static str,
+}
+
+const TROUBLES: &[Trouble] = &[
+    Trouble {
+        signs: &[FOREIGN_PROGRAM],
+        name: "a program of another processor",
+        fix: "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
+    },
+    Trouble {
+        signs: &["address already in use", "address in use", "EADDRINUSE"],
+        name: "a port that is taken",
+        fix: "have the program listen on another port: containers of one Pod share its ports, and with hostNetwork those of the node",
+    },
+    Trouble {
+        signs: &["no space left on device", "disk quota exceeded", "ENOSPC"],
+        name: "a disk or volume that is full",
+        fix: "free space or enlarge the volume; for the disk of the node: sudo pipeops-agent doctor",
+    },
+    Trouble {
+        signs: &["read-only file system", "EROFS"],
+        name: "a file system that is read-only",
+        fix: "mount a volume where the program writes (emptyDir is enough), or turn off readOnlyRootFilesystem",
+    },
+    Trouble {
+        signs: &[
+            "permission denied",
+            "operation not permitted",
+            "access denied",
+            "EACCES",
+            "EPERM",
+        ],
+        name: "a permission that it lacks",
+        fix: "compare the user of the container (runAsUser, fsGroup) with the owner of the files; ports below 1024 may need another port",
+    },
+    Trouble {
+        signs: &[
+            "no such file or directory",
+            "cannot open shared object file",
+            "filenotfounderror",
+            "modulenotfounderror",
+            "cannot find module",
+            "can't open",
+            "ENOENT",
+        ],
+        name: "a file that is missing",
+        fix: "add the file to the image or mount it, or correct its path in command, args or the environment",
+    },
+    Trouble {
+        signs: &[
+            "no such host",
+            "name or service not known",
+            "name resolution",
+            "could not resolve host",
+            "bad address",
+            "ENOTFOUND",
+            "EAI_AGAIN",
+        ],
+        name: "a host whose name is not found",
+        fix: "correct the name of the host in the app's configuration (a Service is NAME.NAMESPACE.svc); DNS itself: kubectl -n kube-system get pods",
+    },
+    Trouble {
+        signs: &["connection refused", "ECONNREFUSED"],
+        name: "a connection that was refused",
+        fix: "correct address and port in the app's configuration, or start first what it connects to",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, known: &[&str]) -> Vec<String> {
+        let known: Vec<_> = known.iter().map(|value| Secret::new(*value)).collect();
+        last_lines(text.as_bytes(), true, &known)
+    }
+
+    #[test]
+    fn the_last_lines_are_few_short_and_clean() {
+        let text = "1\n2\n3\n\n4\n\u{1b}[31m5\u{1b}[0m\n6\n";
+        assert_eq!(shown(text, &[]), ["2", "3", "4", "5", "6"]);
+        let long = shown(&"é".repeat(500), &[]);
+        assert_eq!(long.len(), 1);
+        assert!(
+            long[0].len() <= LINE_BYTES_MAX && long[0].ends_with("é…"),
+            "{long:?}"
+        );
+        for none in [
+            "",
+            "unable to retrieve container logs for containerd://69b7",
+        ] {
+            assert_eq!(shown(none, &[]), Vec::<String>::new());
+        }
+        assert_eq!(last_lines(b"whole\nhalf of a sec", false, &[]), ["whole"]);
+        assert_eq!(
+            last_lines(b"half of a sec", false, &[]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn values_of_secrets_are_hidden_however_long_they_are_and_however_they_stand() {
+        let long = "x1y2".repeat(2000);
+        for (text, known, wanted) in [
+            (
+                "cannot log in with s3ed-4f1c9e!",
+                "s3ed-4f1c9e",
+                "cannot log in with (hidden)!",
+            ),
+            ("a\u{1b}[0ms3ed-4f\u{1b}[1m1c9e", "s3ed-4f1c9e", "a(hidden)"),
+            (
+                "pin 42, 421 tries, x42, 42",
+                "42",
+                "pin (hidden), 421 tries, x42, (hidden)",
+            ),
+            (&format!("key {long}."), &long, "key (hidden)."),
+            ("password=hunter2222", "", "password=(hidden)"),
+        ] {
+            assert_eq!(shown(text, &[known]), [wanted]);
+        }
+    }
+
+    #[test]
+    fn a_trouble_is_named_by_the_last_line_that_speaks_of_one() {
+        let name = |lines: &[&'static str]| {
+            let words = Words {
+                lines: lines.to_vec(),
+                hidden: "",
+            };
+            words.speak_of().map(|trouble| trouble.name)
+        };
+        assert_eq!(
+            name(&["listen tcp :80: bind: Address already in use", "exiting"]),
+            Some("a port that is taken")
+        );
+        assert_eq!(
+            name(&[
+                "Error: ENOENT: x",
+                "listen EADDRINUSE: address already in use :::80"
+            ]),
+            Some("a port that is taken")
+        );
+        assert_eq!(
+            name(&["sh: can't open '/x': No such file or directory"]),
+            Some("a file that is missing")
+        );
+        assert_eq!(
+            name(&["open /data/db: permission denied"]),
+            Some("a permission that it lacks")
+        );
+        assert_eq!(name(&["all is well"]), None);
+    }
+}

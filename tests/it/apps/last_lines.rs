@@ -1,0 +1,105 @@
+//! Last lines of a container that died, as evidence of a verdict: without the values of any Secret that the app reads.
+
+use serde_json::{Value, json};
+
+use super::{Bench, IMAGE, SEED, holds};
+use crate::cluster::kubectl;
+
+/// A value of a Secret that is not the app's.
+const FOREIGN: &str = "f0reign-77ab";
+
+fn job(name: &str) -> String {
+    let script = "echo first; echo our key is $OWN; echo their key is $FOREIGN; cat /etc/app.conf";
+    let env = |name: &str, secret: &str| {
+        format!("{{name: {name}, valueFrom: {{secretKeyRef: {{name: {secret}, key: key}}}}}}")
+    };
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  backoffLimit: 0\n  template:\n    spec:\n      \
+         restartPolicy: Never\n      containers:\n      - name: migrate\n        image: {IMAGE}\n        imagePullPolicy: Never\n        \
+         command: [sh, -c, \"{script}\"]\n        env: [{}, {}]\n---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\n\
+         stringData: {{key: {SEED}}}\n",
+        env("OWN", name),
+        env("FOREIGN", "theirs"),
+    )
+}
+
+#[test]
+fn what_a_container_wrote_before_it_died_is_shown_without_secrets() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.bind();
+    let literal = format!("--from-literal=key={FOREIGN}");
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "create",
+        "secret",
+        "generic",
+        "theirs",
+        &literal,
+    ]);
+    let (code, said) = bench.apply("migrate", &job("migrate"));
+    assert_eq!(code, 0, "{said}");
+    let (code, why) = bench.until_verdict("migrate", "bad");
+    assert_eq!((code, &why["cause"]), (1, &json!("job.failed")), "{why:#}");
+    let evidence = why["evidence"].as_str().unwrap();
+    let lines: Vec<_> = evidence.lines().skip(1).collect();
+    assert_eq!(
+        lines,
+        [
+            "first",
+            "our key is (hidden)",
+            "their key is (hidden)",
+            "cat: can't open '/etc/app.conf': No such file or directory",
+        ],
+        "{why:#}"
+    );
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(
+        sentence.ends_with(
+            "its container migrate ended with exit code 1 (a failure of the program); its last lines speak of a file that is missing"
+        ),
+        "{sentence}"
+    );
+    let (_, said) = bench.apps(&["why", "migrate"]);
+    assert!(said.contains("\n    our key is (hidden)\n"), "{said}");
+    // The record, which outlives the agent, has the same.
+    let kept = bench.record("migrate");
+    let kept = &kept["revisions"][0]["evidence"];
+    assert_eq!(kept.as_str(), Some(evidence));
+    says_why_it_shows_none(&bench);
+    for text in [SEED, FOREIGN] {
+        assert!(!bench.agent.log().contains(text));
+    }
+    bench.agent.stop();
+    for app in ["migrate", "again"] {
+        std::fs::remove_file(bench.agent.folder().join(format!("{app}.yaml"))).unwrap();
+    }
+    for text in [SEED, FOREIGN, "our key is"] {
+        assert_eq!(holds(bench.agent.folder(), text), Vec::<String>::new());
+    }
+}
+
+/// The role of an older manifest may not read logs.
+fn says_why_it_shows_none(bench: &Bench) {
+    let role = format!("pipeops-apps-deploy.{}", bench.accounts.namespace());
+    let found = kubectl(&["get", "clusterrole", &role, "-o", "json"]);
+    let mut found: Value = serde_json::from_str(&found).unwrap();
+    found["rules"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|rule| rule["resources"] != json!(["pods/log"]));
+    let rules = json!({"rules": found["rules"]}).to_string();
+    kubectl(&["patch", "clusterrole", &role, "--type=merge", "-p", &rules]);
+    let (code, said) = bench.apply("again", &job("again"));
+    assert_eq!(code, 0, "{said}");
+    let (_, why) = bench.until_verdict("again", "bad");
+    let evidence = why["evidence"].as_str().unwrap();
+    assert!(
+        evidence.contains(
+            "\nits last lines are not shown: the account pipeops-apps may not get pods/log in the namespace"
+        ) && evidence.contains("kubectl apply -f -"),
+        "{why:#}"
+    );
+}
