@@ -21,6 +21,8 @@ pub struct Look {
     pub behind: String,
     /// Reasons.
     pub findings: Vec<Finding>,
+    /// Doubt about a version that is complete.
+    pub doubt: Option<Finding>,
 }
 
 impl Look {
@@ -86,6 +88,10 @@ pub fn look(scope: &Scope, seen: &Observation) -> Look {
             1 => "1 of 1 is ready".to_owned(),
             _ => format!("{} of {wanted} are ready", look.ready),
         };
+        look.doubt = routes::doubt(scope, seen);
+        if let Some(doubt) = &look.doubt {
+            look.missing = format!("{}, but {}", look.missing, doubt.sentence);
+        }
     }
     look
 }

@@ -282,7 +282,7 @@ impl Rollout {
         self.soak = Some(soak);
         let left = self.scope.soak.saturating_sub(now.since(soak.since));
         if left.is_zero() {
-            return (Verdict::Good, look.missing.clone(), None);
+            return (Verdict::Good, look.missing.clone(), look.doubt.clone());
         }
         if now.since(self.progressed) >= self.scope.deadline && self.flaps > 0 {
             let found = self.late(look);
@@ -293,7 +293,7 @@ impl Rollout {
             look.missing,
             in_words(left)
         );
-        (Verdict::Soaking, sentence, None)
+        (Verdict::Soaking, sentence, look.doubt.clone())
     }
 
     fn note_causes(&mut self, look: &Look, now: Mono) {
@@ -367,7 +367,7 @@ pub fn standing(scope: &Scope, sight: Sight<'_>) -> (Verdict, String, Option<Fin
     };
     let look = look(scope, seen);
     if look.is_complete {
-        return (Verdict::Good, look.missing, None);
+        return (Verdict::Good, look.missing, look.doubt);
     }
     let definite = look
         .findings

@@ -102,6 +102,7 @@ const fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/initContainers/*/name",
             "spec/initContainers/*/image",
             "spec/initContainers/*/restartPolicy",
+            "spec/initContainers/*/ports",
             "spec/volumes/*/persistentVolumeClaim/claimName",
             "status/phase",
             "status/reason",

@@ -680,11 +680,22 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
     vec![definite(claim, cause, (sentence, evidence, fix))]
 }
 
-/// Ports that the containers of a Pod name.
-pub(super) fn named_ports(pod: &Object) -> impl Iterator<Item = &str> {
-    pod.list("/spec/containers")
+/// Ports that the containers of a Pod declare, its sidecars included.
+fn ports(pod: &Object) -> impl Iterator<Item = &Value> {
+    ["/spec/containers", "/spec/initContainers"]
+        .into_iter()
+        .flat_map(|containers| pod.list(containers))
         .flat_map(|container| list(container, "/ports"))
-        .map(|port| text(port, "/name"))
+}
+
+/// Names of the ports that a Pod declares.
+pub(super) fn named_ports(pod: &Object) -> impl Iterator<Item = &str> {
+    ports(pod).map(|port| text(port, "/name"))
+}
+
+/// Numbers of the ports that a Pod declares.
+pub(super) fn declared_ports(pod: &Object) -> impl Iterator<Item = u64> {
+    ports(pod).filter_map(|port| port.get("containerPort")?.as_u64())
 }
 
 #[cfg(test)]

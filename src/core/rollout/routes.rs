@@ -1,12 +1,14 @@
 //! Services and Ingresses of a version whose Pods are ready: whether anything can be reached through them.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation, Scope,
     messages::evidence,
     object::{list, text},
-    pods::named_ports,
+    pods::{declared_ports, named_ports},
 };
 
 /// Reasons why nobody is reached.
@@ -25,7 +27,8 @@ pub(super) fn findings(scope: &Scope, seen: &Observation) -> Vec<Finding> {
     found
 }
 
-fn service(target: &Object, seen: &Observation) -> Option<Finding> {
+/// Pods that a Service leads to; `None`: it has no selector.
+fn selected<'a>(target: &Object, seen: &'a Observation) -> Option<Vec<&'a Object>> {
     let selector = target.value().pointer("/spec/selector")?.as_object()?;
     if selector.is_empty() || target.text("/spec/type") == "ExternalName" {
         return None;
@@ -37,7 +40,52 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
                 .iter()
                 .all(|(name, value)| Some(pod.label(name)) == value.as_str())
     };
-    let pods: Vec<_> = seen.of_kind("Pod").filter(is_meant).collect();
+    Some(seen.of_kind("Pod").filter(is_meant).collect())
+}
+
+/// Doubt about a version that is complete: a Service leads to a number that none of its Pods declares. Declared ports only describe a Pod
+/// (a program may listen on others), so this makes no version bad, and Pods that declare none leave nothing to say.
+pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
+    let targets = scope.targets.keys().filter_map(|key| seen.get(key));
+    let mut services = targets.filter(|target| target.kind() == "Service");
+    services.find_map(|target| undeclared(target, seen))
+}
+
+fn undeclared(target: &Object, seen: &Observation) -> Option<Finding> {
+    let pods = selected(target, seen)?;
+    let mut declared = BTreeSet::new();
+    for pod in &pods {
+        let ports: Vec<_> = declared_ports(pod).collect();
+        if ports.is_empty() {
+            return None;
+        }
+        declared.extend(ports);
+    }
+    let number = |port: &Value| {
+        let leads_to = port.get("targetPort").or_else(|| port.get("port"));
+        leads_to.and_then(Value::as_u64)
+    };
+    let mut wanted = target.list("/spec/ports").filter_map(number);
+    let wrong = wanted.find(|number| !declared.is_empty() && !declared.contains(number))?;
+    let object = target.in_words();
+    let declared: Vec<_> = declared.iter().map(u64::to_string).collect();
+    Some(Finding {
+        cause: Cause::ServiceWrongPort,
+        sentence: format!("{object} leads to port {wrong}, which its Pods do not declare"),
+        object,
+        evidence: evidence("ports of the Pods", &declared.join(", ")),
+        fix: format!(
+            "if nobody answers there, set targetPort to {}; if the program listens on {wrong}, add it to its ports",
+            declared.join(" or ")
+        ),
+        is_definite: false,
+    })
+}
+
+fn service(target: &Object, seen: &Observation) -> Option<Finding> {
+    let selector = target.value().pointer("/spec/selector")?.as_object()?;
+    let namespace = target.text("/metadata/namespace");
+    let pods = selected(target, seen)?;
     let object = target.in_words();
     let finding = |cause, sentence, evidence, fix: &str| {
         Some(Finding {
