@@ -65,7 +65,7 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
             .as_ref()
             .map_or_else(|_| String::new(), |told| told.join("\n"));
         // The reason stands at the failed step, and nowhere else.
-        let state = status::sentence(&status::link(view.at("link"), now, &above));
+        let state = status::sentence(&status::row(view.at("row"), now, &above));
         output.line(&output.toned(tone, &printable(&state)));
         output.line("");
         above.push_str(&state);

@@ -1,4 +1,4 @@
-//! `status`: the verdict, then problems with their fixes, then the parts. `--watch` repeats it.
+//! `status`: the verdict, then problems with their fixes, then the rows. `--watch` repeats it.
 
 use std::time::Duration;
 
@@ -7,15 +7,14 @@ use serde_json::Value;
 use super::{
     args::Args,
     load,
-    output::{Output, Tone, ago, columns, printable, size},
+    output::{Output, Tone, ago, columns, printable},
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET},
     view::View,
 };
 use crate::{
     core::{
-        link::OFF,
-        time::{Wall, in_words},
+        time::Wall,
         verdict::{UNREACHABLE, roughly},
     },
     error::{Error, Exit, Result},
@@ -25,8 +24,6 @@ use crate::{
 
 /// Interval of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
-/// Age from which numbers of the cluster are shown with it.
-const AGED: Duration = Duration::from_secs(10);
 
 /// `status`.
 pub(super) static COMMAND: Command = Command {
@@ -147,14 +144,12 @@ fn changes(status: View<'_>) -> Value {
 
 /// The status in a line.
 fn line(status: View<'_>) -> String {
-    let (link, cluster) = (status.at("link"), status.at("cluster"));
-    let parts = [("link", link), ("cluster", cluster)];
-    let parts = parts.map(|(name, part)| format!("{name} {}", part.text("state")));
-    printable(&format!(
-        "{} ({})",
-        sentence(status.text("summary")),
-        parts.join(", ")
-    ))
+    let summary = sentence(status.text("summary"));
+    let rows = status.list("rows");
+    let rows = rows.filter(|row| matches!(row.text("id"), "link" | "cluster"));
+    let rows = rows.map(|row| format!("{} {}", row.text("id"), row.text("value")));
+    let rows = rows.collect::<Vec<_>>().join(", ");
+    printable(&format!("{summary} ({rows})"))
 }
 
 /// True if there is a problem; notes are none.
@@ -177,24 +172,13 @@ fn lines(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     if others.clone().next().is_some() {
         lines.push(String::new());
     }
-    // Nothing is repeated.
-    let above = lines.join("\n");
-    let link_part = status.at("link");
-    let rows = [
-        ("link", link(link_part, now, &above)),
-        ("cluster", cluster(status.at("cluster"), &above)),
-        ("host", host(status.at("host"))),
-        ("access", access(status.at("access"))),
-        ("traffic", traffic(status.at("load"), link_part)),
-        ("agent", agent(status)),
-    ];
-    let page = page(status.at("dashboard"));
-    let unready = unready(status.at("readiness"), &above);
-    let rows = rows
-        .into_iter()
-        .chain(page)
-        .chain(unready.map(|text| ("not ready", text)));
-    let rows = rows.map(|(name, text)| vec![name.to_owned(), printable(&text)]);
+    let rows = status.list("rows").map(|it| {
+        let text = row(it, now, "");
+        vec![
+            printable(&it.text("title").to_lowercase()),
+            printable(&text),
+        ]
+    });
     lines.extend(columns(&rows.collect::<Vec<_>>()));
     lines
 }
@@ -272,19 +256,6 @@ fn ages(verdict: View<'_>, now: Wall) -> String {
     }
 }
 
-/// Parts that are not ready, with reasons that are not shown above; `None` if all are ready.
-fn unready(readiness: View<'_>, above: &str) -> Option<String> {
-    let parts = readiness.list("parts");
-    let parts = parts.filter(|part| part.flag("ready") == Some(false));
-    let parts = parts.filter_map(|part| match part.maybe("sentence") {
-        Some(why) if is_told(why, above) => None,
-        Some(why) => Some(format!("{} ({why})", part.text("id"))),
-        None => Some(part.text("id").to_owned()),
-    });
-    let parts = parts.collect::<Vec<_>>().join(", ");
-    (!parts.is_empty()).then_some(parts)
-}
-
 /// True if the text is contained in a line above.
 pub(super) fn is_told(text: &str, above: &str) -> bool {
     let text = printable(text);
@@ -320,159 +291,23 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn named(part: View<'_>, name: &str) -> Option<String> {
-    part.maybe(name).map(str::to_owned)
-}
-
-fn duration(part: View<'_>, name: &str) -> Option<String> {
-    let seconds = Duration::try_from_secs_f64(part.number(name)?).ok()?;
-    Some(in_words(seconds))
-}
-
-/// The link in a line.
-pub(super) fn link(link: View<'_>, now: Wall, above: &str) -> String {
-    let state = link.text("state");
-    let since = link.maybe("since").and_then(|since| ago(since, now));
-    joined([
-        Some(match since {
-            Some(ago) => format!("{state} for {ago}"),
-            None => state.to_owned(),
-        }),
-        named(link, "why").filter(|why| !is_told(why, above)),
-        named(link, "endpoint"),
-        duration(link, "next_attempt_s").map(|wait| format!("next attempt in {wait}")),
-        link.number("rtt_ms")
-            .map(|rtt| format!("round trip {rtt:.1} ms")),
-        match (link.count("outages"), link.maybe("last_outage_why")) {
-            (None | Some(0), _) => None,
-            (Some(1), Some(why)) if !is_told(why, above) => Some(format!("1 outage ({why})")),
-            (Some(count), Some(why)) if !is_told(why, above) => {
-                Some(format!("{count} outages (the last: {why})"))
-            }
-            (Some(count), Some(_) | None) => Some(format!("outages: {count}")),
-        },
-    ])
-}
-
-fn cluster(cluster: View<'_>, above: &str) -> String {
-    joined([
-        Some(match cluster.text("state") {
-            "none" => "no cluster; name one with KUBECONFIG or agent.kubeconfig".to_owned(),
-            state => state.to_owned(),
-        }),
-        named(cluster, "why").filter(|why| !is_told(why, above)),
-        numbers(cluster),
-        cluster
-            .maybe("version")
-            .map(|version| format!("Kubernetes {version}")),
-        named(cluster, "server"),
-    ])
-}
-
-/// Nodes and Pods, with their age where it is more than that of a cluster that answers.
-fn numbers(cluster: View<'_>) -> Option<String> {
-    let nodes = match (cluster.count("nodes_ready"), cluster.count("nodes")) {
-        (Some(ready), Some(nodes)) => Some(format!("{ready} of {nodes} nodes ready")),
-        (None, Some(nodes)) => Some(format!("{nodes} nodes")),
-        (_, None) => None,
+/// A row in a line, without details that are contained in the lines above.
+pub(super) fn row(row: View<'_>, now: Wall, above: &str) -> String {
+    let since = row.maybe("since").and_then(|since| ago(since, now));
+    let value = match since {
+        Some(ago) => format!("{} for {ago}", row.text("value")),
+        None => row.text("value").to_owned(),
     };
-    let broken = cluster.count("pods_not_ready").filter(|broken| *broken > 0);
-    let pods = cluster.count("pods").map(|pods| match broken {
-        Some(broken) => format!("{pods} pods, {broken} of them not ready"),
-        None => format!("{pods} pods"),
-    });
-    let text = Some(joined([nodes, pods])).filter(|text| !text.is_empty())?;
-    let age = cluster.count("age_s").map(Duration::from_secs);
-    Some(match age.filter(|age| *age >= AGED) {
-        Some(age) => format!("{text}, {} ago", roughly(age)),
-        None => text,
-    })
-}
-
-fn host(host: View<'_>) -> String {
-    let share = |name: &str, percent: &str, bytes: &str| {
-        let percent = host.number(percent)?;
-        Some(match host.count(bytes) {
-            Some(bytes) => format!("{name} {percent:.0} % of {}", size(bytes)),
-            None => format!("{name} {percent:.0} %"),
-        })
-    };
-    joined([
-        named(host, "hostname"),
-        named(host, "os"),
-        host.count("cores").map(|cores| match cores {
-            1 => "1 core".to_owned(),
-            _ => format!("{cores} cores"),
-        }),
-        share("CPU", "cpu_percent", ""),
-        share("memory", "memory_percent", "memory_bytes"),
-        share("disk", "disk_percent", "disk_bytes"),
-        named(host, "address"),
-        duration(host, "uptime_s").map(|time| format!("up {time}")),
-    ])
-}
-
-fn access(access: View<'_>) -> String {
-    match (access.text("level"), access.maybe("tightened_from")) {
-        ("", _) => "not known".to_owned(),
-        (level, None) => level.to_owned(),
-        (level, Some(configured)) => {
-            format!("{level}, restricted on this machine; configured: {configured}")
-        }
-    }
-}
-
-/// Address of the page, and the fingerprint to compare from another machine.
-fn page(dashboard: View<'_>) -> Vec<(&'static str, String)> {
-    let urls = dashboard.list("urls");
-    let urls: Vec<_> = urls.filter_map(|url| url.json().as_str()).collect();
-    let mut rows = Vec::new();
-    if !urls.is_empty() {
-        rows.push(("page", urls.join(", ")));
-    }
-    if let Some(fingerprint) = dashboard.maybe("fingerprint") {
-        rows.push(("", format!("SHA-256 {fingerprint}")));
-    }
-    rows
-}
-
-fn traffic(load: View<'_>, link: View<'_>) -> String {
-    let some = |name: &str| load.count(name).filter(|count| *count > 0);
-    let bytes = |name: &str| size(link.count(name).unwrap_or(0));
-    joined([
-        Some(match load.count("requests").unwrap_or(0) {
-            1 => "1 request".to_owned(),
-            count => format!("{count} requests"),
-        }),
-        some("exchanges").map(|count| format!("{count} running")),
-        some("waiting").map(|count| format!("{count} waiting")),
-        some("streams").map(|count| format!("{count} streams")),
-        some("queued_bytes").map(|bytes| format!("{} queued", size(bytes))),
-        some("spooled_bytes").map(|bytes| format!("{} spooled", size(bytes))),
-        Some(format!("{} in", bytes("received_bytes"))),
-        Some(format!("{} out", bytes("sent_bytes"))),
-    ])
-}
-
-fn agent(status: View<'_>) -> String {
-    joined([
-        Some(format!("version {}", status.text("version"))),
-        named(status, "agent_id"),
-        match (status.maybe("cluster_name"), status.maybe("cluster_id")) {
-            (Some(name), Some(id)) => Some(format!("cluster {name} ({id})")),
-            (Some(name), None) if status.at("link").text("state") == OFF => Some(name.to_owned()),
-            (Some(name), None) => Some(format!("cluster {name}, not registered yet")),
-            (None, Some(id)) => Some(format!("cluster {id}")),
-            (None, None) => None,
-        },
-        duration(status, "uptime_s").map(|time| format!("up {time}")),
-    ])
+    let details = row.list("details").filter_map(|it| it.json().as_str());
+    let details = details.filter(|detail| !is_told(detail, above));
+    let parts = std::iter::once(value.as_str()).chain(details);
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::api::{Cluster, Condition, Link, Part, Readiness, Status, Verdict};
+    use crate::wire::api::{Condition, Link, Part, Readiness, Status, Verdict};
 
     fn now() -> Wall {
         Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
@@ -483,7 +318,9 @@ mod tests {
     }
 
     fn text(status: &Status) -> String {
-        lines(View::new(&view(status)), now(), &Output::plain()).join("\n")
+        let mut status = status.clone();
+        status.rows = api::rows(&status);
+        lines(View::new(&view(&status)), now(), &Output::plain()).join("\n")
     }
 
     #[test]
@@ -557,26 +394,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_cluster_that_is_silent_have_their_age() {
-        let cluster = Cluster {
-            state: "ready".to_owned(),
-            nodes: Some(1),
-            nodes_ready: Some(1),
-            pods: Some(7),
-            age_s: Some(40),
-            ..Cluster::default()
-        };
-        let mut status = Status {
-            cluster,
-            ..Status::default()
-        };
-        let aged = "1 of 1 nodes ready, 7 pods, 40 s ago";
-        assert!(text(&status).contains(aged), "{}", text(&status));
-        status.cluster.age_s = Some(3);
-        assert!(!text(&status).contains("ago"), "{}", text(&status));
-    }
-
-    #[test]
     fn a_note_is_told_but_nothing_is_wrong() {
         let status = Status {
             conditions: vec![Condition {
@@ -611,44 +428,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tightened_here_shows() {
-        let mut status = Status::default();
-        status.access.level = "off".to_owned();
-        assert!(
-            text(&status).contains("access   off\n"),
-            "{}",
-            text(&status)
-        );
-        status.access.tightened_from = Some("managed".to_owned());
-        let wanted = "access   off, restricted on this machine; configured: managed\n";
-        assert!(text(&status).contains(wanted), "{}", text(&status));
-    }
-
-    #[test]
-    fn a_part_that_is_not_ready_is_named_with_its_reason() {
-        let part = |id: &str, ready, sentence: Option<&str>| Part {
-            id: id.to_owned(),
-            ready,
-            sentence: sentence.map(str::to_owned),
-        };
-        let status = Status {
-            readiness: Readiness {
-                parts: vec![
-                    part("link", false, Some("the token is refused")),
-                    part("store", true, None),
-                ],
-                ..Readiness::default()
-            },
-            ..Status::default()
-        };
-        let text = text(&status);
-        assert!(
-            text.ends_with("not ready  link (the token is refused)"),
-            "{text}"
-        );
-    }
-
-    #[test]
     fn the_page_is_told_with_what_is_compared_where_others_reach_it() {
         let mut status = Status::default();
         status.dashboard.urls = vec!["http://127.0.0.1:7480".to_owned()];
@@ -657,7 +436,7 @@ mod tests {
         status.dashboard.urls = vec!["https://192.0.2.7:7480".to_owned()];
         status.dashboard.fingerprint = Some("AB:CD".to_owned());
         let open = text(&status);
-        let wanted = "page     https://192.0.2.7:7480\n         SHA-256 AB:CD";
+        let wanted = "page     https://192.0.2.7:7480, SHA-256 AB:CD";
         assert!(open.ends_with(wanted), "{open}");
     }
 

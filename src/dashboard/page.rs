@@ -7,12 +7,10 @@ use hyper::header;
 use serde::Serialize;
 
 use super::reply::Reply;
-use crate::wire::api::{Condition, SessionReport, Status};
+use crate::wire::api::{Condition, Row, SessionReport, Status};
 
 /// The frame, with [`MARK`] where the status belongs.
 const INDEX: &str = include_str!("assets/index.html");
-/// Age from which numbers of the cluster are shown with it.
-const AGED_S: u64 = 10;
 /// Placeholder of the status, for people.
 const MARK: &str = "<!--status-->";
 /// Placeholder of the initial data of the page's script.
@@ -71,10 +69,7 @@ fn overview(status: &Status) -> String {
         }
         html.push_str("</ul>");
     }
-    link(&mut html, status);
-    cluster(&mut html, status);
-    host(&mut html, status);
-    agent(&mut html, status);
+    list(&mut html, &status.rows);
     html.push_str(
         "<h2>More</h2><p>Charts, logs, events and changes require a login. On the machine, as root: <code>pipeops-agent dashboard open</code>. In a terminal: <code>pipeops-agent status</code>, <code>pipeops-agent doctor</code>.</p>",
     );
@@ -110,103 +105,26 @@ fn tell(html: &mut String, condition: &Condition) {
     html.push_str("</li>");
 }
 
-fn link(html: &mut String, status: &Status) {
-    let link = &status.link;
-    let mut list = List::begin(html, "Link to the control plane");
-    list.row("State", Some(&link.state));
-    list.row("Since", link.since.as_deref());
-    list.row("Why", link.why.as_deref());
-    list.row("Address", link.endpoint.as_deref());
-    let next = link.next_attempt_s.map(|wait| format!("in {wait} s"));
-    list.row("Next attempt", next.as_deref());
-    list.row("Last heartbeat", link.last_heartbeat.as_deref());
-    let round_trip = link.rtt_ms.map(|time| format!("{time} ms"));
-    list.row("Round trip", round_trip.as_deref());
-    list.row("Outages since the start", Some(&link.outages.to_string()));
-    list.row("Last outage", link.last_outage_why.as_deref());
-    list.end();
-}
-
-fn cluster(html: &mut String, status: &Status) {
-    let cluster = &status.cluster;
-    let mut list = List::begin(html, "Cluster");
-    list.row("State", Some(&cluster.state));
-    list.row("Why", cluster.why.as_deref());
-    list.row("Version", cluster.version.as_deref());
-    // The page is as of the moment it was loaded, but these numbers may be older.
-    let age = cluster.age_s.filter(|age| *age >= AGED_S);
-    let age = age.map_or_else(String::new, |age| format!(", {} ago", in_days(age)));
-    let nodes = cluster
-        .nodes_ready
-        .zip(cluster.nodes)
-        .map(|(ready, all)| format!("{ready} of {all} ready{age}"));
-    list.row("Nodes", nodes.as_deref());
-    let pods = cluster.pods.map(|pods| format!("{pods}{age}"));
-    list.row("Pods", pods.as_deref());
-    list.end();
-}
-
-fn host(html: &mut String, status: &Status) {
-    let host = &status.host;
-    let mut list = List::begin(html, "Host");
-    list.row("Name", host.hostname.as_deref());
-    list.row("System", host.os.as_deref());
-    list.row("Kernel", host.kernel.as_deref());
-    let percent = |share: Option<f64>| share.map(|share| format!("{share} %"));
-    list.row("Processor in use", percent(host.cpu_percent).as_deref());
-    list.row("Memory in use", percent(host.memory_percent).as_deref());
-    list.row("Disk in use", percent(host.disk_percent).as_deref());
-    let up = host.uptime_s.map(in_days);
-    list.row("Up", up.as_deref());
-    list.row("Address", host.address.as_deref());
-    list.end();
-}
-
-fn agent(html: &mut String, status: &Status) {
-    let mut list = List::begin(html, "Agent");
-    list.row("Version", Some(&status.version));
-    list.row("Id", status.agent_id.as_deref());
-    list.row("Cluster name", status.cluster_name.as_deref());
-    list.row("Up", Some(&in_days(status.uptime_s)));
-    list.row("Access of the control plane", Some(&status.access.level));
-    let tightened = status.access.tightened_from.as_ref();
-    let tightened = tightened.map(|level| format!("the configuration allows {level}"));
-    list.row("Set on this machine", tightened.as_deref());
-    let fingerprint = status.dashboard.fingerprint.as_deref();
-    list.row("Certificate of this page (SHA-256)", fingerprint);
-    list.end();
-}
-
-fn in_days(seconds: u64) -> String {
-    crate::core::time::in_words(std::time::Duration::from_secs(seconds))
-}
-
-/// A heading with a list of what is known below it.
-struct List<'a>(&'a mut String);
-
-impl<'a> List<'a> {
-    fn begin(html: &'a mut String, title: &str) -> Self {
-        for part in ["<h2>", title, "</h2><dl>"] {
-            html.push_str(part);
+/// The rows of the status.
+fn list(html: &mut String, rows: &[Row]) {
+    html.push_str("<h2>State</h2><dl>");
+    for row in rows {
+        html.push_str("<div><dt>");
+        escape(html, &row.title);
+        html.push_str("</dt><dd>");
+        escape(html, &row.value);
+        if let Some(since) = &row.since {
+            html.push_str(" since <time>");
+            escape(html, since);
+            html.push_str("</time>");
         }
-        Self(html)
-    }
-
-    /// A row. What is not known is not shown.
-    fn row(&mut self, name: &str, value: Option<&str>) {
-        let Some(value) = value.filter(|value| !value.is_empty()) else {
-            return;
-        };
-        for part in ["<div><dt>", name, "</dt><dd>"] {
-            self.0.push_str(part);
+        for detail in &row.details {
+            html.push_str(", ");
+            escape(html, detail);
         }
-        escape(self.0, value);
-        self.0.push_str("</dd></div>");
+        html.push_str("</dd></div>");
     }
-
-    fn end(self) {
-        self.0.push_str("</dl>");
-    }
+    html.push_str("</dl>");
 }
 
 /// A sentence as it begins a line.
@@ -241,6 +159,7 @@ fn escape(html: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::api::rows;
 
     fn html(status: Option<&Status>) -> String {
         let session = SessionReport::default();
@@ -265,16 +184,17 @@ mod tests {
             ..Status::default()
         };
         status.host.cpu_percent = Some(12.5);
+        status.rows = rows(&status);
         let html = html(Some(&status));
         for part in [
             "<h1 class=\"critical\">The token is refused</h1>",
             "<strong>Critical:</strong> the token is refused",
             "Fix: <code>write a new one</code>",
-            "<dt>Processor in use</dt><dd>12.5 %</dd>",
+            "<dt>Usage</dt><dd>CPU 12 %</dd>",
         ] {
             assert!(html.contains(part), "{part}: {html}");
         }
-        assert!(!html.contains("Memory in use"), "{html}");
+        assert!(!html.contains("CPU 12 %, memory"), "{html}");
         assert!(!html.contains(MARK), "{html}");
         assert!(!html.contains(TOLD), "{html}");
         // What the script begins with, as a browser reads the attribute.
@@ -309,16 +229,17 @@ mod tests {
             }],
             ..Status::default()
         };
-        status.link.why = Some(evil.to_owned());
+        status.link.why = Some(format!("because {evil}"));
         status.cluster.version = Some(evil.to_owned());
         status.host.hostname = Some(evil.to_owned());
         status.access.level = evil.to_owned();
+        status.rows = rows(&status);
         let html = html(Some(&status));
         assert!(!html.contains("<script>"), "{html}");
         assert!(!html.contains("alert('"), "{html}");
         assert!(!html.contains(['\u{202e}', '\u{1b}']), "{html}");
         let escaped = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;lt;";
-        // The words, and what the script begins with, where a quote has a backslash before it.
-        assert_eq!(html.matches(escaped).count(), 11 + 11, "{html}");
+        // The words, and what the script begins with, which has those of the rows twice.
+        assert_eq!(html.matches(escaped).count(), 11 + 11 + 6, "{html}");
     }
 }

@@ -11,6 +11,7 @@ mod diagnosis;
 mod doctor;
 mod happenings;
 mod k3s;
+mod rows;
 mod series;
 mod session;
 mod verdict;
@@ -33,6 +34,7 @@ pub use happenings::{
     SettingsReport, Undo,
 };
 pub use k3s::{Copies, K3S_PATH, K3sReport};
+pub use rows::{Row, rows};
 pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
 pub use session::{
     Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSIONS_PATH, SessionReport,
@@ -84,6 +86,8 @@ pub struct Status {
     pub load: Load,
     /// Conditions, worst first.
     pub conditions: Vec<Condition>,
+    /// The rest of it as people read it, in their order.
+    pub rows: Vec<Row>,
     /// Readiness of each part of the agent.
     pub readiness: Readiness,
 }

@@ -7,12 +7,13 @@ const stamp = (ago_s) => new Date((now() - ago_s) * 1000).toISOString();
 // What a name must never do to the page.
 export const HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">';
 
+const row = (id, title, state, value, since) => ({ id, title, value, since, details: [], state });
 const figure = (id, title, state, value, detail, age_s, source) => ({ id, title, value, detail, age_s, source, state });
 
 export const host = {
   healthy: {
     figures: [
-      figure('link', 'Link', 'ok', 'ready for 4 d 2 h', 'round trip 38 ms', 2, 'control plane'),
+      figure('link', 'Link', 'ok', 'connected', 'for 4 d 2 h, round trip 38 ms', 2, 'control plane'),
       figure('k3s', 'k3s', 'ok', 'v1.34.4+k3s1', 'API answers in 4 ms', 5, 'Kubernetes API'),
       figure('node', 'Node', 'ok', 'ready', '31 pods run', 12, 'kubelet'),
       figure('disk', 'Disk', 'ok', '41 % of 31.9 GB', '/dev/mmcblk0p2, 12 % worn', 4, '/proc/mounts'),
@@ -117,6 +118,7 @@ export function events(before, limit = 100) {
 export const link = {
   healthy: () => ({
     link: { state: 'ready', since: stamp(353_000), why: null, endpoint: 'wss://gateway-3.pipeops.example/agent', next_attempt_s: null, last_heartbeat: stamp(12), rtt_ms: 38.2, outages: 3, last_outage_why: 'connection reset by peer', received_bytes: 48_210_441, sent_bytes: 9_120_773 },
+    row: row('link', 'Link', 'ok', 'connected', stamp(353_000)),
     outages: [
       { from: stamp(354_000), to: stamp(353_000), why: 'connection reset by peer' }, { from: stamp(700_000), to: stamp(699_900), why: 'no answer to a ping within 20 s' },
       { from: stamp(900_000), to: stamp(813_000), why: 'name resolution of gateway-3.pipeops.example failed' },
@@ -128,6 +130,7 @@ export const link = {
   }),
   broken: () => ({
     link: { state: 'waiting', since: stamp(11_520), why: 'name resolution of api.pipeops.example failed', endpoint: 'wss://api.pipeops.example', next_attempt_s: 58, last_heartbeat: stamp(11_530), rtt_ms: null, outages: 4, last_outage_why: 'no answer to a ping within 20 s', received_bytes: 48_210_441, sent_bytes: 9_120_773 },
+    row: row('link', 'Link', 'warning', 'waiting', stamp(11_520)),
     outages: [{ from: stamp(11_520), to: null, why: 'no answer to a ping within 20 s' }],
     destinations: [{ name: 'control plane', stream: 'minutes', records: 4210, oldest: stamp(11_520), lost: 17 }],
   }),

@@ -16,7 +16,7 @@ use pipeops_agent::{
     files::Jobs,
     host::clock,
     wire::{
-        api::{AccessChange, AccessReport, AccessWish, Refusal, SessionReport, Status},
+        api::{AccessChange, AccessReport, AccessWish, Refusal, Row, SessionReport, Status},
         exposition,
     },
 };
@@ -43,6 +43,11 @@ impl Answers for Agent {
         Status {
             version: "1.2.3".to_owned(),
             uptime_s: self.asked.get(),
+            rows: vec![Row {
+                title: "Agent".to_owned(),
+                value: "version 1.2.3".to_owned(),
+                ..Row::default()
+            }],
             ..Status::default()
         }
     }
@@ -510,7 +515,10 @@ fn the_page_and_its_files_say_that_nobody_else_may_use_them() {
             format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{more}connection: close\r\n\r\n")
         };
         let page = call(address, &get("/", "")).await;
-        assert!(page.contains("<dt>Version</dt><dd>1.2.3</dd>"), "{page}");
+        assert!(
+            page.contains("<dt>Agent</dt><dd>version 1.2.3</dd>"),
+            "{page}"
+        );
         let plain = call(address, &get("/assets/app.css", "")).await;
         assert!(
             plain.contains("content-type: text/css; charset=utf-8\r\n"),

@@ -193,7 +193,7 @@ fn a_status_that_is_watched_in_a_pipe_is_a_line_a_change() {
     agent.until_linked();
     let watch = Running::start(agent.command(&["status", "--watch"]));
     let objects = Running::start(agent.command(&["status", "-w", "--json"]));
-    watch.until_out("link ready");
+    watch.until_out("link connected");
     objects.until_out("\"summary\"");
     agent.kill();
     watch.until_out("he agent is not running");
@@ -201,7 +201,7 @@ fn a_status_that_is_watched_in_a_pipe_is_a_line_a_change() {
     agent.start();
     agent.until_linked();
     until("it is told once more", SOON, || {
-        (watch.out().matches("link ready").count() == 2).then_some(())
+        (watch.out().matches("link connected").count() == 2).then_some(())
     });
     let told = watch.out();
     let lines: Vec<_> = told

@@ -117,7 +117,7 @@ case "$call" in
     exec sleep 60 ;;
 'pipeops-agent status')
     touch asked
-    printf 'link ready\ncluster ready\n' ;;
+    printf 'link connected\ncluster reachable\n' ;;
 'pipeops-agent run')
     # Until somebody has seen that it is linked.
     until [ -e asked ]; do sleep 0.05; done ;;

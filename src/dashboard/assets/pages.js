@@ -247,7 +247,7 @@ export const link = {
     const diagnosis = view.resources.get('diagnosis');
     return [
       part(link, 'the link', (told) => [
-        section('State', state(told.link)),
+        section('State', state(told.link, told.row)),
         section('Undelivered data', waiting(told.destinations ?? [])),
         section('Outages', outages(told.outages ?? [])),
       ]),
@@ -256,10 +256,9 @@ export const link = {
   },
 };
 
-function state(link) {
-  const isUp = link.state === 'ready';
+function state(link, row) {
   return [
-    h('p', { class: 'verdict' }, mark(isUp ? 'ok' : link.state === 'off' ? 'unknown' : 'critical', ''), h('b', {}, link.state), ' ', link.since && age(link.since, 'for'), link.why && ` · ${link.why}`),
+    h('p', { class: 'verdict' }, mark(row.state, ''), h('b', {}, row.value), ' ', row.since && age(row.since, 'for'), link.why && ` · ${link.why}`),
     facts(
       ['Endpoint', link.endpoint && h('code', {}, link.endpoint)],
       ['Next attempt', link.next_attempt_s != null && `in ${length(link.next_attempt_s)}`],

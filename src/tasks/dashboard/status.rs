@@ -27,7 +27,7 @@ pub fn status(
     let verdict = verdict(shared_state);
     let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
     let link_shape = shape_of_link(&link);
-    Status {
+    with_rows(Status {
         summary: verdict.sentence.clone(),
         version: registrar.version().to_owned(),
         agent_id: Some(registrar.agent_id()).filter(|id| !id.is_empty()),
@@ -56,7 +56,8 @@ pub fn status(
         readiness: shared_state.with_conditions(|list| readiness(list, &verdict, &link)),
         link: link_shape,
         verdict: verdict.into(),
-    }
+        rows: Vec::new(),
+    })
 }
 
 /// Status while the agent starts: how it is, and nothing about this machine.
@@ -64,7 +65,7 @@ pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
     let verdict = verdict(shared_state);
     let link = shared_state.link.borrow();
     let uptime = shared_state.now().mono.since(shared_state.started().mono);
-    Status {
+    with_rows(Status {
         summary: verdict.sentence.clone(),
         version: version.to_owned(),
         started: api::stamp(shared_state.started().wall),
@@ -74,7 +75,12 @@ pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
         link: shape_of_link(&link),
         verdict: verdict.into(),
         ..Status::default()
-    }
+    })
+}
+
+fn with_rows(mut status: Status) -> Status {
+    status.rows = api::rows(&status);
+    status
 }
 
 /// The state of everything: the one verdict that everything shows.

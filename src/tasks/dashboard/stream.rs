@@ -86,6 +86,8 @@ fn at_rest(status: &Status) -> Status {
     let mut calm = status.clone();
     calm.uptime_s = 0;
     calm.load = api::Load::default();
+    // Made of the rest.
+    calm.rows.clear();
     calm.verdict.age_s = None;
     calm.cluster.age_s = None;
     for part in &mut calm.verdict.parts {

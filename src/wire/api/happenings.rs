@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Link;
+use super::{Link, Row};
 use crate::wire::json::fields;
 
 /// Path of the events: `?before=&limit=&source=&severity=`.
@@ -85,6 +85,8 @@ pub struct LogEntry {
 pub struct LinkReport {
     /// As in the status.
     pub link: Link,
+    /// Its row of the status.
+    pub row: Row,
     /// Times without a session, the newest first.
     pub outages: Vec<Outage>,
     /// Undelivered data of each destination.

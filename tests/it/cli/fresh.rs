@@ -118,7 +118,7 @@ fn what_up_was_given_for_its_check_is_what_the_agent_runs_with() {
     ] {
         assert!(told.contains(line), "{line}: {told}");
     }
-    assert!(told.contains("Ready for "), "{told}");
+    assert!(told.contains("Connected for "), "{told}");
     assert!(told.contains("Removed: /etc/pipeops-agent, "), "{told}");
     assert!(told.contains("There is nothing to remove."), "{told}");
     assert!(!told.contains(plane.token()), "{told}");
@@ -229,7 +229,7 @@ fn the_doctor_beside_an_agent_with_other_settings_tells_what_that_agent_finds() 
     let output = machine.run(&script);
     let read = |name: &str| std::fs::read_to_string(machine.folder.path().join(name)).unwrap();
     assert!(
-        read("link").starts_with("Ready "),
+        read("link").starts_with("Connected "),
         "{}{}",
         read("link"),
         read("log")

@@ -8,7 +8,7 @@ use std::{
 
 use pipeops_agent::wire::api::{
     Condition, Destination, Diagnosis, EventPage, EventReport, Link, LinkReport, LogEntry, LogPage,
-    Outage, Part, Probe, Readiness, Status,
+    Outage, Part, Probe, Readiness, Row, Status,
 };
 use serde_json::{Value, json};
 
@@ -229,8 +229,12 @@ fn the_link_is_told_with_its_ladder_its_outages_and_what_waits() {
     let report = value(LinkReport {
         link: Link {
             state: "waiting".to_owned(),
-            why: Some("401".to_owned()),
             ..Link::default()
+        },
+        row: Row {
+            value: "waiting".to_owned(),
+            details: vec!["401".to_owned()],
+            ..Row::default()
         },
         outages: vec![Outage {
             from: "2026-06-16T05:00:00Z".to_owned(),

@@ -58,7 +58,7 @@ fn a_status_that_is_watched_at_a_terminal_is_drawn_until_ctrl_c() {
     let mut command = agent.at_terminal(&["status", "--watch"]);
     command.env("TERM", "dumb");
     let watch = Running::start(command);
-    watch.until_out("link ready");
+    watch.until_out("link connected");
     assert!(!watch.out().contains('\u{1b}'), "{:?}", watch.out());
 }
 

@@ -239,9 +239,9 @@ impl Local {
     }
 
     pub(super) async fn link(&self) -> Reply {
-        let link = crate::dashboard::Answers::status(self).link;
+        let status = crate::dashboard::Answers::status(self);
         self.publisher.look().await;
-        shown(&history::link(&self.telemetry, &self.sources.books, link).await)
+        shown(&history::link(&self.telemetry, &self.sources.books, status).await)
     }
 }
 

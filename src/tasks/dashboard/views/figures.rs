@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use super::newest;
 use crate::{
-    core::{
-        link::{OFF, STANDING_BY},
-        time::{Wall, in_words},
-        words::size,
-    },
+    core::time::{Wall, in_words},
     store::telemetry::Handle,
     tasks::link::deliver::Databases,
     wire::api::{Figure, Status},
@@ -16,8 +12,6 @@ use crate::{
 
 /// Maximum age of the newest sample: two flushes and a bit.
 const FRESH_MS: i64 = 180_000;
-/// Shares of the disk in use from which it is a warning, and worse.
-const DISK_PERCENT: (f64, f64) = (85.0, 95.0);
 
 /// Sources of the view.
 #[derive(Debug)]
@@ -39,125 +33,38 @@ impl View<'_> {
     pub async fn figures(&self) -> Vec<Figure> {
         let power = self.power().await;
         let backlog = self.backlog().await;
+        let age_s = self.status.cluster.age_s;
         vec![
-            self.link(),
-            self.k3s(),
-            self.node(),
-            self.disk(),
+            self.of_row("link", Some(0), card("link", "Link", "the session")),
+            self.of_row("cluster", age_s, card("k3s", "Cluster", "API watches")),
+            self.of_row("usage", Some(0), card("node", "Usage", "/proc")),
+            self.of_row("disk", Some(0), card("disk", "Disk", "statvfs of /")),
             self.clock(),
             power,
             backlog,
         ]
     }
 
-    fn age_s(&self, since: Option<&str>) -> Option<u64> {
-        let since = Wall::parse_rfc3339(since?)?;
-        u64::try_from(self.now.millis().saturating_sub(since.millis()) / 1000).ok()
-    }
-
-    fn link(&self) -> Figure {
-        let link = &self.status.link;
-        let rtt = link.rtt_ms.map(|rtt| format!("round trip {rtt:.1} ms"));
-        let for_how_long = self
-            .age_s(link.since.as_deref())
-            .map(|age| format!("for {}", in_words(Duration::from_secs(age))));
-        Figure {
-            value: match link.state.as_str() {
-                "ready" => "connected",
-                OFF => "not configured",
-                other => other,
-            }
-            .to_owned(),
-            detail: joined([for_how_long, link.why.clone(), rtt]),
-            age_s: Some(0),
-            state: match link.state.as_str() {
-                "ready" | STANDING_BY => "ok",
-                OFF => "unknown",
-                _ => "warning",
-            }
-            .to_owned(),
-            ..card("link", "Control plane", "the session")
-        }
-    }
-
-    fn k3s(&self) -> Figure {
-        let cluster = &self.status.cluster;
-        let (value, state) = match cluster.state.as_str() {
-            "ready" => ("answers", "ok"),
-            "none" => ("not configured", "unknown"),
-            "connecting" => ("connecting", "unknown"),
-            _ => ("does not answer", "critical"),
+    /// Card of a row of the status.
+    fn of_row(&self, row_id: &str, age_s: Option<u64>, card: Figure) -> Figure {
+        let Some(row) = self.status.rows.iter().find(|row| row.id == row_id) else {
+            return Figure {
+                value: "unknown yet".to_owned(),
+                state: "unknown".to_owned(),
+                ..card
+            };
         };
-        let broken = cluster.pods_not_ready.filter(|broken| *broken > 0);
-        let is_short =
-            broken.is_some() || (cluster.nodes.is_some() && cluster.nodes_ready < cluster.nodes);
-        let nodes = cluster.nodes.zip(cluster.nodes_ready);
-        let nodes = nodes.map(|(all, ready)| format!("{ready} of {all} nodes ready"));
-        let pods = cluster.pods.map(|pods| match broken {
-            Some(broken) => format!("{pods} pods, {broken} of them not ready"),
-            None => format!("{pods} pods"),
-        });
+        let since = row.since.as_deref().and_then(Wall::parse_rfc3339);
+        let since = since.map(|since| self.now.millis().saturating_sub(since.millis()));
+        let since = since.and_then(|millis| u64::try_from(millis).ok());
+        let since = since.map(|millis| format!("for {}", in_words(Duration::from_millis(millis))));
+        let details: Vec<_> = since.into_iter().chain(row.details.clone()).collect();
         Figure {
-            value: value.to_owned(),
-            detail: joined([nodes, pods, cluster.version.clone(), cluster.why.clone()]),
-            age_s: cluster.age_s,
-            state: if state == "ok" && is_short {
-                "warning"
-            } else {
-                state
-            }
-            .to_owned(),
-            ..card("k3s", "Kubernetes", "API watches")
-        }
-    }
-
-    fn node(&self) -> Figure {
-        let host = &self.status.host;
-        let share = |name: &str, percent: Option<f64>| {
-            percent.map(|percent| format!("{name} {percent:.0} %"))
-        };
-        let is_full = host.memory_percent.is_some_and(|percent| percent >= 92.0);
-        let value = joined([
-            share("CPU", host.cpu_percent),
-            share("memory", host.memory_percent),
-        ]);
-        let up = host
-            .uptime_s
-            .map(|up| format!("up {}", in_words(Duration::from_secs(up))));
-        let size = host.memory_bytes.map(|bytes| format!("of {}", size(bytes)));
-        let state = match (&value, is_full) {
-            (None, _) => "unknown",
-            (Some(_), true) => "warning",
-            (Some(_), false) => "ok",
-        };
-        Figure {
-            value: value.unwrap_or_else(|| "unknown yet".to_owned()),
-            detail: joined([size, up]),
-            age_s: Some(0),
-            state: state.to_owned(),
-            ..card("node", "This machine", "/proc")
-        }
-    }
-
-    fn disk(&self) -> Figure {
-        let host = &self.status.host;
-        let state = match host.disk_percent {
-            None => "unknown",
-            Some(percent) if percent >= DISK_PERCENT.1 => "critical",
-            Some(percent) if percent >= DISK_PERCENT.0 => "warning",
-            Some(_) => "ok",
-        };
-        let value = host
-            .disk_percent
-            .map(|percent| format!("{percent:.0} % used"));
-        Figure {
-            value: value.unwrap_or_else(|| "unknown".to_owned()),
-            detail: host
-                .disk_bytes
-                .map(|bytes| format!("of {} at /", size(bytes))),
-            age_s: Some(0),
-            state: state.to_owned(),
-            ..card("disk", "Disk", "statvfs of /")
+            value: row.value.clone(),
+            detail: Some(details.join(", ")).filter(|detail| !detail.is_empty()),
+            age_s,
+            state: row.state.clone(),
+            ..card
         }
     }
 

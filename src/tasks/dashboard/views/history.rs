@@ -12,7 +12,7 @@ use crate::{
     store::{self, AuditRow, telemetry::Handle},
     tasks::{audit::report, link::deliver::Databases, state::LINK_LOST},
     wire::{
-        api::{ChangeReport, Destination, EventPage, EventReport, Link, LinkReport, Outage},
+        api::{ChangeReport, Destination, EventPage, EventReport, LinkReport, Outage, Status},
         record,
     },
 };
@@ -93,7 +93,7 @@ fn shown(row: &Row) -> Option<EventReport> {
 }
 
 /// The link now, before, and what waits for it.
-pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<LinkReport> {
+pub async fn link(samples: &Handle, books: &Databases, status: Status) -> Answer<LinkReport> {
     let wanted = Wanted {
         limit: EVENTS_MAX,
         reason: Some(LINK_LOST),
@@ -102,12 +102,14 @@ pub async fn link(samples: &Handle, books: &Databases, link: Link) -> Answer<Lin
     let mut rows = events(samples, wanted).await?.events;
     // Within a minute they are in no order.
     rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
-    let is_down = link.state != "ready";
+    let is_down = status.link.state != "ready";
     let waiting = books.backlog().await.map_err(|failure| silent(&failure))?;
+    let row = status.rows.into_iter().find(|row| row.id == "link");
     Ok(LinkReport {
         outages: outages(&rows, is_down),
         destinations: waiting.into_iter().map(destination).collect(),
-        link,
+        row: row.unwrap_or_default(),
+        link: status.link,
     })
 }
 
