@@ -27,9 +27,9 @@ pub(super) static COMMAND: Command = Command {
     about: "Show or restrict what the control plane may do, explain a decision",
     options: &[SOCKET, CONFIG, SET, JSON],
     below: &[&FULL, &MANAGED, &READ_ONLY, &OFF, &TEST],
-    notes: "Without a command it shows what holds, why, and what was asked in the last day.\n\
-            A level that is set here holds at once and after a restart, never beyond access.level of the settings.\n\
-            The agent's own user may make it stricter, root also less strict.",
+    notes: "Without a command it shows the current level, its reason, and the requests of the last day.\n\
+            A level that is set here applies immediately and after a restart, and never exceeds access.level of the settings.\n\
+            The agent's own user can only make it stricter; root can also relax it.",
     examples: &[
         "pipeops-agent access",
         "pipeops-agent access read-only",
@@ -149,7 +149,7 @@ fn set(args: &Args, output: &mut Output) -> Result<Exit> {
         output.line(&printable(&changed(&change)));
         if let Some(trouble) = &change.trouble {
             output.warning(
-                &Error::new(trouble.clone()).fix("mend the disk; then it is kept by itself"),
+                &Error::new(trouble.clone()).fix("fix the disk; the level is then saved automatically"),
             );
         }
     }

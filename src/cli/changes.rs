@@ -53,7 +53,7 @@ pub(super) static UNDO: Command = Command {
         need: Need::One,
         help: "Id of the change, as shown by `pipeops-agent changes`",
     }],
-    notes: "Restores exactly what was there before. Files that somebody else changed since are left alone.",
+    notes: "Restores exactly what was there before. Files that were changed since are left alone.",
     examples: &["sudo pipeops-agent undo limits-inotify-1"],
     exit: "0 undone, 1 could not be undone, 2 the command could not run.",
     run: Some(undo),

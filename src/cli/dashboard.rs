@@ -27,7 +27,7 @@ const ROLE: Opt = Opt::value(
     "role",
     Takes::Word(&["operator", "viewer"]),
     "ROLE",
-    "Role of the login: admin may change things, viewer may only look",
+    "Role of the login: operator may change things, viewer may only look",
 )
 .default("operator");
 
@@ -50,12 +50,12 @@ static OPEN: Command = Command {
         Opt::flag("print", "Print the address without starting a browser"),
         Opt::flag(
             browse::ON_INPUT,
-            "Open the address that standard input names, and ask no agent",
+            "Open the address on standard input, without asking an agent",
         ),
     ],
-    notes: "The address has a token in it that logs in once. A browser gets it by a file that only its user can read; the file is removed\n\
-            when it was used, and after a minute. With sudo it is the browser of whoever typed that.\n\
-            On a machine without a screen it prints the line of ssh that brings the page to yours.",
+    notes: "The address contains a token that logs in once. The browser gets it from a file that only its user can read; the file is removed\n\
+            after use, at the latest after a minute. With sudo it is the browser of the user who ran sudo.\n\
+            On a machine without a screen it prints the ssh command that forwards the page to yours.",
     examples: &[
         "sudo pipeops-agent dashboard open",
         "sudo pipeops-agent dashboard open --print",
@@ -82,7 +82,7 @@ static PASSWORD: Command = Command {
     about: "Set or remove the password of the dashboard",
     options: &[ROLE, Opt::flag("remove", "Remove the password")],
     notes: "Prompts for it twice, or reads it from the first line of standard input.\n\
-            Whoever is logged in stays so: pipeops-agent dashboard logout.",
+            Existing sessions stay valid; to end them: pipeops-agent dashboard logout.",
     examples: &[
         "sudo pipeops-agent dashboard password",
         "sudo pipeops-agent dashboard password --role viewer",

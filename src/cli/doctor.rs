@@ -32,7 +32,7 @@ pub(super) static COMMAND: Command = Command {
     arguments: &[repair::CHECK],
     notes: "It asks the agent that runs here; without one, or with --config, --set or --root, it looks by itself. As root it sees more.\n\
         It changes nothing without --fix.\n\
-        With --fix each repair is shown before it is done, and `pipeops-agent undo` takes it back.",
+        With --fix each repair is shown before it is applied, and `pipeops-agent undo` reverts it.",
     examples: &[
         "sudo pipeops-agent doctor",
         "pipeops-agent doctor --json",

@@ -33,8 +33,8 @@ pub(super) static COMMAND: Command = Command {
         JSON,
     ],
     notes: "k3s and its workloads are not touched.\n\
-            What the agent kept stays, so that it is the same agent after pipeops-agent up.\n\
-            --purge removes what the agent made and nothing else, and says what it left and why. It may be repeated.",
+            The agent's data stays, so that it keeps its identity after pipeops-agent up.\n\
+            --purge removes what the agent created and nothing else, and says what it left and why. It may be repeated.",
     examples: &["sudo pipeops-agent down", "sudo pipeops-agent down --purge"],
     exit: "0 success, 1 cancelled or something could not be removed, 2 the command could not run.",
     run: Some(down),

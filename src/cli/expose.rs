@@ -49,9 +49,9 @@ pub(super) static COMMAND: Command = Command {
             "Write the setting without restarting the service",
         ),
     ],
-    notes: "It writes dashboard.listen beside the file of settings and starts the agent anew.\n\
-            Without dashboard.cert_file the agent makes a certificate: a browser warns of it once, and you compare its fingerprint.\n\
-            The file of dashboard.key_file belongs to the agent's user and has mode 600: members of its group may look, and must not have the key.\n\
+    notes: "It writes dashboard.listen to a file in config.d and restarts the agent.\n\
+            Without dashboard.cert_file the agent creates a certificate: the browser warns once, and you compare the fingerprint.\n\
+            The file of dashboard.key_file must belong to the agent's user with mode 600: members of its group may view the page, but must not get the key.\n\
             A login is required: pipeops-agent dashboard token, or dashboard password.",
     examples: &[
         "sudo pipeops-agent dashboard expose",

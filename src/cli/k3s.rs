@@ -53,12 +53,12 @@ pub(super) const fn many(long: &'static str, value: &'static str, help: &'static
 /// Nobody is asked.
 pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
 
-/// Time for the node to become Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
+/// Seconds to wait until the node is Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
 const TIMEOUT: Opt = Opt::value(
     "timeout",
     Takes::Text,
     "SECONDS",
-    "Time for the node to become Ready",
+    "Seconds to wait until the node is Ready",
 )
 .default("900");
 
@@ -96,7 +96,7 @@ static STATUS: Command = Command {
 
 static UNINSTALL: Command = Command {
     name: "uninstall",
-    about: "Remove k3s, and what it made",
+    about: "Remove k3s and everything it created",
     options: &[
         Opt::flag("keep-data", "Keep the data directory and the settings"),
         Opt::flag(
@@ -106,8 +106,8 @@ static UNINSTALL: Command = Command {
         YES,
         DRY_RUN,
     ],
-    notes: "Lists what goes before it asks. What another disk holds stays, and so does what was there before k3s.\n\
-            It may be repeated until nothing is left. A k3s that pipeops-agent did not install needs --found.",
+    notes: "Lists what will be removed, then asks. Data on other disks stays, and so does what was there before k3s.\n\
+            It may be repeated until nothing is left. To remove a k3s that pipeops-agent did not install, add --found.",
     examples: &[
         "sudo pipeops-agent k3s uninstall --dry-run",
         "sudo pipeops-agent k3s uninstall --keep-data",

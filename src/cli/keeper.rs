@@ -27,8 +27,8 @@ pub(super) static COMMAND: Command = Command {
     name: "keeper",
     about: "Run the root helper in the foreground (used by its service)",
     options: &[ROOT, CONFIG, SET],
-    notes: "It repairs what `pipeops-agent doctor --fix` asks for, from a closed list, and takes it back.\n\
-        It serves root and the agent's user (keeper.user) on its socket (keeper.socket), and speaks to no network.",
+    notes: "It applies and reverts the repairs of `pipeops-agent doctor --fix`, from a closed list.\n\
+        It serves root and the agent's user (keeper.user) on its socket (keeper.socket), and does not use the network.",
     examples: &["sudo pipeops-agent keeper"],
     run: Some(run),
     ..Command::BARE

@@ -145,7 +145,7 @@ fn print_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Outp
             .and_then(|(from, to)| u64::try_from(to.millis().saturating_sub(from.millis())).ok())
             .map(|millis| in_words(std::time::Duration::from_millis(millis)));
         let lasted = lasted.unwrap_or_else(|| "some time".to_owned());
-        let end = if to.is_some() { "" } else { ", and goes on" };
+        let end = if to.is_some() { "" } else { " so far" };
         let why = outage.text("why");
         let why = if status::is_told(why, above) { "" } else { why };
         let line = format!("  {}  for {lasted}{end}  {why}", outage.text("from"));

@@ -69,8 +69,8 @@ static QUERY: Command = Command {
         need: Need::Maybe,
         help: "Metric, optionally with labels",
     }],
-    notes: "The line is the mean of each column, the field around it reaches from the smallest to the largest value.\n\
-            Nothing is drawn where nothing was measured.",
+    notes: "The line is the mean of each column; the band around it spans the smallest and largest values.\n\
+            Gaps mean that nothing was measured.",
     examples: &[
         "pipeops-agent metrics query",
         "pipeops-agent metrics query host_load1",

@@ -23,9 +23,9 @@ pub(super) static COMMAND: Command = Command {
 
 static CORDON: Command = Command {
     name: "cordon",
-    about: "Let this node take no new Pods",
+    about: "Mark this node unschedulable: no new Pods start on it",
     options: &[k3s::DRY_RUN],
-    notes: "Pods that run go on. `pipeops-agent undo` lets it take Pods again.",
+    notes: "Running Pods continue. `pipeops-agent undo` makes the node schedulable again.",
     examples: &["sudo pipeops-agent node cordon"],
     exit: "0 cordoned, 1 it failed and was undone, 2 the command could not run.",
     run: Some(|args, output| change(args, output, "node cordon", Wish::Cordon)),
@@ -34,14 +34,14 @@ static CORDON: Command = Command {
 
 static DRAIN: Command = Command {
     name: "drain",
-    about: "Move the Pods of this node to others, before work on the machine",
+    about: "Move the Pods of this node to other nodes, before maintenance",
     options: &[
-        Opt::value("timeout", Takes::Text, "SECONDS", "Time for all Pods to go").default("300"),
-        k3s::many("ignore", "CHECK", "Continue in spite of this finding"),
+        Opt::value("timeout", Takes::Text, "SECONDS", "Seconds to wait until all Pods have moved").default("300"),
+        k3s::many("ignore", "CHECK", "Continue despite this finding"),
         k3s::DRY_RUN,
     ],
-    notes: "PodDisruptionBudgets are respected, and Pods of DaemonSets stay. Volumes of the kind emptyDir are lost, and named.\n\
-            A drain that does not end in time is undone. `pipeops-agent undo` lets the node take Pods again.",
+    notes: "PodDisruptionBudgets are respected, and Pods of DaemonSets stay. emptyDir volumes are lost, and listed first.\n\
+            A drain that times out is undone. `pipeops-agent undo` makes the node schedulable again.",
     examples: &[
         "sudo pipeops-agent node drain --dry-run",
         "sudo pipeops-agent node drain --timeout 600",
@@ -53,7 +53,7 @@ static DRAIN: Command = Command {
 
 static LEAVE: Command = Command {
     name: "leave",
-    about: "Take a worker out of its cluster: on the server with its name, then on the worker",
+    about: "Remove a worker from its cluster: run it on the server with the worker's name, then on the worker",
     arguments: &[Argument {
         name: "NAME",
         takes: Takes::Text,
@@ -61,8 +61,8 @@ static LEAVE: Command = Command {
         help: "On a server: the worker that leaves",
     }],
     options: &[
-        Opt::value("timeout", Takes::Text, "SECONDS", "Time for all Pods to go").default("300"),
-        k3s::many("ignore", "CHECK", "Continue in spite of this finding"),
+        Opt::value("timeout", Takes::Text, "SECONDS", "Seconds to wait until all Pods have moved").default("300"),
+        k3s::many("ignore", "CHECK", "Continue despite this finding"),
         k3s::YES,
         k3s::DRY_RUN,
     ],
@@ -72,7 +72,7 @@ static LEAVE: Command = Command {
         "sudo pipeops-agent node leave pi2",
         "sudo pipeops-agent node leave --dry-run",
     ],
-    exit: "0 it has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
+    exit: "0 the worker has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
     run: Some(leave),
     ..Command::BARE
 };

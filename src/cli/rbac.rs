@@ -28,7 +28,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag(
             "node-stats",
-            "Only what lets the agent ask kubelets what nodes and Pods use: a powerful right, read its text first",
+            "Only the right to query kubelets for usage data: a powerful right, read its comment first",
         )
         .against("full"),
         Opt::value(
@@ -49,7 +49,7 @@ pub(super) static COMMAND: Command = Command {
             "expose",
             Takes::Text,
             "TYPES",
-            "Services that may open ports of the nodes, as in NodePort,LoadBalancer; the same as access.expose",
+            "Service types that may open ports of the nodes, such as NodePort,LoadBalancer; the same as access.expose",
         ),
         JSON,
     ],

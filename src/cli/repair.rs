@@ -74,7 +74,7 @@ pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result
         if !is_json {
             show(&plan, output);
             if !args.has(YES.long) && !agreed(output)? {
-                output.line("left as it is\n");
+                output.line("skipped\n");
                 continue;
             }
         }

@@ -23,7 +23,7 @@ static ROTATE: Command = Command {
     name: "rotate",
     about: "Replace the token once the control plane has accepted the new one",
     options: &[TOKEN_FILE, UNCHECKED, CONFIG, JSON],
-    notes: "The file keeps its owner and mode, the agent its identity. A running agent takes the new token up by itself.\n\
+    notes: "The file keeps its owner and mode, the agent its identity. A running agent picks up the new token by itself.\n\
             A token is never taken from the command line, where every user of the machine could read it.",
     examples: &[
         "sudo pipeops-agent token rotate",

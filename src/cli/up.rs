@@ -64,7 +64,7 @@ pub(super) static COMMAND: Command = Command {
         JSON,
     ],
     notes: "Prompts for what is missing; existing settings are kept.\n\
-            What holds in the environment of this command (HTTPS_PROXY, PIPEOPS_TLS_CA_FILE, …) is written, too.\n\
+            Settings in the environment of this command (HTTPS_PROXY, PIPEOPS_TLS_CA_FILE, …) are written, too.\n\
             Nothing is written until the control plane has accepted the token.\n\
             Without a control plane (--api-url off) no token is needed.\n\
             The opposite: pipeops-agent down.",

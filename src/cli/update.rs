@@ -56,14 +56,14 @@ const TRIAL_S_MIN: u64 = 10;
 /// `update`.
 pub(super) static COMMAND: Command = Command {
     name: "update",
-    about: "Update this program, and go back if the new version fails",
+    about: "Update this program, and roll back if the new version fails",
     options: &[
         Opt::flag("check", "Show what an update would do, and change nothing"),
         Opt::value(
             "to",
             Takes::Text,
             "VERSION",
-            "This version, not the newest of update.channel",
+            "Install this version instead of the newest of update.channel",
         ),
         Opt::value(
             "from",
@@ -73,18 +73,18 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag(
             "automatic",
-            "For a timer: respect the rollout, the end of the list and earlier failures",
+            "For a timer: respect the staged rollout, the expiry of the list and earlier failures",
         ),
         Opt::value(
             "within",
             Takes::Text,
             "SECONDS",
-            "Time for the new version to prove itself",
+            "Seconds for the new version to prove itself",
         )
         .default("300"),
         Opt::flag(
             "finish",
-            "Carry out the update that waits (used by its service)",
+            "Carry out the pending update (used by its service)",
         ),
         CONFIG,
         SET,
@@ -92,14 +92,14 @@ pub(super) static COMMAND: Command = Command {
         JSON,
     ],
     notes: "The release must be signed by the key of this program, or by update.key.\n\
-            The new version must answer, open its databases and link again within five minutes, else the previous one is put back, also after a power cut.\n\
+            The new version must answer, open its databases and link again within five minutes; otherwise the previous one is restored, also after a power cut.\n\
             Where a package manager installed this program, it installs the new package, and the previous one if that fails.",
     examples: &[
         "pipeops-agent update --check",
         "sudo pipeops-agent update",
         "sudo pipeops-agent update --from /media/usb/pipeops",
     ],
-    exit: "0 updated or nothing to do, 1 there is a newer version (--check) or it was taken back, 2 the command could not run.",
+    exit: "0 updated or nothing to do, 1 there is a newer version (--check) or the update was rolled back, 2 the command could not run.",
     run: Some(update),
     ..Command::BARE
 };
@@ -215,7 +215,7 @@ fn print(
         if let Some(last) = note.last.as_ref().filter(|last| !last.is_kept) {
             let why = last.why.as_deref().unwrap_or_default();
             output.line(&printable(&format!(
-                "{} was tried and taken back at {}: {why}",
+                "{} was tried and rolled back at {}: {why}",
                 last.version, last.at
             )));
         }
@@ -273,7 +273,7 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     } else {
         let why = last.why.unwrap_or_default();
         output.line(&printable(&format!(
-            "{version} was taken back to {VERSION}: {why}"
+            "{version} was rolled back to {VERSION}: {why}"
         )));
     }
     Ok(if last.is_kept {

@@ -404,7 +404,7 @@ keys! {
     K3S_BACKUP_DIR = {
         path: "k3s.backup_dir",
         kind: Kind::Path,
-        doc: "Directory on another disk that backups of k3s go to, in place of /var/backups/pipeops. While that disk is not mounted, no backup is made, and that is told. It needs k3s.backup_recipients, because a disk can be carried away.",
+        doc: "Directory on another disk that backups of k3s go to, in place of /var/backups/pipeops. While that disk is not mounted, no backup is made, and the status says so. It needs k3s.backup_recipients, because a disk can be carried away.",
     }
     K3S_BACKUP_RECIPIENTS = {
         path: "k3s.backup_recipients",

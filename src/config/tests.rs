@@ -268,7 +268,7 @@ fn what_is_not_toml_is_told_with_its_line() {
     made.file("config.toml", "region = \"a\"\n");
     assert_eq!(
         made.problems(),
-        "config.toml:1: \"region\" stands before the first section\nfix: put it below [pipeops]"
+        "config.toml:1: \"region\" is before the first section\nfix: put it below [pipeops]"
     );
     made.file("config.toml", "pipeops = 1\n");
     assert!(made.problems().contains("pipeops must be a section"));
@@ -726,7 +726,7 @@ fn who_is_told_of_conditions_is_checked_and_never_shown() {
     }
     let alone = told("22:00-07:00", "").warnings();
     assert!(
-        alone.contains("nobody is told without notify.url"),
+        alone.contains("without notify.url nobody is notified"),
         "{alone}"
     );
     assert!(told("", "http://127.0.0.1/x").settings().notify.is_some());

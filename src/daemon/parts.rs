@@ -540,7 +540,7 @@ pub(super) fn configured(settings: &Settings, mode: Mode) -> Configured {
         Mode::Safe { .. } => (
             Level::Off,
             "safe mode".to_owned(),
-            "restart the agent once the cause of its crashes is mended".to_owned(),
+            "restart the agent once the cause of its crashes is fixed".to_owned(),
         ),
     };
     Configured {

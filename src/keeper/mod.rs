@@ -409,8 +409,8 @@ fn next(record: &Record) -> Next {
 /// The reason that a change which is done cannot be undone as others are.
 fn no_undo(record: &Record) -> Option<String> {
     let opposite = record.opposite.as_ref();
-    let other = opposite.map(|command| format!("it is taken back by: {command}"));
-    other.or_else(|| record.is_one_way.then(|| "there is no way back".to_owned()))
+    let other = opposite.map(|command| format!("to revert it: {command}"));
+    other.or_else(|| record.is_one_way.then(|| "it cannot be undone".to_owned()))
 }
 
 fn is_in_force(record: &Record) -> bool {

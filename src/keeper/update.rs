@@ -88,7 +88,7 @@ impl Keeper {
         (is_behind && !last.is_kept).then(|| {
             let why = last.why.unwrap_or_default();
             format!(
-                "{} was tried and taken back at {}: {why}",
+                "{} was tried and rolled back at {}: {why}",
                 last.version, last.at
             )
         })
@@ -272,7 +272,7 @@ impl Keeper {
         let told = match &update.why {
             None => format!("updated to {}", update.version),
             Some(why) => format!(
-                "{} was taken back to {}: {why}",
+                "{} was rolled back to {}: {why}",
                 update.version, update.previous
             ),
         };

@@ -364,7 +364,7 @@ fn port_of<'a>(shown: &str, service: &'a Service, port: u16) -> Result<&'a Servi
     if service.spec.kind == "ExternalName" {
         return Err(unreachable(
             shown,
-            "it is an ExternalName: a name outside the cluster, where the agent leads nobody",
+            "it is an ExternalName: a name outside the cluster, to which the agent does not forward",
             "use a service with Pods".to_owned(),
         ));
     }

@@ -138,7 +138,7 @@ impl Waiting {
     pub(super) fn lost_in_words(&self) -> Option<String> {
         (self.lost > 0).then(|| {
             format!(
-                "{} audit entries were lost since the start, because the disk could not be written for so long",
+                "{} audit entries were lost since the start because the disk could not be written for too long",
                 self.lost
             )
         })

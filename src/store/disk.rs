@@ -234,7 +234,7 @@ impl Disk {
             State::Newer(error) => say(NEWER, Severity::Critical, error.clone()),
             State::Unwritable(error) => {
                 let sentence = format!(
-                    "{}; the agent goes on from memory, and no change can begin",
+                    "{}; the agent continues from memory, and no change can begin",
                     error.sentence()
                 );
                 let what = Error::new(sentence);

@@ -142,7 +142,7 @@ fn text(message: &Message) -> String {
         lines.push(format!("and {more} more: pipeops-agent status"));
     }
     if let Some(late) = message.late {
-        let mut line = format!("Nothing could be told for {}", in_words(late));
+        let mut line = format!("No notification could be sent for {}", in_words(late));
         if !message.missed.is_empty() {
             line.push_str("; these came and went meanwhile:");
         }

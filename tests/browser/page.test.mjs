@@ -101,13 +101,13 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
   }
   const killed = Date.now();
   await world.agent.end('SIGKILL');
-  for (const window of windows) await window.page.waitForFunction(() => /does not answer/.test(document.getElementById('banner').textContent), null, { timeout: 15_000, polling: 50 });
+  for (const window of windows) await window.page.waitForFunction(() => /not answer/.test(document.getElementById('banner').textContent), null, { timeout: 15_000, polling: 50 });
   figures['stale after the agent was killed, all windows, ms'] = Date.now() - killed;
   // What lasted while the agent was heard does not go on: not its run, and not a way that was found to work.
   for (const { page } of windows) {
     const ran = () => page.textContent('.truth .foot');
     const silent = () => page.textContent('#silent');
-    assert.match(await page.textContent('.truth .sentence'), /The agent does not answer since .* Last known state: /);
+    assert.match(await page.textContent('.truth .sentence'), /The agent has not answered since .* Last known state: /);
     const [before, at] = [await ran(), await silent()];
     assert.match(before, /The agent was up for/);
     await page.waitForFunction((text) => document.getElementById('silent').textContent !== text, at);

@@ -262,7 +262,7 @@ fn what_was_set_and_cannot_be_read_is_off_until_somebody_says_what_is_to_hold() 
         let (code, told) = bench.agent.cli(&["access"]);
         assert_eq!(code, 1, "{told}");
         assert!(
-            told.contains("that is not known, so nothing passes"),
+            told.contains("unknown, so every request is refused"),
             "{told}"
         );
         // Somebody else's note makes the file readable again, and the doubt must outlive that.

@@ -425,7 +425,7 @@ fn status_answers_in_one_sentence_and_its_exit_code_tells() {
     let agent = Agent::start_for(&plane);
     agent.until_linked();
     let (code, text) = agent.cli(&["status"]);
-    assert!(code <= 1 && text.contains("ready"), "{code} {text}");
+    assert!(code <= 1 && text.contains("connected"), "{code} {text}");
     plane.set(|behaviour| behaviour.controller = Upgrade::Reject(401));
     plane.set(|behaviour| behaviour.gateway = Upgrade::Reject(401));
     plane.cut(Sessions::All, Cut::Reset);

@@ -20,7 +20,7 @@ behind one of them. This page is generated from the tables of the program.
 | check the machine | `sudo pipeops-agent doctor` |
 | read the log | `journalctl -u pipeops-agent -n 200`; with OpenRC `tail -n 200 /var/log/pipeops-agent.log` |
 | restart the agent | `sudo systemctl restart pipeops-agent`; with OpenRC `sudo rc-service pipeops-agent restart` |
-| send everything to somebody who helps, without secrets | `sudo pipeops-agent bundle` |
+| create a support bundle, without secrets | `sudo pipeops-agent bundle` |
 
 k3s and what runs in it do not depend on the agent: it can be stopped, restarted, upgraded and removed at any time.
 ";
@@ -53,7 +53,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     [
         "access.not-kept",
         "The access level that was set on this machine is not on disk yet, so a restart would lose it.",
-        "Repair the disk; it is saved by itself then.",
+        "Repair the disk; the level is then saved automatically.",
     ],
     [
         "access.rbac",
@@ -87,28 +87,28 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "access.unknown",
-        "The access level that was set on this machine cannot be read, so nothing passes.",
+        "The access level that was set on this machine cannot be read, so every request is refused.",
         "`sudo pipeops-agent access managed`, or the level that you want.",
     ],
     [
         "agent.safe-mode",
         "The agent crashed or was killed four times in a row: only the link and the local page run.",
-        "Read the log before each start, mend the cause, restart the agent. By itself it tries everything again after an hour.",
+        "Read the log before each start, fix the cause and restart the agent. After an hour it tries everything again by itself.",
     ],
     [
         "agent.settings",
-        "The settings have a mistake, which the status names with its file and line: only the page on this machine and the socket are there. No link, no deploys, nothing is measured.",
+        "The settings contain a mistake; the status names its file and line. Only the page on this machine and the socket work: no link, no deploys, no measurements.",
         "Correct the line; the file is read again every few seconds, without a restart. `pipeops-agent config check` names all mistakes.",
     ],
     [
         "apps.drift",
-        "Something of an app is not as it was deployed and stays so: a volume claim was deleted, a field is taken back again and again, or the agent may not watch.",
+        "An app differs from what was deployed, and the agent cannot correct it: a volume claim was deleted, somebody keeps changing a field, or the agent may not watch the objects.",
         "As the status says; `pipeops-agent apps show web` lists it, and `docs/apps.md` explains it.",
     ],
     [
         "apps.source",
-        "A Git repository gives nothing new to an app, which stays as it is.",
-        "`pipeops-agent apps show web` has the cause; `docs/apps.md` explains it. When it is mended: `sudo pipeops-agent apps pull web`.",
+        "The Git repository of an app cannot be used; the app stays as it is.",
+        "`pipeops-agent apps show web` has the cause; `docs/apps.md` explains it. Once it is fixed: `sudo pipeops-agent apps pull web`.",
     ],
     [
         "clock.wrong",
@@ -127,7 +127,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "cluster.node-not-ready",
-        "A node does not take Pods.",
+        "A node is not Ready.",
         "`kubectl describe node NODE`.",
     ],
     [
@@ -163,7 +163,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     [
         "dashboard.certificate",
         "The certificate of the page for other machines cannot be used, or its key can be read by others.",
-        "As the status says: a path, a mode, or an end of its time.",
+        "As the status says: a path, a file mode, or an expiry date.",
     ],
     [
         "dashboard.listen",
@@ -177,17 +177,17 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "delivery.ignored",
-        "The control plane acknowledges records that it was not sent. That is ignored, and what it was sent is sent again.",
-        "Tell whoever runs the control plane; nothing is lost here.",
+        "The control plane acknowledges records that were never sent. The acknowledgement is ignored, and the records are sent again.",
+        "Tell the operator of the control plane; nothing is lost here.",
     ],
     [
         "delivery.unacknowledged",
-        "The control plane takes records and does not say that it has them. They stay here and are sent again.",
-        "Tell whoever runs the control plane; nothing is lost here while the disk budget lasts.",
+        "The control plane receives records but does not acknowledge them. They stay here and are sent again.",
+        "Tell the operator of the control plane; nothing is lost here while the disk budget lasts.",
     ],
     [
         "files.hung",
-        "A file that the agent reads is on a disk that does not answer: a token, a certificate, a kubeconfig.",
+        "A file that the agent reads is on a disk that does not respond: a token, a certificate, a kubeconfig.",
         "`dmesg | tail -n 40`; a card or cable that hangs is about to fail.",
     ],
     [
@@ -212,7 +212,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "k3s.fault",
-        "The watch over k3s found a fault that it does not repair, or could not.",
+        "Monitoring of k3s found a fault that is not repaired automatically, or whose repair failed.",
         "As the status says; `docs/faults.md` has every fault.",
     ],
     [
@@ -232,7 +232,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "link.connecting",
-        "There was no session yet since the start.",
+        "There has been no session since the agent started.",
         "Wait some seconds; then `pipeops-agent link`.",
     ],
     [
@@ -242,13 +242,13 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "link.held",
-        "Something on this machine keeps the link from being made; the status names it.",
+        "Something on this machine prevents the link; the status names it.",
         "As the status says.",
     ],
     [
         "link.lost",
         "The session ended; an event, not a state.",
-        "None needed if it is there again: `pipeops-agent link`.",
+        "None needed if the link is back: `pipeops-agent link`.",
     ],
     [
         "link.refused",
@@ -257,7 +257,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "link.settings",
-        "A setting of the link cannot be used, such as a CA file that is not there.",
+        "A setting of the link cannot be used, such as a missing CA file.",
         "As the status says; `pipeops-agent config check`.",
     ],
     [
@@ -272,17 +272,17 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "notify.unreached",
-        "The receiver of notifications does not take them.",
+        "The receiver of notifications does not accept them.",
         "`docs/notify.md`; the status has its answer.",
     ],
     [
         "store.audit-lost",
-        "Entries of the audit were lost, because the disk could not be written for long.",
-        "Mend the disk: `pipeops-agent doctor`.",
+        "Audit entries were lost because the disk could not be written for too long.",
+        "Fix the disk: `pipeops-agent doctor`.",
     ],
     [
         "store.damaged",
-        "`state.db` was damaged and has been made anew; the damaged file was kept.",
+        "`state.db` was damaged and has been recreated; the damaged file was kept.",
         "Check the disk: `dmesg | grep -i error`; remove the damaged file when nobody needs it.",
     ],
     [
@@ -292,27 +292,27 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "store.hung",
-        "The disk of the state directory does not answer. Calls that are written down first are refused.",
+        "The disk of the state directory does not respond. Calls that must be recorded first are refused.",
         "`dmesg | tail -n 40`; a card or cable that hangs is about to fail.",
     ],
     [
         "store.newer",
-        "A newer version wrote the database, and this one does not touch it: changes and calls that are written down first are refused. The page and the link stay up.",
+        "A newer version wrote the database, and this one does not touch it: changes and calls that must be recorded first are refused. The page and the link stay up.",
         "Install the newer version again, or move the file away to start with a new one.",
     ],
     [
         "store.other-identity",
-        "Another identity is on disk than the one in use.",
-        "Restart the agent to go on with the one on disk.",
+        "The identity on disk is not the one in use.",
+        "Restart the agent to use the one on disk.",
     ],
     [
         "store.unwritable",
-        "The database cannot be opened or written; the agent goes on from memory, and no change can begin.",
+        "The database cannot be opened or written; the agent continues from memory, and no change can begin.",
         "As the status says: a read-only file system, an owner, a failing disk.",
     ],
     [
         "telemetry.damaged",
-        "`telemetry.db` was damaged and has been made anew.",
+        "`telemetry.db` was damaged and has been recreated.",
         "Check the disk: `dmesg | grep -i error`.",
     ],
     [
@@ -322,8 +322,8 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "telemetry.lost",
-        "Samples, events and log lines were lost, because the disk could not be written for long.",
-        "Mend the disk: `pipeops-agent doctor`.",
+        "Samples, events and log lines were lost because the disk could not be written for too long.",
+        "Fix the disk: `pipeops-agent doctor`.",
     ],
     [
         "telemetry.newer",
@@ -400,7 +400,7 @@ fn page() -> String {
         writeln!(page, "| `{id}` | {means} | {fix} |").unwrap();
     }
     page.push_str(
-        "\n## Checks of the doctor\n\n`sudo pipeops-agent doctor` shows what each of them saw and the commands for this board, distribution and boot\nloader; `--fix` repairs what can be repaired without harm, and `pipeops-agent undo` takes it back.\n\n| check | looks at | severity | why it matters |\n|---|---|---|---|\n",
+        "\n## Checks of the doctor\n\n`sudo pipeops-agent doctor` shows what each of them saw and the commands for this board, distribution and boot\nloader; `--fix` applies the safe repairs, and `pipeops-agent undo` reverts them.\n\n| check | looks at | severity | why it matters |\n|---|---|---|---|\n",
     );
     for check in preflight::checks() {
         let severity = match check.severity {

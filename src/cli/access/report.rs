@@ -88,7 +88,7 @@ fn reasons(report: &AccessReport, now: Wall) -> Vec<(&'static str, String)> {
             "set by hand",
             match (&by_hand.level, by_hand.is_in_force) {
                 (None, _) => {
-                    "that is not known, so nothing passes until somebody says what is to hold"
+                    "unknown, so every request is refused until a level is set"
                         .to_owned()
                 }
                 (Some(level), true) => format!("{level}{details}"),
@@ -256,7 +256,7 @@ mod tests {
             ..report()
         });
         assert!(
-            unknown.contains("set by hand    that is not known, so nothing passes"),
+            unknown.contains("set by hand    unknown, so every request is refused"),
             "{unknown}"
         );
         assert!(

@@ -49,7 +49,7 @@ pub(super) const NAMESPACE: Opt = Opt::value(
 /// Consent to lose most of an app.
 pub(super) const PRUNE_MOST: Opt = Opt::flag(
     "prune-most",
-    "Allow that more than half of the app is deleted",
+    "Allow more than half of the app to be deleted",
 );
 
 /// `apps apply`.
@@ -77,10 +77,10 @@ pub(super) static APPLY: Command = Command {
         SET,
         JSON,
     ],
-    notes: "Everything is tried before anything is written. What does not work is rolled back to the last good version.\n\
+    notes: "A dry run of everything comes first. A version that does not work is rolled back to the last good one.\n\
         Objects that the manifests no longer have are deleted once the new version is good; volume claims never are.\n\
-        Objects that do not belong to the app are refused. With --adopt they become the app's: what 'kubectl apply' set and the manifests\n\
-        do not have goes away, and 'apps remove' deletes them. The difference is shown first.",
+        Objects that do not belong to the app are refused. With --adopt they become the app's: fields that 'kubectl apply' set and the manifests\n\
+        do not have are removed, and 'apps remove' deletes them. The difference is shown first.",
     examples: &[
         "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
         "sudo pipeops-agent apps apply -f shop/ --app shop",
@@ -95,7 +95,7 @@ pub(super) static APPLY: Command = Command {
 /// `apps rollback`.
 pub(super) static ROLLBACK: Command = Command {
     name: "rollback",
-    about: "Put an earlier version of an app back",
+    about: "Roll an app back to an earlier version",
     options: &[
         Opt::value(
             "to",
@@ -109,7 +109,7 @@ pub(super) static ROLLBACK: Command = Command {
         SET,
         JSON,
     ],
-    notes: "Jobs are not run again, and a Secret keeps its value of today unless it was changed in between.",
+    notes: "Jobs are not run again, and a Secret keeps its current value unless it was changed in between.",
     examples: &[
         "sudo pipeops-agent apps rollback web --wait",
         "sudo pipeops-agent apps rollback web --to 3",

@@ -21,7 +21,7 @@ pub(super) const GIT: Opt = Opt::value(
     "git",
     Takes::Text,
     "URL",
-    "Git repository to deploy from, and to keep up to date with; 'none': deploy by hand again",
+    "Git repository to deploy from and to follow; 'none': deploy manually again",
 );
 /// Branch, tag or commit.
 pub(super) const REF: Opt = Opt::value(
@@ -59,9 +59,9 @@ const OF_IMAGE: [&str; 7] = [
 /// `apps pull`.
 pub(super) static PULL: Command = Command {
     name: "pull",
-    about: "Ask the Git repository of an app for a new commit at once",
+    about: "Check the Git repository of an app for a new commit now",
     options: &[PRUNE_MOST, WAIT, SOCKET, CONFIG, SET, JSON],
-    notes: "A commit that failed is tried again. Without this the agent asks by itself every few minutes (apps.interval).",
+    notes: "A commit that failed is tried again. Otherwise the agent checks every few minutes (apps.interval).",
     examples: &["sudo pipeops-agent apps pull web --wait"],
     exit: "0 nothing is new, or accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
     run: Some(pull),

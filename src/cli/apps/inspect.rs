@@ -55,7 +55,7 @@ pub(super) static LOGS: Command = Command {
 pub(super) static EVENTS: Command = Command {
     name: "events",
     about: "Show the cluster's events about an app and its Pods",
-    notes: "The cluster forgets events after an hour; 'pipeops-agent events' has older ones.",
+    notes: "The cluster deletes events after an hour; 'pipeops-agent events' has older ones.",
     examples: &["pipeops-agent apps events web"],
     run: Some(events),
     ..ONE
@@ -74,7 +74,7 @@ pub(super) static DIFF: Command = Command {
         SET,
         JSON,
     ],
-    notes: "The API server tries the manifests without keeping anything. Values of Secrets are not shown.",
+    notes: "A server-side dry run: nothing is stored. Values of Secrets are not shown.",
     examples: &["sudo pipeops-agent apps diff -f web.yaml --app web"],
     exit: "0 no difference, 1 something would change, 2 it could not be tried.",
     run: Some(diff),

@@ -63,7 +63,7 @@ pub(super) static SCALE: Command = Command {
 /// `apps pause`.
 pub(super) static PAUSE: Command = Command {
     name: "pause",
-    about: "Stop putting earlier versions of an app back",
+    about: "Stop rolling an app back automatically",
     notes: "A version that does not work stays until 'apps rollback' or 'apps resume' and another version.",
     examples: &["sudo pipeops-agent apps pause web"],
     exit: "0 paused, 2 nothing was changed.",
@@ -74,7 +74,7 @@ pub(super) static PAUSE: Command = Command {
 /// `apps resume`.
 pub(super) static RESUME: Command = Command {
     name: "resume",
-    about: "Put earlier versions of an app back again",
+    about: "Roll an app back automatically again",
     examples: &["sudo pipeops-agent apps resume web"],
     exit: "0 resumed, 2 nothing was changed.",
     run: Some(resume),

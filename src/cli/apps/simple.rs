@@ -38,7 +38,7 @@ const fn many(long: &'static str, value: &'static str, help: &'static str) -> Op
 /// `apps deploy`.
 pub(super) static DEPLOY: Command = Command {
     name: "deploy",
-    about: "Deploy an image or a Git repository as an app, or change one by a few words",
+    about: "Deploy an image or a Git repository as an app, or change one of its options",
     options: &[
         Opt::value("image", Takes::Text, "IMAGE", "Image"),
         GIT,
@@ -62,7 +62,7 @@ pub(super) static DEPLOY: Command = Command {
             "host",
             Takes::Text,
             "HOST",
-            "Name under which it is reached",
+            "Host name under which it is served",
         ),
         many("env", "KEY=VALUE", "Environment variable"),
         many(
@@ -70,7 +70,7 @@ pub(super) static DEPLOY: Command = Command {
             "KEY=FILE",
             "Environment variable with a secret value from a file; '-' reads standard input",
         ),
-        many("volume", "PATH:SIZE", "Volume that stays: /data:1Gi"),
+        many("volume", "PATH:SIZE", "Persistent volume: /data:1Gi"),
         Opt::value(
             "pull-secret",
             Takes::Text,
@@ -84,8 +84,8 @@ pub(super) static DEPLOY: Command = Command {
         JSON,
     ],
     notes: "Of an image it makes a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
-        Of an app that is there only what is named changes.\n\
-        From a repository it deploys manifests, and again whenever there is a new commit. Hosts of ssh have to be in apps.known_hosts.",
+        For an existing app, only the given options change.\n\
+        From a repository it deploys manifests, and again whenever there is a new commit. ssh hosts must be in apps.known_hosts.",
     examples: &[
         "sudo pipeops-agent apps deploy web --namespace shop --image ghcr.io/acme/web:42 --port 8080 --host web.example --wait",
         "sudo pipeops-agent apps deploy web --image ghcr.io/acme/web:43",

@@ -16,14 +16,14 @@ pub(super) static COMMAND: Command = Command {
     name: "adopt",
     about: "Manage a k3s that came from somewhere else",
     options: &[
-        Opt::flag("undo", "No longer manage it; k3s goes on as it is"),
-        many("ignore", "CHECK", "Continue in spite of this finding"),
+        Opt::flag("undo", "Stop managing it; k3s keeps running unchanged"),
+        many("ignore", "CHECK", "Continue despite this finding"),
         YES,
         DRY_RUN,
     ],
-    notes: "Lists what is managed from then on and what is not changed before it asks. Nothing of k3s is restarted or\n\
+    notes: "Lists what will be managed and what stays unchanged, then asks. Nothing of k3s is restarted or\n\
             rewritten: a note is made, and root looks at k3s each minute (`k3s watch --help`).\n\
-            k0s, MicroK8s, RKE2, kubeadm, minikube, k3d and kind are named, and never managed; agent.kubeconfig connects them.",
+            k0s, MicroK8s, RKE2, kubeadm, minikube, k3d and kind are recognized but never managed; agent.kubeconfig connects to them.",
     examples: &[
         "sudo pipeops-agent k3s adopt --dry-run",
         "sudo pipeops-agent k3s adopt --undo",

@@ -31,28 +31,28 @@ pub(super) static COMMAND: Command = Command {
             "keep",
             Takes::Text,
             "COUNT",
-            "Backups of this node that stay there",
+            "Number of backups of this node to keep there",
         )
         .default("7"),
         Opt::value(
             "keep-days",
             Takes::Text,
             "DAYS",
-            "Age at which they are removed",
+            "Age in days after which they are removed",
         )
         .default("90"),
         Opt::value(
             "keep-mb",
             Takes::Text,
             "MB",
-            "Length of all of them together",
+            "Total size of them in MB",
         )
         .default("2000"),
         DRY_RUN,
     ],
-    notes: "k3s runs on meanwhile. The file is read back before it counts; the newest is never removed.\n\
-            Data of volumes is not in it: they are named with their sizes.\n\
-            It has the keys of the cluster: k3s.backup_recipients encrypts it to a key that is kept elsewhere.\n\
+    notes: "k3s keeps running. The file is read back before it counts as a backup; the newest is never removed.\n\
+            It does not contain the data of volumes, which are listed with their sizes.\n\
+            It contains the keys of the cluster: k3s.backup_recipients encrypts it to a key that you keep elsewhere.\n\
             Without it, it stays in a directory that is root's.",
     examples: &[
         "sudo pipeops-agent k3s backup",

@@ -25,17 +25,17 @@ use crate::{
 /// `k3s connect`.
 pub(super) static COMMAND: Command = Command {
     name: "connect",
-    about: "Give the agent a credential of its own for this k3s, and renew it",
+    about: "Create the agent's own credential for k3s, and renew it",
     options: &[
         DRY_RUN,
         Opt::flag(
             "renew",
-            "Make the next credential, and change nothing else (used by its timer)",
+            "Create the next credential, and change nothing else (used by its timer)",
         ),
     ],
-    notes: "The credential is a token of the account pipeops-agent that ends after a week, in memory (/run/pipeops-k3s).\n\
-            A timer renews it twice a day and after each start of the machine. The administrator's kubeconfig stays root's.\n\
-            Where the account is missing, the manifest of `pipeops-agent rbac` is applied first. `k3s install` does all of this.",
+    notes: "The credential is a token of the account pipeops-agent, valid for a week and kept in memory (/run/pipeops-k3s).\n\
+            A timer renews it twice a day and after each boot. Only root can read the administrator's kubeconfig.\n\
+            If the account is missing, the manifest of `pipeops-agent rbac` is applied first. `k3s install` does all of this.",
     examples: &[
         "sudo pipeops-agent k3s connect --dry-run",
         "sudo pipeops-agent k3s connect",

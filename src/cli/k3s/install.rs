@@ -38,7 +38,7 @@ pub(super) const NODE_IP: Opt = Opt::value(
     "node-ip",
     Takes::Text,
     "ADDRESS",
-    "Address of the node, where there are several",
+    "Address of the node, if the machine has several",
 );
 pub(super) const LABEL: Opt = many("label", "KEY=VALUE", "Label of the node");
 pub(super) const REGISTRIES: Opt = Opt::value(
@@ -74,25 +74,25 @@ pub(super) static COMMAND: Command = Command {
         many(
             "disable",
             "PART",
-            "Leave this part of k3s out: traefik, servicelb, metrics-server, …",
+            "Leave out this part of k3s: traefik, servicelb, metrics-server, …",
         ),
         Opt::flag(
             "all-parts",
-            "Keep all parts of k3s, also where there is little memory",
+            "Keep all parts of k3s even if memory is low",
         ),
         REGISTRIES,
         Opt::flag(
             "reuse-data",
-            "Go on with the cluster that the data directory holds",
+            "Continue with the cluster in the data directory",
         ),
-        many("ignore", "CHECK", "Continue in spite of this finding"),
+        many("ignore", "CHECK", "Continue despite this finding"),
         TIMEOUT,
         DRY_RUN,
     ],
-    notes: "The program is downloaded from k3s.mirror, through proxies, and goes on where it was cut. Its hash comes from the signed index at k3s.index, or from --sha256.\n\
-            With --from nothing is taken from the network: copy the files of a release to FOLDER, or a USB stick.\n\
-            What fails is undone, and after a power cut it is finished or undone with the next start.\n\
-            Your own settings belong into /etc/rancher/k3s/config.yaml; this command writes a file beside it.",
+    notes: "The program is downloaded from k3s.mirror, through proxies; an interrupted download is resumed. Its hash comes from the signed index at k3s.index, or from --sha256.\n\
+            With --from nothing is downloaded: copy the files of a release to FOLDER, such as a USB stick.\n\
+            A failed change is undone; after a power cut, the next start finishes or undoes it.\n\
+            Put your own settings into /etc/rancher/k3s/config.yaml; this command writes a separate file beside it.",
     examples: &[
         "sudo pipeops-agent k3s install --dry-run",
         "sudo pipeops-agent k3s install --channel stable",

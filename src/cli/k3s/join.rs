@@ -47,12 +47,12 @@ pub(super) static COMMAND: Command = Command {
             "token-file",
             Takes::File,
             "FILE",
-            "File with the token; -: it is asked for, or read from standard input",
+            "File with the token; -: prompt for it, or read standard input",
         )
         .default("-"),
         Opt::flag(
             "server-role",
-            "Become another server with a datastore of its own: not supported yet",
+            "Become another server with its own datastore: not supported yet",
         ),
         release::FROM,
         Opt::value(
@@ -68,13 +68,13 @@ pub(super) static COMMAND: Command = Command {
         NODE_IP,
         LABEL,
         REGISTRIES,
-        many("ignore", "CHECK", "Continue in spite of this finding"),
+        many("ignore", "CHECK", "Continue despite this finding"),
         TIMEOUT,
         DRY_RUN,
     ],
     notes: "The token comes from `sudo pipeops-agent k3s token` on the server. It has the hash of the server's CA, which is compared before the token is sent.\n\
-            What fails is undone, and after a power cut it is finished or undone with the next start.\n\
-            The way back is `sudo pipeops-agent node leave`.",
+            A failed change is undone; after a power cut, the next start finishes or undoes it.\n\
+            To leave the cluster again: `sudo pipeops-agent node leave`.",
     examples: &[
         "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --dry-run",
         "sudo pipeops-agent k3s join --server https://192.0.2.10:6443 --token-file /root/join-token --node-name pi2",

@@ -17,13 +17,13 @@ use crate::{
 /// `k3s kubeconfig`.
 pub(super) static COMMAND: Command = Command {
     name: "kubeconfig",
-    about: "Print a kubeconfig for looking, whose token ends, or the administrator's",
+    about: "Print a read-only kubeconfig that expires, or the administrator's",
     options: &[
         Opt::value(
             "hours",
             Takes::Text,
             "HOURS",
-            "Time until the token ends, 1 to 8760 h",
+            "Lifetime of the token, 1 to 8760 hours",
         )
         .default("24"),
         Opt::value(
@@ -34,17 +34,17 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag(
             "admin",
-            "Print the administrator's, which grants everything and does not end",
+            "Print the administrator's, which grants everything and does not expire",
         ),
     ],
-    notes: "It reads what Kubernetes' role `view` shows in all namespaces: no Secrets, and it changes nothing.\n\
-            The account is made in the cluster: kube-system/pipeops-viewer. Deleting it ends all of these kubeconfigs:\n\
+    notes: "It grants Kubernetes' role `view` in all namespaces: no Secrets, and no changes.\n\
+            The account is kube-system/pipeops-viewer. Deleting it revokes all of these kubeconfigs:\n\
             sudo k3s kubectl -n kube-system delete serviceaccount pipeops-viewer",
     examples: &[
         "sudo pipeops-agent k3s kubeconfig > view.yaml",
         "sudo pipeops-agent k3s kubeconfig --hours 720 --server https://192.0.2.10:6443 > view.yaml",
     ],
-    exit: "0 it is printed, 2 there is none.",
+    exit: "0 printed, 2 there is none.",
     run: Some(kubeconfig),
     ..Command::BARE
 };

@@ -33,14 +33,14 @@ pub(super) static COMMAND: Command = Command {
             "identity",
             Takes::File,
             "FILE",
-            "Private key of age that an encrypted backup is read with; it is not stored",
+            "Private age key to decrypt the backup with; it is not stored",
         ),
         YES,
         TIMEOUT,
         DRY_RUN,
     ],
-    notes: "All Pods are stopped. The cluster of now is moved aside, and `pipeops-agent undo` moves it back.\n\
-            On a new machine install k3s first, with the name of the node that the backup is of.\n\
+    notes: "All Pods are stopped. The current cluster is moved aside, and `pipeops-agent undo` moves it back.\n\
+            On a new machine, first install k3s with the node name of the backup.\n\
             Data of volumes is not in a backup; it stays as it is.",
     examples: &[
         "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz --dry-run",

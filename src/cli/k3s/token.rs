@@ -17,7 +17,7 @@ use crate::{
 /// `k3s token`.
 pub(super) static COMMAND: Command = Command {
     name: "token",
-    about: "Make a token with which another machine can join this server",
+    about: "Create a token for another machine to join this server",
     options: &[
         Opt::value(
             "ttl",
@@ -30,17 +30,17 @@ pub(super) static COMMAND: Command = Command {
             "address",
             Takes::Text,
             "ADDRESS",
-            "Address that the new machine reaches this server at (default: that of its node)",
+            "Address at which the new machine reaches this server (default: that of its node)",
         ),
         Opt::value(
             "to",
             Takes::File,
             "FILE",
-            "Write the token to this file, which only root can read, and do not print it",
+            "Write the token to this file, readable by root only, instead of printing it",
         ),
     ],
     notes: "The token has the hash of the cluster's CA, so that the new machine talks to this server and to no other.\n\
-            It is asked for on the new machine, or read from a file: on a command line everybody could read it.",
+            The new machine prompts for it or reads it from a file: on a command line, every user could read it.",
     examples: &[
         "sudo pipeops-agent k3s token",
         "sudo pipeops-agent k3s token --ttl 30m --to /root/join-token",

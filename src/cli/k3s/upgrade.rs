@@ -32,7 +32,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         release::CHANNEL,
         release::SHA256,
-        many("ignore", "CHECK", "Continue in spite of this finding"),
+        many("ignore", "CHECK", "Continue despite this finding"),
         TIMEOUT,
         Opt::flag(
             "check",
@@ -40,9 +40,9 @@ pub(super) static COMMAND: Command = Command {
         ),
         DRY_RUN,
     ],
-    notes: "To a later patch, or to the next minor version: Kubernetes supports no other step, and no way back.\n\
-            A backup is made first. What fails ends on the old version; after a minor version also on its datastore.\n\
-            Pods go on while k3s restarts; a minor version may restart containers.",
+    notes: "To a later patch, or to the next minor version: Kubernetes supports no other upgrade, and no downgrade.\n\
+            A backup is made first. A failed upgrade returns to the old version, and after a minor version also to its datastore.\n\
+            Pods keep running while k3s restarts; a new minor version may restart containers.",
     examples: &[
         "sudo pipeops-agent k3s upgrade --check",
         "sudo pipeops-agent k3s upgrade --to v1.34.5+k3s1",

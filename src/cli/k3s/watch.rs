@@ -17,17 +17,17 @@ use crate::{
 /// `k3s watch`.
 pub(super) static COMMAND: Command = Command {
     name: "watch",
-    about: "Watch over k3s, and repair what is known to break",
+    about: "Monitor k3s, and repair known faults",
     options: &[
         DRY_RUN,
         Opt::flag(
             "now",
-            "Look once, and repair what is due (used by its timer)",
+            "Check once, and repair what is due (used by its timer)",
         ),
     ],
-    notes: "A timer looks every minute; with OpenRC a service does, which sleeps in between. docs/faults.md lists the faults, their repairs, and when nothing is done.\n\
-            A k3s that somebody stopped stays stopped. keeper.allow without repair: faults are told and not repaired.\n\
-            `k3s install`, `join` and `adopt` set it up; this does it for a k3s that was adopted by an earlier version. `pipeops-agent changes` has every repair.",
+    notes: "A timer checks every minute (with OpenRC, a service). docs/faults.md lists the faults, their repairs, and when nothing is repaired.\n\
+            A k3s that somebody stopped stays stopped. Without repair in keeper.allow, faults are reported but not repaired.\n\
+            `k3s install`, `join` and `adopt` set it up; this command does so for a k3s adopted by an earlier version. `pipeops-agent changes` lists every repair.",
     examples: &[
         "sudo pipeops-agent k3s watch --dry-run",
         "sudo pipeops-agent k3s watch",

@@ -21,7 +21,7 @@ impl Merged {
                 let doubt = self.about(key, "has no effect");
                 self.warnings.push(
                     doubt
-                        .why("nobody is told without notify.url")
+                        .why("without notify.url nobody is notified")
                         .fix("set notify.url too, or remove it"),
                 );
             }

@@ -114,13 +114,13 @@ impl Merged {
                 return None;
             }
             (None, Some(_), None) => {
-                let problem = self.about(&keys::REMOTE_WRITE_USERNAME, "stands alone");
+                let problem = self.about(&keys::REMOTE_WRITE_USERNAME, "needs a password");
                 self.problems
                     .push(problem.fix("set telemetry.remote_write.password_file too"));
                 return None;
             }
             (None, None, Some(_)) => {
-                let problem = self.about(&keys::REMOTE_WRITE_PASSWORD_FILE, "stands alone");
+                let problem = self.about(&keys::REMOTE_WRITE_PASSWORD_FILE, "needs a user name");
                 self.problems
                     .push(problem.fix("set telemetry.remote_write.username too"));
                 return None;

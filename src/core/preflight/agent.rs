@@ -209,7 +209,7 @@ fn update(facts: &Facts, _: &Environment) -> Judgement {
     };
     facts
         .text(UPDATE_TAKEN_BACK)
-        .map_or(Judgement::NotHere("no update was taken back"), |seen| {
+        .map_or(Judgement::NotHere("no update was rolled back"), |seen| {
             Problem::new(seen, &ADVICE).into()
         })
 }

@@ -427,7 +427,7 @@ pub(super) fn answered(
 
 fn kubeconfig(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "{about}; or restart k3s, which writes its own anew, or name another as agent.kubeconfig",
+        fix: "{about}; or restart k3s, which recreates its own, or set agent.kubeconfig to another one",
         commands: &["{restart k3s}"],
     };
     answered(

@@ -94,7 +94,7 @@ impl Signed {
                 "it is older than one that was seen before (sequence {} after {})",
                 list.sequence, trust.sequence
             ))
-            .fix("nothing to do if it is newer tomorrow; else somebody serves old lists: look at the address in the settings, proxies and DNS")
+            .fix("nothing to do if it is newer tomorrow; otherwise an old list is being served: check the address in the settings, proxies and DNS")
             .retry(Retry::Later));
         }
         Ok(Self { keys, ..list })

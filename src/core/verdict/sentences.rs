@@ -90,7 +90,7 @@ pub fn store_hung(directory: &str, stage: Stage) -> String {
     let effect = match stage {
         Stage::Starting => "the agent waits for it before it links",
         Stage::Running => {
-            "calls that are written into the audit first are refused; the link and plain reads go on"
+            "calls that must be recorded in the audit first are refused; the link and plain reads continue"
         }
     };
     format!("the disk of {directory} does not answer: {effect}")

@@ -261,7 +261,7 @@ function drawBanner() {
     !navigator.onLine && stream.state === 'stale' && !/^(127\.|localhost|\[::1)/.test(location.host) && bar('critical', 'This browser is offline.'),
     stream.state === 'stale' && may('anonymous') && (stream.why
       ? bar('warning', h('b', {}, 'No live updates: '), stream.why.message, '. ', stream.why.fix && `${sentence(stream.why.fix)} `, again)
-      : bar('critical', h('b', {}, 'The agent does not answer '), ...since, 'This page reconnects automatically; on the machine, run ', h('code', {}, 'systemctl status pipeops-agent'), '. ', again)),
+      : bar('critical', h('b', {}, stream.lastWordAt ? 'The agent has not answered ' : 'The agent does not answer'), ...since, 'This page reconnects automatically; on the machine, run ', h('code', {}, 'systemctl status pipeops-agent'), '. ', again)),
     refused && bar('warning', h('b', {}, 'Not logged in: '), refused.message, '. ', refused.fix && `${sentence(refused.fix)} `, h('button', { type: 'button', onclick: openLogin }, 'Log in')),
     isOther && bar('note', 'The agent was updated. ', h('button', { type: 'button', onclick: () => location.reload() }, 'Load its page')));
 }

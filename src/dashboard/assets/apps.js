@@ -34,7 +34,7 @@ function about(app, isListed = false) {
     h('p', {}, h('b', {}, app.verdict), ': ', sentence(app.sentence), app.since && [' ', h('span', { class: 'faint' }, age(app.since, 'for'))]),
     app.evidence && h('p', {}, h('code', { class: 'break lines' }, app.evidence)),
     app.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), app.fix),
-    app.paused && h('p', { class: 'faint' }, 'Paused: no earlier version is put back by itself. ', command(`sudo pipeops-agent apps resume ${app.app}`)),
+    app.paused && h('p', { class: 'faint' }, 'Paused: it is not rolled back automatically. ', command(`sudo pipeops-agent apps resume ${app.app}`)),
     app.standing_by && h('p', { class: 'faint' }, 'This agent changes and judges no apps now: ', sentence(app.standing_by)),
     facts(['Revision', app.revision], ['Last good revision', app.good || 'none yet'], ['Object', app.object], ['Cause', app.cause && h('code', {}, app.cause)]));
 }

@@ -56,7 +56,7 @@ function truth(status) {
   const causes = (status.conditions ?? []).filter((it) => !it.because && (it.fix || !isHeadline(it)));
   const { verdict } = status;
   return h('div', { class: `truth ${state}` },
-    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `The agent does not answer${stream.lastWordAt ? ` since ${hour(stream.lastWordAt)}` : ''}. Last known state: `, isOld ? status.summary : sentence(status.summary)),
+    h('p', { class: 'sentence', 'aria-live': 'polite' }, mark(state), isOld && `${stream.lastWordAt ? `The agent has not answered since ${hour(stream.lastWordAt)}` : 'The agent does not answer'}. Last known state: `, isOld ? status.summary : sentence(status.summary)),
     causes.length > 0 && h('ul', { class: 'findings', 'aria-label': plural(causes.length, 'condition') }, causes.map((it) => condition(it, isHeadline(it)))),
     h('p', { class: 'foot' }, headline && !headline.fix && ['It has been like this ', age(headline.since, 'for'), '. '], `${status.host?.hostname ?? 'This machine'}${status.cluster_name ? `, cluster ${status.cluster_name}` : ''}. `,
       status.started && [isOld ? 'The agent was up ' : 'Agent up ', age(status.started, 'for'), '. '],

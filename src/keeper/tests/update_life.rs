@@ -130,7 +130,7 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
         let fact = facts.get(UPDATE_TAKEN_BACK).cloned().flatten();
         assert_eq!(fact.is_some(), cause.is_some(), "{fault:?}");
         if let (Some(fact), Some(cause)) = (fact, cause) {
-            assert!(fact.starts_with("0.1.1 was tried and taken back at "));
+            assert!(fact.starts_with("0.1.1 was tried and rolled back at "));
             assert!(fact.ends_with(cause.as_str()), "{fact}");
         }
         assert_eq!(note.not_before_ms > 0, fault == Fault::Link, "a day");

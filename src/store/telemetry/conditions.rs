@@ -85,7 +85,7 @@ impl Archive {
     fn losses(&self) -> Option<Finding> {
         let lost = self.pending.lost + self.events.lost + self.logs.lost;
         let said = Error::new(format!(
-            "{lost} samples, events and log lines were lost since the start, because the disk could not be written for so long"
+            "{lost} samples, events and log lines were lost since the start because the disk could not be written for too long"
         ));
         (lost > 0).then_some((LOST, Severity::Warning, said))
     }

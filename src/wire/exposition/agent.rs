@@ -172,7 +172,7 @@ fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
         (
             "pipeops_agent_accept_errors_total",
             Counter,
-            "Connections to the dashboard that the kernel did not hand over, mostly for want of descriptors.",
+            "Connections to the dashboard that the kernel did not hand over, mostly because descriptors ran out.",
             whole(Some(agent.accept_errors)),
         ),
     ] {

@@ -37,7 +37,7 @@ fn whole_machine(now: &Reading, page: &mut Page) {
     let forks = "Processes and threads that were started.";
     page.one(("node_forks_total", Counter, forks), whole(now.forks));
     // A counter by what it is; its name at node_exporter does not end like one.
-    let kills = "Processes that were killed for want of memory, since boot.";
+    let kills = "Processes killed by the out-of-memory killer since boot.";
     page.one(
         ("node_vmstat_oom_kill", Counter, kills),
         whole(now.oom_kills),
@@ -178,7 +178,7 @@ fn pressure(now: &Reading, page: &mut Page) {
             "node_pressure_memory_stalled_seconds_total",
             "memory",
             "full",
-            "Time in which nothing went on for want of memory.",
+            "Time in which all tasks were stalled on memory.",
         ),
         (
             "node_pressure_io_waiting_seconds_total",
@@ -190,7 +190,7 @@ fn pressure(now: &Reading, page: &mut Page) {
             "node_pressure_io_stalled_seconds_total",
             "io",
             "full",
-            "Time in which nothing went on but waiting for disks.",
+            "Time in which all tasks were stalled on I/O.",
         ),
     ] {
         let stalled = now.stalled_us.get(&(resource, kind)).copied();

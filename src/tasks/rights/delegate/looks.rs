@@ -87,7 +87,7 @@ impl Delegate {
         let policy = self.manifest.wide("pipeops-cp-lock");
         let findings = check::compare_lock(&self.client, &self.manifest).await;
         let findings =
-            findings.map_err(|error| format!("{policy} cannot be looked at: {error}"))?;
+            findings.map_err(|error| format!("cannot inspect {policy}: {error}"))?;
         if let Some(finding) = findings.first() {
             return Err(format!(
                 "the {} is not as this agent's manifest has it",
@@ -131,7 +131,7 @@ impl Delegate {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         let cannot = |why: String| {
             format!(
-                "the Pod {namespace}/{name} cannot be looked at: {why}; fix: {}",
+                "cannot inspect the Pod {namespace}/{name}: {why}; fix: {}",
                 self.manifest.command()
             )
         };

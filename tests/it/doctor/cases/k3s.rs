@@ -147,7 +147,7 @@ pub(super) fn agent() -> Vec<Case> {
             "agent.update",
             ubuntu().answering(
                 "update that was taken back",
-                "1.3.0 was tried and taken back at 2026-11-20T03:12:09Z: it crashed",
+                "1.3.0 was tried and rolled back at 2026-11-20T03:12:09Z: it crashed",
             ),
             &["1.3.0 was tried", "it crashed", "update --check"],
         ),
