@@ -11,14 +11,14 @@ use crate::{
     core::{
         identity::Fingerprint,
         procfs,
-        rates::{CpuTimes, DiskSpace, Memory},
+        rates::{CpuTimes, DiskSpace, Memory, Space},
         words::hex,
     },
     files,
 };
 
 /// More than any of the files here has, on a machine with a thousand cores.
-const FILE_BYTES_MAX: usize = 512 * 1024;
+pub(super) const FILE_BYTES_MAX: usize = 512 * 1024;
 
 /// Facts that do not change while the machine runs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -80,21 +80,35 @@ pub fn uptime_s(root: &Path) -> Option<u64> {
 /// Size and free space of the file system that holds `path`. Never ask for one that comes over the network: a server that is
 /// gone would hold the call for ever.
 pub fn disk_space(path: &Path) -> Option<DiskSpace> {
-    let space = statvfs(path).ok()?;
+    space(path).map(DiskSpace::from)
+}
+
+/// The same with inodes.
+pub(super) fn space(path: &Path) -> Option<Space> {
+    let found = statvfs(path).ok()?;
     #[expect(
         clippy::useless_conversion,
         reason = "the fields have 32 bit on 32-bit machines"
     )]
-    let (block, total, free, available) = (
-        u64::from(space.fragment_size()),
-        u64::from(space.blocks()),
-        u64::from(space.blocks_free()),
-        u64::from(space.blocks_available()),
+    let (block, counts) = (
+        u64::from(found.fragment_size()),
+        [
+            found.blocks(),
+            found.blocks_free(),
+            found.blocks_available(),
+            found.files(),
+            found.files_free(),
+        ]
+        .map(u64::from),
     );
-    Some(DiskSpace {
-        total_bytes: total.saturating_mul(block),
-        used_bytes: total.saturating_sub(free).saturating_mul(block),
-        available_bytes: available.saturating_mul(block),
+    let [size, free, available, inodes, inodes_free] = counts;
+    let bytes = |blocks: u64| blocks.saturating_mul(block);
+    Some(Space {
+        size: bytes(size),
+        free: bytes(free),
+        available: bytes(available),
+        inodes,
+        inodes_free,
     })
 }
 

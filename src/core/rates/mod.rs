@@ -70,6 +70,16 @@ pub struct DiskSpace {
     pub available_bytes: u64,
 }
 
+impl From<Space> for DiskSpace {
+    fn from(space: Space) -> Self {
+        Self {
+            total_bytes: space.size,
+            used_bytes: space.size.saturating_sub(space.free),
+            available_bytes: space.available,
+        }
+    }
+}
+
 impl DiskSpace {
     /// The share in use, between 0 and 1, of what programs without privileges can have: as df(1) counts. `None` where the size is not
     /// known.

@@ -5,9 +5,10 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use nix::sys::statvfs::statvfs;
-
-use super::clock;
+use super::{
+    clock,
+    facts::{self, FILE_BYTES_MAX},
+};
 use crate::{
     core::{
         procfs::{kernel, memory, stat},
@@ -21,8 +22,6 @@ mod mounts;
 mod own;
 mod sys;
 
-/// More than any of the files here has, on a machine with a thousand cores or mounts.
-const FILE_BYTES_MAX: usize = 512 * 1024;
 /// Entries of one folder that are looked at; the rest of a larger one is left out.
 const ENTRIES_MAX: usize = 256;
 /// Processes that are counted.
@@ -33,7 +32,7 @@ const TIME_CLIENT: &str = "run/systemd/timesync";
 /// Reads everything of this machine. It takes some hundred system calls: call it in the blocking pool.
 pub fn read() -> Reading {
     Reading {
-        root: super::facts::disk_space(Path::new("/")),
+        root: facts::disk_space(Path::new("/")),
         ..read_below(Path::new("/"), &space)
     }
 }
@@ -45,7 +44,7 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
         at: clock::now(),
         awake: clock::awake(),
         boot_id: clock::boot_id_below(root),
-        uptime_s: super::facts::uptime_s(root),
+        uptime_s: facts::uptime_s(root),
         ..Reading::default()
     };
     let mut tree = Tree {
@@ -66,31 +65,7 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
 /// Space of the file system at a path. Never call it for a network mount: a server that is gone
 /// would hold the call for ever.
 pub fn space(path: &str) -> Option<Space> {
-    let told = statvfs(path).ok()?;
-    #[expect(
-        clippy::useless_conversion,
-        reason = "the fields have 32 bit on 32-bit machines"
-    )]
-    let (block, counts) = (
-        u64::from(told.fragment_size()),
-        [
-            told.blocks(),
-            told.blocks_free(),
-            told.blocks_available(),
-            told.files(),
-            told.files_free(),
-        ]
-        .map(u64::from),
-    );
-    let [size, free, available, inodes, inodes_free] = counts;
-    let bytes = |blocks: u64| blocks.saturating_mul(block);
-    Some(Space {
-        size: bytes(size),
-        free: bytes(free),
-        available: bytes(available),
-        inodes,
-        inodes_free,
-    })
+    facts::space(Path::new(path))
 }
 
 fn from_proc(tree: &mut Tree<'_>, reading: &mut Reading) {
@@ -237,9 +212,7 @@ impl Tree<'_> {
 
     /// A file that only some machines have.
     fn text(&self, path: &str) -> Option<String> {
-        let content = files::read(&self.root.join(path), FILE_BYTES_MAX).ok()?;
-        let text = String::from_utf8(content);
-        Some(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        facts::text(self.root, path)
     }
 
     /// The names in a folder, in order.
