@@ -67,7 +67,7 @@ use crate::{
 
 use parts::{FoundCluster, Network};
 use safe_mode::Start;
-use starting::{Listeners, Starting, Ways};
+use starting::{Addresses, Listeners, Starting};
 pub(crate) use unusable::CONDITION as SETTINGS_CONDITION;
 
 mod copies;
@@ -119,9 +119,9 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     ended
 }
 
-fn form(settings: config::Log, around: &Surroundings) -> log::Form {
+fn form(settings: config::Log, surroundings: &Surroundings) -> log::Form {
     log::Form {
-        format: log_format(settings.format, around.journal_stream.as_deref()),
+        format: log_format(settings.format, surroundings.journal_stream.as_deref()),
         level: settings.level,
     }
 }
@@ -182,8 +182,8 @@ async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Op
     let (store, opening) = Store::begin(directory, shared_state.now().wall, jobs.clone())?;
     let host = jobs.run_to_end(Job::Machine, || host::facts::Facts::read(Path::new("/")));
     let named = settings.agent.kubeconfig.clone();
-    let around = settings.surroundings.clone();
-    let find = move || FoundCluster::read(named.as_deref(), &around);
+    let surroundings = settings.surroundings.clone();
+    let find = move || FoundCluster::read(named.as_deref(), &surroundings);
     let find = jobs.run(Job::Kubeconfig, find);
     let ((loaded, host), found) = future::zip(future::zip(opening.loaded(), host), find).await;
     let loaded = loaded?;
@@ -226,9 +226,9 @@ async fn live(
     let notifier = Notifier::new(settings.surroundings.notify_socket.as_deref());
     start.report(&starting.shared_state);
     let mode = start.mode();
-    let (opened, ways) = (open(&settings, mode, &starting), Ways::of(&settings));
+    let (opened, addresses) = (open(&settings, mode, &starting), Addresses::of(&settings));
     let opened = starting
-        .until(opened, (&ways, &notifier), &mut signals)
+        .until(opened, (&addresses, &notifier), &mut signals)
         .await;
     let Some(opened) = opened else {
         start.forget();
@@ -307,11 +307,11 @@ async fn wait(time: Duration) {
 }
 
 /// Tells the service manager that the executor runs, for as long as it does: no task that waits for a disk or for the network holds this up.
-async fn keep_alive(around: Surroundings) {
-    let Some(within_us) = around.watchdog_us else {
+async fn keep_alive(surroundings: Surroundings) {
+    let Some(within_us) = surroundings.watchdog_us else {
         return;
     };
-    let notifier = Notifier::new(around.notify_socket.as_deref());
+    let notifier = Notifier::new(surroundings.notify_socket.as_deref());
     notifier.watchdog();
     // Four signs of life in the time in which one has to come.
     let mut signs = Timer::interval(Duration::from_micros(within_us / 4));
@@ -403,8 +403,8 @@ impl Agent {
         };
         let delivery = parts::delivery(records, &registrar, &shared_state, &executor);
         let kept = (&store, &audit_writer, &shared_state);
-        let around = (&proxy, &delivery, &executor);
-        let apps = parts::apps(&settings, watched, (kept, &lease_gate), around);
+        let flows = (&proxy, &delivery, &executor);
+        let apps = parts::apps(&settings, watched, (kept, &lease_gate), flows);
         let access = level::Parts {
             configured,
             proxy: Rc::clone(&proxy),

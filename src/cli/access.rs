@@ -149,7 +149,8 @@ fn set(args: &Args, output: &mut Output) -> Result<Exit> {
         output.line(&printable(&changed(&change)));
         if let Some(trouble) = &change.trouble {
             output.warning(
-                &Error::new(trouble.clone()).fix("fix the disk; the level is then saved automatically"),
+                &Error::new(trouble.clone())
+                    .fix("fix the disk; the level is then saved automatically"),
             );
         }
     }

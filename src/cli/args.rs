@@ -262,7 +262,9 @@ fn unknown_command(word: &str, alike: Vec<&str>, path: &[&'static Command]) -> E
 
 fn uncapitalized(text: &str) -> String {
     let mut letters = text.chars();
-    let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+    let first = letters
+        .next()
+        .map(|character| character.to_ascii_lowercase());
     first.into_iter().chain(letters).collect()
 }
 

@@ -318,8 +318,8 @@ impl Drop for Page {
 /// A page that leads on at once. The address stands in an attribute, so it is escaped for one.
 fn content(url: &str) -> String {
     let mut safe = String::with_capacity(url.len());
-    for letter in url.chars() {
-        match letter {
+    for character in url.chars() {
+        match character {
             '&' => safe.push_str("&amp;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),

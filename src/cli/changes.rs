@@ -61,14 +61,14 @@ pub(super) static UNDO: Command = Command {
 };
 
 /// Executor of a change.
-pub(super) enum Hands {
+pub(super) enum Executor {
     /// This process, which is root.
     Own(Keeper),
     /// The root helper behind this socket.
     Helper(PathBuf),
 }
 
-impl Hands {
+impl Executor {
     /// This process for root, the root helper for everybody else.
     pub(super) fn of(loaded: &Loaded, args: &Args) -> Result<Self> {
         let settings = loaded.keeper();
@@ -147,10 +147,10 @@ pub(super) fn print(done: &Done, output: &mut Output) {
 
 fn undo(args: &Args, output: &mut Output) -> Result<Exit> {
     let loaded = load(args);
-    let hands = Hands::of(&loaded, args)?;
+    let executor = Executor::of(&loaded, args)?;
     let id = args.text("CHANGE").unwrap_or_default();
-    let done = match hands.changes() {
-        Ok(changes) if changes.iter().any(|change| change.id == id) => hands.undo(id)?,
+    let done = match executor.changes() {
+        Ok(changes) if changes.iter().any(|change| change.id == id) => executor.undo(id)?,
         // All of root's are known, and the agent has none of that name either.
         Ok(_)
             if changes_of_agent(args, &loaded)
@@ -210,7 +210,7 @@ fn ask_agent(args: &Args, loaded: &Loaded, id: &str) -> Result<Done> {
 
 fn changes(args: &Args, output: &mut Output) -> Result<Exit> {
     let loaded = load(args);
-    let by_root = Hands::of(&loaded, args).and_then(|hands| hands.changes());
+    let by_root = Executor::of(&loaded, args).and_then(|executor| executor.changes());
     let by_agent = changes_of_agent(args, &loaded);
     let is_json = args.has(JSON.long);
     let mut missing = Vec::new();

@@ -197,12 +197,12 @@ fn logins(args: &Args) -> Option<String> {
 }
 
 /// Surroundings of the person at the command line.
-struct Around {
+struct Environment {
     user: String,
     address: String,
 }
 
-fn around() -> Around {
+fn around() -> Environment {
     let variable = |name: &str| -> Option<String> {
         let value = std::env::var_os(name).map(OsString::into_string);
         value
@@ -212,7 +212,7 @@ fn around() -> Around {
     let by_ssh = variable("SSH_CONNECTION");
     // Its third word is the address by which this machine was reached.
     let address = by_ssh.as_deref().and_then(|line| line.split(' ').nth(2));
-    Around {
+    Environment {
         user: variable("SUDO_USER")
             .or_else(|| variable("USER"))
             .unwrap_or_else(|| "root".to_owned()),
@@ -223,7 +223,7 @@ fn around() -> Around {
     }
 }
 
-impl Around {
+impl Environment {
     /// The line that brings the port of `url` to another machine; `None` where the network reaches it as it is.
     fn ssh(&self, url: &str) -> Option<String> {
         let url = Url::parse(url.split('#').next()?).ok()?;
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_line_of_ssh_brings_the_port_of_the_page() {
-        let around = Around {
+        let around = Environment {
             user: "pi".to_owned(),
             address: "192.0.2.7".to_owned(),
         };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::Args,
-    follow::{Teller, follow, number},
+    follow::{Printer, follow, number},
     output::{Output, Tone, printable},
     socket::{self, Ask},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
@@ -147,7 +147,7 @@ fn page(args: &Args, query: &str) -> Result<Value> {
 }
 
 /// Stream of events, by number. A repetition within the minute arrives again, with its count.
-struct Happenings<'a> {
+struct EventStream<'a> {
     args: &'a Args,
     /// Events printed last, so that none is printed twice.
     told: VecDeque<Value>,
@@ -155,7 +155,7 @@ struct Happenings<'a> {
     floor: u64,
 }
 
-impl Happenings<'_> {
+impl EventStream<'_> {
     fn print(&mut self, event: &Value, output: &mut Output) {
         if self.told.contains(event) {
             return;
@@ -183,7 +183,7 @@ impl Happenings<'_> {
     }
 }
 
-impl Teller for Happenings<'_> {
+impl Printer for EventStream<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
         for event in pages(self.args, None, PAGE)? {
             if number(&event).is_none_or(|number| number > self.floor) {
@@ -207,15 +207,15 @@ fn follow_on(args: &Args, since: Option<Wall>, most: usize, output: &mut Output)
         .first()
         .and_then(number)
         .map(|first| first.saturating_sub(1));
-    let mut happenings = Happenings {
+    let mut stream = EventStream {
         args,
         told: VecDeque::new(),
         floor: before.unwrap_or(newest),
     };
     for event in &found {
-        happenings.print(event, output);
+        stream.print(event, output);
     }
-    follow(args, "events", &mut happenings, output)
+    follow(args, "events", &mut stream, output)
 }
 
 /// An event in a line.

@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// Prints each item of a stream once.
-pub(super) trait Teller {
+pub(super) trait Printer {
     /// Reads the list of existing items: at the beginning, and after a gap.
     fn read(&mut self, output: &mut Output) -> Result<()>;
 
@@ -34,7 +34,7 @@ pub(super) trait Teller {
 pub(super) fn follow(
     args: &Args,
     topic: &str,
-    teller: &mut dyn Teller,
+    teller: &mut dyn Printer,
     output: &mut Output,
 ) -> Result<Exit> {
     let mut waiting = Waiting::default();
@@ -84,7 +84,7 @@ fn session(
     args: &Args,
     topic: &str,
     place: &mut Place,
-    teller: &mut dyn Teller,
+    teller: &mut dyn Printer,
     output: &mut Output,
     waiting: &mut Waiting,
 ) -> Result<()> {

@@ -22,7 +22,7 @@ use serde_json::json;
 use super::{
     args::Args,
     ask,
-    changes::{self, Hands},
+    changes::{self, Executor},
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
@@ -125,16 +125,16 @@ static RESUME: Command = Command {
     ..Command::BARE
 };
 
-/// Root's own hands; `command` is for those who are somebody else.
+/// The keeper in this process, for root; `command` names for others what needs root.
 pub(super) fn keeper(args: &Args, command: &str) -> Result<Keeper> {
     if !geteuid().is_root() {
         return Err(Error::new(format!("{command} needs root"))
             .fix(format!("sudo pipeops-agent {command}")));
     }
-    match Hands::of(&load(args), args)? {
-        Hands::Own(keeper) if args.has(JSON.long) => Ok(keeper),
-        Hands::Own(keeper) => Ok(keeper.watched(print_progress)),
-        Hands::Helper(_) => Err(Error::new(format!("{command} needs root"))),
+    match Executor::of(&load(args), args)? {
+        Executor::Own(keeper) if args.has(JSON.long) => Ok(keeper),
+        Executor::Own(keeper) => Ok(keeper.watched(print_progress)),
+        Executor::Helper(_) => Err(Error::new(format!("{command} needs root"))),
     }
 }
 

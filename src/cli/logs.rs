@@ -8,7 +8,7 @@ use super::{
     access::escaped,
     args::Args,
     events::lines,
-    follow::{AGAIN, Teller, Waiting, follow, number},
+    follow::{AGAIN, Printer, Waiting, follow, number},
     output::{Output, Tone, printable},
     socket::{self, Ask, Flow, Lost},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
@@ -133,7 +133,7 @@ impl OwnLines<'_> {
     }
 }
 
-impl Teller for OwnLines<'_> {
+impl Printer for OwnLines<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
         let found = newest(self.args, AT_ONCE)?;
         for entry in after(&found, self.last.as_ref()) {

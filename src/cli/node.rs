@@ -36,7 +36,13 @@ static DRAIN: Command = Command {
     name: "drain",
     about: "Move the Pods of this node to other nodes, before maintenance",
     options: &[
-        Opt::value("timeout", Takes::Text, "SECONDS", "Seconds to wait until all Pods have moved").default("300"),
+        Opt::value(
+            "timeout",
+            Takes::Text,
+            "SECONDS",
+            "Seconds to wait until all Pods have moved",
+        )
+        .default("300"),
         k3s::many("ignore", "CHECK", "Continue despite this finding"),
         k3s::DRY_RUN,
     ],
@@ -61,7 +67,13 @@ static LEAVE: Command = Command {
         help: "On a server: the worker that leaves",
     }],
     options: &[
-        Opt::value("timeout", Takes::Text, "SECONDS", "Seconds to wait until all Pods have moved").default("300"),
+        Opt::value(
+            "timeout",
+            Takes::Text,
+            "SECONDS",
+            "Seconds to wait until all Pods have moved",
+        )
+        .default("300"),
         k3s::many("ignore", "CHECK", "Continue despite this finding"),
         k3s::YES,
         k3s::DRY_RUN,

@@ -236,11 +236,11 @@ fn tamed(json: &str) -> String {
     if !json.chars().any(is_harmful) {
         return json.to_owned();
     }
-    let letters = json.chars().map(|letter| {
-        if is_harmful(letter) {
-            format!("\\u{:04x}", u32::from(letter))
+    let letters = json.chars().map(|character| {
+        if is_harmful(character) {
+            format!("\\u{:04x}", u32::from(character))
         } else {
-            letter.to_string()
+            character.to_string()
         }
     });
     letters.collect()
@@ -263,8 +263,8 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// True for control characters other than a line end.
-fn is_harmful(letter: char) -> bool {
-    is_command(letter) && letter != '\n'
+fn is_harmful(character: char) -> bool {
+    is_command(character) && character != '\n'
 }
 
 /// Rows as lines of aligned columns, two spaces apart.

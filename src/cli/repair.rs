@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     args::Args,
-    changes::{self, Hands},
+    changes::{self, Executor},
     load,
     output::{Output, Tone, columns, printable},
     table::{Argument, JSON, Need, Opt, Takes},
@@ -34,12 +34,12 @@ pub(super) const CHECK: Argument = Argument {
 /// Repairs these checks, one after the other.
 pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result<Exit> {
     let loaded = load(args);
-    let hands = Hands::of(&loaded, args)?;
+    let executor = Executor::of(&loaded, args)?;
     let is_json = args.has(JSON.long);
     let mut plans = Vec::new();
     let mut failed: Vec<(Error, Vec<&str>)> = Vec::new();
     for check in checks {
-        match hands.plan(check) {
+        match executor.plan(check) {
             Ok(plan) if plan.is_needed => plans.push(plan),
             Ok(plan) if is_json => plans.push(plan),
             Ok(plan) => output.line(&format!("{check}: {}", printable(&plan.does))),
@@ -78,7 +78,7 @@ pub(super) fn fix(args: &Args, output: &mut Output, checks: &[String]) -> Result
                 continue;
             }
         }
-        let done = hands.fix(&plan.check)?;
+        let done = executor.fix(&plan.check)?;
         is_fine &= done.outcome == "done";
         if is_json {
             all.push(done);

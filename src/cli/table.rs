@@ -105,8 +105,8 @@ impl Opt {
     }
 
     /// Adds a short name.
-    pub(super) const fn short(mut self, letter: char) -> Self {
-        self.short = Some(letter);
+    pub(super) const fn short(mut self, character: char) -> Self {
+        self.short = Some(character);
         self
     }
 

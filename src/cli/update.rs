@@ -12,7 +12,7 @@ use smol::Timer;
 use super::{
     VERSION,
     args::Args,
-    changes::Hands,
+    changes::Executor,
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
@@ -26,7 +26,7 @@ use crate::{
         time::{Mono, Wall},
         update::{
             Version,
-            list::{Choice, List, Machine, Occasion},
+            list::{Choice, List, Machine, Trigger},
             signed::{BYTES_MAX, SignedFile, Trust},
             trial::{Seen, WITHIN},
         },
@@ -159,9 +159,9 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         now: clock::now().wall,
     };
     let occasion = if args.has("automatic") {
-        Occasion::Automatic
+        Trigger::Automatic
     } else {
-        Occasion::ByHand
+        Trigger::ByHand
     };
     let choice = release.list.choose(&machine, occasion);
     if args.has("check") || choice != Choice::Install {
@@ -465,9 +465,9 @@ fn wanted(args: &Args, list: &List) -> Result<()> {
 }
 
 fn keeper(loaded: &Loaded, args: &Args) -> Result<Keeper> {
-    match Hands::of(loaded, args)? {
-        Hands::Own(keeper) => Ok(keeper.watched(|text| log::info!("{text}"))),
-        Hands::Helper(_) => {
+    match Executor::of(loaded, args)? {
+        Executor::Own(keeper) => Ok(keeper.watched(|text| log::info!("{text}"))),
+        Executor::Helper(_) => {
             Err(Error::new("an update needs root").fix("sudo pipeops-agent update"))
         }
     }

@@ -574,10 +574,10 @@ impl Merged {
             );
         }
         for key in [&keys::CA_FILE, &keys::CERT_FILE, &keys::KEY_FILE] {
-            let doubt = self
+            let warning = self
                 .path(key)
                 .and_then(|path| self.doubts_of_file(key, &path));
-            self.warnings.extend(doubt);
+            self.warnings.extend(warning);
         }
         let client = self.certificate(&keys::CERT_FILE, &keys::KEY_FILE);
         Tls {

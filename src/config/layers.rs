@@ -408,9 +408,7 @@ fn is_service_variable(name: &str) -> bool {
 
 fn unknown_at_top(origin: &Origin, name: &str, value: &DeValue<'_>) -> Error {
     if !matches!(value, DeValue::Table(_)) {
-        let error = Error::new(format!(
-            "{origin}: {name:?} is before the first section"
-        ));
+        let error = Error::new(format!("{origin}: {name:?} is before the first section"));
         let home = KEYS.iter().find(|key| key.name() == name);
         return error.fix(home.map_or_else(
             || "put it below its section, for example [pipeops]".to_owned(),

@@ -202,17 +202,20 @@ mod tests {
     ];
 
     fn ladder(outcomes: &str) -> Vec<Probe> {
-        let probes = ALL.into_iter().zip(outcomes.chars()).map(|(step, letter)| {
-            let outcome = match letter {
-                '+' => Outcome::Ok,
-                'n' => Outcome::Failed(Side::Node),
-                'w' => Outcome::Failed(Side::Network),
-                'c' => Outcome::Failed(Side::ControlPlane),
-                '-' => Outcome::Skipped,
-                _ => Outcome::Unknown,
-            };
-            Probe::new(step, outcome, step.words().0)
-        });
+        let probes = ALL
+            .into_iter()
+            .zip(outcomes.chars())
+            .map(|(step, character)| {
+                let outcome = match character {
+                    '+' => Outcome::Ok,
+                    'n' => Outcome::Failed(Side::Node),
+                    'w' => Outcome::Failed(Side::Network),
+                    'c' => Outcome::Failed(Side::ControlPlane),
+                    '-' => Outcome::Skipped,
+                    _ => Outcome::Unknown,
+                };
+                Probe::new(step, outcome, step.words().0)
+            });
         probes.collect()
     }
 

@@ -62,13 +62,13 @@ impl Lines {
     }
 
     fn end(&mut self, out: &mut String) {
-        // A letter that was cut in its middle is left out, not shown as broken.
+        // A character that was cut in its middle is left out, not shown as broken.
         let text = if self.is_cut {
             self.line.utf8_chunks().map(|chunk| chunk.valid()).collect()
         } else {
             String::from_utf8_lossy(&self.line).into_owned()
         };
-        let is_shown = |letter: &char| !is_command(*letter) || *letter == '\t';
+        let is_shown = |character: &char| !is_command(*character) || *character == '\t';
         out.extend(text.chars().filter(is_shown));
         if self.is_cut {
             out.push_str(CUT);

@@ -27,12 +27,12 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Returns whether a letter commands whoever shows it: control characters, and those that change
+/// Returns whether a character commands the terminal or page that shows it: control characters, and those that change
 /// the direction of what stands around them or end a line in some programs and not in others.
-pub fn is_command(letter: char) -> bool {
-    letter.is_control()
+pub fn is_command(character: char) -> bool {
+    character.is_control()
         || matches!(
-            letter,
+            character,
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
         )
 }

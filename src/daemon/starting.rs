@@ -86,15 +86,15 @@ async fn taken(opened: Rc<OnceCell<Option<Server>>>) -> Option<Server> {
     Rc::into_inner(opened)?.into_inner().flatten()
 }
 
-/// The ways to the page.
-pub(super) struct Ways {
+/// Addresses of the page.
+pub(super) struct Addresses {
     socket: PathBuf,
     /// The port on this machine: other machines need a certificate, which is on the disk.
     port: Option<SocketAddr>,
     anonymous: Role,
 }
 
-impl Ways {
+impl Addresses {
     /// Those that hold while the settings cannot be read.
     pub(super) fn provisional(known: &Provisional) -> Self {
         Self::new(known.socket.clone(), known.listen, known.shows_itself)
@@ -163,7 +163,7 @@ impl Starting {
     pub(super) async fn until<T>(
         &self,
         work: impl Future<Output = T>,
-        (ways, notifier): (&Ways, &Notifier),
+        (addresses, notifier): (&Addresses, &Notifier),
         signals: &mut Signals,
     ) -> Option<T> {
         let work = async { Some(work.await) };
@@ -172,31 +172,31 @@ impl Starting {
             None
         };
         let told = async {
-            self.serve(ways, notifier).await;
+            self.serve(addresses, notifier).await;
             None
         };
         work.or(stopped).or(told).await
     }
 
     /// Serves what is known so far, until it is dropped.
-    async fn serve(&self, ways: &Ways, notifier: &Notifier) {
+    async fn serve(&self, addresses: &Addresses, notifier: &Notifier) {
         if !self.is_late.get() {
             Timer::after(PATIENCE).await;
             self.is_late.set(true);
         }
         let answers = Rc::new(Early(Rc::clone(&self.shared_state)));
-        let site = Site::new(answers, ways.anonymous, Rc::new(Hub::new(0)));
+        let site = Site::new(answers, addresses.anonymous, Rc::new(Hub::new(0)));
         let site = Rc::new(site);
         let on_socket = async {
             let slot = &self.listeners.socket;
             let bind = || {
-                let (path, jobs) = (ways.socket.clone(), self.jobs.clone());
+                let (path, jobs) = (addresses.socket.clone(), self.jobs.clone());
                 async move { Server::on_socket(&path, &jobs).await }
             };
-            self.answer((slot, &ways.socket), bind, &site).await;
+            self.answer((slot, &addresses.socket), bind, &site).await;
         };
         let on_port = async {
-            if let Some(port) = &ways.port {
+            if let Some(port) = &addresses.port {
                 let port = *port;
                 let slot = &self.listeners.port;
                 let bind = || Server::on_port(port);

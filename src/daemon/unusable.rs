@@ -7,7 +7,7 @@ use std::{future::Future, time::Duration};
 
 use smol::Timer;
 
-use super::starting::{Starting, Ways};
+use super::starting::{Addresses, Starting};
 use crate::{
     config::{self, Loaded, Provisional, Settings, Sources},
     core::{health::Severity, stall::Job},
@@ -29,19 +29,21 @@ pub(super) async fn settings(
     signals: &mut Signals,
 ) -> Option<Result<Settings, Vec<Error>>> {
     let is_service = known.surroundings.runtime_directory.is_some();
-    let mut ways = Ways::provisional(known);
+    let mut addresses = Addresses::provisional(known);
     let mut told: Vec<Error> = Vec::new();
     loop {
         let changed = changed(sources, starting, &told);
-        let loaded = starting.until(changed, (&ways, notifier), signals).await?;
+        let loaded = starting
+            .until(changed, (&addresses, notifier), signals)
+            .await?;
         if loaded.problems().is_empty() || !is_service {
             starting.shared_state.clear(CONDITION);
             return Some(loaded.settings());
         }
         report(starting, loaded.problems());
         loaded.problems().clone_into(&mut told);
-        ways = Ways::unusable(&loaded, known);
-        if !ways.has_port() {
+        addresses = Addresses::unusable(&loaded, known);
+        if !addresses.has_port() {
             starting.listeners().close_port();
         }
     }

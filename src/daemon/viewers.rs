@@ -16,7 +16,7 @@ use crate::{
         dashboard::{
             handlers::{Local, Repairs, Sources},
             stream::Watcher,
-            views::diagnosis::{self, Doubt},
+            views::diagnosis::{self, Prober},
         },
         link::deliver::Databases,
         state::DashboardView,
@@ -98,12 +98,12 @@ impl Agent {
         Sources {
             client: self.cluster.clone(),
             known: Rc::clone(&self.known),
-            books: Databases {
+            databases: Databases {
                 has_control_plane: self.settings.pipeops.control_plane.is_some(),
                 telemetry: self.telemetry.clone(),
                 state: self.store.clone(),
             },
-            doubt: Doubt::new(diagnosis::Parts {
+            prober: Prober::new(diagnosis::Parts {
                 server: self.settings.pipeops.control_plane.as_ref().map(|server| {
                     diagnosis::Server {
                         target: Target::controller(&server.api_url),

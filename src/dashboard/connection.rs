@@ -45,13 +45,13 @@ pub(super) enum Accepted {
     Tls(TcpStream, IpAddr, Served),
 }
 
-/// Manner of a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Manner {
+pub(super) enum Protocol {
     /// As it should.
-    Right(Option<From>),
+    Expected(Option<From>),
     /// Without TLS, where it is wanted.
-    InTheOpen,
+    Plaintext,
 }
 
 impl Accepted {
@@ -66,9 +66,9 @@ impl Accepted {
 
     /// Returns the stream that carries HTTP; nothing if the peer went away, or never sent anything:
     /// browsers open connections in advance.
-    pub(super) async fn arrive(self) -> Result<(Stream, Manner), Option<Away>> {
+    pub(super) async fn arrive(self) -> Result<(Stream, Protocol), Option<Away>> {
         match self {
-            Self::Plain(stream, from) => Ok((stream, Manner::Right(from))),
+            Self::Plain(stream, from) => Ok((stream, Protocol::Expected(from))),
             Self::Tls(stream, address, served) => shake_hands(stream, address, served).await,
         }
     }
@@ -78,7 +78,7 @@ async fn shake_hands(
     stream: TcpStream,
     address: IpAddr,
     served: Served,
-) -> Result<(Stream, Manner), Option<Away>> {
+) -> Result<(Stream, Protocol), Option<Away>> {
     // One deadline for all of it.
     let mut deadline = Timer::after(HANDSHAKE_DEADLINE);
     let mut first = [0];
@@ -91,7 +91,7 @@ async fn shake_hands(
     }
     if first != [HANDSHAKE] {
         // People type the address without its scheme, and browsers then try the plain one.
-        return Ok((Box::new(stream), Manner::InTheOpen));
+        return Ok((Box::new(stream), Protocol::Plaintext));
     }
     let late = async {
         deadline.await;
@@ -109,7 +109,7 @@ async fn shake_hands(
         address,
         is_encrypted: true,
     };
-    Ok((Box::new(stream), Manner::Right(Some(from))))
+    Ok((Box::new(stream), Protocol::Expected(Some(from))))
 }
 
 #[cfg(test)]

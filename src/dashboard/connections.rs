@@ -21,7 +21,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
     answers::Away,
-    connection::{Accepted, Manner, Source},
+    connection::{Accepted, Protocol, Source},
     reply::{Reply, Sending},
     site::{Place, Site},
 };
@@ -50,7 +50,7 @@ pub(super) type Stream = Box<dyn Duplex>;
 
 /// Activity of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Doing {
+enum Activity {
     /// It has no request yet, or no further one; the number says since when, in the order of such moments.
     Waits(u64),
     /// It has begun one since.
@@ -64,7 +64,7 @@ enum Doing {
 struct Connection {
     task: Task<()>,
     source: Source,
-    doing: Rc<Cell<Doing>>,
+    doing: Rc<Cell<Activity>>,
 }
 
 impl Connection {
@@ -72,7 +72,7 @@ impl Connection {
     /// of their own.
     fn is_rival_of(&self, source: Source) -> bool {
         let is_here = |source| source == Source::Here;
-        self.doing.get() != Doing::Flows && is_here(self.source) == is_here(source)
+        self.doing.get() != Activity::Flows && is_here(self.source) == is_here(source)
     }
 }
 
@@ -144,10 +144,10 @@ impl Connections {
             .filter(|(_, rival)| rival.is_rival_of(source))
             .filter(|(_, rival)| !is_greedy || rival.source == source)
             .filter_map(|(n, rival)| match rival.doing.get() {
-                Doing::Waits(since) | Doing::Begins(since) => {
+                Activity::Waits(since) | Activity::Begins(since) => {
                     Some((Reverse(of(rival.source)), since, n))
                 }
-                Doing::IsAnswered | Doing::Flows => None,
+                Activity::IsAnswered | Activity::Flows => None,
             });
         let Some((_, _, longest)) = silent.min() else {
             return false;
@@ -159,7 +159,7 @@ impl Connections {
 
     fn serve(&mut self, guest: Accepted) {
         let mark = Mark {
-            doing: Rc::new(Cell::new(Doing::Waits(0))),
+            doing: Rc::new(Cell::new(Activity::Waits(0))),
             moments: Rc::clone(&self.moments),
             place: None,
         };
@@ -177,7 +177,7 @@ impl Connections {
 
 /// Marks the activity of a connection while it lives; then the connection waits.
 struct Mark {
-    doing: Rc<Cell<Doing>>,
+    doing: Rc<Cell<Activity>>,
     moments: Rc<Cell<u64>>,
     place: Option<Place>,
 }
@@ -186,11 +186,11 @@ impl Mark {
     fn waits(&self) {
         let moment = self.moments.get().wrapping_add(1);
         self.moments.set(moment);
-        self.doing.set(Doing::Waits(moment));
+        self.doing.set(Activity::Waits(moment));
     }
 
     fn of_request(&self) -> Self {
-        self.doing.set(Doing::IsAnswered);
+        self.doing.set(Activity::IsAnswered);
         Self {
             doing: Rc::clone(&self.doing),
             moments: Rc::clone(&self.moments),
@@ -243,11 +243,11 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
         let site = Rc::clone(&site);
         async move {
             let (reply, place) = match manner {
-                Manner::Right(from) => site.answer(request, from).await,
-                Manner::InTheOpen => (site.send_to_tls(&request), None),
+                Protocol::Expected(from) => site.answer(request, from).await,
+                Protocol::Plaintext => (site.send_to_tls(&request), None),
             };
             if place.is_some() {
-                mark.doing.set(Doing::Flows);
+                mark.doing.set(Activity::Flows);
             }
             mark.place = place;
             Ok::<Response<Sending<Mark>>, Infallible>(reply.response(mark))
@@ -268,7 +268,7 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
         return;
     };
     // Whoever keeps a connection for later, and lets it be, is not slow.
-    let is_slow = error.is_timeout() && matches!(doing.get(), Doing::Begins(_));
+    let is_slow = error.is_timeout() && matches!(doing.get(), Activity::Begins(_));
     if is_slow {
         site.answers.turned_away(Away::Slow);
     } else if error.is_parse() {
@@ -279,7 +279,7 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
 /// A connection that ends when its viewer does not read for [`READ_DEADLINE`], and that knows whether a request has begun.
 struct Watched {
     stream: Stream,
-    doing: Rc<Cell<Doing>>,
+    doing: Rc<Cell<Activity>>,
     overdue: Option<Timer>,
 }
 
@@ -310,8 +310,8 @@ impl AsyncRead for Watched {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if let (Poll::Ready(Ok(1..)), Doing::Waits(since)) = (&read, self.doing.get()) {
-            self.doing.set(Doing::Begins(since));
+        if let (Poll::Ready(Ok(1..)), Activity::Waits(since)) = (&read, self.doing.get()) {
+            self.doing.set(Activity::Begins(since));
         }
         read
     }

@@ -138,20 +138,20 @@ fn capital(sentence: &str) -> String {
 
 /// Writes text into HTML, between tags or between quotes. Control characters and marks that turn text around are shown as what they are.
 fn escape(html: &mut String, text: &str) {
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '&' => html.push_str("&amp;"),
             '<' => html.push_str("&lt;"),
             '>' => html.push_str("&gt;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            letter
-                if letter.is_control()
-                    || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            character
+                if character.is_control()
+                    || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {
                 html.push('\u{fffd}');
             }
-            letter => html.push(letter),
+            character => html.push(character),
         }
     }
 }

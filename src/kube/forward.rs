@@ -111,7 +111,7 @@ impl Forward {
         let text = String::from_utf8_lossy(&message);
         let text: String = text
             .chars()
-            .filter(|letter| !letter.is_control())
+            .filter(|character| !character.is_control())
             .take(TEXT_CHARS_MAX)
             .collect();
         Err(io::Error::other(text))

@@ -229,8 +229,8 @@ const fn standards(asked: PodSecurity) -> &'static [(&'static str, &'static str)
 
 /// Replaces a name, but not as part of a longer one.
 fn renamed(text: &str, name: &str, by: &str) -> String {
-    let goes_on = |letter: Option<char>| {
-        letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '-')
+    let goes_on = |character: Option<char>| {
+        character.is_some_and(|character| character.is_ascii_alphanumeric() || character == '-')
     };
     let mut done = String::with_capacity(text.len());
     let mut rest = text;

@@ -169,7 +169,7 @@ impl Tls {
             Verification::Full => builder.with_root_certificates(authorities(settings)?),
             Verification::Opportunistic => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(BelievesAnyone(provider))),
+                .with_custom_certificate_verifier(Arc::new(AcceptsAnyCertificate(provider))),
         };
         let mut config = match &settings.client {
             None => builder.with_no_client_auth(),
@@ -291,9 +291,9 @@ fn client_identity(client: &ClientIdentity) -> Result<(Chain, PrivateKeyDer<'sta
 
 /// Checks that the server holds the key of the certificate it shows, and nothing else.
 #[derive(Debug)]
-struct BelievesAnyone(Arc<CryptoProvider>);
+struct AcceptsAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for BelievesAnyone {
+impl ServerCertVerifier for AcceptsAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

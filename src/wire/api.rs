@@ -9,8 +9,8 @@ mod access;
 mod cluster;
 mod diagnosis;
 mod doctor;
-mod happenings;
 mod k3s;
+mod lists;
 mod rows;
 mod series;
 mod session;
@@ -28,7 +28,7 @@ pub use cluster::{
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
-pub use happenings::{
+pub use lists::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,
     SettingsReport, Undo,

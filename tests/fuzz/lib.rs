@@ -124,7 +124,7 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// Asserts what holds of every request to the dashboard: a line is `TRANSPORT ROLE METHOD PATH HOST
 /// ORIGIN SITE TYPE COOKIE`, with spaces between.
 pub fn dashboard_request(line: &str) {
-    use core::authorization::{self, Fault, Request, Role, Transport, Whence};
+    use core::authorization::{self, Exposure, Fault, Request, Role, Transport};
     let mut words = line.split(' ');
     let mut next = || words.next().unwrap_or_default();
     let transport = match next() {
@@ -162,7 +162,7 @@ pub fn dashboard_request(line: &str) {
             assert!(!id.contains('/') && !id.contains(".."), "{line}");
             if transport != Transport::Socket {
                 assert!(authorization::is_here(host, &[]), "{line}");
-                assert!(route.whence == Whence::Anywhere, "{line}");
+                assert!(route.whence == Exposure::Anywhere, "{line}");
                 assert!(
                     origin.is_none_or(|origin| authorization::is_same_origin(
                         origin,

@@ -87,10 +87,7 @@ fn reasons(report: &AccessReport, now: Wall) -> Vec<(&'static str, String)> {
         rows.push((
             "set by hand",
             match (&by_hand.level, by_hand.is_in_force) {
-                (None, _) => {
-                    "unknown, so every request is refused until a level is set"
-                        .to_owned()
-                }
+                (None, _) => "unknown, so every request is refused until a level is set".to_owned(),
                 (Some(level), true) => format!("{level}{details}"),
                 (Some(level), false) => {
                     format!("{level}{details}; the configuration is no less strict")

@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn the_package_knows_every_name_that_a_purge_removes() {
         let script = include_str!("../../../packaging/deb/postrm");
-        let is_between = |letter: char| letter.is_whitespace() || ";\"/".contains(letter);
+        let is_between = |character: char| character.is_whitespace() || ";\"/".contains(character);
         let words: Vec<&str> = script.split(is_between).collect();
         let settings = ["config.toml", "token", "go-agent.json"].map(str::to_owned);
         let state = [

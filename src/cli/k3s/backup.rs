@@ -41,13 +41,7 @@ pub(super) static COMMAND: Command = Command {
             "Age in days after which they are removed",
         )
         .default("90"),
-        Opt::value(
-            "keep-mb",
-            Takes::Text,
-            "MB",
-            "Total size of them in MB",
-        )
-        .default("2000"),
+        Opt::value("keep-mb", Takes::Text, "MB", "Total size of them in MB").default("2000"),
         DRY_RUN,
     ],
     notes: "k3s keeps running. The file is read back before it counts as a backup; the newest is never removed.\n\

@@ -76,10 +76,7 @@ pub(super) static COMMAND: Command = Command {
             "PART",
             "Leave out this part of k3s: traefik, servicelb, metrics-server, …",
         ),
-        Opt::flag(
-            "all-parts",
-            "Keep all parts of k3s even if memory is low",
-        ),
+        Opt::flag("all-parts", "Keep all parts of k3s even if memory is low"),
         REGISTRIES,
         Opt::flag(
             "reuse-data",

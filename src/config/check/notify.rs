@@ -18,9 +18,9 @@ impl Merged {
         if self.text(&keys::NOTIFY_URL).is_none() {
             let rest = [&keys::NOTIFY_TOKEN_FILE, &keys::NOTIFY_QUIET];
             if let Some(key) = rest.into_iter().find(|key| self.entry(key).is_some()) {
-                let doubt = self.about(key, "has no effect");
+                let warning = self.about(key, "has no effect");
                 self.warnings.push(
-                    doubt
+                    warning
                         .why("without notify.url nobody is notified")
                         .fix("set notify.url too, or remove it"),
                 );

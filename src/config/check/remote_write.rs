@@ -51,9 +51,9 @@ impl Merged {
             &keys::REMOTE_WRITE_LABELS,
         ];
         if let Some(key) = rest.into_iter().find(|key| self.entry(key).is_some()) {
-            let doubt = self.about(key, "has no effect");
+            let warning = self.about(key, "has no effect");
             self.warnings.push(
-                doubt
+                warning
                     .why("no samples are sent without telemetry.remote_write.url")
                     .fix("set telemetry.remote_write.url too, or remove it"),
             );

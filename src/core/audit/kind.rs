@@ -3,7 +3,7 @@
 use super::{Kind, OTHERS};
 use crate::core::{
     access::Inquiry,
-    policy::{Attributes, Nature, Object, Verb, nature},
+    policy::{Attributes, CallKind, Object, Verb, nature},
     proxy::{Call, Cluster, Form, Target, query_flag, route},
 };
 
@@ -34,10 +34,10 @@ impl Kind {
             _ => {}
         }
         match nature(call) {
-            Nature::Question => Self::Read,
-            Nature::Secret => Self::Secret,
-            Nature::Other if is_get(&call.method) => Self::Read,
-            Nature::Other => Self::Write,
+            CallKind::Question => Self::Read,
+            CallKind::Secret => Self::Secret,
+            CallKind::Other if is_get(&call.method) => Self::Read,
+            CallKind::Other => Self::Write,
         }
     }
 
@@ -100,7 +100,7 @@ pub fn in_words(what: &str) -> Option<String> {
     };
     match Attributes::of(&call.method, path, &call.query)? {
         Attributes::Path { .. } => None,
-        Attributes::Object(_) if nature(&call) == Nature::Question => {
+        Attributes::Object(_) if nature(&call) == CallKind::Question => {
             Some("ask what it may do".to_owned())
         }
         Attributes::Object(object) => is_tame(&object).then(|| object_in_words(&call, &object)),

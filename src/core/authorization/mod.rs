@@ -8,7 +8,7 @@ mod names;
 mod routes;
 
 pub use names::{cookie, is_here, is_same_origin, name_of};
-pub use routes::{Method, Own, ROUTES, Route, View, What, Whence};
+pub use routes::{Exposure, Method, Own, ROUTES, Route, View, What};
 
 /// Role of a requester, from nothing to everything.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -186,7 +186,7 @@ fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
 }
 
 fn may(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
-    if route.whence == Whence::SocketOnly && request.transport != Transport::Socket {
+    if route.whence == Exposure::SocketOnly && request.transport != Transport::Socket {
         return Err(Fault::SocketOnly);
     }
     if request.role >= route.least(request.transport) {

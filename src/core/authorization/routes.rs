@@ -44,7 +44,7 @@ impl Method {
 
 /// From where a route can be asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Whence {
+pub enum Exposure {
     /// From everywhere.
     Anywhere,
     /// From the Unix socket alone: who asks there is on this machine already.
@@ -134,7 +134,7 @@ pub struct Route {
     /// Minimum role from other machines.
     pub role_elsewhere: Role,
     /// From where.
-    pub whence: Whence,
+    pub whence: Exposure,
     /// Resource of the route.
     pub what: What,
 }
@@ -145,7 +145,7 @@ const fn route(method: Method, path: &'static str, role: Role, what: What) -> Ro
         path,
         role,
         role_elsewhere: role,
-        whence: Whence::Anywhere,
+        whence: Exposure::Anywhere,
         what,
     }
 }
@@ -181,7 +181,7 @@ const fn delete(path: &'static str, role: Role, view: View) -> Route {
 }
 
 const fn on_socket(mut route: Route) -> Route {
-    route.whence = Whence::SocketOnly;
+    route.whence = Exposure::SocketOnly;
     route
 }
 

@@ -277,7 +277,7 @@ fn over_tls_a_page_of_the_plain_scheme_is_somebody_elses() {
 fn whoever_comes_over_the_network_without_a_login_is_told_that_the_process_works_and_no_more() {
     let open = |transport| {
         let routes = ROUTES.iter().filter(move |route| {
-            route.least(transport) == Role::Nobody && route.whence == Whence::Anywhere
+            route.least(transport) == Role::Nobody && route.whence == Exposure::Anywhere
         });
         routes
             .map(|route| (route.method.words(), route.path))
@@ -323,7 +323,7 @@ fn no_path_has_two_routes_of_one_method_and_what_changes_is_for_operators() {
         // Apps are changed on the socket alone, where the handler compares who asks with apps.operators.
         let is_of_apps = route.path.starts_with("/api/v1/apps");
         if route.method.changes() && is_of_apps {
-            assert_eq!(route.whence, Whence::SocketOnly, "{route:?}");
+            assert_eq!(route.whence, Exposure::SocketOnly, "{route:?}");
         } else if route.method.changes() && !is_login {
             assert_eq!(route.role, Role::Operator, "{route:?}");
         }

@@ -234,9 +234,9 @@ fn selected_name(query: &str) -> Option<String> {
 /// Splits at commas that no backslash escapes.
 fn terms(selector: &str) -> impl Iterator<Item = &str> {
     let mut is_escaped = false;
-    selector.split(move |letter| {
-        let is_end = letter == ',' && !is_escaped;
-        is_escaped = letter == '\\' && !is_escaped;
+    selector.split(move |character| {
+        let is_end = character == ',' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
         is_end
     })
 }
@@ -256,11 +256,11 @@ fn term_parts(term: &str) -> Option<(&str, &str, bool)> {
 fn unescaped(value: &str) -> Option<String> {
     let mut text = String::with_capacity(value.len());
     let mut letters = value.chars();
-    while let Some(letter) = letters.next() {
-        match letter {
+    while let Some(character) = letters.next() {
+        match character {
             '\\' => text.push(letters.next().filter(|next| "\\,=".contains(*next))?),
             ',' | '=' => return None,
-            _ => text.push(letter),
+            _ => text.push(character),
         }
     }
     Some(text)

@@ -121,7 +121,7 @@ fn kubernetes(rules: Rules, call: &Call, path: &KubePath) -> Result<Terms, Refus
 
 /// Kind of a call, as far as the audit distinguishes it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Nature {
+pub enum CallKind {
     /// A question about oneself, asked by creating an object.
     Question,
     /// A read of Secrets, or of what may hold them.
@@ -131,18 +131,18 @@ pub enum Nature {
 }
 
 /// Returns the kind of a call, at whatever level.
-pub fn nature(call: &Call) -> Nature {
+pub fn nature(call: &Call) -> CallKind {
     let Target::Kubernetes(path) = &call.target else {
-        return Nature::Other;
+        return CallKind::Other;
     };
     let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query) else {
-        return Nature::Other;
+        return CallKind::Other;
     };
     match judge(call, &object) {
-        Ok(Effect::Ask) => Nature::Question,
-        Ok(Effect::ReadSecret) => Nature::Secret,
+        Ok(Effect::Ask) => CallKind::Question,
+        Ok(Effect::ReadSecret) => CallKind::Secret,
         Ok(Effect::Read | Effect::Change | Effect::Enter | Effect::NewNamespace) | Err(_) => {
-            Nature::Other
+            CallKind::Other
         }
     }
 }

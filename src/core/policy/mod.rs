@@ -37,7 +37,7 @@ pub use bodies::{
 };
 pub use fence::{Fenced, PROTECTED, Which};
 pub use identity::{Identity, identity};
-pub use judge::{Nature, decide, nature};
+pub use judge::{CallKind, decide, nature};
 pub use names::{Bound, inherits, lies_in, unknown_bindings};
 pub use namespace::{NewNamespace, new_namespace, settle};
 pub use pods::{Breach, Entered, breaches, entered, settle_pod};

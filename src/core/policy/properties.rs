@@ -83,7 +83,7 @@ fn segment() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Escapes one letter of a word.
+/// Escapes one character of a word.
 fn escape_one(word: &str, place: usize) -> String {
     let letters = word.bytes().filter(u8::is_ascii).enumerate();
     letters

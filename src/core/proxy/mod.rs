@@ -374,7 +374,7 @@ pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
     let raw: String = asked
         .query
         .chars()
-        .filter(|letter| !matches!(letter, '\r' | '\n' | '\0'))
+        .filter(|character| !matches!(character, '\r' | '\n' | '\0'))
         .collect();
     let target = Target::Kubernetes(path);
     let form = Form::Socket(subprotocols(asked, &target)?);

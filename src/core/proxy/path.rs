@@ -1,6 +1,6 @@
 //! Paths: canonicalised once, then judged and sent in exactly that form.
 //!
-//! The wire's path is a text that may hold percent escapes. An escape of a letter that needs none is decoded, any other escape is
+//! The wire's path is a text that may hold percent escapes. An escape of a character that needs none is decoded, any other escape is
 //! kept in capitals, any other byte that needs an escape gets one. So `%2F` stays an encoded slash, and no two spellings of one path differ
 //! after this.
 
@@ -192,7 +192,7 @@ fn canonical(path: &str) -> Result<String, Refusal> {
 /// Reads two hexadecimal digits.
 pub(super) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let ([high, low], rest) = text.split_first_chunk::<2>()?;
-    let digit = |letter: &u8| char::from(*letter).to_digit(16);
+    let digit = |character: &u8| char::from(*character).to_digit(16);
     let value = digit(high)? * 16 + digit(low)?;
     Some((u8::try_from(value).ok()?, rest))
 }

@@ -118,8 +118,8 @@ impl Step {
 /// A text as printf(1) takes it between single quotes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '\n' => escaped.push_str("\\n"),
             '\\' => escaped.push_str("\\\\"),
             '%' => escaped.push_str("%%"),

@@ -34,9 +34,9 @@ pub struct List {
     signed: Signed,
 }
 
-/// Occasion of an update.
+/// Trigger of an update.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Occasion {
+pub enum Trigger {
     /// The timer.
     Automatic,
     /// Somebody runs the command.
@@ -115,7 +115,7 @@ impl List {
     }
 
     /// Decides whether this release is installed.
-    pub fn choose(&self, machine: &Machine<'_>, occasion: Occasion) -> Choice {
+    pub fn choose(&self, machine: &Machine<'_>, occasion: Trigger) -> Choice {
         let version = self.version;
         let held = |why: &str| Choice::Held(format!("{version} is not installed: {why}"));
         if self.withdrawn.contains(&version) {
@@ -130,7 +130,7 @@ impl List {
                 machine.current
             ));
         }
-        if occasion == Occasion::ByHand {
+        if occasion == Trigger::ByHand {
             return Choice::Install;
         }
         if machine.now > self.expires {

@@ -7,7 +7,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 use super::{
     Version,
-    list::{Choice, List, Machine, Occasion},
+    list::{Choice, List, Machine, Trigger},
     signature::PublicKey,
     signed::{KeyOrigin, Trust},
     trial::{Cause, Seen, Trial, Verdict},
@@ -172,7 +172,7 @@ fn only_a_newer_good_release_is_installed_by_itself() {
         now: Wall::parse_rfc3339(now).unwrap(),
     };
     let (early, late) = ("2026-06-01T00:00:00Z", "2027-06-01T00:00:00Z");
-    let by_itself = |list: &List, machine: &Machine<'_>| list.choose(machine, Occasion::Automatic);
+    let by_itself = |list: &List, machine: &Machine<'_>| list.choose(machine, Trigger::Automatic);
     let usual = read("");
     assert_eq!(by_itself(&usual, &machine("0.1.9", early)), Choice::Install);
     assert_eq!(by_itself(&usual, &machine("0.2.0", early)), Choice::Current);
@@ -202,7 +202,7 @@ fn only_a_newer_good_release_is_installed_by_itself() {
     held(&usual, &soon, "the next is after");
     // Somebody who is there decides about all of that but a withdrawal.
     for machine in [&failed, &soon, &machine("0.1.9", late)] {
-        assert_eq!(usual.choose(machine, Occasion::ByHand), Choice::Install);
+        assert_eq!(usual.choose(machine, Trigger::ByHand), Choice::Install);
     }
     let half = read("# rollout 50\n");
     let seeds: Vec<_> = (0..1000).map(|number| number.to_string()).collect();

@@ -116,7 +116,7 @@ struct Uplink {
 }
 
 /// Event that ended a wait.
-enum Happening {
+enum Wakeup {
     Dialed(Box<std::result::Result<Session, Failure>>),
     Session(Event),
     Command(Command),
@@ -160,11 +160,11 @@ impl Uplink {
                 timer.set_after(until.since(self.now().mono));
                 timer_at = Some(until);
             }
-            let happening = self.wait(&mut timer).await;
-            if matches!(happening, Happening::Time) {
+            let wakeup = self.wait(&mut timer).await;
+            if matches!(wakeup, Wakeup::Time) {
                 timer_at = None;
             }
-            self.take(happening);
+            self.take(wakeup);
             in_a_row += 1;
             if in_a_row >= MESSAGES_A_TURN {
                 in_a_row = 0;
@@ -179,33 +179,33 @@ impl Uplink {
 
     /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them. The permit before all:
     /// a process that was stopped, or a machine that slept, looks at it before its socket.
-    async fn wait(&mut self, timer: &mut Timer) -> Happening {
+    async fn wait(&mut self, timer: &mut Timer) -> Wakeup {
         let time = async {
             timer.await;
-            Happening::Time
+            Wakeup::Time
         };
         let command = async {
             match self.parts.commands.recv().await {
-                Ok(command) => Happening::Command(command),
+                Ok(command) => Wakeup::Command(command),
                 // Whoever could ask for something is gone: the agent stops.
-                Err(_) => Happening::Command(Command::Stop),
+                Err(_) => Wakeup::Command(Command::Stop),
             }
         };
         let dialed = async {
             match self.dial.as_mut() {
-                Some(dial) => Happening::Dialed(Box::new(dial.await)),
+                Some(dial) => Wakeup::Dialed(Box::new(dial.await)),
                 None => future::pending().await,
             }
         };
         let token = async {
             match self.token_look.as_mut() {
-                Some(look) => Happening::Token(look.await),
+                Some(look) => Wakeup::Token(look.await),
                 None => future::pending().await,
             }
         };
         let session = async {
             match self.session.as_mut() {
-                Some(session) => Happening::Session(session.next().await),
+                Some(session) => Wakeup::Session(session.next().await),
                 None => future::pending().await,
             }
         };
@@ -217,7 +217,7 @@ impl Uplink {
         let (lease_gate, shared_state) = (&self.parts.lease_gate, &self.parts.shared_state);
         poll_fn(|context| {
             if !is_held && !lease_gate.is_open(shared_state.now().mono) {
-                return Poll::Ready(Happening::Time);
+                return Poll::Ready(Wakeup::Time);
             }
             first.as_mut().poll(context)
         })
@@ -242,40 +242,40 @@ impl Uplink {
         self.link.handle(Input::Hold(Holder::Lease, why), now);
     }
 
-    fn take(&mut self, happening: Happening) {
+    fn take(&mut self, wakeup: Wakeup) {
         let now = self.now();
-        match happening {
-            Happening::Time => self.look_at_token(),
-            Happening::Token(token) => {
+        match wakeup {
+            Wakeup::Time => self.look_at_token(),
+            Wakeup::Token(token) => {
                 self.token_look = None;
                 self.compare_token(token, now);
             }
-            Happening::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
-            Happening::Command(Command::Look) => {}
-            Happening::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
-            Happening::Command(Command::Hold(why)) => {
+            Wakeup::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
+            Wakeup::Command(Command::Look) => {}
+            Wakeup::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
+            Wakeup::Command(Command::Hold(why)) => {
                 self.link.handle(Input::Hold(Holder::GoAgent, why), now);
             }
-            Happening::Command(Command::Release) => {
+            Wakeup::Command(Command::Release) => {
                 self.link.handle(Input::Release(Holder::GoAgent), now);
             }
-            Happening::Command(Command::Stop) => self.link.handle(Input::Stop, now),
-            Happening::Dialed(answer) => {
+            Wakeup::Command(Command::Stop) => self.link.handle(Input::Stop, now),
+            Wakeup::Dialed(answer) => {
                 self.dial = None;
                 match *answer {
                     Ok(session) => self.opened(session, now),
                     Err(failure) => self.failed(failure, now),
                 }
             }
-            Happening::Session(Event::Message(data, kind)) => {
+            Wakeup::Session(Event::Message(data, kind)) => {
                 self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.message(&data, kind, now);
             }
-            Happening::Session(Event::Ping) => {
+            Wakeup::Session(Event::Ping) => {
                 self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.link.handle(Input::Heard, now);
             }
-            Happening::Session(Event::Pong) => {
+            Wakeup::Session(Event::Pong) => {
                 let round_trip = self.pinged.take().map(|pinged| now.mono.since(pinged));
                 let mut view = self.parts.shared_state.link.borrow_mut();
                 view.round_trip = round_trip;
@@ -283,7 +283,7 @@ impl Uplink {
                 drop(view);
                 self.link.handle(Input::Heard, now);
             }
-            Happening::Session(Event::Ended(ending)) => {
+            Wakeup::Session(Event::Ended(ending)) => {
                 match ending.owed {
                     Some((code, reason)) => self.close(code, reason),
                     None => self.drop_session(),

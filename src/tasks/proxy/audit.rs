@@ -40,13 +40,13 @@ const WHO: &str = "control-plane";
 /// Audit of the proxy.
 #[derive(Debug)]
 pub(super) struct Audit {
-    desk: Option<Desk>,
+    queue: Option<Queue>,
     rules: Rc<Cell<Rules>>,
     minute: RefCell<Minute>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Queue {
     audit_writer: AuditWriter,
     ends: Sender<End>,
     ended: Receiver<End>,
@@ -87,10 +87,10 @@ enum Place {
 impl Audit {
     /// The audit, or none: then nothing is written down.
     pub(super) fn new(audit_writer: Option<AuditWriter>, rules: Rc<Cell<Rules>>) -> Rc<Self> {
-        let desk = audit_writer.map(|audit_writer| {
+        let queue = audit_writer.map(|audit_writer| {
             let (ends, ended) = bounded(ENDS_MAX);
             let hurry = bounded(1);
-            Desk {
+            Queue {
                 audit_writer,
                 ends,
                 ended,
@@ -98,7 +98,7 @@ impl Audit {
             }
         });
         Rc::new(Self {
-            desk,
+            queue,
             rules,
             minute: RefCell::new(Minute::new(clock::now().mono)),
         })
@@ -120,7 +120,7 @@ impl Audit {
             received_bytes: Cell::new(0),
             sent_bytes: Cell::new(0),
         };
-        let Some(desk) = &self.desk else {
+        let Some(queue) = &self.queue else {
             return Ok(record);
         };
         let rules = self.rules.get();
@@ -147,11 +147,14 @@ impl Audit {
             (Written::TooMany(wait), kind) => {
                 return Err(self.refuse_unwritten(call, too_many(kind, wait)));
             }
-            (Written::Row, _) if desk.audit_writer.store().is_hung() => {
+            (Written::Row, _) if queue.audit_writer.store().is_hung() => {
                 return Err(self.refuse_unwritten(call, unwritable(&Failure::Hung)));
             }
             (Written::Row, _) => {
-                let begun = desk.audit_writer.begin_call(entry, clock::now().wall).await;
+                let begun = queue
+                    .audit_writer
+                    .begin_call(entry, clock::now().wall)
+                    .await;
                 Place::Row(begun.map_err(|failure| unwritable(&failure))?)
             }
         };
@@ -171,7 +174,7 @@ impl Audit {
 
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
     pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
-        self.desk.as_ref()?;
+        self.queue.as_ref()?;
         let kind = Kind::of(call);
         let now = clock::now().mono;
         if let (Kind::Exec, Target::Kubernetes(path)) = (kind, &call.target)
@@ -194,22 +197,22 @@ impl Audit {
 
     /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the row alone.
     pub(super) async fn refused(&self, entry: Entry) {
-        let Some(desk) = &self.desk else {
+        let Some(queue) = &self.queue else {
             return;
         };
         let now = clock::now().wall;
-        if desk.audit_writer.store().is_hung() {
+        if queue.audit_writer.store().is_hung() {
             self.minute.borrow_mut().add(entry, Effect::default(), now);
             return;
         }
-        match desk.audit_writer.begin(entry, now).await {
+        match queue.audit_writer.begin(entry, now).await {
             Ok(begun) => {
                 let end = End {
                     begun,
                     outcome: Outcome::Refused,
                     effect: Effect::default(),
                 };
-                write_end(&desk.audit_writer, end).await;
+                write_end(&queue.audit_writer, end).await;
             }
             Err(error) => log::warn!("proxy: a refusal is not in the audit log: {error}"),
         }
@@ -217,29 +220,29 @@ impl Audit {
 
     /// Writes ends as they come and sums once a minute. Runs as long as it is polled.
     pub(super) async fn keep(self: Rc<Self>) {
-        let Some(desk) = &self.desk else {
+        let Some(queue) = &self.queue else {
             return;
         };
         let mut written = clock::now().mono;
         let mut sums_at = written.after(SUMS_EVERY);
         loop {
-            let ended = async { Some(desk.ended.recv().await) };
+            let ended = async { Some(queue.ended.recv().await) };
             let hurried = async {
-                match desk.hurry.1.recv().await {
+                match queue.hurry.1.recv().await {
                     Ok(()) => None,
                     Err(_) => std::future::pending().await,
                 }
             };
             match until(sums_at, ended.or(hurried)).await {
                 Some(Some(Ok(end))) => {
-                    desk.audit_writer.store().until_answering().await;
-                    write_end(&desk.audit_writer, end).await;
+                    queue.audit_writer.store().until_answering().await;
+                    write_end(&queue.audit_writer, end).await;
                 }
                 Some(Some(Err(_))) => return,
                 Some(None) => sums_at = sums_at.min(written.after(SUMS_APART)),
                 None => {
                     // What waits here needs no room in the queue of a disk that hangs.
-                    desk.audit_writer.store().until_answering().await;
+                    queue.audit_writer.store().until_answering().await;
                     self.write_sums().await;
                     written = clock::now().mono;
                     sums_at = written.after(SUMS_EVERY);
@@ -250,25 +253,25 @@ impl Audit {
 
     /// Writes what was summed up and what has ended so far.
     pub(super) async fn write_sums(&self) {
-        let Some(desk) = &self.desk else {
+        let Some(queue) = &self.queue else {
             return;
         };
-        while let Ok(end) = desk.ended.try_recv() {
-            write_end(&desk.audit_writer, end).await;
+        while let Ok(end) = queue.ended.try_recv() {
+            write_end(&queue.audit_writer, end).await;
         }
         let sums = self.minute.borrow_mut().take_sums();
         if sums.is_empty() {
             return;
         }
-        if let Err(error) = desk.audit_writer.store().audit_sums(sums).await {
+        if let Err(error) = queue.audit_writer.store().audit_sums(sums).await {
             log::warn!("proxy: the sums of a minute are not in the audit log: {error}");
         }
     }
 
     /// Requests since then, including those that are not written yet. `None`: there is no audit.
     pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
-        let desk = self.desk.as_ref()?;
-        let summary = desk.audit_writer.store().audit_summary(WHO, since).await;
+        let queue = self.queue.as_ref()?;
+        let summary = queue.audit_writer.store().audit_summary(WHO, since).await;
         Some(summary.map(|mut summary| {
             // Read afterwards: what was written in the meantime is missed rather than counted twice.
             for sum in self.minute.borrow().sums() {
@@ -291,9 +294,9 @@ impl Audit {
 
     /// Has sums written soon: something began that may go on for a long time.
     fn hurry(&self) {
-        if let Some(desk) = &self.desk {
+        if let Some(queue) = &self.queue {
             // Full: it is going to happen anyway.
-            desk.hurry.0.try_send(()).ok();
+            queue.hurry.0.try_send(()).ok();
         }
     }
 }
@@ -400,8 +403,8 @@ impl Drop for Record {
                     outcome: self.outcome(),
                     effect,
                 };
-                let desk = self.audit.desk.as_ref();
-                if desk.is_some_and(|desk| desk.ends.try_send(end).is_err()) {
+                let queue = self.audit.queue.as_ref();
+                if queue.is_some_and(|queue| queue.ends.try_send(end).is_err()) {
                     log::warn!("proxy: the end of a call is not in the audit log: too many wait");
                 }
             }

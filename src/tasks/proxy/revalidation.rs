@@ -42,7 +42,7 @@ enum Found {
 }
 
 /// Event that woke the task.
-enum Woken {
+enum Wakeup {
     Answered(Answer),
     Otherwise,
 }
@@ -71,19 +71,19 @@ pub(super) async fn keep(shared: Rc<Shared>) {
                 Some(next) => clock::until(next).await,
                 None => std::future::pending().await,
             }
-            Woken::Otherwise
+            Wakeup::Otherwise
         };
         let changed = async {
             shared.admission.changed().await;
-            Woken::Otherwise
+            Wakeup::Otherwise
         };
         let answer = async {
             match answered.recv().await {
-                Ok(answer) => Woken::Answered(answer),
+                Ok(answer) => Wakeup::Answered(answer),
                 Err(_) => std::future::pending().await,
             }
         };
-        if let Woken::Answered(answer) = answer.or(changed).or(time).await {
+        if let Wakeup::Answered(answer) = answer.or(changed).or(time).await {
             rounds.end(&answer.subject);
             take_in(&shared, &answer);
         }

@@ -41,15 +41,15 @@ pub struct Failed {
 
 /// Reports failures.
 #[derive(Clone, Debug)]
-pub struct Tell(Sender<Failed>);
+pub struct FailureSender(Sender<Failed>);
 
 /// Channel from the observer of failures to the reader of logs.
-pub fn channel() -> (Tell, Receiver<Failed>) {
+pub fn channel() -> (FailureSender, Receiver<Failed>) {
     let (sender, receiver) = bounded(WAITING_MAX);
-    (Tell(sender), receiver)
+    (FailureSender(sender), receiver)
 }
 
-impl Tell {
+impl FailureSender {
     /// A container of this Pod was started again, or ended for good.
     pub fn restarted(&self, pod: &Pod) {
         for container in pod.failed_containers() {

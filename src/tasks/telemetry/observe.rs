@@ -8,7 +8,7 @@ use smol::{
     future::{self, FutureExt as _},
 };
 
-use super::{cluster::Known, last_words::Tell};
+use super::{cluster::Known, last_words::FailureSender};
 use crate::{
     core::{
         cluster::pods::Trouble,
@@ -40,7 +40,12 @@ const UNWATCHED: &str = "cluster.unwatched";
 const BURST: Duration = Duration::from_millis(300);
 
 /// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of containers that failed.
-pub async fn run(client: Client, shared_state: Rc<SharedState>, known: Rc<Known>, failures: Tell) {
+pub async fn run(
+    client: Client,
+    shared_state: Rc<SharedState>,
+    known: Rc<Known>,
+    failures: FailureSender,
+) {
     // One place: a second reason to ask for the version while the first still waits is the same reason.
     let (ask, asked) = bounded(1);
     // Likewise for looks at the Pods.
@@ -187,7 +192,7 @@ fn know_nodes(known: &Known, event: &Event<Node>) {
 }
 
 /// Keeps what an event says. Returns whether other Pods than before may be a problem.
-fn know_pods(known: &Known, event: &Event<Pod>, failures: &Tell, now: Now) -> bool {
+fn know_pods(known: &Known, event: &Event<Pod>, failures: &FailureSender, now: Now) -> bool {
     let (mut phases, mut pods) = (known.phases.borrow_mut(), known.pods.borrow_mut());
     match event {
         Event::Restarted => {

@@ -102,13 +102,13 @@ impl Headers {
 fn canonical(name: &str) -> String {
     let mut is_first = true;
     name.chars()
-        .map(|letter| {
+        .map(|character| {
             let cased = if is_first {
-                letter.to_ascii_uppercase()
+                character.to_ascii_uppercase()
             } else {
-                letter.to_ascii_lowercase()
+                character.to_ascii_lowercase()
             };
-            is_first = letter == '-';
+            is_first = character == '-';
             cased
         })
         .collect()

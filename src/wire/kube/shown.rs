@@ -251,7 +251,13 @@ fn with(container: &str, what: &str, message: &str) -> String {
 }
 
 fn cut(text: &str) -> String {
-    let tame = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let tame = |character: char| {
+        if character.is_control() {
+            ' '
+        } else {
+            character
+        }
+    };
     text.chars().map(tame).take(REASON_CHARS_MAX).collect()
 }
 

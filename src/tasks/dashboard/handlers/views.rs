@@ -14,7 +14,7 @@ use crate::{
     tasks::{
         dashboard::views::{
             Answer, cluster,
-            diagnosis::Doubt,
+            diagnosis::Prober,
             figures, history,
             series::{self, KEYS_MAX, POINTS_MAX, Question, Subjects},
         },
@@ -38,9 +38,9 @@ pub struct Sources {
     /// State of the watches.
     pub known: Rc<Known>,
     /// Undelivered data.
-    pub books: Databases,
+    pub databases: Databases,
     /// The way to the control plane.
-    pub doubt: Doubt,
+    pub prober: Prober,
     /// The settings as they were at the start.
     pub settings: SettingsReport,
     /// The agent's own newest lines, as many as are asked for.
@@ -75,7 +75,7 @@ impl Local {
         let view = figures::View {
             status: &status,
             samples: &self.telemetry,
-            books: &self.sources.books,
+            databases: &self.sources.databases,
             clock_is_set: (self.sources.clock_is_set)(),
             now: self.now(),
         };
@@ -141,7 +141,7 @@ impl Local {
     }
 
     pub(super) async fn diagnosis(&self) -> Reply {
-        Reply::json(&*self.sources.doubt.diagnosis().await)
+        Reply::json(&*self.sources.prober.diagnosis().await)
     }
 
     fn cluster_view(&self) -> cluster::View<'_> {
@@ -241,7 +241,7 @@ impl Local {
     pub(super) async fn link(&self) -> Reply {
         let status = crate::dashboard::Answers::status(self);
         self.publisher.look().await;
-        shown(&history::link(&self.telemetry, &self.sources.books, status).await)
+        shown(&history::link(&self.telemetry, &self.sources.databases, status).await)
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Read {
 /// Files that are being read; fails with why they cannot be used.
 pub type Reading = Pin<Box<dyn Future<Output = Result<Read, String>>>>;
 
-/// Parts of a [`Doubt`].
+/// Parts of a [`Prober`].
 pub struct Parts {
     /// The control plane, where there is one.
     pub server: Option<Server>,
@@ -67,20 +67,20 @@ impl std::fmt::Debug for Server {
 }
 
 /// The way to the control plane, and what was last seen of it.
-pub struct Doubt {
+pub struct Prober {
     parts: Parts,
     last: Cached<Diagnosis>,
     /// The state of everything when that was seen.
     state: RefCell<String>,
 }
 
-impl std::fmt::Debug for Doubt {
+impl std::fmt::Debug for Prober {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Doubt")
+        f.write_str("Prober")
     }
 }
 
-impl Doubt {
+impl Prober {
     /// Nothing was seen yet. What cannot be used of the settings is said when somebody asks.
     pub fn new(parts: Parts) -> Self {
         let last = Cached::new(parts.clock, KEPT_FOR);

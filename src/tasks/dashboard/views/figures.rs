@@ -21,7 +21,7 @@ pub struct View<'a> {
     /// Samples.
     pub samples: &'a Handle,
     /// Undelivered data.
-    pub books: &'a Databases,
+    pub databases: &'a Databases,
     /// True if the wall clock may have been set since boot.
     pub clock_is_set: bool,
     /// Now.
@@ -135,7 +135,7 @@ impl View<'_> {
     }
 
     async fn backlog(&self) -> Figure {
-        let waiting = self.books.backlog().await.unwrap_or_default();
+        let waiting = self.databases.backlog().await.unwrap_or_default();
         let records = waiting
             .iter()
             .map(|one| one.records)

@@ -93,7 +93,7 @@ fn shown(row: &Row) -> Option<EventReport> {
 }
 
 /// The link now, before, and what waits for it.
-pub async fn link(samples: &Handle, books: &Databases, status: Status) -> Answer<LinkReport> {
+pub async fn link(samples: &Handle, databases: &Databases, status: Status) -> Answer<LinkReport> {
     let wanted = Wanted {
         limit: EVENTS_MAX,
         reason: Some(LINK_LOST),
@@ -103,7 +103,10 @@ pub async fn link(samples: &Handle, books: &Databases, status: Status) -> Answer
     // Within a minute they are in no order.
     rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
     let is_down = status.link.state != "ready";
-    let waiting = books.backlog().await.map_err(|failure| silent(&failure))?;
+    let waiting = databases
+        .backlog()
+        .await
+        .map_err(|failure| silent(&failure))?;
     let row = status.rows.into_iter().find(|row| row.id == "link");
     Ok(LinkReport {
         outages: outages(&rows, is_down),

@@ -162,7 +162,7 @@ impl fmt::Debug for Delivery {
 impl Delivery {
     /// No session yet. Records go out as those of who this agent is when a session begins.
     pub fn new(
-        books: impl RecordStore + Clone + 'static,
+        store: impl RecordStore + Clone + 'static,
         agent_id: impl Fn() -> String + 'static,
         state: Rc<SharedState>,
         executor: Rc<Executor>,
@@ -174,7 +174,7 @@ impl Delivery {
         });
         let known = Rc::clone(&shared);
         let start = move |agreement: Agreement| {
-            let session = Session::new(books.clone(), Rc::clone(&known), agreement);
+            let session = Session::new(store.clone(), Rc::clone(&known), agreement);
             executor.spawn(session.run())
         };
         Self {

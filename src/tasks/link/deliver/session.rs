@@ -84,7 +84,7 @@ enum Load {
 /// The delivery.
 pub(super) struct Session<B> {
     agent_id: Rc<str>,
-    books: B,
+    store: B,
     shared: Rc<Shared>,
     lines: Vec<Line>,
     bytes_max: usize,
@@ -113,7 +113,7 @@ impl From<Failure> for Stop {
 }
 
 impl<B: RecordStore> Session<B> {
-    pub(super) fn new(books: B, shared: Rc<Shared>, agreement: Agreement) -> Self {
+    pub(super) fn new(store: B, shared: Rc<Shared>, agreement: Agreement) -> Self {
         let Agreement {
             agent_id,
             streams,
@@ -124,7 +124,7 @@ impl<B: RecordStore> Session<B> {
         let line = |stream| Line::new(stream, bytes_max);
         Self {
             agent_id: agent_id.into(),
-            books,
+            store,
             shared,
             lines: streams.into_iter().map(line).collect(),
             bytes_max,
@@ -216,7 +216,7 @@ impl<B: RecordStore> Session<B> {
         }
     }
 
-    /// Tells the books what was acknowledged.
+    /// Tells the store what was acknowledged.
     async fn settle(&mut self) {
         let now = self.now().mono;
         for index in 0..self.lines.len() {
@@ -229,7 +229,7 @@ impl<B: RecordStore> Session<B> {
             let Some((line, at)) = due else {
                 continue;
             };
-            match self.books.settle(line.stream, at).await {
+            match self.store.settle(line.stream, at).await {
                 Ok(()) => line.is_unsettled = false,
                 Err(failure) => self.failed(index, &failure),
             }
@@ -277,11 +277,11 @@ impl<B: RecordStore> Session<B> {
             return Ok(false);
         };
         let stream = line.stream;
-        let holdings = self.books.holdings(stream).await?;
+        let holdings = self.store.holdings(stream).await?;
         let outbox = match &mut line.outbox {
             Some(outbox) if outbox.epoch() == holdings.epoch => outbox,
             other => {
-                let (epoch, cursor) = self.books.position(stream).await?;
+                let (epoch, cursor) = self.store.position(stream).await?;
                 let cursor = Some(cursor).filter(|_| epoch == holdings.epoch);
                 let cursor = cursor.unwrap_or_default();
                 other.insert(Outbox::new(holdings.epoch, Order::NewestFirst, cursor))
@@ -323,7 +323,7 @@ impl<B: RecordStore> Session<B> {
             };
             let stream = line.stream;
             let Batch { range: found, body } =
-                self.books.read(stream, range, line.read_bytes).await?;
+                self.store.read(stream, range, line.read_bytes).await?;
             if found.from() != range.from() || !range.holds(found) {
                 let why = format!("{} were asked for, and others came", stream.as_str());
                 return Err(Failure::Conflict(why));

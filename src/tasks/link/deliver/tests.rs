@@ -75,7 +75,7 @@ impl RecordStore for Memory {
 
 struct Bench {
     executor: Rc<Executor>,
-    books: Memory,
+    store: Memory,
     shared_state: Rc<SharedState>,
     delivery: Delivery,
     outlet: Outlet,
@@ -85,20 +85,20 @@ struct Bench {
 impl Bench {
     fn new(bodies: impl IntoIterator<Item = String>) -> Self {
         let rows: BTreeMap<u64, String> = (1..).zip(bodies).collect();
-        let books = Memory::default();
-        books.0.borrow_mut().last = rows.keys().last().copied().unwrap_or(0);
-        books.0.borrow_mut().rows = rows;
+        let store = Memory::default();
+        store.0.borrow_mut().last = rows.keys().last().copied().unwrap_or(0);
+        store.0.borrow_mut().rows = rows;
         let executor = Rc::new(Executor::new());
         let shared_state = Rc::new(SharedState::new(clock::now));
         let delivery = Delivery::new(
-            books.clone(),
+            store.clone(),
             || "agent-1".to_owned(),
             Rc::clone(&shared_state),
             Rc::clone(&executor),
         );
         let mut bench = Self {
             executor,
-            books,
+            store,
             shared_state,
             delivery,
             outlet: Outlet::new(),
@@ -201,10 +201,10 @@ fn the_newest_record_goes_first_and_all_arrive_once_in_full_messages() {
     assert_eq!(bench.seen.len(), 3_000);
     // 300 KB of noise, which base64 makes a third longer and deflate a quarter shorter.
     assert!(taken.len() < 20, "{} messages", taken.len());
-    let settled = bench.books.0.borrow().settled.clone();
+    let settled = bench.store.0.borrow().settled.clone();
     assert_eq!(settled.floor(), 3_001);
-    bench.books.0.borrow_mut().rows.insert(3_001, noise(1, 1));
-    bench.books.0.borrow_mut().last = 3_001;
+    bench.store.0.borrow_mut().rows.insert(3_001, noise(1, 1));
+    bench.store.0.borrow_mut().last = 3_001;
     assert_eq!(bench.take_all(), [], "nobody said that there is more");
     bench.delivery.look();
     assert_eq!(bench.take_all(), [(3_001, 3_001)]);
@@ -253,19 +253,19 @@ fn a_record_that_fits_no_message_comes_in_pieces() {
     assert!(text.contains(&large));
     bench.say(EPOCH, 2, 2);
     assert_eq!(bench.next(), None);
-    assert_eq!(bench.books.0.borrow().settled.floor(), 4);
+    assert_eq!(bench.store.0.borrow().settled.floor(), 4);
 }
 
 #[test]
 fn what_is_gone_is_told_in_its_place() {
     let mut bench = Bench::new((0..9).map(|seed| noise(9, seed)));
     bench
-        .books
+        .store
         .0
         .borrow_mut()
         .rows
         .retain(|sequence, _| *sequence > 4);
-    bench.books.0.borrow_mut().gaps = vec![Gap {
+    bench.store.0.borrow_mut().gaps = vec![Gap {
         range: Range::new(1, 4).unwrap(),
         loss: Loss::Budget,
     }];
@@ -328,9 +328,9 @@ fn a_new_session_goes_on_behind_what_was_acknowledged() {
 #[test]
 fn a_disk_that_does_not_answer_is_asked_again_later() {
     let mut bench = Bench::new((0..2).map(|seed| noise(9, seed)));
-    bench.books.0.borrow_mut().is_broken = true;
+    bench.store.0.borrow_mut().is_broken = true;
     assert_eq!(bench.next(), None);
-    bench.books.0.borrow_mut().is_broken = false;
+    bench.store.0.borrow_mut().is_broken = false;
     bench.delivery.look();
     assert_eq!(bench.next(), None, "not at once");
     let newest = bench.awaited();

@@ -86,8 +86,7 @@ impl Delegate {
     async fn look_at_lock(&self, namespace: &str) -> Result<(), String> {
         let policy = self.manifest.wide("pipeops-cp-lock");
         let findings = check::compare_lock(&self.client, &self.manifest).await;
-        let findings =
-            findings.map_err(|error| format!("cannot inspect {policy}: {error}"))?;
+        let findings = findings.map_err(|error| format!("cannot inspect {policy}: {error}"))?;
         if let Some(finding) = findings.first() {
             return Err(format!(
                 "the {} is not as this agent's manifest has it",
