@@ -76,7 +76,7 @@ const FEATURES: [&str; 0] = [];
 /// The program with all its commands, in the order of the help.
 static PROGRAM: Command = Command {
     name: "pipeops-agent",
-    about: "Connects this machine and its cluster to a control plane over one outbound connection",
+    about: "Runs apps on this machine, looks after it and its k3s, and connects it to a control plane",
     below: &[
         &up::COMMAND,
         &down::COMMAND,

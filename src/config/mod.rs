@@ -27,11 +27,11 @@ use self::{
 pub use self::{
     layers::{Entry, Origin, Override},
     settings::{
-        Access, Agent, Allow, CertificateFiles, ControlPlane, Credentials, Dashboard, K3s,
-        K3sBackup, Keeper, Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, Settings,
-        Surroundings, Telemetry, Tls, Update,
+        Access, Agent, Allow, CertificateFiles, ControlPlane, Dashboard, K3s, K3sBackup, Keeper,
+        Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, Settings, Surroundings, Telemetry,
+        Tls, Update,
     },
-    token::TokenSource,
+    token::{Credentials, TokenSource},
 };
 use crate::error::Error;
 

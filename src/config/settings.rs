@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Shown, layers::Origin, token::TokenSource};
+use super::{
+    Shown,
+    layers::Origin,
+    token::{Credentials, TokenSource},
+};
 use crate::{
     core::{
         age::Recipient,
@@ -218,20 +222,6 @@ pub struct RemoteWrite {
     pub credentials: Option<Credentials>,
     /// Labels of every series, in addition to those that the agent adds.
     pub labels: BTreeMap<String, String>,
-}
-
-/// Credentials of the agent at a receiver. Secrets are in files, which are read again each time.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Credentials {
-    /// By the token in this file.
-    Bearer(PathBuf),
-    /// By a user name and the password in a file.
-    Basic {
-        /// The name.
-        username: String,
-        /// The file.
-        password_file: PathBuf,
-    },
 }
 
 /// `[dashboard]`: the local viewers.

@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::settings::{Credentials, S3};
+use super::settings::S3;
 use crate::{
     core::{s3::Signer, secret::Secret},
     error::{Error, Result, Retry},
@@ -23,7 +23,21 @@ pub enum TokenSource {
     File(PathBuf),
 }
 
-// Real tokens have 36 letters; signed ones (JWT) a few thousand.
+/// Credentials of the agent at a receiver. Secrets are in files, which are read again each time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Credentials {
+    /// By the token in this file.
+    Bearer(PathBuf),
+    /// By a user name and the password in a file.
+    Basic {
+        /// The name.
+        username: String,
+        /// The file.
+        password_file: PathBuf,
+    },
+}
+
+// Real tokens have 36 characters; signed ones (JWT) a few thousand.
 const TOKEN_BYTES_MAX: u64 = 16 * 1024;
 
 impl TokenSource {

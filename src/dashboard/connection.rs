@@ -2,18 +2,28 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use smol::{Timer, future::FutureExt as _, net::TcpStream};
-
-use super::{
-    answers::{Away, From},
-    connections::Stream,
+use smol::{
+    Timer,
+    future::FutureExt as _,
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
 };
+
+use super::answers::{Away, From};
 use crate::net::served::Served;
 
 /// Deadline of the TLS handshake, from the connection on.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// The first byte of a handshake: a record of that type.
 const HANDSHAKE: u8 = 0x16;
+
+/// Both directions of a connection.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+/// A connection of any kind: one type, so that HTTP is in the program once.
+pub(super) type Stream = Box<dyn Duplex>;
 
 /// Source of a connection, for sharing out the slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

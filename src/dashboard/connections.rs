@@ -21,7 +21,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
     answers::Away,
-    connection::{Accepted, Protocol, Source},
+    connection::{Accepted, Protocol, Source, Stream},
     reply::{Reply, Sending},
     site::{Place, Site},
 };
@@ -39,14 +39,6 @@ const READ_DEADLINE: Duration = Duration::from_secs(30);
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 /// A request's head at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-
-/// Both directions of a connection.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
-
-/// A connection of any kind: one type, so that HTTP is in the program once.
-pub(super) type Stream = Box<dyn Duplex>;
 
 /// Activity of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -28,12 +28,12 @@ pub use cluster::{
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
+pub use k3s::{Copies, K3S_PATH, K3sReport};
 pub use lists::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,
     SettingsReport, Undo,
 };
-pub use k3s::{Copies, K3S_PATH, K3sReport};
 pub use rows::{Row, rows};
 pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
 pub use session::{

@@ -3,8 +3,8 @@
 use super::super::{
     keys,
     layers::Merged,
-    settings::{Credentials, Notify},
-    token,
+    settings::Notify,
+    token::{self, Credentials},
 };
 use crate::core::{
     health::Severity,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::super::{
     keys,
     layers::Merged,
-    settings::{Credentials, RemoteWrite},
-    token,
+    settings::RemoteWrite,
+    token::{self, Credentials},
     value::Value,
 };
 use crate::{
