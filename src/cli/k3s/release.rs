@@ -1,6 +1,10 @@
 //! The release of k3s that a command line means: files in a folder, or a download that the signed index or `--sha256` vouches for.
 
-use std::path::Path;
+use std::{
+    cell::OnceCell,
+    fs::{File, TryLockError},
+    path::Path,
+};
 
 use super::text_of;
 use crate::{
@@ -15,7 +19,7 @@ use crate::{
         self, Names, Version,
         index::{self, Channel, Choice, Index, PROGRAM_BYTES_MAX},
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
     files,
     host::{clock, facts},
     keeper::{
@@ -67,6 +71,8 @@ struct Fetch {
     wanted: Wanted,
     shown: Download,
     seen: Option<IndexNote>,
+    /// Held from the download to the end of the command.
+    lock: OnceCell<File>,
 }
 
 /// A version on the command line.
@@ -191,8 +197,23 @@ fn online(
                 redirects: Redirects::ToHttps,
             },
             seen,
+            lock: OnceCell::new(),
         }),
     })
+}
+
+/// A lock on the directory of downloads: two commands would write into one file.
+fn alone(folder: &Path) -> Result<File> {
+    let what = || format!("cannot download to {}", folder.display());
+    let file = File::open(folder).map_err(|error| files::explain(what(), &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::new(what())
+            .why("another command on this machine downloads k3s, or installs what it downloaded")
+            .fix("wait until it has ended, then try again")
+            .retry(Retry::Soon)),
+        Err(TryLockError::Error(error)) => Err(files::explain(what(), &error)),
+    }
 }
 
 /// The signed index, verified.
@@ -241,6 +262,8 @@ impl Release {
         }
         if let Some(folder) = fetch.wanted.to.parent() {
             files::create_directory(folder)?;
+            // It is empty: this is the first time.
+            let _kept = fetch.lock.set(alone(folder)?).is_ok();
         }
         let bytes = fetch.shown.bytes.map(size).unwrap_or_default();
         let note = format!("downloading {} {bytes}", fetch.shown.url);
@@ -328,4 +351,19 @@ fn images(folder: &Path, names: &Names, list: &Result<String>) -> Result<Vec<Sou
         sha256,
         name: name.to_owned(),
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_commands_do_not_download_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = alone(folder.path()).unwrap();
+        let refused = alone(folder.path()).unwrap_err();
+        assert!(refused.sentence().contains("another command"), "{refused}");
+        drop(first);
+        assert!(alone(folder.path()).is_ok());
+    }
 }

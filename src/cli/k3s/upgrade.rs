@@ -12,8 +12,8 @@ use crate::{
         output::Output,
         table::{Command, JSON, Opt, Takes},
     },
-    core::k3s::index::{Channel, Choice, PINNED},
-    error::{Exit, Result},
+    core::k3s::index::{Channel, Choice},
+    error::{Error, Exit, Result},
     keeper::k3s::Upgrade,
     net::tls::build_date,
 };
@@ -56,13 +56,17 @@ pub(super) static COMMAND: Command = Command {
 
 fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s upgrade")?;
-    let installed = keeper.k3s_version();
-    let release = release::release(args, &keeper, "to", || match installed {
-        Some(version) => Choice::Channel(Channel::Minor(version.major, version.minor)),
-        None => Choice::Version(PINNED),
+    // Before anything is looked at that would be installed.
+    let version = keeper.k3s_version().ok_or_else(|| {
+        Error::new("k3s cannot be upgraded")
+            .why("there is no k3s on this machine")
+            .fix("install it: sudo pipeops-agent k3s install")
+    })?;
+    let release = release::release(args, &keeper, "to", || {
+        Choice::Channel(Channel::Minor(version.major, version.minor))
     })?;
     let is_named = args.has("to") || args.has(release::FROM.long);
-    if let Some(version) = installed.filter(|_| !is_named && release.version == installed) {
+    if !is_named && release.version == Some(version) {
         if args.has(JSON.long) {
             output.json(&json!({ "installed": version.to_string(), "is_newest": true }));
         } else {

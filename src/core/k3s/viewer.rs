@@ -4,6 +4,8 @@
 pub const ACCOUNT: &str = "pipeops-viewer";
 /// Its namespace, which every k3s has.
 pub const NAMESPACE: &str = "kube-system";
+/// Kubernetes' own role that it has.
+pub const ROLE: &str = "view";
 /// The account and its binding.
 pub const MANIFEST: &str = include_str!("texts/viewer.yaml");
 
@@ -17,6 +19,6 @@ mod tests {
         assert_eq!(MANIFEST.matches(NAMESPACE).count(), 2);
         let roles = MANIFEST.split("roleRef:").count() - 1;
         assert_eq!(roles, 1);
-        assert!(MANIFEST.contains("  kind: ClusterRole\n  name: view\n"));
+        assert!(MANIFEST.contains(&format!("  kind: ClusterRole\n  name: {ROLE}\n")));
     }
 }

@@ -194,7 +194,7 @@ impl Keeper {
     }
 
     /// Asks k3s' own client, with the time of a slow card.
-    fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
+    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
         self.place.kubectl_within("30s", WITHIN, arguments)
     }
 }

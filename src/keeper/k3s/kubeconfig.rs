@@ -1,5 +1,7 @@
 //! Kubeconfigs of k3s for people: one for looking that ends by itself, and the administrator's.
 
+use nix::poll::{PollTimeout, poll};
+
 use super::{
     super::{Keeper, journal::Journal},
     connect::Credential,
@@ -7,10 +9,14 @@ use super::{
 use crate::{
     core::k3s::{
         self,
-        viewer::{ACCOUNT, MANIFEST, NAMESPACE},
+        viewer::{ACCOUNT, MANIFEST, NAMESPACE, ROLE},
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
 };
+
+/// Looks at the role before it is given up, and the pause between two: half a minute beside k3s' own time.
+const ROLE_TURNS: u32 = 30;
+const PAUSE_MS: u16 = 1000;
 
 /// A wanted kubeconfig for looking.
 #[derive(Clone, Debug)]
@@ -33,6 +39,7 @@ impl Keeper {
         // Its directory, where this is the first thing that the keeper does here.
         drop(Journal::open(&self.directory)?);
         self.apply(MANIFEST, cannot)?;
+        self.wait_for_role()?;
         let note = format!(
             "Made by pipeops-agent k3s kubeconfig; the token ends after {} h.",
             wanted.hours
@@ -45,6 +52,27 @@ impl Keeper {
             note: &note,
         };
         self.credential(&credential, cannot)
+    }
+
+    /// Waits until the role of the account has rules: after its first start k3s fills it in from others, which takes seconds.
+    fn wait_for_role(&self) -> Result<()> {
+        let ask = ["get", "clusterrole", ROLE, "-o=jsonpath={.rules}"];
+        for turn in 0..ROLE_TURNS {
+            let found = self.kubectl_patiently(&ask)?;
+            // One that cannot be read is no reason to wait.
+            if !found.is_fine() || !matches!(found.output.trim(), "" | "[]" | "null") {
+                return Ok(());
+            }
+            if turn == 0 {
+                (self.place.watch)("waiting until k3s has filled the role view in");
+            }
+            // Nothing is listened to: this is a pause.
+            let _paused = poll(&mut [], PollTimeout::from(PAUSE_MS)).is_ok();
+        }
+        Err(cannot()
+            .why("the role view has no rules yet, so that nothing could be read with it")
+            .fix("try again in a minute: k3s fills it in when it starts")
+            .retry(Retry::Soon))
     }
 
     /// The administrator's kubeconfig.
