@@ -36,7 +36,7 @@ use crate::{
     host::clock,
     keeper::{
         Keeper,
-        update::{INSTALL_WITHIN, NewProgram, PreviousPackage, Watched},
+        update::{INSTALL_WITHIN, NewProgram, PreviousPackage, Watched, services},
     },
     outside::{
         download::{self, Address, Length, Redirects, Wanted},
@@ -86,6 +86,10 @@ pub(super) static COMMAND: Command = Command {
             "finish",
             "Carry out the pending update (used by its service)",
         ),
+        Opt::flag(
+            "services",
+            "Print the units and init scripts of this program as JSON (used by an update)",
+        ),
         CONFIG,
         SET,
         ROOT,
@@ -119,6 +123,10 @@ enum Place {
 }
 
 fn update(args: &Args, output: &mut Output) -> Result<Exit> {
+    if args.has("services") {
+        output.json(&json!(services::own()));
+        return Ok(Exit::Fine);
+    }
     let loaded = load(args);
     if let Some(why) = held_at_night(args, &loaded) {
         output.line(&format!("nothing is updated by itself: {why}"));

@@ -4,7 +4,7 @@
 //! The new program and a copy of the running one are in root's directory, checked there. A service
 //! that exists for the time of the update runs that copy: it puts the new program in place, watches
 //! it, and keeps it or puts the previous one back, also after a power cut. The new program never
-//! runs for any of that. `update.json` is replaced before and after each step, and each may be done
+//! runs for any of that; it is asked only for its version and its [`services`], before anything is changed. `update.json` is replaced before and after each step, and each may be done
 //! twice. Where a package manager owns the program, [`package`] puts it in place.
 
 use std::{
@@ -25,12 +25,13 @@ use crate::{
     },
     error::{Error, Result},
     files::{self, PRIVATE},
-    wire::keeper::{LastUpdate, Update, UpdateNote, UpdateStep},
+    wire::keeper::{LastUpdate, ServiceFile, Update, UpdateNote, UpdateStep},
 };
 
 pub use package::{INSTALL_WITHIN, PreviousPackage};
 
 mod package;
+pub mod services;
 
 /// Path of the program.
 pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
@@ -137,6 +138,7 @@ impl Keeper {
         } else {
             copy(&new.file, &next, Some(&new.sha256))?;
             self.try_program(&next, &new.version)?;
+            write(&self.services_file(), &self.services_of(&next))?;
         }
         let package = new.package.as_ref();
         self.note(&UpdateNote {
@@ -217,17 +219,19 @@ impl Keeper {
     }
 
     fn go_forward(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
-        match update.package {
-            Some(kind) => self.install_next(update, kind, watched),
-            None => self.switch("next", &update.sha256),
+        if let Some(kind) = update.package {
+            return self.install_next(update, kind, watched);
         }
+        self.exchange_services(&services::own(), &self.new_services()?)?;
+        self.switch("next", &update.sha256)
     }
 
     fn go_back(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
-        match update.package {
-            Some(kind) => self.install_previous(update, kind, watched),
-            None => self.switch("prev", &update.previous_sha256),
+        if let Some(kind) = update.package {
+            return self.install_previous(update, kind, watched);
         }
+        self.exchange_services(&self.new_services()?, &services::own())?;
+        self.switch("prev", &update.previous_sha256)
     }
 
     /// Watches the new version; `None`: it proved itself.
@@ -333,6 +337,15 @@ impl Keeper {
         self.directory.join("update").join("update.json")
     }
 
+    fn services_file(&self) -> PathBuf {
+        self.folder().join("services.json")
+    }
+
+    /// Units and init scripts of the new version.
+    fn new_services(&self) -> Result<Vec<ServiceFile>> {
+        read(&self.services_file()).map(Option::unwrap_or_default)
+    }
+
     fn write_update(&self, update: &Update) -> Result<()> {
         write(&self.record(), update)
     }
@@ -425,7 +438,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     })
 }
 
-fn write(path: &Path, record: &impl serde::Serialize) -> Result<()> {
+fn write(path: &Path, record: &(impl serde::Serialize + ?Sized)) -> Result<()> {
     let content = serde_json::to_vec_pretty(record)
         .map_err(|error| Error::new("cannot write an update down").because(&error))?;
     #[cfg(test)]

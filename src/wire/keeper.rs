@@ -459,6 +459,17 @@ pub struct Update {
     pub is_banned: bool,
 }
 
+/// A unit or an init script that comes with a program.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ServiceFile {
+    /// Path on the machine.
+    pub path: String,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its content.
+    pub text: String,
+}
+
 /// Kind of package.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -9,8 +9,8 @@ use crate::{
         time::Mono,
         update::trial::{Cause, Seen},
     },
-    keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched},
-    wire::keeper::{PackageKind, UpdateNote},
+    keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched, services},
+    wire::keeper::{PackageKind, ServiceFile, UpdateNote},
 };
 
 /// Fault of the new program.
@@ -57,13 +57,75 @@ impl Watched for Agent<'_> {
 fn tree() -> Tree {
     let tree = Tree::in_memory()
         .program("prev", "echo pipeops-agent 0.1.0")
-        .program("next", "echo pipeops-agent 0.1.1")
+        .program("next", &next())
         .program("systemctl", "")
         .with("download", "new");
     tree.put("run/systemd/system/any", "", 0o644);
     tree.put("etc/systemd/system/any", "", 0o644);
     tree.put("usr/bin/pipeops-agent", "old", 0o755);
+    for file in services::own() {
+        if file.path.starts_with("/etc/systemd") && !file.path.contains("timer") {
+            tree.put(file.path.trim_start_matches('/'), &file.text, file.mode);
+        }
+    }
+    tree.put(SOCKET, "by hand", 0o644);
+    tree.put(PLACED, "/etc/systemd/system/pipeops-agent.service\n", 0o644);
     tree
+}
+
+const AGENT: &str = "etc/systemd/system/pipeops-agent.service";
+const SOCKET: &str = "etc/systemd/system/pipeops-keeper.socket";
+const DROPPED: &str = "etc/systemd/system/pipeops-agent-update.service";
+const ADDED: &str = "etc/systemd/system/pipeops-added.service";
+const PLACED: &str = "usr/share/pipeops-agent/placed";
+
+/// The new program: other units, one fewer and one more, and files that no version may bring.
+fn next() -> String {
+    let mut files = services::own();
+    files.retain(|file| file.path != format!("/{DROPPED}"));
+    for file in &mut files {
+        file.text.push_str("# new");
+    }
+    let more = [
+        (format!("/{ADDED}"), 0o644),
+        ("/etc/systemd/system/sshd.service".to_owned(), 0o644),
+        (
+            "/etc/systemd/system/pipeops-x/../../shadow".to_owned(),
+            0o644,
+        ),
+        ("/etc/systemd/system/pipeops-bad.service".to_owned(), 0o4755),
+        ("/etc/init.d/pipeops-other".to_owned(), 0o755),
+    ];
+    files.extend(more.map(|(path, mode)| ServiceFile {
+        path,
+        mode,
+        text: "new".to_owned(),
+    }));
+    let json = serde_json::to_string(&files)
+        .unwrap()
+        .replace('\'', "\\u0027");
+    format!("[ $1 = version ] && echo pipeops-agent 0.1.1 || printf %s '{json}'")
+}
+
+/// Checks that the units belong to the program that is in place, and that the owner's stayed.
+fn assert_services(tree: &Tree, is_new: bool) {
+    let agent = tree.read(AGENT).unwrap();
+    assert_eq!(agent.ends_with("# new"), is_new);
+    assert_eq!(tree.read(SOCKET).as_deref(), Some("by hand"));
+    assert_eq!(tree.read(DROPPED).is_some(), !is_new);
+    assert_eq!(tree.read(ADDED).is_some(), is_new);
+    let removed = "etc/systemd/system/pipeops-agent-update.timer";
+    for other in [
+        removed,
+        "etc/systemd/system/sshd.service",
+        "etc/systemd/system/pipeops-bad.service",
+        "etc/init.d/pipeops-other",
+        "etc/shadow",
+    ] {
+        assert_eq!(tree.read(other), None, "{other}");
+    }
+    let placed = tree.read(PLACED).unwrap();
+    assert!(!is_new || placed.lines().any(|line| line == format!("/{ADDED}")));
 }
 
 fn agent(tree: &Tree, fault: Fault) -> Agent<'_> {
@@ -95,6 +157,9 @@ fn assert_over(tree: &Tree, fault: Fault) -> UpdateNote {
     let program = tree.read("usr/bin/pipeops-agent").unwrap();
     let wanted = if fault == Fault::None { "new" } else { "old" };
     assert_eq!(program, wanted, "{fault:?}");
+    // A package brings its units itself.
+    let is_packaged = tree.read("installed").is_some();
+    assert_services(tree, fault == Fault::None && !is_packaged);
     assert_eq!(tree.read(UNIT), None, "its service stays");
     assert_eq!(tree.keeper().update_under_way().unwrap(), None);
     tree.keeper().update_note().unwrap()
