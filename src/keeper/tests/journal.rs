@@ -131,7 +131,7 @@ fn a_change_without_a_way_back_ends_where_it_fails() {
     let done = keeper.begin(&keeper.open().unwrap(), again, Vec::new());
     let error = keeper.undo(&done.unwrap().change.unwrap(), "root");
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("there is no way back"), "{error}");
+    assert!(error.contains("it cannot be undone"), "{error}");
 }
 
 #[test]
