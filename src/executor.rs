@@ -54,6 +54,7 @@ type AnyResult = Box<dyn Any + Send>;
 /// Begins blocking work in the pool of threads.
 ///
 /// The pool is for what waits for a name server, a password hash or another program; files have [`crate::files::Jobs`].
+#[expect(clippy::disallowed_methods, reason = "the one place")]
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Unblocked<T> {
     let work: Box<dyn FnOnce() -> AnyResult + Send> = Box::new(move || Box::new(work()));
     Unblocked {

@@ -29,6 +29,7 @@ use crate::{
         url::Url,
     },
     error::{Error, Result, Retry},
+    executor,
     files::{self, Sum},
     net::deadline,
     wire::s3,
@@ -305,7 +306,7 @@ async fn converse(
     body: Option<PathBuf>,
 ) -> std::result::Result<Answered, Broken> {
     let agent = calls.agent.clone();
-    smol::unblock(move || {
+    executor::unblock(move || {
         let (head, ()) = request.into_parts();
         let response = match body {
             None => agent.run(Request::from_parts(head, ())),

@@ -19,7 +19,7 @@ use crate::{
         words::size,
     },
     error::{Error, Result, Retry},
-    files,
+    executor, files,
     host::random,
     outside::s3::{Caller, Removal, Store},
     tasks::state::{CopiesView, SharedState},
@@ -108,7 +108,7 @@ async fn spooled(spool: PathBuf) -> Vec<Kept> {
         });
         found.collect::<Vec<_>>()
     };
-    let mut found = smol::unblock(read).await;
+    let mut found = executor::unblock(read).await;
     found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
     let node = found.first().and_then(|kept| parse_name(&kept.name));
     let node = node.map(|(node, _)| node.to_owned());
@@ -133,7 +133,7 @@ impl Parts {
             self.view(|view| view.doing = Some(doing));
             let path = self.spool.join(&kept.name);
             let read = path.clone();
-            let sum = smol::unblock(move || files::sum(&read)).await?;
+            let sum = executor::unblock(move || files::sum(&read)).await?;
             let sum = sum.filter(|sum| sum.bytes == kept.bytes).ok_or_else(|| {
                 Error::new(format!("{} was removed meanwhile", kept.name)).retry(Retry::Soon)
             })?;

@@ -397,7 +397,7 @@ fn a_watch_outlives_the_api_server_and_new_certificates_are_believed() {
         let has = |name: &str| seen.borrow().iter().any(|known| known == name);
         let cluster = cluster().expect("a cluster");
         let must = |verb: &'static str, more: &'static [&'static str]| {
-            smol::unblock(move || must_in(cluster, verb, more))
+            pipeops_agent::executor::unblock(move || must_in(cluster, verb, more))
         };
         add("before").await;
         until("the first is seen", || has("before")).await;

@@ -81,7 +81,7 @@ fn with_peer_and(settings: Settings, arguments: &[&str]) -> Option<(Load, Peak)>
         socket.set_nodelay(true).unwrap();
         let agent = Agent::start(&executor, socket, settings);
         let mut output = BufReader::new(running.0.stdout.take().unwrap());
-        let said = smol::unblock(move || {
+        let said = pipeops_agent::executor::unblock(move || {
             let mut line = String::new();
             output.read_line(&mut line).unwrap();
             line
