@@ -196,7 +196,7 @@ fn a_receiver_that_refuses_is_a_condition_and_is_asked_again() {
         "{head}"
     );
     assert!(
-        body.starts_with("warning: the disk is full\nNothing could be told for "),
+        body.starts_with("warning: the disk is full\nNo notification could be sent for "),
         "{body}"
     );
     assert!(!body.contains("do not reach"), "{body}");
