@@ -328,6 +328,15 @@ fn commands_that_reach_for_more_are_refused() {
     let file = file.display().to_string();
     let (code, said) = bench.apps(&["apply", "-f", &file, "--namespace", &bench.namespace]);
     assert_eq!(code, 0, "{said}");
+    // It is accepted; what is not there yet would be nobody's.
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "wait",
+        "--for=create",
+        "configmap/settings",
+        "--timeout=60s",
+    ]);
     let chart = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: x}\n";
     let port = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {type: NodePort, ports: [{port: 80}]}\n";
     let system = json!({"app": "x", "namespace": "kube-system", "manifests": map});

@@ -9,7 +9,8 @@ use crate::cluster::kubectl;
 const FOREIGN: &str = "f0reign-77ab";
 
 fn job(name: &str) -> String {
-    let script = "echo first; echo our key is $OWN; echo their key is $FOREIGN; cat /etc/app.conf";
+    // On one stream: containerd reads the two in any order.
+    let script = "exec 2>&1; echo first; echo our key is $OWN; echo their key is $FOREIGN; cat /etc/app.conf";
     let env = |name: &str, secret: &str| {
         format!("{{name: {name}, valueFrom: {{secretKeyRef: {{name: {secret}, key: key}}}}}}")
     };
