@@ -37,20 +37,24 @@ use crate::{
     wire::keeper::Done,
 };
 
-/// Nothing is changed.
+/// Shows the plan without carrying it out.
 pub(super) const DRY_RUN: Opt = Opt::flag(
     "dry-run",
     "Show what would be done, and how to undo it, without doing it",
 );
 
-pub(super) const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
+/// An option that may be given more than once.
+const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
     Opt {
         times: Times::Many,
         ..Opt::value(long, Takes::Text, value, help)
     }
 }
 
-/// Nobody is asked.
+/// Findings that do not stop a change.
+pub(super) const IGNORE: Opt = many("ignore", "CHECK", "Continue despite this finding");
+
+/// Skips the confirmation.
 pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
 
 /// Seconds to wait until the node is Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.

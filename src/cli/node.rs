@@ -21,6 +21,15 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
+/// Seconds to wait until all Pods have moved.
+const TIMEOUT: Opt = Opt::value(
+    "timeout",
+    Takes::Text,
+    "SECONDS",
+    "Seconds to wait until all Pods have moved",
+)
+.default("300");
+
 static CORDON: Command = Command {
     name: "cordon",
     about: "Mark this node unschedulable: no new Pods start on it",
@@ -35,17 +44,7 @@ static CORDON: Command = Command {
 static DRAIN: Command = Command {
     name: "drain",
     about: "Move the Pods of this node to other nodes, before maintenance",
-    options: &[
-        Opt::value(
-            "timeout",
-            Takes::Text,
-            "SECONDS",
-            "Seconds to wait until all Pods have moved",
-        )
-        .default("300"),
-        k3s::many("ignore", "CHECK", "Continue despite this finding"),
-        k3s::DRY_RUN,
-    ],
+    options: &[TIMEOUT, k3s::IGNORE, k3s::DRY_RUN],
     notes: "PodDisruptionBudgets are respected, and Pods of DaemonSets stay. emptyDir volumes are lost, and listed first.\n\
             A drain that times out is undone. `pipeops-agent undo` makes the node schedulable again.",
     examples: &[
@@ -66,18 +65,7 @@ static LEAVE: Command = Command {
         need: Need::Maybe,
         help: "On a server: the worker that leaves",
     }],
-    options: &[
-        Opt::value(
-            "timeout",
-            Takes::Text,
-            "SECONDS",
-            "Seconds to wait until all Pods have moved",
-        )
-        .default("300"),
-        k3s::many("ignore", "CHECK", "Continue despite this finding"),
-        k3s::YES,
-        k3s::DRY_RUN,
-    ],
+    options: &[TIMEOUT, k3s::IGNORE, k3s::YES, k3s::DRY_RUN],
     notes: "First on the server, with the name of the worker: it moves its Pods, then removes its node and its password. Then on the worker: it removes k3s.\n\
             The data of local volumes stays on the worker, and is named with its bytes.",
     examples: &[

@@ -290,7 +290,7 @@ pub struct K3s {
 pub struct K3sBackup {
     /// Directory on another disk.
     pub dir: Option<String>,
-    /// Whoever can read them; nobody: they are not encrypted.
+    /// Age recipients that can decrypt them; none: they are not encrypted.
     pub recipients: Vec<Recipient>,
     /// Bucket that has copies of them.
     pub s3: Option<S3>,

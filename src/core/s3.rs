@@ -58,7 +58,7 @@ impl Bucket {
     }
 }
 
-/// Whoever signs, and where.
+/// Access key, and the region that it signs for.
 #[derive(Clone, Debug)]
 pub struct Signer {
     /// Id of the access key.

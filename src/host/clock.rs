@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    poll::{PollTimeout, poll},
+    time::{ClockId, clock_gettime},
+};
 
 use crate::{
     core::time::{Mono, Now, Wall},
@@ -35,6 +38,13 @@ pub async fn until(deadline: Mono) {
         // A minute at most: a machine that woke up is at most so late.
         smol::Timer::after(left.min(Duration::from_secs(60))).await;
     }
+}
+
+/// Blocks the calling thread for a while: between two looks in programs that have no executor.
+pub fn pause(length: Duration) {
+    let length = PollTimeout::try_from(length).unwrap_or(PollTimeout::MAX);
+    // No descriptor is polled. A signal ends the pause early, and the caller looks sooner.
+    let _paused = poll(&mut [], length).is_ok();
 }
 
 /// The kernel's id of this boot: what [`Mono`] counts from. `None` where /proc is not there.

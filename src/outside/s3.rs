@@ -59,7 +59,7 @@ pub struct Store {
     pub bucket: Bucket,
 }
 
-/// Whoever asks, and when.
+/// Signer and time of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// Signs requests.

@@ -1,6 +1,6 @@
 //! `k3s adopt`: a k3s that came from somewhere else is managed from now on.
 
-use super::{DRY_RUN, YES, keeper, many, print_outcome, program, report};
+use super::{DRY_RUN, IGNORE, YES, keeper, print_outcome, program, report};
 use crate::{
     cli::{
         args::Args,
@@ -17,7 +17,7 @@ pub(super) static COMMAND: Command = Command {
     about: "Manage a k3s that came from somewhere else",
     options: &[
         Opt::flag("undo", "Stop managing it; k3s keeps running unchanged"),
-        many("ignore", "CHECK", "Continue despite this finding"),
+        IGNORE,
         YES,
         DRY_RUN,
     ],

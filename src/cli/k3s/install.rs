@@ -1,7 +1,7 @@
 //! `k3s install`: from the network, or a folder that came by hand.
 
 use super::{
-    DRY_RUN, TIMEOUT, connect, keeper, many, print_outcome, program,
+    DRY_RUN, IGNORE, TIMEOUT, connect, keeper, many, print_outcome, program,
     release::{self, Release},
     report, text_of, within,
 };
@@ -82,7 +82,7 @@ pub(super) static COMMAND: Command = Command {
             "reuse-data",
             "Continue with the cluster in the data directory",
         ),
-        many("ignore", "CHECK", "Continue despite this finding"),
+        IGNORE,
         TIMEOUT,
         DRY_RUN,
     ],

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::{
-    DRY_RUN, TIMEOUT,
+    DRY_RUN, IGNORE, TIMEOUT,
     install::{self, DATA_DIR, LABEL, NODE_IP, NODE_NAME, REGISTRIES},
-    keeper, many, release, text_of,
+    keeper, release, text_of,
 };
 use crate::{
     cli::{
@@ -68,7 +68,7 @@ pub(super) static COMMAND: Command = Command {
         NODE_IP,
         LABEL,
         REGISTRIES,
-        many("ignore", "CHECK", "Continue despite this finding"),
+        IGNORE,
         TIMEOUT,
         DRY_RUN,
     ],

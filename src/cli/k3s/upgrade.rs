@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    DRY_RUN, TIMEOUT, backup, keeper, many, print_outcome, program, release, report, within,
+    DRY_RUN, IGNORE, TIMEOUT, backup, keeper, print_outcome, program, release, report, within,
 };
 use crate::{
     cli::{
@@ -32,7 +32,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         release::CHANNEL,
         release::SHA256,
-        many("ignore", "CHECK", "Continue despite this finding"),
+        IGNORE,
         TIMEOUT,
         Opt::flag(
             "check",

@@ -43,10 +43,15 @@ pub struct Kept {
     pub bytes: u64,
 }
 
+/// Sorts backups by age, the newest first.
+pub fn sort_newest_first(backups: &mut [Kept]) {
+    backups.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+}
+
 /// Form of the file of a backup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Form {
-    /// Whoever has it can read it.
+    /// Not encrypted: readable by anyone who has the file.
     Plain,
     /// Encrypted to recipients.
     Encrypted,

@@ -1,6 +1,6 @@
 //! Copies of backups of k3s in a bucket: which are missing there, which count, and which are one too many.
 
-use super::backup::{Kept, Limits, surplus};
+use super::backup::{Kept, Limits, sort_newest_first, surplus};
 use crate::core::time::Wall;
 
 /// Directory in which root leaves encrypted backups for the agent, which copies them.
@@ -35,7 +35,7 @@ pub fn missing(here: &[Kept], there: &[Kept], now: Wall, limits: Limits) -> Vec<
     all.extend(missing.iter().cloned());
     let surplus = surplus(all, now, limits);
     missing.retain(|kept| !surplus.contains(&kept.name));
-    missing.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+    sort_newest_first(&mut missing);
     missing
 }
 

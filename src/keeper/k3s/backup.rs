@@ -14,7 +14,7 @@ use crate::{
         age::Recipient,
         k3s::{
             self, Version,
-            backup::{FOLDER, Form, Kept, Limits, name, parse_name, surplus},
+            backup::{FOLDER, Form, Kept, Limits, name, parse_name, sort_newest_first, surplus},
         },
         procfs::mounts::mount_of,
         time::Wall,
@@ -36,7 +36,7 @@ pub struct Backup {
     pub to: Target,
     /// Backups that stay there.
     pub limits: Limits,
-    /// Whoever can read it; nobody: it is not encrypted.
+    /// Age recipients that can decrypt it; none: it is not encrypted.
     pub recipients: Vec<Recipient>,
     /// Group of the agent, which copies it elsewhere.
     pub copied_by: Option<u32>,
@@ -362,7 +362,7 @@ impl Keeper {
     pub fn k3s_backups(&self, target: &Target) -> Vec<BackupEntry> {
         let here = self.place.path(target.folder());
         let mut found = kept(&here, None);
-        found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+        sort_newest_first(&mut found);
         let entries = found.into_iter().map(|kept| {
             let path = here.join(&kept.name);
             let manifest = archive::manifest(&path, &[]).ok();

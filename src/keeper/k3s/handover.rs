@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     core::k3s::{
-        backup::{ENCRYPTED, Kept},
+        backup::{ENCRYPTED, Kept, sort_newest_first},
         copies::{SPOOL, SPOOLED_MAX},
     },
     error::{Error, Result},
@@ -38,7 +38,7 @@ impl Keeper {
         let here = self.place.path(wanted.to.folder());
         let mut backups = kept(&here, Some(node));
         backups.retain(|kept| kept.name.ends_with(ENCRYPTED));
-        backups.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+        sort_newest_first(&mut backups);
         backups.truncate(SPOOLED_MAX);
         self.place.make_spool(group)?;
         let there = kept(&spool, None);

@@ -1,6 +1,6 @@
 //! Kubeconfigs of k3s for people: one for looking that ends by itself, and the administrator's.
 
-use nix::poll::{PollTimeout, poll};
+use std::time::Duration;
 
 use super::{
     super::{Keeper, journal::Journal},
@@ -12,11 +12,12 @@ use crate::{
         viewer::{ACCOUNT, MANIFEST, NAMESPACE, ROLE},
     },
     error::{Error, Result, Retry},
+    host::clock,
 };
 
 /// Looks at the role before it is given up, and the pause between two: half a minute beside k3s' own time.
 const ROLE_TURNS: u32 = 30;
-const PAUSE_MS: u16 = 1000;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A wanted kubeconfig for looking.
 #[derive(Clone, Debug)]
@@ -66,8 +67,7 @@ impl Keeper {
             if turn == 0 {
                 (self.place.watch)("waiting until k3s has filled the role view in");
             }
-            // Nothing is listened to: this is a pause.
-            let _paused = poll(&mut [], PollTimeout::from(PAUSE_MS)).is_ok();
+            clock::pause(PAUSE);
         }
         Err(cannot()
             .why("the role view has no rules yet, so that nothing could be read with it")

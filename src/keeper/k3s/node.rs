@@ -47,7 +47,7 @@ pub enum Wish {
 pub(super) const BARE: &str = "drain.bare";
 /// Time for the API to answer: after a reboot it comes up beside the change that goes on.
 const API_WITHIN: Duration = Duration::from_secs(300);
-const PAUSE_MS: u16 = 2000;
+const PAUSE: Duration = Duration::from_secs(2);
 
 struct Prepared {
     node: String,
@@ -213,8 +213,7 @@ impl Place {
                 return Err(Error::new("the API of this machine does not answer")
                     .fix("sudo pipeops-agent k3s status; then: sudo pipeops-agent k3s resume"));
             }
-            // Nothing is listened to: this is a pause.
-            let _paused = nix::poll::poll(&mut [], nix::poll::PollTimeout::from(PAUSE_MS)).is_ok();
+            clock::pause(PAUSE);
         }
         Ok(())
     }

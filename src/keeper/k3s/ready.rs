@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use nix::poll::{PollTimeout, poll};
-
 use super::super::place::Place;
 use crate::{
     core::{
@@ -25,11 +23,11 @@ use crate::{
 };
 
 /// Pause between two looks: each starts a program that a small board needs a second of its time for.
-const PAUSE_MS: u16 = 2000;
+const PAUSE: Duration = Duration::from_secs(2);
 /// End of a log that is read.
 const LOG_BYTES_MAX: u64 = 16 * 1024;
-/// Interval at which a wait that goes on is told of.
-const TOLD_EVERY: Duration = Duration::from_secs(15);
+/// Interval between two progress lines of a wait.
+const REPORT_EVERY: Duration = Duration::from_secs(15);
 
 impl Place {
     /// Waits until the node has reported that it is Ready, with this version where one is named.
@@ -42,7 +40,7 @@ impl Place {
         let started = clock::now();
         let version = version.and_then(|version| version.parse().ok());
         let restarts = ready::restarts(&self.unit());
-        let mut told = started.mono;
+        let mut reported = started.mono;
         loop {
             let lacks = match self.node(node) {
                 Ok(found) => match found.lacks(version, started.wall) {
@@ -65,12 +63,11 @@ impl Place {
                 let why = format!("waited {}", in_words(within));
                 return Err(self.explained(cannot().why(why)));
             }
-            if now.since(told) >= TOLD_EVERY {
-                told = now;
+            if now.since(reported) >= REPORT_EVERY {
+                reported = now;
                 (self.watch)(&format!("waiting for {}: {lacks}", in_words(waited)));
             }
-            // Nothing is listened to: this is a pause.
-            let _paused = poll(&mut [], PollTimeout::from(PAUSE_MS)).is_ok();
+            clock::pause(PAUSE);
         }
     }
 

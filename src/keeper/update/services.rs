@@ -17,7 +17,7 @@ const ASK: Limits = Limits {
 const FOLDERS: [(&str, Option<&str>); 4] = [
     ("/etc/systemd/system/", Some("/run/systemd/system")),
     ("/etc/init.d/", Some("/run/openrc")),
-    // The update once a day has one of these places, by distribution, and is never placed anew.
+    // The update once a day has one of these places, by distribution, and is never created by an update.
     ("/etc/periodic/daily/", None),
     ("/etc/cron.daily/", None),
 ];
@@ -97,7 +97,7 @@ impl Keeper {
         }
         for old in from {
             let is_gone = to.iter().all(|file| file.path != old.path);
-            if is_gone && self.text_of(old).as_deref() == Some(old.text.as_str()) {
+            if is_gone && self.is_unchanged(old) {
                 let removed = fs::remove_file(self.place.path(&old.path));
                 removed.map_err(|error| {
                     files::explain(format!("cannot remove {}", old.path), &error)
@@ -144,8 +144,9 @@ impl Keeper {
         Ok(())
     }
 
-    fn text_of(&self, file: &ServiceFile) -> Option<String> {
-        let found = self.place.found(&file.path).ok()??;
-        String::from_utf8(found.content).ok()
+    /// Returns whether a file is as it was placed.
+    fn is_unchanged(&self, file: &ServiceFile) -> bool {
+        let found = self.place.found(&file.path).ok().flatten();
+        found.is_some_and(|found| found.content == file.text.as_bytes())
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         backoff::Backoff,
         health::Severity,
         k3s::{
-            backup::{ENCRYPTED, Kept, Limits, parse_name, surplus},
+            backup::{ENCRYPTED, Kept, Limits, parse_name, sort_newest_first, surplus},
             copies,
         },
         s3::Signer,
@@ -109,11 +109,17 @@ async fn spooled(spool: PathBuf) -> Vec<Kept> {
         found.collect::<Vec<_>>()
     };
     let mut found = executor::unblock(read).await;
-    found.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
-    let node = found.first().and_then(|kept| parse_name(&kept.name));
-    let node = node.map(|(node, _)| node.to_owned());
-    found.retain(|kept| parse_name(&kept.name).map(|(node, _)| node) == node.as_deref());
+    sort_newest_first(&mut found);
+    if let Some(node) = node_of(&found).map(str::to_owned) {
+        found.retain(|kept| parse_name(&kept.name).is_some_and(|(of, _)| of == node));
+    }
     found
+}
+
+/// Node of the newest of these backups.
+fn node_of(backups: &[Kept]) -> Option<&str> {
+    let (node, _) = parse_name(&backups.first()?.name)?;
+    Some(node)
 }
 
 impl Parts {
@@ -187,8 +193,7 @@ impl Parts {
 
     /// Copies of the node of these backups.
     async fn list(&self, here: &[Kept], signer: &Signer) -> Result<Vec<Kept>> {
-        let node = here.first().and_then(|kept| parse_name(&kept.name));
-        let (node, _) = node.unwrap_or_default();
+        let node = node_of(here).unwrap_or_default();
         let beginning = copies::beginning(node);
         let listed = self.store.list(&beginning, self.caller(signer)).await?;
         let own = listed.into_iter().filter_map(|(name, bytes)| {

@@ -29,7 +29,7 @@ pub(crate) struct Bench {
     pub(crate) failed: Vec<(Kind, String)>,
     pub(crate) cluster: Cluster,
     pub(crate) repository: PathBuf,
-    /// Where everything writes.
+    /// Folder for all output.
     pub(crate) work: PathBuf,
 }
 
