@@ -564,8 +564,9 @@ impl Agent {
         if let Some(apps) = self.apps.clone() {
             let attended = Box::pin(Rc::clone(&apps).attend());
             let kept = Box::pin(Rc::clone(&apps).keep_as_deployed());
+            let folder = Box::pin(Rc::clone(&apps).watch_folder());
             let up_to_date = Box::pin(apps.keep_up_to_date());
-            attended.or(kept).or(up_to_date).await;
+            attended.or(kept).or(folder).or(up_to_date).await;
         }
     }
 

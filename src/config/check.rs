@@ -185,6 +185,7 @@ impl Merged {
             k3s_backup,
             apps: Apps {
                 interval: self.time(&keys::APPS_INTERVAL),
+                folder: self.path(&keys::APPS_FOLDER),
                 known_hosts: self.path(&keys::APPS_KNOWN_HOSTS).unwrap_or_default(),
                 git_hosts,
                 git_credentials: self.path(&keys::APPS_GIT_CREDENTIALS).unwrap_or_default(),

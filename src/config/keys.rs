@@ -440,6 +440,11 @@ keys! {
         default: Some("5m"),
         doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth. `pipeops-agent apps pull` asks at once.",
     }
+    APPS_FOLDER = {
+        path: "apps.folder",
+        kind: Kind::Path,
+        doc: "Folder whose files of manifests and sub-folders are apps of that name, deployed again when they change. It, what is in it and the folders above have to be root's, and writable by nobody else. Default: none.",
+    }
     APPS_KNOWN_HOSTS = {
         path: "apps.known_hosts",
         kind: Kind::Path,

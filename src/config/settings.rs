@@ -316,6 +316,8 @@ pub struct S3 {
 pub struct Apps {
     /// Time between two questions to a Git repository.
     pub interval: Duration,
+    /// Folder whose files and sub-folders are apps.
+    pub folder: Option<PathBuf>,
     /// File with the pinned keys of hosts.
     pub known_hosts: PathBuf,
     /// Hosts from which the control plane may deploy.

@@ -483,6 +483,7 @@ pub(super) fn apps(
         lease_gate: Rc::clone(lease_gate),
         git,
         interval: settings.apps.interval,
+        folder: settings.apps.folder.clone(),
         git_hosts: settings.apps.git_hosts.clone(),
         now: clock::now,
         ended: Box::new(move || delivery.look()),

@@ -19,7 +19,7 @@ use super::{
 use crate::core::{
     apps::{
         App, Entry, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision, Simple, Source,
-        Stage, kind_of, repository::Repository,
+        Stage, Upstream, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -97,13 +97,17 @@ fn change(change: &LastChange) -> Value {
 }
 
 fn source(source: &Source) -> Value {
-    let Repository {
-        url,
-        reference,
-        path,
-        credentials,
-    } = &source.repository;
-    json!({"git": url, "ref": reference, "path": path, "credentials": credentials, "taken": source.taken})
+    match &source.upstream {
+        Upstream::Git(Repository {
+            url,
+            reference,
+            path,
+            credentials,
+        }) => {
+            json!({"git": url, "ref": reference, "path": path, "credentials": credentials, "taken": source.taken})
+        }
+        Upstream::Folder(place) => json!({"folder": place, "taken": source.taken}),
+    }
 }
 
 fn revision(revision: &Revision) -> Value {
@@ -178,6 +182,7 @@ fields!(ChangeShape {
 
 #[derive(Debug, Default)]
 struct SourceShape {
+    folder: String,
     git: String,
     reference: String,
     path: String,
@@ -185,12 +190,32 @@ struct SourceShape {
     taken: String,
 }
 fields!(SourceShape {
+    folder,
     git,
     reference: "ref",
     path,
     credentials,
     taken
 });
+
+impl SourceShape {
+    fn source(self) -> Source {
+        let upstream = if self.folder.is_empty() {
+            Upstream::Git(Repository {
+                url: self.git,
+                reference: self.reference,
+                path: self.path,
+                credentials: self.credentials,
+            })
+        } else {
+            Upstream::Folder(self.folder)
+        };
+        Source {
+            upstream,
+            taken: self.taken,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct EntryShape {
@@ -277,15 +302,6 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         nonce: entry.nonce,
         is_adopted: entry.adopted,
     };
-    let source = |found: SourceShape| Source {
-        repository: Repository {
-            url: found.git,
-            reference: found.reference,
-            path: found.path,
-            credentials: found.credentials,
-        },
-        taken: found.taken,
-    };
     let revision = |found: RevisionShape| Revision {
         number: found.number,
         at: Wall::from_millis(found.at),
@@ -311,7 +327,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         running: shape.running,
         good: shape.good,
         is_paused: shape.paused,
-        source: shape.source.map(source),
+        source: shape.source.map(SourceShape::source),
         change: shape.change.map(|found| LastChange {
             id: found.id,
             by: found.by,
@@ -534,12 +550,12 @@ mod tests {
             good: 1,
             is_paused: true,
             source: Some(Source {
-                repository: Repository {
+                upstream: Upstream::Git(Repository {
                     url: "https://git.example/shop/web.git".to_owned(),
                     reference: "main".to_owned(),
                     path: "deploy".to_owned(),
                     credentials: "/etc/pipeops-agent/git-token".to_owned(),
-                },
+                }),
                 taken: "1a2b3c".to_owned(),
             }),
             change: Some(LastChange {
@@ -582,6 +598,12 @@ mod tests {
         let text = String::from_utf8(field(&stored(&secret), RECORD).unwrap()).unwrap();
         assert!(!text.contains("s3cret"));
         assert_eq!(read_record(&stored(&secret)).unwrap(), app);
+        app.source = Some(Source {
+            upstream: Upstream::Folder("/etc/pipeops-agent/apps/web.yaml".to_owned()),
+            taken: "1a2b3c".to_owned(),
+        });
+        let from_folder = record(&app, "pipeops-system", "77");
+        assert_eq!(read_record(&stored(&from_folder)).unwrap(), app);
         let mut other = secret;
         other["metadata"]["name"] = json!("pipeops-app.shop");
         assert!(

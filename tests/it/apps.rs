@@ -4,6 +4,7 @@
 mod command;
 mod command_git;
 mod drift;
+mod folder;
 mod forge;
 mod git;
 mod last_lines;

@@ -36,9 +36,10 @@ const NOTES: [&str; 6] = [
 ];
 
 /// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
-const BESIDE: [&str; 9] = [
+const BESIDE: [&str; 10] = [
     "agent.settings",
     "apps.drift",
+    "apps.folder",
     "apps.source",
     "dashboard.certificate",
     "dashboard.listen",
@@ -106,8 +107,13 @@ const CONDITIONS: &[[&str; 3]] = &[
         "As the status says; `pipeops-agent apps show web` lists it, and `docs/apps.md` explains it.",
     ],
     [
+        "apps.folder",
+        "The folder of apps (`apps.folder`) cannot be used, or something in it has no name for an app. What runs stays.",
+        "As the status says; `docs/apps.md` explains it.",
+    ],
+    [
         "apps.source",
-        "The Git repository of an app cannot be used; the app stays as it is.",
+        "The Git repository, file or sub-folder of an app cannot be used; the app stays as it is.",
         "`pipeops-agent apps show web` has the cause; `docs/apps.md` explains it. Once it is fixed: `sudo pipeops-agent apps pull web`.",
     ],
     [

@@ -20,13 +20,9 @@ use super::{
 use crate::{
     core::rollout::Verdict,
     error::{Error, Exit, Result},
-    files,
+    host::manifests::manifests,
 };
 
-/// The largest file of manifests: the agent takes a megabyte.
-const FILE_BYTES_MAX: usize = 1 << 20;
-/// Files of one folder.
-const FILES_MAX: usize = 200;
 /// Time between two looks of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -211,39 +207,6 @@ fn name_of(file: &Path) -> Result<String> {
             Error::new(format!("{} does not name an app", file.display()))
                 .fix("add --app NAME: small letters, digits and dashes")
         })
-}
-
-/// The manifests in a file, or in all .yaml, .yml and .json files of a folder.
-pub(super) fn manifests(file: &Path) -> Result<String> {
-    if !file.is_dir() {
-        return text(file);
-    }
-    let cannot = || Error::new(format!("cannot read {}", file.display()));
-    let entries = std::fs::read_dir(file).map_err(|error| cannot().because(&error))?;
-    let is_manifest = |path: &std::path::PathBuf| {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        matches!(ending, Some("yaml" | "yml" | "json"))
-    };
-    let mut paths: Vec<_> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(is_manifest)
-        .collect();
-    paths.sort_unstable();
-    if paths.is_empty() || paths.len() > FILES_MAX {
-        return Err(cannot().why(format!(
-            "it has {} files of manifests; 1 to {FILES_MAX} are possible",
-            paths.len()
-        )));
-    }
-    let texts: Vec<_> = paths.iter().map(|path| text(path)).collect::<Result<_>>()?;
-    Ok(texts.join("\n---\n"))
-}
-
-fn text(path: &Path) -> Result<String> {
-    let content = files::read(path, FILE_BYTES_MAX)?;
-    String::from_utf8(content).map_err(|error| {
-        Error::new(format!("cannot read {}", path.display())).because(&error.utf8_error())
-    })
 }
 
 /// Says that a change was accepted; with `--wait` until it is over.

@@ -59,9 +59,9 @@ const OF_IMAGE: [&str; 7] = [
 /// `apps pull`.
 pub(super) static PULL: Command = Command {
     name: "pull",
-    about: "Check the Git repository of an app for a new commit now",
+    about: "Check the Git repository, or the folder, of an app for a change now",
     options: &[PRUNE_MOST, WAIT, SOCKET, CONFIG, SET, JSON],
-    notes: "A commit that failed is tried again. Otherwise the agent checks every few minutes (apps.interval).",
+    notes: "What failed is tried again. Otherwise the agent checks a repository every few minutes (apps.interval), a folder every few seconds.",
     examples: &["sudo pipeops-agent apps pull web --wait"],
     exit: "0 nothing is new, or accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
     run: Some(pull),
@@ -113,10 +113,11 @@ fn over(args: &Args, output: &mut Output, (app, pulled): (&str, &Value)) -> Resu
     if args.has("json") {
         output.json(pulled);
     } else {
-        let commit = printable(view.text("commit"));
         let revision = view.count("revision").unwrap_or(0);
+        let commit = view.maybe("commit");
+        let commit = commit.map_or_else(String::new, |it| format!(", commit {}", printable(it)));
         output.line(&format!(
-            "{} is up to date: revision {revision}, commit {commit}",
+            "{} is up to date: revision {revision}{commit}",
             printable(app)
         ));
     }

@@ -13,10 +13,13 @@ use super::{
         view::View,
     },
     NAME, ONE, ask,
-    deploy::{FILE, NAMESPACE, manifests},
+    deploy::{FILE, NAMESPACE},
     path,
 };
-use crate::error::{Error, Exit, Result};
+use crate::{
+    error::{Error, Exit, Result},
+    host::manifests::manifests,
+};
 
 /// Characters of a value that are shown in a difference.
 const VALUE_CHARS_MAX: usize = 120;

@@ -14,7 +14,7 @@ use super::{
     replay::{exit, tone},
 };
 use crate::{
-    core::rollout::Verdict,
+    core::{apps::Owner, rollout::Verdict},
     error::{Exit, Result},
 };
 
@@ -90,11 +90,26 @@ fn standing_by(why: Option<&str>, output: &mut Output) {
 }
 
 fn row(app: View<'_>) -> Vec<String> {
-    let mut row = ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
-    if let ([.., sentence], Some(true)) = (&mut row, app.flag("paused")) {
+    let [namespace, name, verdict, mut sentence] =
+        ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
+    if app.flag("paused") == Some(true) {
         sentence.push_str(PAUSED);
     }
-    row.to_vec()
+    vec![namespace, name, origin(app).to_owned(), verdict, sentence]
+}
+
+/// The origin of an app in a word.
+fn origin(app: View<'_>) -> &'static str {
+    let source = app.at("source");
+    if source.maybe("git").is_some() {
+        "git"
+    } else if source.maybe("folder").is_some() {
+        "folder"
+    } else if app.text("owner") == Owner::ControlPlane.as_str() {
+        "control-plane"
+    } else {
+        "manual"
+    }
 }
 
 fn show(args: &Args, output: &mut Output) -> Result<Exit> {
@@ -221,16 +236,19 @@ fn drifted(drift: View<'_>, output: &mut Output) {
 
 /// Prints the source of an app, and what is wrong with it.
 fn from(source: View<'_>, output: &mut Output) {
-    let Some(url) = source.maybe("git") else {
-        return;
+    let mut line = match (source.maybe("folder"), source.maybe("git")) {
+        (Some(folder), _) => format!("  source: {}", printable(folder)),
+        (None, Some(url)) => {
+            let commit: String = source.text("commit").chars().take(12).collect();
+            format!(
+                "  source: {}, {} at {}",
+                printable(url),
+                printable(source.text("ref")),
+                printable(&commit)
+            )
+        }
+        (None, None) => return,
     };
-    let commit: String = source.text("commit").chars().take(12).collect();
-    let mut line = format!(
-        "  source: {}, {} at {}",
-        printable(url),
-        printable(source.text("ref")),
-        printable(&commit)
-    );
     if let Some(path) = source.maybe("path").filter(|path| !path.is_empty()) {
         line.push_str(", ");
         line.push_str(&printable(path));

@@ -94,13 +94,32 @@ pub struct Revision {
     pub outcome: Outcome,
 }
 
-/// Repository that an app is kept up to date with.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+/// Place that an app is kept up to date with.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Upstream {
+    /// A Git repository.
+    Git(Repository),
+    /// A file or sub-folder in the folder of apps of this machine.
+    Folder(String),
+}
+
+/// Source of an app.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Source {
     /// Its place.
-    pub repository: Repository,
-    /// Commit that was deployed last, whatever came of it.
+    pub upstream: Upstream,
+    /// Commit, or digest of the manifests, that was deployed last, whatever came of it.
     pub taken: String,
+}
+
+impl Source {
+    /// Its place in words.
+    pub fn place(&self) -> &str {
+        match &self.upstream {
+            Upstream::Git(repository) => &repository.url,
+            Upstream::Folder(place) => place,
+        }
+    }
 }
 
 /// Progress of a change in the record: what another agent of the cluster has to know to go on.

@@ -110,6 +110,11 @@ pub fn app_not_kept(app: &str, why: &str) -> String {
     format!("the app {app} stays as it is: {why}")
 }
 
+/// The folder of apps cannot be used, or something in it.
+pub fn app_folder(why: &str) -> String {
+    format!("what is in the folder of apps is not deployed: {why}")
+}
+
 /// An object of an app that held data was deleted.
 pub fn app_lost(app: &str, object: &str) -> String {
     format!(

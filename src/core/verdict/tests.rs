@@ -142,14 +142,20 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
     }
 }
 
-fn of_apps() -> [(&'static str, String); 4] {
-    use sentences::{app_field_left, app_lost, app_not_kept, apps_not_watched};
+fn of_apps() -> [(&'static str, String); 5] {
+    use sentences::{app_field_left, app_folder, app_lost, app_not_kept, apps_not_watched};
     [
         (
             "apps.source",
             app_not_kept(
                 "web",
                 "cannot read https://git.example/web.git: git.example does not accept the credentials",
+            ),
+        ),
+        (
+            "apps.folder",
+            app_folder(
+                "/etc/pipeops-agent/apps is not used: others than root can change /etc/pipeops-agent/apps",
             ),
         ),
         (

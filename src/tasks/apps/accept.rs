@@ -372,6 +372,7 @@ impl Apps {
     async fn begin_removal(self: Rc<Self>, app: &str, asker: &Asker) -> Result<(String, Read)> {
         let read = self.existing(app).await?;
         asker.owns(&read)?;
+        self.left_folder(&read.app).await?;
         self.may_change(&read).await?;
         let acceptance = async {
             // It may have been written since.

@@ -15,7 +15,7 @@
 //! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
 //! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: objects one by one, one look, a look that lasts |
-//! | [`source`] | apps that come from a Git repository |
+//! | [`source`], [`folder`] | apps that come from a Git repository, or from a folder of root's |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |
 
@@ -28,6 +28,7 @@ pub mod cluster;
 mod command;
 mod describe;
 mod drift;
+mod folder;
 mod inspect;
 pub mod ledger;
 pub mod observe;
@@ -40,6 +41,7 @@ mod watched;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    path::PathBuf,
     rc::Rc,
     time::Duration,
 };
@@ -129,6 +131,8 @@ pub struct Parts {
     pub git: Git,
     /// Time between two questions to a repository.
     pub interval: Duration,
+    /// Folder whose files and sub-folders are apps.
+    pub folder: Option<PathBuf>,
     /// Hosts of repositories from which the control plane may deploy.
     pub git_hosts: Vec<GitHost>,
     /// Both clocks.
@@ -155,7 +159,7 @@ impl Apps {
             shared_state: parts.shared_state,
             lease_gate: parts.lease_gate,
             is_ready: Cell::new(false),
-            sources: Sources::new(parts.git, parts.interval, parts.git_hosts),
+            sources: Sources::new(parts.git, (parts.interval, parts.git_hosts), parts.folder),
             drift: Drift::default(),
             now: parts.now,
             has_ended: parts.ended,

@@ -1,6 +1,6 @@
-//! Apps that come from a Git repository: set up, asked for at once, and kept up to date.
+//! Apps that have a source: set up, asked for at once, and kept up to date; and what is wrong with sources of all kinds.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
 use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
@@ -10,13 +10,13 @@ use super::{
     accept::{Origin, Requester},
     asker::Asker,
     ledger::Read,
-    named, of_problem,
+    named, of_problem, unknown,
 };
 use crate::{
     core::{
         apps::{
-            App, GitHost, Owner, Source,
-            repository::{Failure, Repository, Tip},
+            App, GitHost, Owner, Source, Upstream,
+            repository::{Cause, Failure, Repository, Tip},
         },
         health::Severity,
         rollout::Verdict,
@@ -34,6 +34,8 @@ use crate::{
 
 /// Condition: an app is not kept up to date.
 const CONDITION: &str = "apps.source";
+/// Cause: what came from a source is not deployed.
+const REFUSED: &str = "source.refused";
 /// Letters of a commit that people are shown.
 const COMMIT_CHARS: usize = 12;
 /// Time until the first question after a start, at least.
@@ -43,7 +45,9 @@ const FIRST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Sources {
     git: Git,
-    every: Duration,
+    pub(super) every: Duration,
+    /// Folder whose files and sub-folders are apps.
+    pub(super) folder: Option<PathBuf>,
     git_hosts: Vec<GitHost>,
     /// Memory is small: one git at a time.
     one: Mutex<()>,
@@ -62,15 +66,25 @@ struct Failed {
 
 /// Reason to ask a source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Asked {
+pub(super) enum Asked {
     /// A person asks: what failed is tried again.
     ByPerson { prune_most: bool },
     /// Time has passed.
     ByTime,
 }
 
+impl Asked {
+    /// Returns whether what was taken last is tried again: a person asks, and it does not run, because it was bad or somebody went back.
+    pub(super) fn is_again(self, app: &App) -> bool {
+        let is_unsettled = app.revisions.last().is_none_or(|last| {
+            last.number != app.running || last.outcome.verdict == Verdict::Bad.as_str()
+        });
+        self != Self::ByTime && is_unsettled
+    }
+}
+
 /// Reason why a source gave nothing: the commit that was seen, the cause and the sentence.
-struct Refusal {
+pub(super) struct Refusal {
     commit: String,
     cause: &'static str,
     error: Error,
@@ -87,21 +101,45 @@ impl From<Failure> for Refusal {
 }
 
 impl Refusal {
-    /// A commit whose content is refused.
-    fn of(commit: &str, error: Error) -> Self {
+    /// A file or sub-folder that cannot be used.
+    pub(super) fn of_place(cause: Cause, error: Error) -> Self {
         Self {
-            commit: commit.to_owned(),
-            cause: "source.refused",
-            error: error.within(format!("commit {commit:.COMMIT_CHARS$} is not deployed")),
+            commit: String::new(),
+            cause: cause.id(),
+            error,
         }
+    }
+
+    /// A version whose content is refused.
+    pub(super) fn of(what: String, error: Error) -> Self {
+        Self {
+            commit: String::new(),
+            cause: REFUSED,
+            error: error.within(what),
+        }
+    }
+
+    /// The same about a commit.
+    fn with_commit(self, commit: &str) -> Self {
+        let commit = commit.to_owned();
+        Self { commit, ..self }
+    }
+
+    pub(super) const fn retry(&self) -> Retry {
+        self.error.retry
     }
 }
 
 impl Sources {
-    pub(super) fn new(git: Git, every: Duration, git_hosts: Vec<GitHost>) -> Self {
+    pub(super) fn new(
+        git: Git,
+        (every, git_hosts): (Duration, Vec<GitHost>),
+        folder: Option<PathBuf>,
+    ) -> Self {
         Self {
             git,
             every,
+            folder,
             git_hosts,
             one: Mutex::new(()),
             failed: RefCell::default(),
@@ -184,6 +222,7 @@ impl Apps {
         let known = self.record(app).await?;
         if let Some(read) = &known {
             asker.owns(read)?;
+            self.left_folder(&read.app).await?;
         }
         let of_app = known.map(|read| read.app.namespace);
         let namespace = match wish.namespace.as_str() {
@@ -208,7 +247,7 @@ impl Apps {
             adopt: false,
         };
         let source = Source {
-            repository,
+            upstream: Upstream::Git(repository),
             taken: content.commit,
         };
         let accepted = Rc::clone(&self).taken(&wish, source, asker).await?;
@@ -228,6 +267,7 @@ impl Apps {
     async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
         self.is_free(app)?;
         let mut read = self.existing(app).await?;
+        self.left_folder(&read.app).await?;
         self.not_written(app)?;
         let write = async {
             read.app.source = None;
@@ -247,39 +287,44 @@ impl Apps {
     /// Reason why nothing was changed.
     pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
-        let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        let known = self.record(app).await?.map(|read| {
+            let owns = asker.owns(&read);
+            owns.map(|()| read.app)
+        });
+        let known = known.transpose()?;
         let reason = Asked::ByPerson {
             prune_most: wish.prune_most,
         };
-        let last = read.app.next().saturating_sub(1);
-        let Some(source) = read.app.source.clone() else {
-            return Err(Error::new(format!("{app} has no source"))
-                .why("it is deployed by hand")
-                .fix(format!("pipeops-agent apps deploy {app} --git URL")));
-        };
-        let done = Rc::clone(&self)
-            .ask(&read.app, &source, (reason, &asker.by))
-            .await;
-        let commit = |commit: &str| format!("{commit:.COMMIT_CHARS$}");
-        match done {
-            Ok(Some(mut accepted)) => {
-                self.works(app);
-                let taken = self
-                    .known
-                    .borrow()
-                    .get(app)
-                    .and_then(|app| app.source.clone());
-                if let (Value::Object(fields), Some(source)) = (&mut accepted, taken) {
-                    fields.insert("commit".to_owned(), json!(commit(&source.taken)));
-                }
-                Ok(accepted)
+        let done = match (&known, known.as_ref().and_then(|app| app.source.as_ref())) {
+            (
+                Some(read),
+                Some(Source {
+                    upstream: Upstream::Git(repository),
+                    taken,
+                }),
+            ) => {
+                let from = (repository, taken.as_str());
+                Rc::clone(&self).ask(read, from, (reason, &asker.by)).await
             }
-            Ok(None) => {
+            // Also one that is deployed by hand, or not at all, may be there.
+            (_, from) => match self.in_folder(app).await? {
+                Some(entry) => Rc::clone(&self).take(app, entry, (reason, asker)).await,
+                None if known.is_none() => return Err(unknown(app)),
+                None => return Err(nothing_to_pull(app, from)),
+            },
+        };
+        match done {
+            Ok(accepted) => {
                 self.works(app);
-                Ok(
-                    json!({"app": app, "state": "unchanged", "revision": last, "commit": commit(&source.taken)}),
-                )
+                let last = || known.map_or(0, |app| app.next().saturating_sub(1));
+                let mut answer = accepted.unwrap_or_else(
+                    || json!({"app": app, "state": "unchanged", "revision": last()}),
+                );
+                let commit = self.known.borrow().get(app).and_then(commit_of);
+                if let (Value::Object(fields), Some(commit)) = (&mut answer, commit) {
+                    fields.insert("commit".to_owned(), json!(commit));
+                }
+                Ok(answer)
             }
             Err(refusal) => {
                 let error = refusal.error.clone();
@@ -314,16 +359,23 @@ impl Apps {
             let due = |app: &&App| app.source.is_some() && !app.is_paused;
             let apps: Vec<_> = self.known.borrow().values().filter(due).cloned().collect();
             for app in apps {
-                self.look(&app).await;
+                // A folder is looked at more often, by its own task.
+                if let Some(Source {
+                    upstream: Upstream::Git(repository),
+                    taken,
+                }) = &app.source
+                {
+                    self.look(&app, (repository, taken)).await;
+                }
             }
         }
     }
 
     /// Asks the source of one app, because it is time.
-    async fn look(self: &Rc<Self>, app: &App) {
-        let Some(source) = &app.source else { return };
-        let by = format!("git {}", source.repository.reference);
-        let done = Rc::clone(self).ask(app, source, (Asked::ByTime, &by)).await;
+    async fn look(self: &Rc<Self>, app: &App, (repository, taken): (&Repository, &str)) {
+        let by = format!("git {}", repository.reference);
+        let asked = Rc::clone(self).ask(app, (repository, taken), (Asked::ByTime, &by));
+        let done = asked.await;
         match done {
             Ok(accepted) => {
                 if accepted.is_some() {
@@ -339,33 +391,29 @@ impl Apps {
         }
     }
 
-    /// Asks a source, and deploys what is new there.
+    /// Asks a repository, and deploys what is new there.
     async fn ask(
         self: Rc<Self>,
         app: &App,
-        source: &Source,
+        (repository, taken): (&Repository, &str),
         (reason, by): (Asked, &str),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let may_ask = self.may_ask(app.owner, (&app.namespace, &app.name)).await;
         may_ask.map_err(|error| Refusal {
             commit: String::new(),
-            cause: "source.refused",
+            cause: REFUSED,
             error,
         })?;
-        let tip = self.sources.tip(&source.repository, app.owner).await?;
-        let is_asked = matches!(reason, Asked::ByPerson { .. });
-        if tip.commit == source.taken && !(is_asked && is_unsettled(app)) {
+        let tip = self.sources.tip(repository, app.owner).await?;
+        if tip.commit == taken && !reason.is_again(app) {
             return Ok(None);
         }
         if let (Asked::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
             return Err(failed);
         }
         let of_app = (&tip, app.owner);
-        let content = self.sources.content(&source.repository, of_app).await;
-        let content = content.map_err(|failure| Refusal {
-            commit: tip.commit.clone(),
-            ..Refusal::from(failure)
-        })?;
+        let content = self.sources.content(repository, of_app).await;
+        let content = content.map_err(|failure| Refusal::from(failure).with_commit(&tip.commit))?;
         let commit = content.commit.clone();
         let wish = ApplyWish {
             app: app.name.clone(),
@@ -375,17 +423,19 @@ impl Apps {
             adopt: false,
         };
         let source = Source {
+            upstream: Upstream::Git(repository.clone()),
             taken: content.commit,
-            ..source.clone()
         };
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
         let asker = Asker::repository(&by, app.owner);
         let taken = self.taken(&wish, source, &asker).await;
-        taken.map(Some).map_err(|error| Refusal::of(&commit, error))
+        let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
+        let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
+        taken.map(Some).map_err(refused)
     }
 
     /// Deploys what came from a source.
-    async fn taken(
+    pub(super) async fn taken(
         self: Rc<Self>,
         wish: &ApplyWish,
         source: Source,
@@ -416,7 +466,7 @@ impl Apps {
         }
     }
 
-    fn fails(&self, app: &str, refusal: Refusal) {
+    pub(super) fn fails(&self, app: &str, refusal: Refusal) {
         let since = {
             let failed = self.sources.failed.borrow();
             let same = failed.get(app).filter(|it| it.cause == refusal.cause);
@@ -466,12 +516,6 @@ impl Apps {
         let Some(source) = &app.source else {
             return Value::Null;
         };
-        let Repository {
-            url,
-            reference,
-            path,
-            ..
-        } = &source.repository;
         let failed = self.sources.failed.borrow();
         let failed = failed.get(&app.name).map(|failed| {
             json!({
@@ -479,7 +523,18 @@ impl Apps {
                 "since": failed.since.rfc3339(),
             })
         });
-        json!({"git": url, "ref": reference, "path": path, "commit": source.taken, "failure": failed})
+        match &source.upstream {
+            Upstream::Git(Repository {
+                url,
+                reference,
+                path,
+                ..
+            }) => {
+                json!({"git": url, "ref": reference, "path": path, "commit": source.taken, "failure": failed})
+            }
+            // The digest of manifests stays here: they may hold a Secret with a value that can be guessed.
+            Upstream::Folder(place) => json!({"folder": place, "failure": failed}),
+        }
     }
 
     /// Refuses by hand what a source would undo.
@@ -489,17 +544,35 @@ impl Apps {
         };
         let app = &read.app.name;
         Err(Error::new(format!("{app} is not deployed by hand"))
-            .why(format!("it comes from {}", source.repository.url))
-            .fix(format!(
-                "push the change there, or forget the source: pipeops-agent apps deploy {app} --git none"
-            )))
+            .why(format!("it comes from {}", source.place()))
+            .fix(match &source.upstream {
+                Upstream::Git(_) => format!(
+                    "push the change there, or forget the source: pipeops-agent apps deploy {app} --git none"
+                ),
+                Upstream::Folder(_) => format!(
+                    "change it there; or move it to another place, and then: sudo pipeops-agent apps deploy {app} --git none"
+                ),
+            }))
     }
 }
 
-/// Returns whether what was taken from the source last does not run: it was bad, or a person went back.
-fn is_unsettled(app: &App) -> bool {
-    let last = app.revisions.last();
-    last.is_none_or(|last| {
-        last.number != app.running || last.outcome.verdict == Verdict::Bad.as_str()
-    })
+/// The commit that was taken last, as people are shown it.
+fn commit_of(app: &App) -> Option<String> {
+    let source = app.source.as_ref()?;
+    let is_commit = matches!(source.upstream, Upstream::Git(_));
+    is_commit.then(|| format!("{:.COMMIT_CHARS$}", source.taken))
+}
+
+/// There is nothing that an app could be pulled from.
+pub(super) fn nothing_to_pull(app: &str, source: Option<&Source>) -> Error {
+    let Some(source) = source else {
+        return Error::new(format!("{app} has no source"))
+            .why("it is deployed by hand")
+            .fix(format!("pipeops-agent apps deploy {app} --git URL"));
+    };
+    Error::new(format!("there is no {}", source.place()))
+        .why("nothing is deleted because a file is missing")
+        .fix(format!(
+            "put it back, or: sudo pipeops-agent apps remove {app}"
+        ))
 }

@@ -1,0 +1,64 @@
+//! Manifests in a file, or in the files of a folder.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    core::apps::repository::is_manifest,
+    error::{Error, Result},
+    files,
+};
+
+/// Most that is read of one app: the agent takes a megabyte.
+const BYTES_MAX: usize = 1 << 20;
+/// Files of one folder.
+const FILES_MAX: usize = 200;
+
+/// The manifests in a file, or in all .yaml, .yml and .json files of a folder, with three dashes between files.
+///
+/// # Errors
+/// They cannot be read, or are too many.
+pub fn manifests(place: &Path) -> Result<String> {
+    let cannot = || Error::new(format!("cannot read {}", place.display()));
+    let paths = manifest_files(place)?;
+    if paths.is_empty() || paths.len() > FILES_MAX {
+        let found = paths.len();
+        return Err(cannot().why(format!(
+            "it has {found} files of manifests; 1 to {FILES_MAX} are possible"
+        )));
+    }
+    let mut all = String::new();
+    for path in paths {
+        if !all.is_empty() {
+            all.push_str("\n---\n");
+        }
+        let content = files::read(&path, BYTES_MAX)?;
+        all.push_str(std::str::from_utf8(&content).map_err(|error| {
+            Error::new(format!("cannot read {}", path.display())).because(&error)
+        })?);
+        if all.len() > BYTES_MAX {
+            return Err(cannot()
+                .why(format!("it has more than {BYTES_MAX} bytes of manifests"))
+                .fix("make several apps of it"));
+        }
+    }
+    Ok(all)
+}
+
+/// The files that hold the manifests of a place: the file itself, or those of the folder in the order of their names.
+pub fn manifest_files(place: &Path) -> Result<Vec<PathBuf>> {
+    if !place.is_dir() {
+        return Ok(vec![place.to_owned()]);
+    }
+    let entries = std::fs::read_dir(place)
+        .map_err(|error| files::explain(format!("cannot read {}", place.display()), &error))?;
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(is_manifest)
+        })
+        .collect();
+    paths.sort_unstable();
+    Ok(paths)
+}
