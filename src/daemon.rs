@@ -20,7 +20,6 @@ use smol::{
 use crate::{
     config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
     core::{
-        k3s::watch::MEMORY,
         link::Command,
         safe_mode::Mode,
         series::Tick,
@@ -468,7 +467,7 @@ impl Agent {
             self.spawn(Rc::clone(self).notify_people(told)),
             self.spawn(Rc::clone(self).copy_backups()),
             self.spawn(k3s::follow(
-                PathBuf::from(MEMORY),
+                PathBuf::from("/"),
                 Rc::clone(&self.shared_state),
             )),
         ]

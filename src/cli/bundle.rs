@@ -41,6 +41,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("access.json", "/api/v1/access"),
     ("cluster.json", "/api/v1/cluster"),
     ("workloads.json", "/api/v1/cluster/workloads"),
+    ("k3s.json", "/api/v1/k3s"),
     ("changes.json", "/api/v1/changes"),
     ("settings.json", "/api/v1/settings"),
     ("events.json", "/api/v1/events?limit=500"),

@@ -30,10 +30,7 @@ use super::{
 };
 use crate::{
     error::{Error, Exit, Result},
-    keeper::{
-        Keeper,
-        k3s::{Target, Uninstall},
-    },
+    keeper::{Keeper, k3s::Uninstall},
     wire::keeper::Done,
 };
 
@@ -182,12 +179,9 @@ pub(super) fn print_outcome(done: &Done, args: &Args, output: &mut Output) -> Ex
 
 fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s status")?;
-    let mut status = keeper.k3s_status()?;
     // Settings that are wrong are told by the watch.
-    if let Some(Target::Disk(folder)) = backup::usual(args).ok().map(|usual| usual.to) {
-        let there = keeper.k3s_backups(&Target::Disk(folder));
-        status.backups.splice(0..0, there);
-    }
+    let usual = backup::usual(args).ok().map(|usual| usual.to);
+    let mut status = keeper.k3s_status(usual.as_ref())?;
     status.copies = copies::of(args);
     let is_wrong = status.managed != "none" && !status.is_ready;
     if args.has(JSON.long) {

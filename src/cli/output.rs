@@ -10,7 +10,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub(super) use crate::core::words::size;
+pub(super) use crate::core::{time::moment, words::size};
 use crate::{
     core::{
         time::{Wall, in_words},
@@ -296,28 +296,9 @@ pub(super) fn ago(stamp: &str, now: Wall) -> Option<String> {
         .map(|millis| in_words(Duration::from_millis(millis)))
 }
 
-/// Timestamp to the second, for lists: `2026-06-16 05:50:28Z`.
-pub(super) fn moment(stamp: &str) -> String {
-    let whole = Wall::parse_rfc3339(stamp).map(Wall::rfc3339);
-    let text = whole.as_deref().unwrap_or(stamp);
-    match (text.get(..10), text.get(11..19)) {
-        (Some(date), Some(time)) => format!("{date} {time}Z"),
-        _ => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_moment_is_told_to_the_second() {
-        assert_eq!(
-            moment("2026-06-16T07:50:28.5+02:00"),
-            "2026-06-16 05:50:28Z"
-        );
-        assert_eq!(moment("never"), "never");
-    }
 
     #[test]
     fn control_sequences_are_shown_not_obeyed() {

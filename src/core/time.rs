@@ -190,6 +190,16 @@ fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
     }
 }
 
+/// Timestamp to the second, for lists: `2026-06-16 05:50:28Z`.
+pub fn moment(stamp: &str) -> String {
+    let whole = Wall::parse_rfc3339(stamp).map(Wall::rfc3339);
+    let text = whole.as_deref().unwrap_or(stamp);
+    match (text.get(..10), text.get(11..19)) {
+        (Some(date), Some(time)) => format!("{date} {time}Z"),
+        _ => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,5 +298,14 @@ mod tests {
         ] {
             assert_eq!(in_words(Duration::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn a_moment_is_told_to_the_second() {
+        assert_eq!(
+            moment("2026-06-16T07:50:28.5+02:00"),
+            "2026-06-16 05:50:28Z"
+        );
+        assert_eq!(moment("never"), "never");
     }
 }

@@ -223,7 +223,7 @@ impl Keeper {
         let open = open.filter(|record| record.outcome.is_none());
         let open = open.filter(|record| self.reach == Reach::Host || !k3s::is_k3s(record));
         open.map(|record| {
-            (self.place.watch)(&format!("going on with {}", record.id()));
+            self.place.tell(&format!("going on with {}", record.id()));
             log::info!("{}: going on with it", record.id());
             self.go_on(journal, record)
         })
@@ -237,6 +237,9 @@ impl Keeper {
 
     /// Does the steps that are left, forth or back, each on disk before and after it.
     fn go_on(&self, journal: &LockedJournal, mut record: Record) -> Result<Done> {
+        let undoes = record.undone_by.as_ref().map_or("", |_| "undo: ");
+        let telling = format!("{undoes}{}", record.does);
+        let _telling = k3s::is_k3s(&record).then(|| self.place.begin_telling(&telling));
         loop {
             match next(&record) {
                 Next::Over => return Ok(told(&record)),
@@ -269,7 +272,7 @@ impl Keeper {
             Some(StepState::Intended) => {
                 if let Some(told) = k3s::told_act(&act).filter(|_| k3s::is_k3s(record)) {
                     let all = record.acts.len();
-                    (self.place.watch)(&format!(
+                    self.place.tell(&format!(
                         "step {} of {all}: {told}",
                         place.saturating_add(1)
                     ));
@@ -291,7 +294,7 @@ impl Keeper {
             end(record, Outcome::Failed);
         } else if next == StepState::Failed {
             let why = record.why.as_deref().unwrap_or_default();
-            (self.place.watch)(&format!("failed, taking it back: {why}"));
+            self.place.tell(&format!("failed, taking it back: {why}"));
         }
         journal.write(record)?;
         Ok(Step::Taken)

@@ -93,6 +93,14 @@ pub(super) fn sha256(content: &[u8]) -> String {
     hex(digest(&SHA256, content).as_ref())
 }
 
+/// One line of a length that a person reads.
+pub(super) fn plain(text: &str) -> String {
+    let text = text
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter });
+    text.take(400).collect()
+}
+
 impl Place {
     pub(super) fn new(root: &Path) -> Self {
         Self {

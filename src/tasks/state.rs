@@ -18,6 +18,7 @@ use crate::core::{
 };
 use crate::host::random;
 use crate::kube::Heard;
+use crate::wire::keeper::K3sStatus;
 
 /// Condition of an agent that leaves the link to another one of its cluster.
 pub const STANDBY: &str = "lease.standby";
@@ -165,6 +166,8 @@ pub struct SharedState {
     pub dashboard: RefCell<DashboardView>,
     /// Written by the task that copies backups of k3s; `None`: none are copied.
     pub copies: RefCell<Option<CopiesView>>,
+    /// k3s as root's watch saw it last; `None`: nobody watches. Shown, and nothing is decided by it.
+    pub k3s: RefCell<Option<K3sStatus>>,
     /// Rejected connections, counted by the server of the dashboard.
     pub turned_away: Cell<TurnedAway>,
     /// Written by the sampler.
@@ -190,6 +193,7 @@ impl SharedState {
             link: RefCell::default(),
             cluster: RefCell::default(),
             dashboard: RefCell::default(),
+            k3s: RefCell::default(),
             copies: RefCell::default(),
             turned_away: Cell::default(),
             host: Cell::default(),

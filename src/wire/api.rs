@@ -28,7 +28,7 @@ pub use cluster::{
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
-pub use k3s::{Copies, K3S_PATH, K3sReport};
+pub use k3s::{Copies, K3S_PATH, K3sReport, copies_row, k3s_page, k3s_row, k3s_rows};
 pub use lists::{
     CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
     LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,

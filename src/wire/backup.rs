@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::json::fields;
+
 /// Form of the manifest that this program writes. A later one is not read.
 pub const FORMAT: u32 = 1;
 /// Name of the manifest, which is the first file of the archive.
@@ -44,13 +46,14 @@ pub struct Packed {
 }
 
 /// Data of a persistent volume, in a directory of this machine.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Volume {
     /// Directory.
     pub path: String,
     /// Bytes on disk.
     pub bytes: u64,
 }
+fields!(Volume { path, bytes });
 
 /// Result of `k3s backup`.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -90,4 +93,22 @@ pub struct BackupEntry {
     pub is_encrypted: bool,
     /// Version of k3s; `None`: it is encrypted, or its manifest cannot be read.
     pub version: Option<String>,
+}
+fields!(BackupEntry {
+    name,
+    at,
+    bytes,
+    is_encrypted,
+    version
+});
+
+impl BackupEntry {
+    /// Its version, or the reason that there is none.
+    pub fn word(&self) -> &str {
+        match &self.version {
+            Some(version) => version,
+            None if self.is_encrypted => "encrypted",
+            None => "damaged",
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    api::Copies,
+    api::{ChangeReport, Copies},
     backup::{BackupEntry, Volume},
     json::fields,
 };
@@ -362,6 +362,7 @@ pub struct Finding {
     /// Fix.
     pub fix: String,
 }
+fields!(Finding { id, what, fix });
 
 /// A step of a plan, for people.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -386,12 +387,13 @@ pub struct Managed {
 }
 
 /// State of k3s on this machine.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct K3sStatus {
     /// `installed`, `adopted`, `found` (k3s is here, and not managed) or `none`.
     pub managed: String,
+    /// Time of this look, in RFC 3339.
+    pub at: String,
     /// Address of the server that a worker joined; none on a server.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Another distribution that is here: it is recognised and not managed.
     pub other: Option<String>,
@@ -415,10 +417,14 @@ pub struct K3sStatus {
     pub certificate_ends: Option<String>,
     /// Backups in the usual directory, the newest first.
     pub backups: Vec<BackupEntry>,
-    /// Copies of them elsewhere, by the agent; none if no setting asks for them, or if no agent answers.
+    /// Copies of them elsewhere, by the agent, in the answer of `k3s status` only; none if no setting asks for them, or if no agent answers.
     pub copies: Option<Copies>,
     /// Volumes on this machine, which are in no backup.
     pub volumes: Vec<Volume>,
+    /// Time when version and volumes were looked at, which the watch does once an hour: RFC 3339.
+    pub measured: String,
+    /// Change that is under way.
+    pub doing: Option<Doing>,
     /// Id of a change that was interrupted and goes on with the next start or `k3s resume`.
     pub unfinished: Option<String>,
     /// Next backup by schedule, in RFC 3339.
@@ -429,7 +435,47 @@ pub struct K3sStatus {
     pub open: Vec<String>,
     /// Faults that it leaves to a person.
     pub faults: Vec<Finding>,
+    /// Latest changes of k3s and of this node, the newest first.
+    pub changes: Vec<ChangeReport>,
 }
+fields!(K3sStatus {
+    managed,
+    at,
+    server,
+    other,
+    version,
+    service,
+    node,
+    is_ready,
+    why,
+    data_dir,
+    datastore_bytes,
+    certificate,
+    certificate_ends,
+    backups,
+    copies,
+    volumes,
+    measured,
+    doing,
+    unfinished,
+    next_backup,
+    looked,
+    open,
+    faults,
+    changes
+});
+
+/// Change of k3s that is under way.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Doing {
+    /// Description of the change.
+    pub does: String,
+    /// Its running step; empty: it has just begun.
+    pub step: String,
+    /// Time when it began, in RFC 3339.
+    pub since: String,
+}
+fields!(Doing { does, step, since });
 
 /// An update that is carried out, on disk before and after each step.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -171,6 +171,31 @@ export const changes = () => ({
   ],
 });
 
+const k3sRow = (title, value, state = 'unknown', details = []) => ({ id: title.toLowerCase().replaceAll(' ', '_'), title, value, since: null, details, state });
+// Hundreds of volumes, faults with hostile words, a change under way.
+export const k3s = (state) => {
+  const isFine = state === 'healthy';
+  const backups = Array.from({ length: isFine ? 3 : 7 }, (_, n) => `4.2 MB, ${n ? 'v1.34.4+k3s1' : 'encrypted'}: k3s-pi-shop-berlin-20261123T02000${n}Z.tar.gz${n ? '' : '.age'}`);
+  const volumes = Array.from({ length: 7 }, (_, n) => `210.0 MB: /var/lib/rancher/k3s/storage/pvc-5a2c9d1e-7a54-4a6e-9c0e-${n}_shop_${n === 3 ? HOSTILE : 'data-database-0'}`);
+  return {
+    copies: null,
+    rows: [
+      isFine ? k3sRow('k3s', 'k3s runs, and its node is Ready', 'ok') : k3sRow('k3s', 'k3s is here, but its node is not Ready', 'critical'),
+      !isFine && k3sRow('Why', `its API does not answer (${HOSTILE})`),
+      !isFine && k3sRow('Under way', 'restart k3s: the API of this machine does not answer; waiting for 45 s: its API does not answer yet, for 1 min 2 s'),
+      k3sRow('Managed', 'yes, installed'), k3sRow('Version', 'v1.34.4+k3s1'), k3sRow('Service', 'active'), k3sRow('Node', 'pi-shop-berlin-1'), k3sRow('Data', '/mnt/ssd/a-directory-with-a-long-name/and-more-of-it/rancher/k3s'), k3sRow('Datastore', '12.4 MB'),
+      k3sRow('Certificates', 'the first ends 2027-11-23 10:00:00Z (/mnt/ssd/a-directory-with-a-long-name/and-more-of-it/rancher/k3s/server/tls/client-admin.crt)'), k3sRow('Watched', 'yes, looked at 2026-11-23 10:00:00Z'),
+      k3sRow('Copies', 'https://s3.example/backups/berlin', isFine ? 'unknown' : 'warning', ['3 there (12.6 MB), the newest is 2 h old: k3s-pi-shop-berlin-20261123T020000Z.tar.gz.age', ...(isFine ? [] : ['the bucket refuses the key'])]),
+      !isFine && k3sRow('Fault', `k3s ends again and again, and says: ${HOSTILE}`, 'unknown', ['k3s.port-taken', "Fix: find the other program, and stop it or move it: sudo ss -ltnp | grep -E ':(6443|6444|10250|10257|10259) '"]),
+      k3sRow('Backups', String(backups.length), 'unknown', backups),
+      k3sRow('In no backup', isFine ? '7' : '300', 'unknown', isFine ? volumes : [...volumes, 'and 293 more: sudo pipeops-agent k3s status']),
+      k3sRow('Change', '2026-11-23 10:00:00Z done: restart k3s: the API of this machine does not answer', 'unknown', ['Undo: it cannot be undone']),
+      k3sRow('Change', '2026-11-22 10:00:00Z done: watch over k3s, and repair what is known to break', 'unknown', ['Undo: sudo pipeops-agent undo k3s-watch-2']),
+    ].filter(Boolean),
+    seen: {},
+  };
+};
+
 const NAMESPACES = ['kube-system', 'shop', 'monitoring', 'a-namespace-with-a-name-that-is-as-long-as-kubernetes-permits-6'];
 export const cluster = (state = 'ready', nodes = 3) => ({
   state, why: state === 'ready' ? null : 'connection refused on 127.0.0.1:6443', at: stamp(3),
@@ -264,6 +289,7 @@ export function answer(state, url, role = 'operator') {
     case '/api/v1/access/decision': return { verdict: 'refused', why: 'Secrets are read in managed namespaces only', fix: 'kubectl label namespace shop pipeops.io/managed=true', level: 'managed' };
     case '/api/v1/settings': return empty ? { settings: [], warnings: [] } : settings();
     case '/api/v1/changes': return empty ? { changes: [] } : changes();
+    case '/api/v1/k3s': return empty ? { copies: null, seen: null, rows: [] } : k3s(state);
     case '/api/v1/cluster': return empty ? { state: 'none', why: null, at: stamp(1), nodes: [], namespaces: [] } : is === 'broken' ? cluster('unreachable') : cluster('ready', state === 'huge' ? 60 : 3);
     case '/api/v1/cluster/pods': return empty ? { pods: [], continue: null } : pods(query, state === 'huge' ? 10_000 : 31);
     case '/api/v1/cluster/workloads': return empty ? { workloads: [], continue: null } : workloads();

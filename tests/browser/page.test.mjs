@@ -371,6 +371,23 @@ for (const state of ['broken', 'empty', 'huge']) {
   test(`every page before a machine that is ${state}`, LONG, () => walk(`fixture-${state}`, { pages: [...PAGES, 'apps/web', 'cluster/logs/shop/web-1/web'], hasCharts: state !== 'empty', prepare: (window) => pretend(window, state) }));
 }
 
+test('k3s is shown in the words of the command line, with what runs and the way back, and not where nobody manages it', LONG, async () => {
+  const window = await open(browser, world.base, { width: 320 });
+  await pretend(window, 'broken');
+  await show(window, 'cluster');
+  const section = window.page.locator('section', { has: window.page.locator('h2', { hasText: 'k3s on this machine' }) });
+  const text = await section.textContent();
+  for (const part of ['k3s is here, but its node is not Ready', 'Under way', 'waiting for 45 s', 'k3s.port-taken', 'encrypted: k3s-pi', 'and 293 more', 'sudo pipeops-agent undo k3s-watch-2', 'it cannot be undone', 'the bucket refuses the key']) assert.ok(text.includes(part), `${part}: ${text.slice(0, 3000)}`);
+  await judge(window, 'k3s');
+  await window.close();
+  const other = await open(browser, world.base);
+  await pretend(other, 'empty');
+  await show(other, 'cluster');
+  assert.equal(await other.page.locator('h2', { hasText: 'k3s on this machine' }).count(), 0);
+  assert.deepEqual([...window.wrong, ...other.wrong], []);
+  await other.close();
+});
+
 test('a part that is refused, that never answers or needs a login says so, and the others go on', LONG, async () => {
   const isPart = ({ pathname }) => !/\/(session|status)$/.test(pathname);
   const refuse = (url) => isPart(url) && { status: 503, json: { error: 'telemetry.db is being written anew', fix: 'wait a minute, then try again' } };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pipeops_agent::{
     core::authorization::{Method, ROUTES},
-    wire::{api, keeper},
+    wire::{api, backup, keeper},
 };
 use serde_json::Value;
 
@@ -120,6 +120,28 @@ fn each_shape_is_described_field_by_field() {
         keeper::Done,
     );
     assert_eq!(count, 55);
+}
+
+#[test]
+fn each_shape_of_k3s_is_described_field_by_field() {
+    let description = description();
+    let schemas = &description["components"]["schemas"];
+    macro_rules! check {
+        ($($room:ident :: $shape:ident),* $(,)?) => {
+            $(
+                let shape = serde_json::to_value($room::$shape::default()).unwrap();
+                let name = stringify!($shape);
+                assert_eq!(keys(&shape), keys(&schemas[name]["properties"]), "{name}");
+            )*
+        };
+    }
+    check!(
+        keeper::K3sStatus,
+        keeper::Doing,
+        keeper::Finding,
+        backup::BackupEntry,
+        backup::Volume,
+    );
 }
 
 /// Where tests/setup puts it.

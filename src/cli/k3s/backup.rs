@@ -13,7 +13,9 @@ use crate::{
     config::Loaded,
     core::k3s::backup::Limits,
     error::{Exit, Result},
+    host::clock,
     keeper::k3s::{Backup, Target},
+    wire::api::copies_row,
 };
 
 /// `k3s backup`.
@@ -87,7 +89,7 @@ fn backup(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     if let Some(copies) = copies {
         output.line("  left to the agent, which copies it within minutes");
-        copies::print(&copies, output);
+        report::print_copies(&copies_row(&copies, clock::now().wall), output);
     }
     report::volumes(&done.volumes, output);
     Ok(Exit::Fine)

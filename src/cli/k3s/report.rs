@@ -2,14 +2,15 @@
 
 use serde_json::json;
 
-use super::copies;
 use crate::{
     cli::{
         args::Args,
         output::{Output, Tone, columns, moment, printable, size},
         table::JSON,
     },
+    host::clock,
     wire::{
+        api::{ChangeReport, Row, k3s_rows},
         backup::Volume,
         keeper::{Finding, K3sPlan, K3sStatus},
     },
@@ -91,52 +92,23 @@ fn print_finding(word: &str, tone: Tone, finding: &Finding, output: &mut Output)
 
 /// Prints the state.
 pub(super) fn status(status: &K3sStatus, output: &mut Output) {
-    let (tone, head) = match (status.managed.as_str(), status.is_ready) {
-        ("none", _) => (Tone::Faint, "k3s is not installed on this machine"),
-        (_, true) => (Tone::Good, "k3s runs, and its node is Ready"),
-        (_, false) => (Tone::Bad, "k3s is here, but its node is not Ready"),
-    };
-    output.line(&output.toned(tone, head));
-    let managed = match status.managed.as_str() {
-        "found" => Some("no: it came from somewhere else".to_owned()),
-        "none" => None,
-        word => Some(format!("yes, {word}")),
-    };
-    let ends = status.certificate_ends.as_deref().map(moment);
-    let file = status.certificate.clone().unwrap_or_default();
-    let rows = [
-        ("why", status.why.clone()),
-        ("managed", managed),
-        (
-            "another Kubernetes",
-            status
-                .other
-                .clone()
-                .map(|name| format!("{name}, which is not managed")),
-        ),
-        ("server", status.server.clone()),
-        ("version", status.version.clone()),
-        ("service", status.service.clone()),
-        ("node", status.node.clone()),
-        ("data", status.data_dir.clone()),
-        ("datastore", status.datastore_bytes.map(size)),
-        (
-            "certificates",
-            ends.map(|end| format!("the first ends {end} ({file})")),
-        ),
-        ("watched", watched(status)),
-        ("next backup", status.next_backup.as_deref().map(moment)),
-        (
-            "unfinished",
-            status
-                .unfinished
-                .clone()
-                .map(|id| format!("{id}; go on with it: sudo pipeops-agent k3s resume")),
-        ),
-    ];
-    let rows = rows
-        .into_iter()
-        .filter_map(|(name, text)| Some(vec![format!("  {name}"), printable(&text?)]));
+    let rows = k3s_rows(status, status.copies.as_ref(), clock::now().wall);
+    let (copies, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.id == "copies");
+    let mut rows = rows.into_iter();
+    if let Some(head) = rows.next() {
+        let tone = match head.state.as_str() {
+            "ok" => Tone::Good,
+            "critical" => Tone::Bad,
+            _ => Tone::Faint,
+        };
+        output.line(&output.toned(tone, &printable(&head.value)));
+    }
+    let rows = rows.map(|row| {
+        vec![
+            format!("  {}", row.title.to_lowercase()),
+            printable(&row.value),
+        ]
+    });
     for line in columns(&rows.collect::<Vec<_>>()) {
         output.line(&line);
     }
@@ -149,10 +121,40 @@ pub(super) fn status(status: &K3sStatus, output: &mut Output) {
     if status.server.is_none() {
         backups(status, output);
     }
-    if let Some(copies) = &status.copies {
-        copies::print(copies, output);
+    if let Some(row) = copies.first() {
+        print_copies(row, output);
     }
     volumes(&status.volumes, output);
+    changes(&status.changes, output);
+}
+
+/// Prints where the copies are, and how old the newest is.
+pub(super) fn print_copies(row: &Row, output: &mut Output) {
+    output.line(&format!("copies: {}", printable(&row.value)));
+    for detail in &row.details {
+        output.line(&format!("  {}", printable(detail)));
+    }
+}
+
+/// Prints the latest changes, and how each is undone.
+fn changes(changes: &[ChangeReport], output: &mut Output) {
+    if !changes.is_empty() {
+        output.line("changes:");
+    }
+    for change in changes {
+        let why = change.why.as_ref().map(|why| format!(": {why}"));
+        let told = format!("{}{}", change.what, why.unwrap_or_default());
+        let (at, outcome) = (moment(&change.at), &change.outcome);
+        output.line(&format!("  {at}  {outcome}  {}", printable(&told)));
+        if let Some(way) = change
+            .undo
+            .command
+            .as_ref()
+            .or(change.undo.why_not.as_ref())
+        {
+            output.line(&format!("    undo: {}", printable(way)));
+        }
+    }
 }
 
 fn backups(status: &K3sStatus, output: &mut Output) {
@@ -163,34 +165,16 @@ fn backups(status: &K3sStatus, output: &mut Output) {
             vec![
                 format!("  {}", printable(&entry.name)),
                 size(entry.bytes),
-                match &entry.version {
-                    Some(version) => printable(version),
-                    None if entry.is_encrypted => "encrypted".to_owned(),
-                    None => "damaged".to_owned(),
-                },
+                printable(entry.word()),
             ]
         })
         .collect();
-    if status.managed != "none" || !rows.is_empty() {
+    if !rows.is_empty() {
         output.line("backups:");
-    }
-    if rows.is_empty() && status.managed != "none" {
-        output.line("  none: sudo pipeops-agent k3s backup");
     }
     for line in columns(&rows) {
         output.line(&line);
     }
-}
-
-fn watched(status: &K3sStatus) -> Option<String> {
-    let is_managed =
-        !matches!(status.managed.as_str(), "none" | "found") && status.server.is_none();
-    let looked = status.looked.as_deref().map(moment);
-    let text = looked.map_or_else(
-        || "no: sudo pipeops-agent k3s watch".to_owned(),
-        |looked| format!("yes, looked at {looked}"),
-    );
-    is_managed.then_some(text)
 }
 
 /// Prints the volumes that no backup has.

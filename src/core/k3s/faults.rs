@@ -184,6 +184,11 @@ impl Node {
         (!node.conditions.is_empty()).then_some(node)
     }
 
+    /// Returns whether it reports that it is Ready.
+    pub fn is_ready(&self) -> bool {
+        self.has("Ready", "True").is_some()
+    }
+
     fn has(&self, kind: &str, status: &str) -> Option<&str> {
         let found = self
             .conditions

@@ -862,9 +862,9 @@ mod tests {
             );
             assert!(written < start && start < ready, "{path}");
         }
-        // With the data directory, and the memory of the watch.
+        // With the data directory, and the three files of the watch in memory.
         let last = made(&steps).len();
-        assert_eq!(last, MADE.len() + 2);
+        assert_eq!(last, MADE.len() + 4);
         assert!(
             steps
                 .iter()

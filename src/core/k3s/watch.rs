@@ -18,6 +18,14 @@ use crate::core::{
 
 /// The file that the watch remembers in, and that the agent reads: root's, in memory.
 pub const MEMORY: &str = "/run/pipeops-k3s/watch";
+/// State of k3s as the last look saw it, for the agent: root's, in memory.
+pub const STATUS: &str = "/run/pipeops-k3s/status";
+/// Longest such state: some hundred volumes.
+pub const STATUS_BYTES_MAX: usize = 256 * 1024;
+/// Change that is under way, for the agent: root's, in memory.
+pub const DOING: &str = "/run/pipeops-k3s/doing";
+/// Permissions of these files: the agent's group may read them.
+pub const MEMORY_MODE: u32 = 0o640;
 /// Service of one look.
 pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-watch.service";
 /// Timer of that service.
@@ -46,8 +54,8 @@ pub const fn stop(init: Init) -> &'static str {
 /// Paths that a removal of k3s takes.
 pub const fn made(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY, SPOOL],
-        Init::OpenRc => &[LEVEL, SERVICE, MEMORY, SPOOL],
+        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY, STATUS, DOING, SPOOL],
+        Init::OpenRc => &[LEVEL, SERVICE, MEMORY, STATUS, DOING, SPOOL],
     }
 }
 
@@ -73,15 +81,15 @@ const BACKUP_AGAIN_MS: i64 = 3_600_000;
 pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = Vec::new();
     directories(&mut steps, connect::DIRECTORY, is_there);
-    // Undone last: until then the service may write it.
-    let memory = Step::Made {
-        path: MEMORY.to_owned(),
-    };
+    // Undone last: until then the service may write them.
+    let memory = [MEMORY, STATUS, DOING].map(|path| Step::Made {
+        path: path.to_owned(),
+    });
+    steps.extend(memory);
     match init {
         Init::Systemd => {
             directories(&mut steps, connect::WANTS, is_there);
             steps.extend([
-                memory,
                 run("", "systemctl daemon-reload"),
                 file(UNIT, texts::watch(init, program), 0o644),
                 file(TIMER, include_str!("texts/watch.timer").to_owned(), 0o644),
@@ -94,7 +102,6 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
             ]);
         }
         Init::OpenRc => steps.extend([
-            memory,
             file(SERVICE, texts::watch(init, program), 0o755),
             Step::Link {
                 path: LEVEL.to_owned(),

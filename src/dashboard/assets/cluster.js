@@ -1,6 +1,6 @@
 // The cluster: nodes, namespaces, workloads and pods, a page at a time, and the log of a container.
 
-import { age, bytes, count, draw, empty, h, length, mark, pager, part, plural, Refusal, section, sentence, table, trouble } from './base.js';
+import { age, bytes, count, draw, empty, facts, h, length, mark, pager, part, plural, Refusal, section, sentence, table, trouble } from './base.js';
 
 const wanted = { namespace: '', contains: '' };
 
@@ -14,6 +14,7 @@ export const cluster = {
     }
     view.lists = {};
     view.use('cluster', '/api/v1/cluster', 10);
+    view.use('k3s', '/api/v1/k3s', 5);
     list(view, 'workloads');
     list(view, 'pods');
   },
@@ -21,7 +22,7 @@ export const cluster = {
   draw(view) {
     if (isLog(view)) return drawLog(view);
     const cluster = view.resources.get('cluster');
-    return part(cluster, 'the cluster', (told) => [
+    return [k3s(view.resources.get('k3s')), part(cluster, 'the cluster', (told) => [
       told.state !== 'ready' && h('p', { class: 'verdict' }, mark(told.state === 'none' ? 'unknown' : 'critical', ''), sentence(`${STATE[told.state] ?? told.state}${told.why ? `: ${told.why}` : ''}`)),
       told.state === 'unreachable' && h('p', { class: 'foot' }, 'Last known state: ', age(told.at), '.'),
       section('Nodes', nodes(told.nodes ?? [])),
@@ -30,12 +31,22 @@ export const cluster = {
         section('Workloads', listed(view, 'workloads', workloads)),
         section('Pods', search(view, told.namespaces ?? []), listed(view, 'pods', pods)),
       ],
-    ]);
+    ])];
   },
 };
 
 const isLog = (view) => view.words[1] === 'logs' && view.words.length >= 4;
 const STATE = { none: 'no cluster is configured; set KUBECONFIG or agent.kubeconfig', connecting: 'connecting to the API server', unreachable: 'the API server does not answer' };
+
+// ---- k3s of this machine, where it is managed, in the words of k3s status ----
+
+function k3s({ data }) {
+  const [head, ...rows] = data?.rows ?? [];
+  return head && section('k3s on this machine', h('p', { class: 'verdict' }, mark(head.state, ''), h('b', {}, sentence(head.value))),
+    facts(...rows.map((it) => [it.title, it.value, it.details.map((text) => detail(text))])));
+}
+
+const detail = (...words) => h('span', { class: 'detail' }, words);
 
 // ---- lists that come in pages of 200 ----
 
@@ -103,12 +114,12 @@ function nodes(list) {
   return table('Nodes', [
     ['Node', (it) => h('b', { class: 'break' }, it.name)],
     ['State', (it) => (it.ready == null ? [mark('unknown', ''), 'unknown'] : it.ready ? [mark('ok', ''), 'ready'] : [mark('critical', ''), 'not ready'])],
-    ['Conditions', (it) => (it.conditions?.length ? it.conditions.map(({ kind, text }) => h('span', { class: 'detail' }, h('b', {}, kind), text && `: ${text}`)) : h('span', { class: 'faint' }, 'none')), 'wide'],
+    ['Conditions', (it) => (it.conditions?.length ? it.conditions.map(({ kind, text }) => detail(h('b', {}, kind), text && `: ${text}`)) : h('span', { class: 'faint' }, 'none')), 'wide'],
     ['Roles', (it) => it.roles],
     ['Processor', (it) => share(it.cpu_percent), 'number'],
-    ['Memory', (it) => [share(it.memory_percent), it.memory_bytes != null && h('span', { class: 'detail' }, `of ${bytes(it.memory_bytes)}`)], 'number'],
+    ['Memory', (it) => [share(it.memory_percent), it.memory_bytes != null && detail(`of ${bytes(it.memory_bytes)}`)], 'number'],
     ['Pods', (it) => count(it.pods), 'number short'],
-    ['Version', (it) => [it.version, h('span', { class: 'detail' }, it.address)]],
+    ['Version', (it) => [it.version, detail(it.address)]],
     ['Age', (it) => length(it.age_s), 'number'],
   ], list, { key: (it) => it.name });
 }
@@ -137,7 +148,7 @@ const some = (number, state) => (number ? h('b', {}, mark(state, ''), count(numb
 
 function workloads(list) {
   return table('Workloads', [
-    ['Workload', (it) => [h('b', { class: 'break' }, it.name), h('span', { class: 'detail' }, it.namespace)]],
+    ['Workload', (it) => [h('b', { class: 'break' }, it.name), detail(it.namespace)]],
     ['Kind', (it) => it.kind],
     ['Ready', (it) => [mark(it.ready >= it.wanted ? 'ok' : it.ready ? 'warning' : 'critical', it.ready >= it.wanted ? 'all ready' : 'not all ready'), `${count(it.ready)} of ${count(it.wanted)}`], 'number short'],
     ['Age', (it) => length(it.age_s), 'number'],
@@ -148,7 +159,7 @@ const FINE = ['Running', 'Succeeded'];
 
 function pods(list) {
   return table('Pods', [
-    ['Pod', (it) => [h('b', { class: 'break' }, it.name), h('span', { class: 'detail' }, it.namespace)]],
+    ['Pod', (it) => [h('b', { class: 'break' }, it.name), detail(it.namespace)]],
     ['Phase', (it) => {
       const [ready, all] = String(it.ready ?? '').split('/');
       const state = it.phase === 'Failed' ? 'critical' : !FINE.includes(it.phase) || (it.phase === 'Running' && ready !== all) ? 'warning' : 'ok';

@@ -45,7 +45,7 @@ impl Place {
         let mut told = |bytes: u64| {
             if bytes >= next {
                 next = bytes.saturating_add(TOLD_EVERY);
-                (self.watch)(&format!("{} of {path}", size(bytes)));
+                self.tell(&format!("{} of {path}", size(bytes)));
             }
         };
         let (from, to) = (self.path(from), self.path(path));
@@ -126,7 +126,7 @@ impl Place {
         if !only_empty {
             let mounts = MountPoints::of(&Self::mountinfo()?);
             tree::empty(&real, &mounts, &|path| {
-                (self.watch)(&format!("left, it is on another disk: {}", path.display()));
+                self.tell(&format!("left, it is on another disk: {}", path.display()));
             })?;
         }
         remove_folder(&real, path)?;

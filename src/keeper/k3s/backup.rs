@@ -73,6 +73,8 @@ impl Backup {
     }
 }
 
+/// The change, for whoever hears of it.
+pub(super) const DOES: &str = "back k3s up";
 /// Folder for the files of a backup before they are packed, in its directory.
 const WORK: &str = ".work";
 /// Files and folders below `server` that a backup has, besides the datastore.
@@ -154,7 +156,9 @@ impl Keeper {
         self.only_on_servers("k3s backup")?;
         let journal = self.open()?;
         self.settle(&journal)?;
+        let telling = self.place.begin_telling(DOES);
         let report = self.back_up(wanted)?;
+        drop(telling);
         if wanted.copied_by.is_some() {
             self.hand_over(wanted, &report.node).map_err(|error| {
                 let what = format!("{} is made, but not left to the agent", report.file);
@@ -312,7 +316,7 @@ impl Keeper {
         let at = now();
         let work = &own.join(WORK);
         files::create_directory(work)?;
-        (self.place.watch)("copying the datastore");
+        self.place.tell("copying the datastore");
         let target = work.join(DATASTORE);
         make_above(&target)?;
         let source = format!("{}/{STATE}", subject.data_dir);
@@ -342,7 +346,7 @@ impl Keeper {
             volumes: subject.volumes.clone(),
         };
         let file = name(&subject.node, at, wanted.form());
-        (self.place.watch)("packing and checking");
+        self.place.tell("packing and checking");
         let bytes = archive::write(&here.join(&file), &manifest, work, &wanted.recipients)?;
         Ok((file, bytes, manifest))
     }
@@ -358,25 +362,28 @@ impl Keeper {
         })
     }
 
-    /// Backups in a directory, the newest first.
-    pub fn k3s_backups(&self, target: &Target) -> Vec<BackupEntry> {
+    /// Backups in a directory, the newest first. `earlier` are some whose manifests were read before.
+    pub(super) fn backups_in(&self, target: &Target, earlier: &[BackupEntry]) -> Vec<BackupEntry> {
         let here = self.place.path(target.folder());
         let mut found = kept(&here, None);
         sort_newest_first(&mut found);
         let entries = found.into_iter().map(|kept| {
             let path = here.join(&kept.name);
+            let name = match target {
+                Target::Usual => kept.name,
+                Target::Folder(folder) | Target::Disk(folder) => format!("{folder}/{}", kept.name),
+            };
+            let is_it = |entry: &&BackupEntry| entry.name == name && entry.bytes == kept.bytes;
+            if let Some(known) = earlier.iter().find(is_it) {
+                return known.clone();
+            }
             let manifest = archive::manifest(&path, &[]).ok();
             BackupEntry {
                 is_encrypted: archive::is_encrypted(&path),
                 at: kept.at.rfc3339(),
                 bytes: kept.bytes,
                 version: manifest.map(|manifest| manifest.version),
-                name: match target {
-                    Target::Usual => kept.name,
-                    Target::Folder(folder) | Target::Disk(folder) => {
-                        format!("{folder}/{}", kept.name)
-                    }
-                },
+                name,
             }
         });
         entries.collect()

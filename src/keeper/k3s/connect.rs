@@ -101,7 +101,8 @@ impl Keeper {
                 .retry(Retry::Soon));
         }
         if !self.kubectl_patiently(&is_known)?.is_fine() {
-            (self.place.watch)("applying the manifest of the agent's rights");
+            self.place
+                .tell("applying the manifest of the agent's rights");
             self.apply(&wanted.manifest, cannot)?;
         }
         let credential = Credential {

@@ -65,7 +65,8 @@ impl Keeper {
                 return Ok(());
             }
             if turn == 0 {
-                (self.place.watch)("waiting until k3s has filled the role view in");
+                self.place
+                    .tell("waiting until k3s has filled the role view in");
             }
             clock::pause(PAUSE);
         }

@@ -15,6 +15,7 @@ mod look;
 mod node;
 mod ready;
 mod restore;
+mod status;
 mod tree;
 mod upgrade;
 mod watch;
@@ -51,7 +52,7 @@ use crate::{
         exec::{self, Limits},
         facts,
     },
-    wire::keeper::{Act, Done, Earlier, Finding, IndexNote, K3sPlan, K3sStatus, Managed, Record},
+    wire::keeper::{Act, Done, Earlier, Finding, IndexNote, K3sPlan, Managed, Record},
 };
 
 /// A file to install, and what it must hash to.
@@ -228,70 +229,6 @@ impl Keeper {
         let done = self.settle(&journal)?;
         self.unstage();
         Ok(done)
-    }
-
-    /// State of k3s.
-    pub fn k3s_status(&self) -> Result<K3sStatus> {
-        let note = self.managed()?;
-        let data_dir = self.data_dir(note.as_ref());
-        let has_k3s = self.place.is_there(BINARY);
-        let open = super::journal::Journal::open(&self.directory)?.records()?;
-        let open = open.iter().find(|record| record.outcome.is_none());
-        let unfinished = open.map(Record::id);
-        let other = self.place.other_distributions();
-        let other = other.first().map(|other| other.name.to_owned());
-        if !has_k3s && note.is_none() {
-            return Ok(K3sStatus {
-                managed: "none".to_owned(),
-                backups: self.k3s_backups(&Target::Usual),
-                other,
-                unfinished,
-                ..K3sStatus::default()
-            });
-        }
-        let named = note
-            .as_ref()
-            .map_or_else(|| self.node_name(None), |note| Ok(note.node.clone()))?;
-        let (is_ready, why) = match self.place.node(&named) {
-            Ok(found) if found.is_ready && found.is_cordoned => {
-                (true, Some("it is cordoned: kubectl uncordon".to_owned()))
-            }
-            Ok(found) if found.is_ready => (true, None),
-            Ok(_) => (false, Some("the node is not Ready".to_owned())),
-            Err(why) => (false, Some(why)),
-        };
-        let certificate = self.place.first_end(&data_dir);
-        let volumes = self.place.volumes(&data_dir);
-        let memory = self.memory();
-        Ok(K3sStatus {
-            managed: note.map_or_else(|| "found".to_owned(), |note| note.how),
-            server: match self.place.role() {
-                Role::Server => None,
-                Role::Worker => k3s::setting(&self.place.k3s_settings(), "server"),
-            },
-            other,
-            version: self.k3s_version().map(|version| version.to_string()),
-            service: self.place.service_state(),
-            node: Some(named),
-            is_ready,
-            why,
-            datastore_bytes: self.place.datastore_bytes(&data_dir),
-            data_dir: Some(data_dir),
-            certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
-            certificate: certificate.map(|(file, _)| file),
-            backups: self.k3s_backups(&Target::Usual),
-            copies: None,
-            volumes,
-            unfinished,
-            next_backup: memory
-                .next_backup_ms
-                .map(|at| Wall::from_millis(at).rfc3339()),
-            looked: memory
-                .looked_ms()
-                .map(|looked| Wall::from_millis(looked).rfc3339()),
-            open: memory.open().map(str::to_owned).collect(),
-            faults: memory.handed().into_iter().map(watch::finding).collect(),
-        })
     }
 
     /// Refuses what only a server can do.
@@ -542,7 +479,8 @@ impl Keeper {
         let folder = self.directory.join(STAGED);
         files::create_directory(&folder)?;
         files::remove_unfinished(&folder)?;
-        (self.place.watch)(&format!("checking {}", source.path.display()));
+        self.place
+            .tell(&format!("checking {}", source.path.display()));
         let sum = files::copy(
             &source.path,
             &folder.join(&source.name),

@@ -65,7 +65,7 @@ impl Place {
             }
             if now.since(reported) >= REPORT_EVERY {
                 reported = now;
-                (self.watch)(&format!("waiting for {}: {lacks}", in_words(waited)));
+                self.tell(&format!("waiting for {}: {lacks}", in_words(waited)));
             }
             clock::pause(PAUSE);
         }

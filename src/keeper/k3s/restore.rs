@@ -148,7 +148,8 @@ impl Keeper {
                 ))
                 .fix("make room: du -xh / | sort -h | tail"));
         }
-        (self.place.watch)(&format!("checking {}", wanted.file.display()));
+        self.place
+            .tell(&format!("checking {}", wanted.file.display()));
         // A k3s that never started has none.
         files::create_directory(&self.place.path(&server))?;
         files::create_directory(into)?;

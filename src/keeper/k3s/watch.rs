@@ -5,6 +5,7 @@ use std::{os::unix::fs::MetadataExt, time::Duration};
 use super::{
     super::{Keeper, end, journal::Journal, now, place::Place, told, with_fix},
     Backup, NOTE,
+    backup::DOES as DOES_BACKUP,
     connect::open_to,
     describe,
 };
@@ -16,7 +17,7 @@ use crate::{
             faults::{Api, Node, PROPERTIES, QUESTION, Repair, Service, Sight},
             plan::{Step, words},
             texts::Init,
-            watch::{self, Handed, MEMORY, Memory, Order},
+            watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
         },
         time::Wall,
     },
@@ -53,7 +54,6 @@ pub struct Repaired {
 const DOES: &str = "watch over k3s, and repair what is known to break";
 const WHO: &str = "the watch over k3s";
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
-const MEMORY_MODE: u32 = 0o640;
 /// Time for a busy API.
 const API: Limits = Limits {
     within: Duration::from_secs(20),
@@ -105,22 +105,33 @@ impl Keeper {
         let Some(note) = self.managed()? else {
             return Ok(None);
         };
-        if self.is_changing()? {
+        let is_running = Journal::open(&self.directory)?.lock().is_err();
+        if is_running || self.unfinished()?.is_some() {
+            self.leave_unjudged(is_running)?;
             return Ok(None);
         }
         let mut memory = self.memory();
         let now = clock::now();
         let sight = self.sight(&note, &mut memory);
         let order = memory.look(&sight, now, wanted.repairs);
+        let folder = wanted.backups.as_ref();
+        let folder = folder.and_then(|(_, wanted)| Some(&wanted.as_ref().ok()?.to));
         let repaired = match &order {
             None => None,
-            Some(order) => self.repair(order, &note, &mut memory, wanted.group)?,
+            Some(order) => {
+                self.remember(&memory, wanted.group)?;
+                self.leave(&sight, &note, &memory, (folder, false))?;
+                self.repair(order, &note, &mut memory, wanted.group)?
+            }
         };
         // The datastore of a worker is its server's.
         let backups = wanted.backups.as_ref();
         let backups = backups.filter(|_| self.place.role() == Role::Server);
         self.back_up_in_turn(backups, &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
+        let done = repaired.as_ref().map(|repaired| &repaired.done.outcome);
+        let is_mended = done.is_some_and(|outcome| outcome == Outcome::Done.as_str());
+        self.leave(&sight, &note, &memory, (folder, is_mended))?;
         if let Some((_, Ok(backup))) = backups {
             self.hand_over(backup, &note.node)?;
         }
@@ -158,7 +169,10 @@ impl Keeper {
             return Ok(());
         }
         let failure = match wanted {
-            Some((_, Ok(wanted))) => self.back_up(wanted).err(),
+            Some((_, Ok(wanted))) => {
+                let _telling = self.place.begin_telling(DOES_BACKUP);
+                self.back_up(wanted).err()
+            }
             Some((_, Err(error))) => Some(error.clone()),
             None => None,
         };
@@ -194,14 +208,6 @@ impl Keeper {
         Err(Error::new("k3s cannot be watched")
             .why("pipeops-agent does not manage a k3s on this machine")
             .fix("sudo pipeops-agent k3s adopt"))
-    }
-
-    /// Returns whether a change is under way, or was interrupted: then k3s may be down on purpose.
-    fn is_changing(&self) -> Result<bool> {
-        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
-            return Ok(true);
-        };
-        is_unfinished(&journal)
     }
 
     fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
@@ -258,7 +264,12 @@ impl Keeper {
         let does = format!("{}: {}", order.repair.does(), order.seen);
         let record = Record {
             is_one_way: true,
-            ..Record::new(&format!("k3s.{}", order.repair.word()), WHO, now(), does)
+            ..Record::new(
+                &format!("k3s.{}", order.repair.word()),
+                WHO,
+                now(),
+                does.clone(),
+            )
         };
         let steps = steps(order.repair, self.place.init()?, self.place.role());
         let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
@@ -266,6 +277,7 @@ impl Keeper {
         self.remember(memory, group)?;
         // While it comes up, whoever wants to change something may do so.
         drop(journal);
+        let _telling = self.place.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str()
             && let Err(error) = self.place.wait_ready(&note.node, None, READY_WITHIN)
         {

@@ -59,7 +59,7 @@ fn an_adoption_changes_nothing_of_k3s_and_is_taken_back() {
             .any(|line| line.contains("the node box")),
         "{plan:?}"
     );
-    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "found");
 
     let done = tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap();
     assert_eq!(done.outcome, "done", "{done:?}");
@@ -80,11 +80,11 @@ fn an_adoption_changes_nothing_of_k3s_and_is_taken_back() {
             "systemctl start pipeops-k3s-watch.timer"
         ]
     );
-    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "adopted");
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "adopted");
     assert!(tree.keeper().k3s_adopt(&[], PROGRAM, "root").is_err());
 
     assert_eq!(tree.keeper().k3s_unadopt("root").unwrap().outcome, "undone");
-    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "found");
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "found");
     assert_same(&tree.snapshot(), &before, "taken back");
     assert!(tree.keeper().k3s_unadopt("root").is_err());
 }
@@ -105,7 +105,7 @@ fn the_removal_of_an_adopted_k3s_says_so_and_leaves_what_others_share() {
     assert_eq!(done.outcome, "done");
     assert!(tree.read("usr/local/bin/k3s").is_none());
     assert!(tree.read("run/containerd/of-docker").is_some());
-    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "none");
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "none");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_is_no_server_of_k3s_is_named_and_never_managed() {
         let refused = tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap_err();
         assert!(refused.sentence().contains(name), "{refused:?}");
         assert_eq!(
-            tree.keeper().k3s_status().unwrap().other.as_deref(),
+            tree.keeper().k3s_status(None).unwrap().other.as_deref(),
             Some(name)
         );
     }

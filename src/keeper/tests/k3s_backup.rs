@@ -127,7 +127,7 @@ fn a_backup_has_all_that_a_cluster_is_and_names_what_it_has_not() {
         1,
         "only it is left"
     );
-    let status = tree.keeper().k3s_status().unwrap();
+    let status = tree.keeper().k3s_status(None).unwrap();
     assert_eq!(status.backups.len(), 1);
     assert_eq!(status.backups[0].version.as_deref(), Some(VERSION));
     assert_eq!(words(&tree), ["first", "second"]);
@@ -238,7 +238,7 @@ fn a_backup_does_not_go_where_others_are_and_a_damaged_datastore_into_none() {
     crate::files::replace(&tree.root().join(STATE), &bytes, 0o600).unwrap();
     let refused = tree.keeper().k3s_backup(&wanted()).unwrap_err();
     assert!(refused.sentence().contains("damaged"), "{refused:?}");
-    assert!(tree.keeper().k3s_status().unwrap().backups.is_empty());
+    assert!(tree.keeper().k3s_status(None).unwrap().backups.is_empty());
 }
 
 #[test]
@@ -264,7 +264,9 @@ fn a_restore_that_was_cut_off_anywhere_comes_to_its_end() {
         tree
     };
     let file = |tree: &Tree| {
-        let name = tree.keeper().k3s_status().unwrap().backups[0].name.clone();
+        let name = tree.keeper().k3s_status(None).unwrap().backups[0]
+            .name
+            .clone();
         tree.root().join("var/backups/pipeops").join(name)
     };
     let work = |tree: &Tree| restore(tree, &file(tree));
@@ -315,7 +317,7 @@ fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
             .any(|part| part == text.as_bytes())
     };
     assert!(!has(secret) && !has("manifest.json"));
-    let entry = &tree.keeper().k3s_status().unwrap().backups[0];
+    let entry = &tree.keeper().k3s_status(None).unwrap().backups[0];
     assert!(entry.is_encrypted && entry.version.is_none(), "{entry:?}");
 
     later(&tree);
@@ -468,7 +470,7 @@ fn a_backup_for_another_disk_is_encrypted_and_needs_that_disk() {
     };
     let report = tree.keeper().k3s_backup(&sealed).unwrap();
     assert!(report.file.starts_with("/mnt/usb/k3s-box-"), "{report:?}");
-    let found = tree.keeper().k3s_backups(&to("/mnt/usb").to);
-    assert_eq!(found[0].name, report.file);
-    assert!(tree.keeper().k3s_status().unwrap().backups.is_empty());
+    let found = tree.keeper().k3s_status(Some(&to("/mnt/usb").to));
+    assert_eq!(found.unwrap().backups[0].name, report.file);
+    assert!(tree.keeper().k3s_status(None).unwrap().backups.is_empty());
 }

@@ -165,6 +165,6 @@ fn a_worker_sends_to_its_server_what_only_a_server_can_do() {
     join(&tree).unwrap();
     let error = tree.keeper().k3s_admin().unwrap_err();
     assert!(error.sentence().contains(SERVER), "{error:?}");
-    let status = tree.keeper().k3s_status().unwrap();
+    let status = tree.keeper().k3s_status(None).unwrap();
     assert_eq!(status.server.as_deref(), Some(SERVER));
 }

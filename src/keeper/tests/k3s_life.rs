@@ -168,7 +168,7 @@ fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
             .sentence()
             .contains("k3s uninstall")
     );
-    let status = tree.keeper().k3s_status().unwrap();
+    let status = tree.keeper().k3s_status(None).unwrap();
     assert_eq!(
         (status.managed.as_str(), status.is_ready),
         ("installed", true),
@@ -190,7 +190,7 @@ fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
         "done"
     );
     assert_same(&tree.snapshot(), &before, "");
-    assert_eq!(tree.keeper().k3s_status().unwrap().managed, "none");
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "none");
     assert!(
         tree.keeper()
             .k3s_uninstall(&removal(false), "root")

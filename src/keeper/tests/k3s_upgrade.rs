@@ -74,7 +74,7 @@ fn an_upgrade_is_backed_up_ready_and_can_be_undone() {
         let done = upgrade(&tree).unwrap();
         assert_eq!(done.outcome, "done", "{done:?}");
         assert_eq!(version(&tree), next);
-        let status = tree.keeper().k3s_status().unwrap();
+        let status = tree.keeper().k3s_status(None).unwrap();
         assert_eq!(status.backups[0].version.as_deref(), Some(VERSION));
         assert!(
             upgrade(&tree)
@@ -113,7 +113,7 @@ fn a_version_that_does_not_come_up_ends_on_the_old_one_that_is_ready() {
         assert_eq!(done.outcome, "failed", "{done:?}");
         assert!(done.sentence.contains("reverted"), "{done:?}");
         assert_eq!(version(&tree), VERSION);
-        assert!(tree.keeper().k3s_status().unwrap().is_ready);
+        assert!(tree.keeper().k3s_status(None).unwrap().is_ready);
         let (mut now, mut then) = (snapshot(&tree), before);
         for all in [&mut now, &mut then] {
             assert!(
@@ -162,7 +162,7 @@ fn an_upgrade_that_was_cut_off_anywhere_is_whole_or_gone() {
                 assert_eq!(upgrade(tree).unwrap().outcome, "done", "{at}");
             }
             assert_eq!(version(tree), if broken { VERSION } else { MINOR }, "{at}");
-            assert!(tree.keeper().k3s_status().unwrap().is_ready, "{at}");
+            assert!(tree.keeper().k3s_status(None).unwrap().is_ready, "{at}");
             assert_eq!(words(tree), ["first"], "{at}");
             let left = tree.read("etc/systemd/system/pipeops-k3s-resume.service");
             assert_eq!(left, None, "{at}");

@@ -5,7 +5,10 @@ use super::{
     k3s_life::{VERSION, good, install},
     *,
 };
-use crate::core::k3s::watch::{MEMORY, TIMER};
+use crate::{
+    core::k3s::watch::{DOING, MEMORY, STATUS, TIMER},
+    wire::{json, keeper::K3sStatus},
+};
 
 const HEALTHY: &str = "ActiveState=active\\nResult=success\\nNRestarts=0\\nUnitFileState=enabled\\nInactiveExitTimestampMonotonic=7";
 
@@ -27,7 +30,8 @@ fn broken(tree: &Tree, service: &str) {
          esac"
     );
     let k3s = format!(
-        "flock -n var/keeper/lock true && echo free >> calls || echo held >> calls\n\
+        "[ \"$1\" != --version ] || {{ echo 'k3s version {VERSION} (x)'; exit; }}\n\
+         flock -n var/keeper/lock true && echo free >> calls || echo held >> calls\n\
          [ -e mended ] || {{ echo 'connection refused' >&2; exit 1; }}\n\
          case \"$*\" in *range*) printf 'condition|Ready|True|fine\\naddress|InternalIP|192.0.2.7\\n';;\n\
          *plans*) exit 1;; *) printf '{VERSION}|True|2099-01-01T00:00:00Z|';; esac"
@@ -57,6 +61,12 @@ fn faults(tree: &Tree) -> String {
         .read(MEMORY.trim_start_matches('/'))
         .unwrap_or_default();
     text.lines().skip(1).collect::<Vec<_>>().join("\n")
+}
+
+/// State that a look left for the agent.
+fn left(tree: &Tree) -> K3sStatus {
+    let text = tree.read(STATUS.trim_start_matches('/')).unwrap();
+    json::shape(text.as_bytes()).unwrap()
 }
 
 // As systemd 252 has a service that was killed again and again.
@@ -171,4 +181,84 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
     assert!(look(&tree, true).is_none());
     assert_eq!(tree.read(MEMORY.trim_start_matches('/')), None);
+}
+
+#[test]
+fn a_look_leaves_for_the_agent_what_k3s_status_says() {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    assert!(look(&tree, true).is_none());
+    let (left, status) = (left(&tree), tree.keeper().k3s_status(None).unwrap());
+    assert!(left.is_ready, "{left:?}");
+    assert_eq!(left.version.as_deref(), Some(VERSION));
+    let told = left.changes.first().unwrap();
+    assert_eq!(told.what, tree.keeper().changes().unwrap()[0].what);
+    let alike = K3sStatus {
+        at: left.at.clone(),
+        measured: left.measured.clone(),
+        service: left.service.clone(),
+        ..status
+    };
+    assert_eq!(left, alike);
+    let path = tree.root().join(STATUS.trim_start_matches('/'));
+    let mode = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o640);
+    // The program is not started again for its version within the hour.
+    let count = || tree.calls().matches("k3s --version").count();
+    let before = count();
+    look(&tree, true);
+    assert_eq!(count(), before);
+}
+
+#[test]
+fn the_agent_sees_the_fault_while_it_is_repaired_and_the_step_that_runs() {
+    let tree = machine(GIVEN_UP);
+    // Whatever is left while the repair starts the service is kept.
+    let keep = "mkdir -p kept; cp run/pipeops-k3s/* kept/";
+    let path = tree.root().join("usr/sbin/systemctl");
+    let script = std::fs::read_to_string(&path).unwrap();
+    let script = script.replace(
+        "start*k3s|",
+        &format!("start*k3s) {keep}; touch mended;; nothing|"),
+    );
+    crate::files::replace(&path, script.as_bytes(), 0o755).unwrap();
+    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    let during: K3sStatus = json::shape(tree.read("kept/status").unwrap().as_bytes()).unwrap();
+    assert!(!during.is_ready);
+    assert!(during.open[0].contains("gave it up"), "{during:?}");
+    let doing = tree.read("kept/doing").unwrap();
+    assert!(
+        doing.contains("start k3s: k3s ended again and again"),
+        "{doing}"
+    );
+    assert!(doing.contains("step 2 of 2"), "{doing}");
+    // Afterwards nothing runs, and the repair is in the list.
+    assert_eq!(tree.read(DOING.trim_start_matches('/')), None);
+    let after = left(&tree);
+    assert!(after.is_ready && after.open.is_empty(), "{after:?}");
+    assert!(after.changes[0].id.starts_with("k3s-start-"), "{after:?}");
+}
+
+#[test]
+fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    look(&tree, true);
+    let doing = DOING.trim_start_matches('/');
+    tree.put(
+        doing,
+        "{\"does\":\"upgrade k3s\",\"step\":\"\",\"since\":\"\"}",
+        0o640,
+    );
+    let lock = tree.keeper().open().unwrap();
+    assert!(look(&tree, true).is_none());
+    assert!(tree.read(doing).is_some());
+    drop(lock);
+    let path = tree.root().join("var/keeper/0001-k3s-install.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    let open = record.replace("\"outcome\": \"done\"", "\"outcome\": null");
+    crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
+    look(&tree, true);
+    assert_eq!(tree.read(doing), None);
+    assert_eq!(left(&tree).unfinished.as_deref(), Some("k3s-install-1"));
 }

@@ -5,7 +5,7 @@ mod pod_log;
 mod repairs;
 mod views;
 
-use std::{io, rc::Rc, time::Duration};
+use std::{io, path::PathBuf, rc::Rc, time::Duration};
 
 use smol::{Timer, future::FutureExt as _};
 
@@ -18,6 +18,7 @@ use crate::{
         apps::{Apps, Care},
         audit::AuditWriter,
         link::registration::Registrar,
+        machine::k3s::refresh,
         proxy::{Proxy, level::Access},
         rights::manifest::Rights,
         state::SharedState,
@@ -150,7 +151,11 @@ impl Answers for Local {
                 View::Pods => self.pods(&asked).await,
                 View::Workloads => self.workloads(&asked).await,
                 View::PodLog => self.pod_log(&asked).await,
-                View::K3s => Reply::json(&k3s::report(&self.shared_state)),
+                View::K3s => {
+                    // A change that runs says its step, which changes sooner than the file is looked at.
+                    refresh(PathBuf::from("/"), &self.shared_state).await;
+                    Reply::json(&k3s::report(&self.shared_state))
+                }
                 View::Logs => self.own_lines(&asked),
                 View::Events => self.events(&asked).await,
                 View::Link => self.link().await,

@@ -27,7 +27,7 @@ pub fn status(
     let verdict = verdict(shared_state);
     let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
     let link_shape = shape_of_link(&link);
-    with_rows(Status {
+    let status = with_rows(Status {
         summary: verdict.sentence.clone(),
         version: registrar.version().to_owned(),
         agent_id: Some(registrar.agent_id()).filter(|id| !id.is_empty()),
@@ -57,7 +57,18 @@ pub fn status(
         link: link_shape,
         verdict: verdict.into(),
         rows: Vec::new(),
-    })
+    });
+    with_k3s(status, shared_state)
+}
+
+/// With the row of k3s behind that of the cluster, where it is managed.
+fn with_k3s(mut status: Status, shared_state: &SharedState) -> Status {
+    if let Some(seen) = shared_state.k3s.borrow().as_ref() {
+        let cluster = status.rows.iter().position(|row| row.id == "cluster");
+        let row = api::k3s_row(seen, shared_state.now().wall);
+        status.rows.insert(cluster.map_or(0, |at| at + 1), row);
+    }
+    status
 }
 
 /// Status while the agent starts: how it is, and nothing about this machine.

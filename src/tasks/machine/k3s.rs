@@ -1,34 +1,63 @@
-//! Condition about k3s: the faults that root's watch has left to a person.
+//! k3s as root's watch tells of it, in files in memory: its state, and a condition about the faults that are left to a person.
 
-use std::{path::PathBuf, rc::Rc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::Timer;
 
 use crate::{
-    core::k3s::watch::{Handed, Memory},
+    core::k3s::watch::{DOING, Handed, MEMORY, Memory, STATUS, STATUS_BYTES_MAX},
     executor, files,
     tasks::state::SharedState,
+    wire::{
+        json::{self, Shape},
+        keeper::K3sStatus,
+    },
 };
 
 /// The condition.
 const FAULT: &str = "k3s.fault";
-/// Interval between two looks at the file: as the watch looks at k3s.
+/// Interval between two looks at the files: as the watch looks at k3s.
 const EVERY: Duration = Duration::from_secs(60);
 /// A line for each row of the table, of some hundred letters.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Tells of them until it is dropped. `path` is the file that the watch writes, in memory.
+/// Tells of it until it is dropped. `root` is the machine's.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn follow(path: PathBuf, shared_state: Rc<SharedState>) {
+pub async fn follow(root: PathBuf, shared_state: Rc<SharedState>) {
     loop {
-        let read = path.clone();
-        let text = executor::unblock(move || files::read_if_there(&read, BYTES_MAX)).await;
+        let below = root.clone();
+        let text = executor::unblock(move || text(&below, MEMORY, BYTES_MAX)).await;
         // Without the file nobody watches; what cannot be read says nothing.
-        let text = text.ok().flatten().unwrap_or_default();
-        let memory = Memory::parse(&String::from_utf8_lossy(&text));
+        let memory = Memory::parse(&String::from_utf8_lossy(&text.unwrap_or_default()));
         report(&memory.handed(), &shared_state);
+        refresh(root.clone(), &shared_state).await;
         Timer::after(EVERY).await;
     }
+}
+
+/// Reads the state again, with the change that is under way.
+pub async fn refresh(root: PathBuf, shared_state: &SharedState) {
+    let read = move || {
+        let status: K3sStatus = shape(&root, STATUS)?;
+        let doing = shape(&root, DOING);
+        Some(K3sStatus { doing, ..status })
+    };
+    let seen = executor::unblock(read).await;
+    *shared_state.k3s.borrow_mut() = seen;
+}
+
+/// What a file says; `None` where it is not there, or where it is not one of these.
+fn shape<T: Shape + Default>(root: &Path, path: &str) -> Option<T> {
+    json::shape(&text(root, path, STATUS_BYTES_MAX)?).ok()
+}
+
+fn text(root: &Path, path: &str, bytes_max: usize) -> Option<Vec<u8>> {
+    let path = root.join(path.trim_start_matches('/'));
+    files::read_if_there(&path, bytes_max).ok()?
 }
 
 fn report(handed: &[Handed], shared_state: &SharedState) {
@@ -43,4 +72,39 @@ fn report(handed: &[Handed], shared_state: &SharedState) {
     let sentence = format!("{}{more}", worst.sentence);
     let fix = Some(worst.fix.clone());
     shared_state.report(FAULT, worst.severity, sentence, fix);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::clock;
+
+    #[test]
+    fn what_root_left_is_shown_and_what_is_none_of_its_files_is_as_none() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &[u8]| {
+            let path = root.path().join(path.trim_start_matches('/'));
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            files::replace(&path, text, 0o640).unwrap();
+        };
+        let shared_state = SharedState::new(clock::now);
+        let seen = || {
+            smol::block_on(refresh(root.path().to_owned(), &shared_state));
+            shared_state.k3s.borrow().clone()
+        };
+        assert_eq!(seen(), None);
+        put(
+            STATUS,
+            br#"{"managed":"adopted","is_ready":true,"later":[1]}"#,
+        );
+        assert!(seen().unwrap().is_ready);
+        put(DOING, br#"{"does":"upgrade k3s","step":"","since":""}"#);
+        assert_eq!(seen().unwrap().doing.unwrap().does, "upgrade k3s");
+        for (path, text) in [(DOING, &b"{"[..]), (STATUS, &b"[1]"[..])] {
+            put(path, text);
+        }
+        assert_eq!(seen(), None);
+        put(STATUS, &vec![b' '; STATUS_BYTES_MAX + 1]);
+        assert_eq!(seen(), None);
+    }
 }

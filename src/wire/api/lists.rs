@@ -204,3 +204,11 @@ fields!(Undo {
     command,
     why_not
 });
+
+impl Undo {
+    /// The command, or the reason that there is none.
+    pub fn words(&self) -> &str {
+        let way = self.command.as_ref().or(self.why_not.as_ref());
+        way.map_or("it cannot be undone", String::as_str)
+    }
+}

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{Access, Cluster, Dashboard, Host, Link, Load, Readiness, Status};
-use crate::core::{
-    link::{OFF, STANDING_BY},
-    time::in_words,
-    verdict::roughly,
-    words::size,
+use crate::{
+    core::{
+        link::{OFF, STANDING_BY},
+        time::in_words,
+        verdict::roughly,
+        words::size,
+    },
+    wire::json::fields,
 };
 
 /// Age from which numbers of the cluster are shown with it.
@@ -20,10 +23,9 @@ const MEMORY_PERCENT: f64 = 92.0;
 const DISK_PERCENT: (f64, f64) = (85.0, 95.0);
 
 /// A row of the status, as people read it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// `link`, `cluster`, `host`, `usage`, `disk`, `access`, `traffic`, `agent`, `page` or
+    /// `link`, `cluster`, `k3s`, `host`, `usage`, `disk`, `access`, `traffic`, `agent`, `page` or
     /// `not_ready`.
     pub id: String,
     /// Its name for people.
@@ -37,6 +39,14 @@ pub struct Row {
     /// `ok`, `warning`, `critical`, or `unknown`, which is also for rows without a judgement.
     pub state: String,
 }
+fields!(Row {
+    id,
+    title,
+    value,
+    since,
+    details,
+    state
+});
 
 impl Row {
     fn new<const N: usize>(

@@ -3,13 +3,21 @@
 use crate::{
     core::time::Wall,
     tasks::state::{CopiesView, SharedState},
-    wire::api::{Copies, K3sReport},
+    wire::api::{Copies, K3sReport, k3s_page},
 };
 
 /// k3s of this machine, as far as the agent knows it.
 pub fn report(shared_state: &SharedState) -> K3sReport {
+    let copies = shared_state.copies.borrow().as_ref().map(copies);
+    let seen = shared_state.k3s.borrow().clone();
+    let now = shared_state.now().wall;
+    let rows = seen
+        .as_ref()
+        .map(|seen| k3s_page(seen, copies.as_ref(), now));
     K3sReport {
-        copies: shared_state.copies.borrow().as_ref().map(copies),
+        copies,
+        rows: rows.unwrap_or_default(),
+        seen,
     }
 }
 
