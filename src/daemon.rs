@@ -23,7 +23,8 @@ use crate::{
         link::Command,
         safe_mode::Mode,
         series::Tick,
-        stall::{Job, Stage},
+        stall::Job,
+        verdict::Stage,
     },
     dashboard::Topic,
     error::{Error, Exit, Result},
@@ -453,8 +454,8 @@ impl Agent {
     fn work(self: &Rc<Self>, loaded: &store::Loaded) -> [Task<()>; 11] {
         // One word is enough for any number of flushes.
         let (flushed, to_write) = bounded(1);
-        let told = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
-        let told = told.map(str::to_owned);
+        let notified = loaded.notes.get(crate::tasks::telemetry::notify::NOTE);
+        let notified = notified.map(str::to_owned);
         [
             self.spawn(Rc::clone(self).sample()),
             self.spawn(Rc::clone(self).observe()),
@@ -464,7 +465,7 @@ impl Agent {
             self.spawn(Rc::clone(self).look_after_apps()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
-            self.spawn(Rc::clone(self).notify_people(told)),
+            self.spawn(Rc::clone(self).notify_people(notified)),
             self.spawn(Rc::clone(self).copy_backups()),
             self.spawn(k3s::follow(
                 PathBuf::from("/"),
@@ -530,8 +531,8 @@ impl Agent {
             let sampled = cluster::run(&parts, cluster::EVERY, async |tick| {
                 self.keep(Topic::ClusterTicks, tick).await
             });
-            let told = (&self.telemetry, &self.shared_state);
-            let words = last_words::run(&client, &failures, told, &fix);
+            let sinks = (&self.telemetry, &self.shared_state);
+            let words = last_words::run(&client, &failures, sinks, &fix);
             let watched = future::zip(counted, self.publisher.events().run(&client, &fix));
             future::zip(future::zip(watched, words), sampled).await;
         }

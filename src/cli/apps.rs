@@ -56,7 +56,21 @@ const NAME: Argument = Argument {
     need: Need::One,
     help: "Name of the app",
 };
-
+/// Manifests.
+const FILE: Opt = Opt::value(
+    "file",
+    Takes::File,
+    "FILE",
+    "File or folder of manifests, YAML or JSON",
+)
+.short('f');
+/// Namespace of manifests.
+const NAMESPACE: Opt = Opt::value(
+    "namespace",
+    Takes::Text,
+    "NAMESPACE",
+    "Namespace (default: that of the manifests)",
+);
 /// Waiting for the verdict.
 const WAIT: Opt = Opt::flag("wait", "Wait until it is good or bad");
 

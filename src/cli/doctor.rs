@@ -15,7 +15,8 @@ use super::{
     view::View,
 };
 use crate::{
-    config::{Loaded, keys::nearest},
+    config::Loaded,
+    core::nearest::nearest,
     core::preflight::checks,
     daemon,
     error::{Error, Exit, Result},
@@ -58,9 +59,9 @@ fn run(args: &Args, output: &mut Output) -> Result<Exit> {
         return Err(Error::new(format!("no such directory: {}", root.display()))
             .fix("name the folder that stands for the root of a machine: --root FOLDER"));
     }
-    let mut told = look(args, output)?;
+    let mut report = look(args, output)?;
     if is_fix {
-        let problems = told
+        let problems = report
             .checks
             .iter()
             .filter(|check| check.outcome == "problem");
@@ -69,15 +70,15 @@ fn run(args: &Args, output: &mut Output) -> Result<Exit> {
         return repair::fix(args, output, &checks);
     }
     if let Some(named) = named {
-        told.checks.retain(|check| check.id == named);
+        report.checks.retain(|check| check.id == named);
     }
     if args.has(JSON.long) {
-        let body = serde_json::to_value(&told)
+        let body = serde_json::to_value(&report)
             .map_err(|error| Error::new("cannot write JSON").because(&error))?;
         output.json(&body);
     } else {
         // The first line is that of the running agent, where there is one.
-        let verdict = told.verdict.as_ref().filter(|_| named.is_none());
+        let verdict = report.verdict.as_ref().filter(|_| named.is_none());
         if let Some(status) = verdict.and_then(|_| status::fetch(args).ok()) {
             let now = clock::now().wall;
             for line in status::verdict(View::new(&status), now, output) {
@@ -86,18 +87,18 @@ fn run(args: &Args, output: &mut Output) -> Result<Exit> {
             output.line("");
         }
         let lines = match named {
-            Some(_) => told
+            Some(_) => report
                 .checks
                 .iter()
                 .flat_map(|check| one(check, output))
                 .collect(),
-            None => lines(&told, output),
+            None => lines(&report, output),
         };
         for line in lines {
             output.line(&line);
         }
     }
-    Ok(if told.is_wrong() {
+    Ok(if report.is_wrong() {
         Exit::Problem
     } else {
         Exit::Fine
@@ -137,12 +138,12 @@ fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
     );
     match asked {
         Ok(answer) if answer.code == 200 => {
-            let mut told: Doctor = answer.understood()?;
+            let mut report: Doctor = answer.understood()?;
             let is_unseen = |check: &Check| check.outcome == "unknown" && check.needs_root;
-            if geteuid().is_root() && told.checks.iter().any(is_unseen) {
-                complete(&mut told, own_look(args, loaded));
+            if geteuid().is_root() && report.checks.iter().any(is_unseen) {
+                complete(&mut report, own_look(args, loaded));
             }
-            Ok(told)
+            Ok(report)
         }
         Ok(answer) => {
             let refusal = answer.refusal("the running agent did not return its findings");
@@ -179,8 +180,8 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
 }
 
 /// Replaces checks that the agent could not make by those of root. The agent's checks of itself stay.
-fn complete(told: &mut Doctor, mut own: Doctor) {
-    for check in &mut told.checks {
+fn complete(report: &mut Doctor, mut own: Doctor) {
+    for check in &mut report.checks {
         if check.outcome != "unknown" || !check.needs_root {
             continue;
         }
@@ -192,7 +193,7 @@ fn complete(told: &mut Doctor, mut own: Doctor) {
     let order = ["problem", "unknown", "skipped", "ok"];
     let severities = ["critical", "warning", "note"];
     let place = |words: &[&str], word: &str| words.iter().position(|known| *known == word);
-    told.checks.sort_by_key(|check| {
+    report.checks.sort_by_key(|check| {
         let severity = (check.outcome == "problem").then(|| place(&severities, &check.severity));
         (place(&order, &check.outcome), severity)
     });
@@ -222,18 +223,18 @@ fn one(check: &Check, output: &Output) -> Vec<String> {
 }
 
 /// Problems first, then unknown results, then passed checks in one line.
-fn lines(told: &Doctor, output: &Output) -> Vec<String> {
+fn lines(report: &Doctor, output: &Output) -> Vec<String> {
     let of = |outcome: &str| -> Vec<&Check> {
-        let checks = told.checks.iter();
+        let checks = report.checks.iter();
         checks.filter(|check| check.outcome == outcome).collect()
     };
     let (problems, unseen, skipped) = (of("problem"), of("unknown"), of("skipped"));
-    let mut lines = vec![printable(&environment(&told.environment)), String::new()];
+    let mut lines = vec![printable(&environment(&report.environment)), String::new()];
     for check in &problems {
         lines.extend(problem(check, &skipped, output));
         lines.push(String::new());
     }
-    for note in &told.environment.notes {
+    for note in &report.environment.notes {
         let word = output.toned(Tone::Strong, "here:");
         lines.push(format!("{word} {}; {}", note.works, note.change));
         lines.push(String::new());
@@ -245,7 +246,7 @@ fn lines(told: &Doctor, output: &Output) -> Vec<String> {
         }
         lines.push(String::new());
     }
-    let tone = if told.is_wrong() {
+    let tone = if report.is_wrong() {
         Tone::Faint
     } else {
         Tone::Good
@@ -259,7 +260,7 @@ fn lines(told: &Doctor, output: &Output) -> Vec<String> {
     lines.push(format!(
         "{} ({} ms)",
         output.toned(tone, &summary),
-        told.took_ms
+        report.took_ms
     ));
     lines
 }

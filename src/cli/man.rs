@@ -16,7 +16,7 @@ use super::{
     table::{Argument, Command, JSON, Need, Opt, Takes},
 };
 use crate::{
-    config::keys::nearest,
+    core::nearest::nearest,
     error::{Error, Exit, Result},
     files,
 };

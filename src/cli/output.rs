@@ -245,6 +245,10 @@ fn tamed(json: &str) -> String {
     });
     letters.collect()
 }
+/// Printable text of several lines, those after the first one indented.
+pub(super) fn indented(text: &str) -> String {
+    printable(text).replace('\n', "\n    ")
+}
 
 /// Text from outside (file names, answers) with control sequences escaped.
 pub(super) fn printable(text: &str) -> String {

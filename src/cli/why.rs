@@ -12,7 +12,7 @@ use super::{
     view::View,
 };
 use crate::{
-    config::keys::nearest,
+    core::nearest::nearest,
     core::time::Wall,
     error::{Error, Exit, Result},
     host::clock,
@@ -272,14 +272,14 @@ impl Evidence<'_> {
             );
             output.line(&output.toned(Tone::Faint, &printable(&known)));
         }
-        let told: Vec<&str> = self
+        let sentences: Vec<&str> = self
             .conditions
             .iter()
             .map(|it| it.text("sentence"))
             .collect();
         // Each sentence is printed once: events and log lines begin with the same words.
         let once = |line: String| {
-            let view = told.iter().filter(|sentence| !sentence.is_empty());
+            let view = sentences.iter().filter(|sentence| !sentence.is_empty());
             view.fold(line, |line, sentence| {
                 line.replace(&printable(sentence), "as above")
             })
@@ -287,7 +287,9 @@ impl Evidence<'_> {
         for part in &self.parts {
             let word = match part.flag("ready") {
                 Some(true) => "OK".to_owned(),
-                Some(false) if told.contains(&part.text("sentence")) => "is not ready".to_owned(),
+                Some(false) if sentences.contains(&part.text("sentence")) => {
+                    "is not ready".to_owned()
+                }
                 Some(false) => format!("is not ready: {}", part.text("sentence")),
                 None => "readiness is unknown".to_owned(),
             };

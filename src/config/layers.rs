@@ -19,7 +19,10 @@ use super::{
     keys::{self, KEYS, Key, SECTIONS, Secrecy},
     value::{Refusal, Value},
 };
-use crate::error::{Error, Result};
+use crate::{
+    core::nearest::nearest,
+    error::{Error, Result},
+};
 
 /// Origin of a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -191,8 +194,8 @@ impl Merged {
                     .fix("'pipeops-agent config example' prints a valid file"),
             );
         }
-        let told = self.problems.len();
-        let is_guess = told > before;
+        let problem_count = self.problems.len();
+        let is_guess = problem_count > before;
         self.is_incomplete |= is_guess;
         for (name, value) in in_order(table.get_ref()) {
             let known = SECTIONS
@@ -219,7 +222,7 @@ impl Merged {
         }
         if is_guess {
             // What the parser made of the rest is a guess, and so would be the problems with it.
-            self.problems.truncate(told);
+            self.problems.truncate(problem_count);
         }
     }
 
@@ -325,7 +328,7 @@ impl Merged {
         }
         let known: Vec<String> = variables().collect();
         let mut warning = Error::new(format!("{name} is not a setting and has no effect"));
-        if let Some(meant) = keys::nearest(name, known.iter().map(String::as_str)) {
+        if let Some(meant) = nearest(name, known.iter().map(String::as_str)) {
             warning = warning.fix(format!("did you mean {meant}?"));
         }
         self.warnings.push(warning);
@@ -417,7 +420,7 @@ fn unknown_at_top(origin: &Origin, name: &str, value: &DeValue<'_>) -> Error {
     }
     let error = Error::new(format!("{origin}: unknown section [{name}]"));
     let sections = || SECTIONS.iter().map(|(section, _)| *section);
-    error.fix(match keys::nearest(name, sections()) {
+    error.fix(match nearest(name, sections()) {
         Some(meant) => format!("did you mean [{meant}]?"),
         None => format!(
             "the sections are {}",
@@ -433,13 +436,13 @@ fn unknown_key(origin: &Origin, section: &str, name: &str) -> Error {
     };
     let error = Error::new(format!("{origin}: unknown key {path:?}"));
     let here = KEYS.iter().filter(|key| key.section() == section);
-    if let Some(meant) = keys::nearest(name, here.clone().map(Key::name)) {
+    if let Some(meant) = nearest(name, here.clone().map(Key::name)) {
         return error.fix(format!("did you mean {meant}?"));
     }
     if let Some(elsewhere) = KEYS.iter().find(|key| key.name() == name) {
         return error.fix(format!("{name} belongs below [{}]", elsewhere.section()));
     }
-    if let Some(meant) = keys::nearest(&path, KEYS.iter().map(|key| key.path)) {
+    if let Some(meant) = nearest(&path, KEYS.iter().map(|key| key.path)) {
         return error.fix(format!("did you mean {meant}?"));
     }
     let known: Vec<_> = here.map(Key::name).collect();

@@ -12,7 +12,7 @@ use std::{
 use super::{
     Shown,
     layers::Origin,
-    token::{Credentials, TokenSource},
+    token::{self, Credentials, TokenSource},
 };
 use crate::{
     core::{
@@ -21,10 +21,11 @@ use crate::{
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
-        s3::Bucket,
+        s3::{Bucket, Signer},
         url::{ProxyUrl, Url},
     },
     error::{Error, Result},
+    files,
 };
 
 /// All settings, section by section.
@@ -309,6 +310,20 @@ pub struct S3 {
     pub key_id: String,
     /// File with the secret of that key.
     pub secret_file: PathBuf,
+}
+
+impl S3 {
+    /// Signer of requests, with the secret as it is now. Reads the file: a short blocking call.
+    pub fn signer(&self) -> Result<Signer> {
+        if let Some(error) = files::exposed(&self.secret_file) {
+            return Err(error);
+        }
+        Ok(Signer {
+            key_id: self.key_id.clone(),
+            secret: token::read(&self.secret_file, "secret", token::checked)?,
+            region: self.region.clone(),
+        })
+    }
 }
 
 /// `[apps]`: deployed applications.

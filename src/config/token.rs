@@ -7,9 +7,8 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::settings::S3;
 use crate::{
-    core::{s3::Signer, secret::Secret},
+    core::secret::Secret,
     error::{Error, Result, Retry},
     files,
 };
@@ -81,20 +80,6 @@ impl Credentials {
     }
 }
 
-impl S3 {
-    /// Signer of requests, with the secret as it is now. Reads the file: a short blocking call.
-    pub fn signer(&self) -> Result<Signer> {
-        if let Some(error) = files::exposed(&self.secret_file) {
-            return Err(error);
-        }
-        Ok(Signer {
-            key_id: self.key_id.clone(),
-            secret: read(&self.secret_file, "secret", checked)?,
-            region: self.region.clone(),
-        })
-    }
-}
-
 /// The token in `text`, without the white space around it. The error never repeats the text.
 pub(super) fn checked(text: &str) -> std::result::Result<Secret, &'static str> {
     let token = text.trim();
@@ -118,7 +103,7 @@ fn checked_password(text: &str) -> std::result::Result<Secret, &'static str> {
     }
 }
 
-fn read(
+pub(super) fn read(
     path: &Path,
     noun: &str,
     checked: impl Fn(&str) -> std::result::Result<Secret, &'static str>,

@@ -10,7 +10,7 @@ use std::{
 
 use toml::de::DeValue;
 
-use crate::core::time::in_words;
+use crate::core::{nearest::nearest, time::in_words};
 
 /// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -261,7 +261,7 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Refusal> 
     if words.contains(&text) {
         return Ok(Value::Text(text.to_owned()));
     }
-    let fix = super::keys::nearest(text, words.iter().copied()).map_or_else(
+    let fix = nearest(text, words.iter().copied()).map_or_else(
         || format!("write one of {}", words.join(", ")),
         |word| format!("did you mean {word}? (known: {})", words.join(", ")),
     );

@@ -24,6 +24,7 @@ pub mod lease;
 pub mod lines;
 pub mod link;
 pub mod namespace;
+pub mod nearest;
 pub mod notify;
 pub mod outbox;
 pub mod policy;

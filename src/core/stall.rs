@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{time::Mono, verdict::sentences};
+use super::{
+    time::Mono,
+    verdict::{Stage, sentences},
+};
 
 /// Condition of a state directory that does not answer.
 pub const STORE: &str = "store.hung";
@@ -43,16 +46,6 @@ pub enum Job {
     Machine,
     /// The socket of the command line.
     Socket,
-}
-
-/// Stage of the start of the agent.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Stage {
-    /// It is not whole yet: it says how it is, and nothing else.
-    #[default]
-    Starting,
-    /// Everything runs.
-    Running,
 }
 
 impl Job {

@@ -34,7 +34,7 @@ use crate::{
             takeover,
             uplink::{self},
         },
-        rights::credential,
+        rights::credential::supply,
     },
 };
 
@@ -189,7 +189,7 @@ impl Agent {
         credential.prepare(&delegate, &revocation).await;
         let (agent, commands) = (Rc::clone(self), commands.clone());
         Some(self.spawn(async move {
-            let parts = credential::Parts {
+            let parts = supply::Parts {
                 delegate: &delegate,
                 revocation: &revocation,
                 store: agent.store.clone(),

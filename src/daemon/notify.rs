@@ -11,7 +11,7 @@ use crate::{
 
 impl Agent {
     /// Tells whoever `notify.url` names; `told` is what was told before this start.
-    pub(super) async fn notify_people(self: Rc<Self>, told: Option<String>) {
+    pub(super) async fn notify_people(self: Rc<Self>, notified: Option<String>) {
         let Some(settings) = &self.settings.notify else {
             return;
         };
@@ -24,7 +24,7 @@ impl Agent {
             },
             wanted: settings.wanted,
             authorization: &self.authorization(settings.credentials.as_ref()),
-            told,
+            notified,
             store: self.store.clone(),
             host: self.registrar.host().hostname.clone().unwrap_or_default(),
             shared_state: &self.shared_state,

@@ -12,14 +12,14 @@ use hyper::header::HeaderValue;
 use smol::Timer;
 use smol::future::FutureExt as _;
 
-use super::client::{Settings, bearer};
 use super::error::Error;
 use super::kubeconfig::{self, Cluster, Source};
 use super::pool::Pool;
+use crate::core::secret::Secret;
 use crate::core::stall::Job;
 use crate::core::time::{Mono, Now};
 use crate::core::url::{ProxyUrl, Security, Url, is_loopback};
-use crate::error::{Error as Told, Retry};
+use crate::error::{Error as AgentError, Retry};
 use crate::files::Jobs;
 use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Clock, Tls};
@@ -33,6 +33,20 @@ const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.
 const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
+/// Settings of the client.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Source of the access.
+    pub source: Source,
+    /// The proxies of the machine; a `proxy-url` in the kubeconfig wins.
+    pub proxies: Proxies,
+    /// The clock that certificates are checked with.
+    pub clock: Clock,
+    /// Both clocks (host::clock).
+    pub now: fn() -> Now,
+    /// The list of work that may wait for a disk.
+    pub jobs: Jobs,
+}
 
 /// Required freshness of a check of the files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -142,7 +156,7 @@ impl Updater {
                 std::future::pending::<()>().await;
             }
             Timer::after(LOOK_WITHIN).await;
-            Err(Told::new("cannot look at the kubeconfig").why("its disk does not answer"))
+            Err(AgentError::new("cannot look at the kubeconfig").why("its disk does not answer"))
         };
         let found = looked.or(late).await.flatten();
         drop(one_at_a_time);
@@ -163,10 +177,10 @@ impl Updater {
                     foreign_pool: make_pool(),
                 }));
             }
-            Err(told) => {
-                let sentence = told.sentence();
+            Err(error) => {
+                let sentence = error.sentence();
                 if slot.access.is_none() {
-                    return Err(Error::Unconfigured(told));
+                    return Err(Error::Unconfigured(error));
                 }
                 if slot.complaint.as_ref() != Some(&sentence) {
                     log::warn!("kube: {sentence}; continuing with the previous values");
@@ -175,7 +189,7 @@ impl Updater {
             }
         }
         slot.access.clone().ok_or_else(|| {
-            Error::Unconfigured(Told::new("there is no cluster").retry(Retry::Later))
+            Error::Unconfigured(AgentError::new("there is no cluster").retry(Retry::Later))
         })
     }
 
@@ -197,7 +211,7 @@ fn look(
     proxies: &Proxies,
     clock: Clock,
     known: &Fingerprint,
-) -> Result<Option<(Built, Fingerprint)>, Told> {
+) -> Result<Option<(Built, Fingerprint)>, AgentError> {
     let paths: Vec<PathBuf> = known.iter().map(|(path, _)| path.clone()).collect();
     if !known.is_empty() && fingerprint(paths) == *known {
         return Ok(None);
@@ -233,10 +247,10 @@ fn fingerprint(paths: Vec<PathBuf>) -> Fingerprint {
         .collect()
 }
 
-fn build(cluster: &Cluster, proxies: &Proxies, clock: Clock) -> Result<Built, Told> {
+fn build(cluster: &Cluster, proxies: &Proxies, clock: Clock) -> Result<Built, AgentError> {
     let (server, is_tls) = server(&cluster.server)?;
     let (agent_tls, foreign_tls) = if is_tls {
-        let foreign = Tls::new(&cluster.tls, clock).map_err(|error| Told::from(&error))?;
+        let foreign = Tls::new(&cluster.tls, clock).map_err(|error| AgentError::from(&error))?;
         let agent = match &cluster.client {
             None => foreign.clone(),
             Some(client) => {
@@ -244,7 +258,7 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: Clock) -> Result<Built, To
                     client: Some(client.clone()),
                     ..cluster.tls.clone()
                 };
-                Tls::new(&settings, clock).map_err(|error| Told::from(&error))?
+                Tls::new(&settings, clock).map_err(|error| AgentError::from(&error))?
             }
         };
         (Some(agent), Some(foreign))
@@ -254,17 +268,19 @@ fn build(cluster: &Cluster, proxies: &Proxies, clock: Clock) -> Result<Built, To
     let authorization = match &cluster.token.0 {
         None => None,
         Some(token) => Some(bearer(token).ok_or_else(|| {
-            Told::new("the token of the kubeconfig contains characters that HTTP does not allow")
+            AgentError::new(
+                "the token of the kubeconfig contains characters that HTTP does not allow",
+            )
         })?),
     };
     let proxy = match &cluster.proxy_url {
-        Some(url) => Some(proxy_of(url, clock).map_err(|error| Told::from(&error))?),
+        Some(url) => Some(proxy_of(url, clock).map_err(|error| AgentError::from(&error))?),
         None => proxies.between(&server.target).cloned(),
     };
     // A token in clear text on a network is everybody's.
     if !is_tls && !is_loopback(&server.target.host) && authorization.is_some() {
         return Err(
-            Told::new(format!("{} has a token but no TLS", cluster.server))
+            AgentError::new(format!("{} has a token but no TLS", cluster.server))
                 .fix("use https:// in the server of the kubeconfig"),
         );
     }
@@ -290,9 +306,9 @@ fn proxy_of(url: &str, clock: Clock) -> Result<Proxy, net::Error> {
 }
 
 /// Reads the `server` of a kubeconfig; `true` is TLS. Without a scheme it is plain, as kubectl reads it.
-fn server(text: &str) -> Result<(Server, bool), Told> {
+fn server(text: &str) -> Result<(Server, bool), AgentError> {
     let bad = |why: &str| {
-        Told::new(format!("the server of the kubeconfig is {text:?}"))
+        AgentError::new(format!("the server of the kubeconfig is {text:?}"))
             .why(why)
             .fix("write it as https://host:6443")
     };
@@ -313,6 +329,13 @@ fn server(text: &str) -> Result<(Server, bool), Told> {
         },
         url.security == Security::Tls,
     ))
+}
+
+/// The value of `Authorization` for a token; `None` where HTTP does not allow its characters.
+pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[cfg(test)]

@@ -11,18 +11,15 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 
-use super::access::{Access, Freshness, Updater};
+use super::access::{Access, Freshness, Settings, Updater, bearer};
 use super::error::Error;
 use super::gate::Judged;
 use super::heard::Heard;
-use super::kubeconfig::Source;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::core::time::{Mono, Now};
-use crate::files::Jobs;
 use crate::net::Body;
 use crate::net::dial::{Dialer, Route};
-use crate::net::proxy::Proxies;
 use crate::net::tls::{self, Tls};
 use crate::net::{self, Elapsed, Stream, deadline};
 use crate::{core::secret::Secret, executor::Executor};
@@ -32,21 +29,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time for which unreachable Pods are taken to be so.
 const CUT_OFF_FOR: Duration = Duration::from_secs(60);
-
-/// Settings of the client.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Source of the access.
-    pub source: Source,
-    /// The proxies of the machine; a `proxy-url` in the kubeconfig wins.
-    pub proxies: Proxies,
-    /// The clock that certificates are checked with.
-    pub clock: tls::Clock,
-    /// Both clocks (host::clock).
-    pub now: fn() -> Now,
-    /// The list of work that may wait for a disk.
-    pub jobs: Jobs,
-}
 
 /// Identity of a call. Only [`Identity::Agent`] uses the credentials of the kubeconfig; the others
 /// use connections of their own, because the API server accepts a client certificate before it
@@ -452,13 +434,6 @@ pub(super) fn keep_upgrade(request: &mut Request<Body>) -> Result<(), Error> {
     headers.insert(header::UPGRADE, protocol);
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     Ok(())
-}
-
-/// The value of `Authorization` for a token; `None` where HTTP does not allow its characters.
-pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 /// Methods that change nothing, so that asking twice is the same as asking once.

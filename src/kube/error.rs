@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::core::time::in_words;
-use crate::error::{Error as Told, Retry};
+use crate::error::{Error as AgentError, Retry};
 use crate::net;
 
 /// Commands for a cluster of this machine that is stopped.
@@ -14,7 +14,7 @@ const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50 (with Ope
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Error {
     /// There is no usable kubeconfig; the text says why and how to mend it.
-    Unconfigured(Told),
+    Unconfigured(AgentError),
     /// No connection.
     Connection(net::Error),
     /// No head of an answer in time.
@@ -122,7 +122,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unconfigured(told) => f.write_str(&told.sentence()),
+            Self::Unconfigured(error) => f.write_str(&error.sentence()),
             Self::Connection(error) => write!(f, "no connection to the Kubernetes API: {error}"),
             Self::NoAnswer { call, limit } => {
                 write!(
@@ -165,38 +165,38 @@ impl From<net::Error> for Error {
     }
 }
 
-impl From<&Error> for Told {
+impl From<&Error> for AgentError {
     fn from(error: &Error) -> Self {
-        let told = Self::new(error.to_string());
+        let converted = Self::new(error.to_string());
         match error {
             Error::Unconfigured(inner) => inner.clone(),
             Error::Connection(net) => {
-                let mut told = told.retry(net.retry());
-                told.fix = if is_stopped_here(net) {
+                let mut converted = converted.retry(net.retry());
+                converted.fix = if is_stopped_here(net) {
                     Some(START.to_owned())
                 } else {
                     net.fix()
                 };
-                told
+                converted
             }
-            Error::NoAnswer { .. } => told
+            Error::NoAnswer { .. } => converted
                 .retry(Retry::Later)
                 .fix("journalctl -u k3s -n 50; often the disk is too slow for the datastore"),
-            Error::Broken { .. } => told.retry(Retry::Soon),
-            Error::Refused { status: 401, .. } => told.retry(Retry::Later).fix(
+            Error::Broken { .. } => converted.retry(Retry::Soon),
+            Error::Refused { status: 401, .. } => converted.retry(Retry::Later).fix(
                 "the kubeconfig's certificate or token is no longer valid: restart k3s, or provide a new kubeconfig",
             ),
-            Error::Refused { status: 403, .. } => told
+            Error::Refused { status: 403, .. } => converted
                 .retry(Retry::Later)
                 .fix("give the kubeconfig's user the rights: kubectl auth can-i --list"),
             Error::Refused { status, .. } if *status >= 500 || *status == 429 => {
-                told.retry(Retry::Soon)
+                converted.retry(Retry::Soon)
             }
             Error::Refused { .. }
             | Error::TooLarge { .. }
             | Error::Undecodable { .. }
-            | Error::BadRequest(_) => told,
-            Error::Service { fix, .. } => told.retry(Retry::Later).fix(fix.clone()),
+            | Error::BadRequest(_) => converted,
+            Error::Service { fix, .. } => converted.retry(Retry::Later).fix(fix.clone()),
         }
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     fn a_cluster_of_this_machine_that_is_stopped_has_a_command_as_its_fix() {
         let fix = |target: &str| {
             let refused = net::Error::new(net::Phase::Tcp, net::Kind::ConnectionRefused, target);
-            Told::from(&Error::from(refused)).fix.unwrap()
+            AgentError::from(&Error::from(refused)).fix.unwrap()
         };
         for target in ["127.0.0.1:6443", "[::1]:6443", "localhost:6443"] {
             assert!(

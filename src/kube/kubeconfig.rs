@@ -493,11 +493,11 @@ fn read_token(path: &Path) -> Result<Secret> {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: &std::io::Error| {
-        let told = Error::new(format!("cannot read {}", path.display())).because(error);
+        let explained = Error::new(format!("cannot read {}", path.display())).because(error);
         if error.kind() == std::io::ErrorKind::PermissionDenied {
-            return told.retry(Retry::Later).fix(permission_fix(path));
+            return explained.retry(Retry::Later).fix(permission_fix(path));
         }
-        told.retry(Retry::Later)
+        explained.retry(Retry::Later)
     };
     let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
     let mut bytes = Vec::new();

@@ -23,8 +23,9 @@ mod upgraded;
 pub mod watch;
 
 pub use crate::net::{Body, Bytes};
+pub use access::Settings;
 pub use calls::{Detail, Patch, query_escaped};
-pub use client::{Client, Identity, Settings, strip_hop_by_hop};
+pub use client::{Client, Identity, strip_hop_by_hop};
 pub use error::Error;
 pub use heard::Heard;
 pub use upgraded::{Upgraded, UpgradedStream};

@@ -31,6 +31,8 @@ const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 /// Time after which a link with unacknowledged bytes is cut. Below the 60 s within which a dead
 /// peer must be noticed.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(45);
+/// Help for a token that the control plane refuses.
+pub const TOKEN_FIX: &str = "put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is reloaded without a restart";
 
 /// Opens sessions with the control plane.
 #[derive(Debug)]
@@ -164,7 +166,7 @@ fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure {
             kind: DialFailure::Refused,
-            error: error.fix(super::probe::TOKEN_FIX).retry(Retry::Never),
+            error: error.fix(TOKEN_FIX).retry(Retry::Never),
         },
         StatusCode::NOT_FOUND => Failure {
             kind: DialFailure::Status(404, None),

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::dial::Caller;
+use super::dial::{Caller, TOKEN_FIX};
 use crate::{
     core::{
         diagnosis::{Outcome, Probe, Side, Step},
@@ -27,8 +27,6 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// The clock is fine as long as it differs by no more than this from the control plane's: its stamp has whole seconds, and is some
 /// seconds old on a slow line.
 const CLOCK_FINE: Duration = Duration::from_secs(30);
-/// Help for a token that the control plane refuses.
-pub const TOKEN_FIX: &str = "put a valid token into the token file (pipeops.token_file) or PIPEOPS_TOKEN; a changed file is reloaded without a restart";
 /// Beyond this certificates and tokens begin to fail.
 const CLOCK_BROKEN: Duration = Duration::from_secs(300);
 
@@ -164,11 +162,11 @@ impl Attempt<'_> {
         step: Step,
         took: Duration,
         made: Result<T, net::Error>,
-        told: impl Fn(&T) -> String,
+        describe: impl Fn(&T) -> String,
     ) -> Option<T> {
         match made {
             Ok(made) => {
-                probes.push(Probe::new(step, Outcome::Ok, told(&made)).took(took));
+                probes.push(Probe::new(step, Outcome::Ok, describe(&made)).took(took));
                 Some(made)
             }
             Err(error) => {

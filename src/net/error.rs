@@ -247,9 +247,9 @@ impl std::error::Error for Error {}
 
 impl From<&Error> for crate::error::Error {
     fn from(error: &Error) -> Self {
-        let mut told = Self::new(error.to_string()).retry(error.retry());
-        told.fix = error.fix();
-        told
+        let mut converted = Self::new(error.to_string()).retry(error.retry());
+        converted.fix = error.fix();
+        converted
     }
 }
 

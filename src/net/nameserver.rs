@@ -35,22 +35,22 @@ pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<Answer, 
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let told = |error: std::io::Error| {
+    let explained = |error: std::io::Error| {
         if error.kind() == std::io::ErrorKind::ConnectionRefused {
             "no DNS server answers there".to_owned()
         } else {
             error.to_string()
         }
     };
-    let socket = Async::<UdpSocket>::bind(SocketAddr::new(any, 0)).map_err(told)?;
+    let socket = Async::<UdpSocket>::bind(SocketAddr::new(any, 0)).map_err(explained)?;
     // A connected socket hears that nothing listens there.
     socket
         .get_ref()
         .connect(SocketAddr::new(server, PORT))
-        .map_err(told)?;
+        .map_err(explained)?;
     for _ in 0..2 {
         if let Ok(answer) = deadline(limit / 2, exchange(&socket, &question)).await {
-            return answer.map_err(told);
+            return answer.map_err(explained);
         }
     }
     Err(Elapsed(limit).to_string())

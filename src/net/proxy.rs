@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use base64::Engine;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::dial::Target;
 use super::head::Head;
+use super::target::Target;
 use super::tls::Tls;
 use super::{Error, Kind, Phase, Stream};
 use crate::core::url::ProxyUrl;

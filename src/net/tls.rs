@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::dial::Target;
+use super::target::Target;
 use super::{Error, Kind, Phase, Stream};
 use crate::core::time::Wall;
 

@@ -13,8 +13,8 @@ use crate::core::{
     k3s::backup::Kept,
     link::Standing,
     rates::DiskSpace,
-    stall::Stage,
     time::{Mono, Now, Wall},
+    verdict::Stage,
 };
 use crate::host::random;
 use crate::kube::Heard;

@@ -95,6 +95,23 @@ const PARTIES: &[&str] = &[
     "keeper",
 ];
 
+/// Pairs of files that import each other, each with its reason.
+const PAIRS: &[(&str, &str, &str)] = &[
+    (
+        "cli::args",
+        "cli::table",
+        "a row of the table has the function that runs the command, and its argument is what was read by the table",
+    ),
+    ("store::audit", "store::disk", STATE_OF_THE_THREAD),
+    ("store::clock", "store::disk", STATE_OF_THE_THREAD),
+    ("store::disk", "store::identity", STATE_OF_THE_THREAD),
+    ("store::disk", "store::journal", STATE_OF_THE_THREAD),
+    ("store::disk", "store::notes", STATE_OF_THE_THREAD),
+];
+
+const STATE_OF_THE_THREAD: &str = "store::disk is the state of the store's thread: it opens and tends what each of these files keeps, and their calls \
+     run on it";
+
 #[test]
 fn every_room_names_only_the_rooms_that_it_may() {
     let src = root().join("src");
@@ -168,6 +185,65 @@ fn no_two_folders_of_tasks_import_each_other() {
 }
 
 #[test]
+fn no_two_files_import_each_other() {
+    let src = root().join("src");
+    let modules: BTreeMap<String, PathBuf> = rust_files(&src)
+        .into_iter()
+        .map(|file| (module_of(file.strip_prefix(&src).unwrap()), file))
+        .collect();
+    let imports: BTreeMap<&str, BTreeSet<String>> = modules
+        .iter()
+        .map(|(module, file)| {
+            let named = paths_named(module, &program_text(file));
+            let named = named.iter().filter_map(|path| file_of(path, &modules));
+            (module.as_str(), named.collect())
+        })
+        .collect();
+    // The file of a folder and those in it are one thing: it names its parts, and they name its types.
+    let is_in = |one: &str, other: &str| other.starts_with(&format!("{one}::"));
+    let mut pairs = BTreeSet::new();
+    for (&one, named) in &imports {
+        for other in named {
+            let is_mutual = imports[other.as_str()].contains(one);
+            if is_mutual && one < other.as_str() && !is_in(one, other) && !is_in(other, one) {
+                pairs.insert((one, other.as_str()));
+            }
+        }
+    }
+    let permitted: BTreeSet<_> = PAIRS.iter().map(|(one, other, _)| (*one, *other)).collect();
+    let new: Vec<_> = pairs.difference(&permitted).collect();
+    assert!(
+        new.is_empty(),
+        "these files import each other: {new:?}; move what both need into a file of its own, or join the two"
+    );
+    let gone: Vec<_> = permitted.difference(&pairs).collect();
+    assert!(
+        gone.is_empty(),
+        "these files no longer import each other; take them out of PAIRS: {gone:?}"
+    );
+}
+
+#[test]
+fn the_scan_of_files_follows_braces_and_parents() {
+    let text = "use super::{super::table::Opt, show::{a, b}};\nuse crate::core::{time, url::Url};\n\
+                fn f() { super::git::pull(crate::files::read()) }\n// crate::kube::Client\n";
+    let named: Vec<_> = paths_named("cli::apps::deploy", text).into_iter().collect();
+    assert_eq!(
+        named,
+        [
+            "cli::apps::git::pull",
+            "cli::apps::show::a",
+            "cli::apps::show::b",
+            "cli::table::Opt",
+            "core::time",
+            "core::url::Url",
+            "files::read",
+        ]
+    );
+    assert_eq!(module_of(Path::new("core/k3s/mod.rs")), "core::k3s");
+}
+
+#[test]
 fn the_scan_of_tasks_sees_imports_in_braces() {
     let text = "use crate::{\n    core::time,\n    tasks::{link::{lease, uplink::Parts}, proxy::Proxy, state::SharedState},\n};\n\
                 fn f() { crate::tasks::rights::look() }\n";
@@ -217,6 +293,88 @@ fn modules_of_tasks(text: &str) -> BTreeSet<String> {
         }
     }
     modules
+}
+
+/// Module of a file below `src`.
+fn module_of(file: &Path) -> String {
+    let path = file.with_extension("");
+    let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
+    match parts.as_slice() {
+        [folder @ .., "mod"] => folder.join("::"),
+        parts => parts.join("::"),
+    }
+}
+
+/// Longest beginning of a path that is a file.
+fn file_of(path: &str, modules: &BTreeMap<String, PathBuf>) -> Option<String> {
+    let mut path = path;
+    while !modules.contains_key(path) {
+        (path, _) = path.rsplit_once("::")?;
+    }
+    Some(path.to_owned())
+}
+
+/// Paths that begin with `crate` or `super` in the code of a module, from `src` on.
+fn paths_named(module: &str, text: &str) -> BTreeSet<String> {
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join("\n");
+    let mut paths = BTreeSet::new();
+    let mut rest = code.as_str();
+    while let Some(at) = rest
+        .find("crate::")
+        .into_iter()
+        .chain(rest.find("super::"))
+        .min()
+    {
+        let (before, mut tail) = rest.split_at(at);
+        let is_whole = !before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let from: Vec<&str> = module.split("::").collect();
+        if is_whole {
+            take_path(&from, &mut tail, &mut paths);
+        } else {
+            (_, tail) = tail.split_at("crate::".len());
+        }
+        rest = tail;
+    }
+    paths
+}
+
+/// Takes one path, with the lists in its braces, from the beginning of `rest`.
+fn take_path(from: &[&str], rest: &mut &str, paths: &mut BTreeSet<String>) {
+    let mut at = from.to_vec();
+    loop {
+        *rest = rest.trim_start();
+        if let Some(mut list) = rest.strip_prefix('{') {
+            loop {
+                list = list.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+                if list.is_empty() || list.starts_with('}') {
+                    break;
+                }
+                take_path(&at, &mut list, paths);
+                // What follows a name: ` as other`.
+                list = list.trim_start_matches(|c| c != ',' && c != '}');
+            }
+            *rest = list.get(1..).unwrap_or_default();
+            return;
+        }
+        let named = word(rest);
+        let (name, after) = rest.split_at(named.len());
+        match named.as_str() {
+            "crate" => at.clear(),
+            "super" => drop(at.pop()),
+            "self" | "" => {}
+            _ => at.push(name),
+        }
+        *rest = after;
+        match after.strip_prefix("::") {
+            Some(next) => *rest = next,
+            None => break,
+        }
+    }
+    paths.insert(at.join("::"));
 }
 
 /// The rooms behind every `crate::`, whether alone or in braces.

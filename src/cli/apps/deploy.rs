@@ -12,7 +12,7 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
         view::View,
     },
-    ONE, PATH, VERSION, WAIT,
+    FILE, NAMESPACE, ONE, PATH, VERSION, WAIT,
     inspect::compare,
     path,
     show::{print_change, verdict},
@@ -25,22 +25,6 @@ use crate::{
 
 /// Time between two looks of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Manifests.
-pub(super) const FILE: Opt = Opt::value(
-    "file",
-    Takes::File,
-    "FILE",
-    "File or folder of manifests, YAML or JSON",
-)
-.short('f');
-/// Namespace of manifests.
-pub(super) const NAMESPACE: Opt = Opt::value(
-    "namespace",
-    Takes::Text,
-    "NAMESPACE",
-    "Namespace (default: that of the manifests)",
-);
 
 /// Consent to lose most of an app.
 pub(super) const PRUNE_MOST: Opt = Opt::flag(

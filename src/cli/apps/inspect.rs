@@ -12,9 +12,7 @@ use super::{
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
         view::View,
     },
-    NAME, ONE, ask,
-    deploy::{FILE, NAMESPACE},
-    path,
+    FILE, NAME, NAMESPACE, ONE, ask, path,
 };
 use crate::{
     error::{Error, Exit, Result},

@@ -2,13 +2,10 @@
 
 use serde_json::json;
 
-use super::{
-    super::{
-        args::Args,
-        output::{Output, Tone, printable},
-        table::{Argument, Command, JSON, Need, Takes},
-    },
-    show::below,
+use super::super::{
+    args::Args,
+    output::{Output, Tone, indented, printable},
+    table::{Argument, Command, JSON, Need, Takes},
 };
 use crate::{
     core::{
@@ -73,7 +70,7 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
                 ("fix", &found.fix),
             ] {
                 if !text.is_empty() {
-                    output.line(&format!("  {name}: {}", below(text)));
+                    output.line(&format!("  {name}: {}", indented(text)));
                 }
             }
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     super::{
         args::Args,
-        output::{Output, columns, moment, printable},
+        output::{Output, columns, indented, moment, printable},
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, SET, SOCKET},
         view::View,
@@ -182,7 +182,7 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         ("fix", "fix"),
     ] {
         if let Some(text) = app.maybe(field) {
-            output.line(&format!("  {label}: {}", below(text)));
+            output.line(&format!("  {label}: {}", indented(text)));
         }
     }
     from(app.at("source"), output);
@@ -196,11 +196,6 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
             printable(running.text("sentence"))
         ));
     }
-}
-
-/// A text of several lines, those after the first one indented.
-pub(super) fn below(text: &str) -> String {
-    printable(text).replace('\n', "\n    ")
 }
 
 /// Prints what somebody changed of an app, and what came of it.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Reader, select};
 use crate::{
-    config::keys::nearest,
+    core::nearest::nearest,
     core::{
         series::{Key, Select},
         time::Wall,
@@ -76,7 +76,7 @@ mod tests {
         ];
         let keys = keys.map(|key| Key::parse(key).unwrap());
         let keys: Vec<&Key> = keys.iter().collect();
-        let told = |text: &str| {
+        let message = |text: &str| {
             let error = suggested(text, &keys);
             format!("{}; {}", error.what, error.fix.unwrap())
         };
@@ -103,7 +103,7 @@ mod tests {
                  host_cpu_ratio{mode=\"iowait\"}",
             ),
         ] {
-            assert_eq!(told(text), wanted);
+            assert_eq!(message(text), wanted);
         }
     }
 }

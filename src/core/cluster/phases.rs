@@ -1,11 +1,8 @@
 //! Number of Pods per namespace and phase, and of container restarts: a few bytes per Pod.
 
-use std::{
-    collections::BTreeMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-};
+use std::collections::BTreeMap;
 
-use super::pods::Readiness;
+use super::pods::{Readiness, number};
 use crate::core::rates::Points;
 
 /// The phases of Pods, as Kubernetes calls them.
@@ -258,11 +255,4 @@ fn of_namespace(counts: &Counts, points: &mut Points) {
         &[namespace],
         Some(counts.restarts),
     );
-}
-
-/// A short stand-in for an id.
-pub(super) fn number(id: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }

@@ -4,9 +4,12 @@
 //! Completed Pods and Pods that are being deleted are no problem. At most [`KEPT_MAX`] Pods are
 //! kept.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
-use super::phases::number;
 use crate::core::time::Mono;
 
 /// Pods that are kept: some 200 bytes each.
@@ -160,6 +163,12 @@ impl Pods {
         look.broken.sort_by_key(|pod| (pod.trouble, pod.since));
         look
     }
+}
+/// A short stand-in for an id.
+pub(super) fn number(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

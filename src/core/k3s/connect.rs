@@ -3,7 +3,7 @@
 //! The administrator's kubeconfig stays root's. A timer makes the token again, twice a day and after each start of the machine.
 
 use super::{
-    plan::{Step, directories, file, run},
+    step::{Step, directories, file, run},
     texts,
 };
 

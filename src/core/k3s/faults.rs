@@ -323,11 +323,11 @@ pub const FAULTS: &[Fault] = &[
         from: "the service failed, and systemd restarts it no more",
         detect: |sight| {
             sight.service.is_given_up().then(|| {
-                let told = ready::reason(&sight.log);
-                let told = told.map(|reason| format!("; it says: {reason}"));
+                let reason = ready::reason(&sight.log);
+                let reason = reason.map(|reason| format!("; it says: {reason}"));
                 format!(
                     "k3s ended again and again, and systemd gave it up{}",
-                    told.unwrap_or_default()
+                    reason.unwrap_or_default()
                 )
             })
         },

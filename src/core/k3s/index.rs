@@ -241,13 +241,13 @@ mod tests {
 
     #[test]
     fn no_index_is_used_that_is_old_withdrawn_or_of_another_kind() {
-        let told = |text: &str, now| read(text, now).unwrap_err().sentence();
-        let expired = told(&text(""), 1_900_000_000_000);
+        let error_of = |text: &str, now| read(text, now).unwrap_err().sentence();
+        let expired = error_of(&text(""), 1_900_000_000_000);
         assert!(expired.contains("expired at 2027-01-01"), "{expired}");
         let older = text("").replace("sequence 7", "sequence 4");
-        assert!(told(&older, NOW).contains("sequence 4 after 5"));
+        assert!(error_of(&older, NOW).contains("sequence 4 after 5"));
         // The same key signs both: neither may stand for the other.
-        let other = told(&list(""), NOW);
+        let other = error_of(&list(""), NOW);
         assert!(other.contains("something else"), "{other}");
         let (key, index) = (Signer::new(1), text(""));
         assert!(List::verified(index.as_bytes(), &key.minisig(&index), &key.trust()).is_err());

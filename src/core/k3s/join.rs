@@ -9,8 +9,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use super::Version;
 use crate::core::{secret::Secret, time::Wall, url::Url};
 
-/// Token of the server, beside k3s' settings: no setting holds it, so that no plan, journal or bundle shows it.
-pub const TOKEN: &str = "/etc/rancher/k3s/join-token";
 /// Port of a server, where its address names none.
 const PORT: u16 = 6443;
 /// Difference between two clocks at which a join is refused: certificates begin at the time of the server.

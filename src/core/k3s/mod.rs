@@ -13,6 +13,7 @@ pub mod join;
 pub mod leave;
 pub mod plan;
 pub mod ready;
+mod step;
 pub mod texts;
 pub mod viewer;
 pub mod watch;
@@ -26,6 +27,8 @@ use super::{
 
 /// Default data directory of k3s.
 pub const DATA_DIR: &str = "/var/lib/rancher/k3s";
+/// Token of the server, beside k3s' settings: no setting holds it, so that no plan, journal or bundle shows it.
+pub const JOIN_TOKEN: &str = "/etc/rancher/k3s/join-token";
 /// The program.
 pub const BINARY: &str = "/usr/local/bin/k3s";
 /// The user's own settings of k3s.

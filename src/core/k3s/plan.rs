@@ -1,136 +1,13 @@
 //! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how it is undone.
 
-use std::time::Duration;
+pub use super::step::{Drain, Extent, Staged, Step, When, words};
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, join,
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
+    step::{directories, file, run},
     texts::{self, DropIn, Init},
     watch,
 };
-
-/// One step. All paths are absolute.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Step {
-    /// A directory is made, and removed by the undo where it is empty.
-    Directory {
-        /// Path.
-        path: String,
-    },
-    /// A file gets this content.
-    File {
-        /// Path.
-        path: String,
-        /// Whole content.
-        content: String,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// A file that was checked is copied to its place.
-    Copy {
-        /// The checked copy.
-        from: String,
-        /// Path.
-        path: String,
-        /// SHA-256, in hexadecimal.
-        sha256: String,
-        /// Length.
-        bytes: u64,
-        /// Its permissions.
-        mode: u32,
-        /// Copy of the file that it replaces; `None`: there is none.
-        before: Option<Staged>,
-    },
-    /// A symbolic link.
-    Link {
-        /// Path.
-        path: String,
-        /// Target.
-        target: String,
-    },
-    /// Place that k3s fills by itself: nothing is done, and the undo removes it.
-    Made {
-        /// Path.
-        path: String,
-    },
-    /// Programs are run.
-    Run {
-        /// Command; empty: none.
-        forth: Vec<String>,
-        /// Command of the undo; empty: none.
-        back: Vec<String>,
-    },
-    /// The node becomes Ready with this version.
-    Ready {
-        /// Its name.
-        node: String,
-        /// Version; `None`: whichever.
-        version: Option<Version>,
-        /// Direction in which this is waited for.
-        when: When,
-    },
-    /// A file or a tree is renamed, and back by the undo.
-    Move {
-        /// Path.
-        from: String,
-        /// New path, on the same disk.
-        to: String,
-    },
-    /// The datastore of a k3s that is stopped is kept in a copy; the undo puts it back.
-    Datastore {
-        /// Path.
-        path: String,
-        /// Path of the copy.
-        copy: String,
-    },
-    /// A node takes no new Pods, and takes them again by the undo.
-    Cordon {
-        /// Its name.
-        node: String,
-    },
-    /// The Pods of a node are evicted.
-    Drain {
-        /// Its name.
-        node: String,
-        /// Extent of the eviction.
-        drain: Drain,
-    },
-    /// A file or a tree goes, without what other disks hold below it.
-    Gone {
-        /// Path.
-        path: String,
-        /// Part of it.
-        extent: Extent,
-    },
-}
-
-/// Part of a path that goes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Extent {
-    /// All that is in it.
-    Whole,
-    /// A directory that is empty; any other stays.
-    Empty,
-}
-
-/// Direction of a change.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum When {
-    /// While it is done.
-    Forth,
-    /// While it is undone.
-    Back,
-}
-
-/// A file that was copied into a place of root's and checked there.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Staged {
-    /// Path.
-    pub path: String,
-    /// SHA-256, in hexadecimal.
-    pub sha256: String,
-    /// Length.
-    pub bytes: u64,
-}
 
 /// Parts of an installation.
 #[derive(Clone, Debug)]
@@ -161,21 +38,6 @@ pub struct Install {
     pub connects: bool,
     /// The note that says that k3s is managed here, and its content.
     pub note: (String, String),
-}
-
-/// The words of a command.
-pub fn words(text: &str) -> Vec<String> {
-    text.split(' ')
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-pub(super) fn run(forth: &str, back: &str) -> Step {
-    Step::Run {
-        forth: words(forth),
-        back: words(back),
-    }
 }
 
 /// The steps of an installation. Undone from the end, the file system is what it was.
@@ -272,7 +134,7 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
         steps.push(file(REGISTRIES, content.clone(), 0o600));
     }
     if let Some(token) = &wanted.token {
-        steps.push(copy(token, join::TOKEN.to_owned(), 0o600));
+        steps.push(copy(token, super::JOIN_TOKEN.to_owned(), 0o600));
     }
     let (role, data_dir) = (wanted.role, &wanted.data_dir);
     steps.push(file(KILLALL, texts::killall(role, data_dir), 0o755));
@@ -280,14 +142,6 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     steps.push(file(role.uninstall(), uninstall, 0o755));
     let (path, content) = &wanted.note;
     steps.push(file(path, content.clone(), 0o600));
-}
-
-pub(super) fn file(path: &str, content: String, mode: u32) -> Step {
-    Step::File {
-        path: path.to_owned(),
-        content,
-        mode,
-    }
 }
 
 fn copy(staged: &Staged, path: String, mode: u32) -> Step {
@@ -298,20 +152,6 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
         bytes: staged.bytes,
         mode,
         before: None,
-    }
-}
-
-/// Directories on the way to `path` and itself, as far as they are missing.
-pub(super) fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&str) -> bool) {
-    let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
-    for end in ends.chain([path.len()]) {
-        let folder = path.get(..end).unwrap_or_default().to_owned();
-        let is_planned = steps
-            .iter()
-            .any(|step| matches!(step, Step::Directory { path } if *path == folder));
-        if !folder.is_empty() && !is_planned && !is_there(&folder) {
-            steps.push(Step::Directory { path: folder });
-        }
     }
 }
 
@@ -473,17 +313,6 @@ pub struct Restore {
     pub there: Vec<String>,
     /// Settings of the backup: paths and contents.
     pub texts: Vec<(String, String)>,
-}
-
-/// Eviction of the Pods of a node.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Drain {
-    /// Time that it may take.
-    pub within: Duration,
-    /// True if Pods go, too, that nobody starts again.
-    pub is_forced: bool,
-    /// Pods of now that go.
-    pub pods: Vec<String>,
 }
 
 /// Parts of a change of this node.
@@ -756,6 +585,8 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::core::k3s::texts::{Wishes, drop_in};
 

@@ -1,6 +1,6 @@
 //! The files that an installation writes: services, scripts that work without this program, and k3s' settings.
 
-use super::{Role, join, setting};
+use super::{Role, setting};
 
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -128,7 +128,7 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
             lines.push(format!("{key}: {}", quoted(value)));
         }
     }
-    let token = wishes.server.as_ref().map(|_| join::TOKEN.to_owned());
+    let token = wishes.server.as_ref().map(|_| super::JOIN_TOKEN.to_owned());
     for (key, value) in [
         ("server", &wishes.server),
         ("token-file", &token),
@@ -202,7 +202,10 @@ pub fn data_dir(wishes: &Wishes, files: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{JOIN_TOKEN, join},
+        *,
+    };
     use crate::core::yaml;
 
     const GIGABYTE: u64 = 1_000_000_000;
@@ -279,7 +282,7 @@ mod tests {
         );
         let value = yaml::parse(&content).unwrap();
         assert_eq!(value["server"], "https://192.0.2.10:6443");
-        assert_eq!(value["token-file"], join::TOKEN);
+        assert_eq!(value["token-file"], JOIN_TOKEN);
         assert!(!content.contains("token:"), "{content}");
     }
 

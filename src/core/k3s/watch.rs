@@ -8,7 +8,7 @@ use super::{
     Role, connect,
     copies::SPOOL,
     faults::{self, FAULTS, Fault, Part, Repair, Sight},
-    plan::{Step, directories, file, run},
+    step::{Step, directories, file, run},
     texts::{self, Init},
 };
 use crate::core::{
@@ -672,8 +672,8 @@ mod tests {
             };
             let mut memory = Memory::default();
             assert!(memory.look(&sight, at(1000), true).is_none());
-            let told = memory.handed();
-            assert_eq!(told.first().map(|fault| fault.id), id, "{told:?}");
+            let faults = memory.handed();
+            assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
         }
     }
 
@@ -706,10 +706,10 @@ mod tests {
         };
         assert!(until_order(&mut memory, &sight, 100_000).is_none());
         let handed = memory.handed();
-        let [told] = handed.as_slice() else {
+        let [fault] = handed.as_slice() else {
             panic!("{handed:?}");
         };
-        assert_eq!(told.id, "k3s.server-silent");
+        assert_eq!(fault.id, "k3s.server-silent");
     }
 
     #[test]

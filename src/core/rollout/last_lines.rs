@@ -1,4 +1,4 @@
-//! Last lines of containers that died: which ones are worth asking for, what of them is kept, and what they speak of.
+//! Last lines of containers that died: which ones are worth asking for, and what of them is kept.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 use super::{
     super::{lines::Lines, redact::redacted, secret::Secret},
     Key, Object, Observation, Scope,
-    object::{list, text},
+    evidence::{LAST_LINES, key},
+    object::text,
     pods, workloads,
 };
 
-/// Kind of the objects of an observation that hold last lines.
-pub const LAST_LINES: &str = "LastLines";
 /// Lines that are kept of one container.
 pub const LINES_MAX: usize = 5;
 /// Bytes of one line.
@@ -67,14 +66,6 @@ impl Died {
             whole.extend(content.clone());
         }
         Object::reduced(LAST_LINES, &whole)
-    }
-}
-
-fn key(namespace: &str, pod: &str, container: &str) -> Key {
-    Key {
-        kind: LAST_LINES.to_owned(),
-        namespace: namespace.to_owned(),
-        name: format!("{pod}/{container}"),
     }
 }
 
@@ -177,144 +168,6 @@ fn without_word(text: &str, value: &str) -> String {
     safe + rest
 }
 
-/// Last lines of one container, as an observation has them.
-#[derive(Debug, Default)]
-pub(super) struct Words<'a> {
-    lines: Vec<&'a str>,
-    hidden: &'a str,
-}
-
-impl<'a> Words<'a> {
-    /// Those of a container that ended; of no other that ran in its place.
-    pub(super) fn of(pod: &Object, name: &str, ended: &Value, seen: &'a Observation) -> Self {
-        let found = seen.get(&key(pod.text("/metadata/namespace"), pod.name(), name));
-        let is_it = |found: &&Object| found.text("/id") == text(ended, "/containerID");
-        let Some(found) = found.filter(is_it) else {
-            return Self::default();
-        };
-        let lines = list(found.value(), "/lines").filter_map(Value::as_str);
-        Self {
-            lines: lines.collect(),
-            hidden: found.text("/hidden"),
-        }
-    }
-
-    /// Evidence with these lines below it.
-    pub(super) fn below(&self, evidence: String) -> String {
-        let mut all = vec![evidence];
-        all.extend(self.lines.iter().map(|line| (*line).to_owned()));
-        if !self.hidden.is_empty() {
-            all.push(format!("its last lines are not shown: {}", self.hidden));
-        }
-        all.join("\n")
-    }
-
-    /// Returns whether the kernel refused to start the program: the container runtime writes that into the log of the container.
-    pub(super) fn speak_of_a_foreign_program(&self) -> bool {
-        let last = self.lines.last();
-        last.is_some_and(|line| line.to_lowercase().ends_with(FOREIGN_PROGRAM))
-    }
-
-    /// The trouble that the last line which names one speaks of.
-    pub(super) fn speak_of(&self) -> Option<&'static Trouble> {
-        let known = |line: &&str| {
-            let lower = line.to_lowercase();
-            TROUBLES.iter().find(|trouble| {
-                let mut signs = trouble.signs.iter();
-                signs.any(|sign| line.contains(sign) || lower.contains(sign))
-            })
-        };
-        self.lines.iter().rev().find_map(known)
-    }
-}
-
-/// `; its last lines speak of a file that is missing`, where they do.
-pub(super) fn spoken_of(trouble: Option<&Trouble>) -> String {
-    let name = trouble.map(|trouble| trouble.name);
-    name.map_or_else(String::new, |name| {
-        format!("; its last lines speak of {name}")
-    })
-}
-
-/// Words of the kernel about a program of another processor.
-pub(super) const FOREIGN_PROGRAM: &str = "exec format error";
-
-/// Trouble that programs of all languages name in the same words.
-#[derive(Debug, Eq, PartialEq)]
-pub(super) struct Trouble {
-    /// Words, lower case where their case varies.
-    signs: &'static [&'static str],
-    /// The trouble, behind "its last lines speak of".
-    pub(super) name: &'static str,
-    /// Action for a person.
-    pub(super) fix: &'static str,
-}
-
-const TROUBLES: &[Trouble] = &[
-    Trouble {
-        signs: &[FOREIGN_PROGRAM],
-        name: "a program of another processor",
-        fix: "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
-    },
-    Trouble {
-        signs: &["address already in use", "address in use", "EADDRINUSE"],
-        name: "a port that is taken",
-        fix: "have the program listen on another port: containers of one Pod share its ports, and with hostNetwork those of the node",
-    },
-    Trouble {
-        signs: &["no space left on device", "disk quota exceeded", "ENOSPC"],
-        name: "a disk or volume that is full",
-        fix: "free space or enlarge the volume; for the disk of the node: sudo pipeops-agent doctor",
-    },
-    Trouble {
-        signs: &["read-only file system", "EROFS"],
-        name: "a file system that is read-only",
-        fix: "mount a volume where the program writes (emptyDir is enough), or turn off readOnlyRootFilesystem",
-    },
-    Trouble {
-        signs: &[
-            "permission denied",
-            "operation not permitted",
-            "access denied",
-            "EACCES",
-            "EPERM",
-        ],
-        name: "a permission that it lacks",
-        fix: "compare the user of the container (runAsUser, fsGroup) with the owner of the files; ports below 1024 may need another port",
-    },
-    Trouble {
-        signs: &[
-            "no such file or directory",
-            "cannot open shared object file",
-            "filenotfounderror",
-            "modulenotfounderror",
-            "cannot find module",
-            "can't open",
-            "ENOENT",
-        ],
-        name: "a file that is missing",
-        fix: "add the file to the image or mount it, or correct its path in command, args or the environment",
-    },
-    Trouble {
-        signs: &[
-            "no such host",
-            "name or service not known",
-            "name resolution",
-            "could not resolve host",
-            "bad address",
-            "ENOTFOUND",
-            "EAI_AGAIN",
-        ],
-        name: "a host whose name is not found",
-        fix: "correct the name of the host in the app's configuration (a Service is NAME.NAMESPACE.svc); DNS itself: kubectl -n kube-system get pods",
-    },
-    Trouble {
-        signs: &["connection refused", "ECONNREFUSED"],
-        name: "a connection that was refused",
-        fix: "correct address and port in the app's configuration, or start first what it connects to",
-    },
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,36 +220,5 @@ mod tests {
         ] {
             assert_eq!(shown(text, &[known]), [wanted]);
         }
-    }
-
-    #[test]
-    fn a_trouble_is_named_by_the_last_line_that_speaks_of_one() {
-        let name = |lines: &[&'static str]| {
-            let words = Words {
-                lines: lines.to_vec(),
-                hidden: "",
-            };
-            words.speak_of().map(|trouble| trouble.name)
-        };
-        assert_eq!(
-            name(&["listen tcp :80: bind: Address already in use", "exiting"]),
-            Some("a port that is taken")
-        );
-        assert_eq!(
-            name(&[
-                "Error: ENOENT: x",
-                "listen EADDRINUSE: address already in use :::80"
-            ]),
-            Some("a port that is taken")
-        );
-        assert_eq!(
-            name(&["sh: can't open '/x': No such file or directory"]),
-            Some("a file that is missing")
-        );
-        assert_eq!(
-            name(&["open /data/db: permission denied"]),
-            Some("a permission that it lacks")
-        );
-        assert_eq!(name(&["all is well"]), None);
     }
 }

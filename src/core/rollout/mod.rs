@@ -4,6 +4,7 @@
 //! cluster cannot be seen, the soak. Nothing here asks the cluster or reads a clock, so a recording gives the same verdict bit for bit.
 
 mod cause;
+mod evidence;
 mod last_lines;
 mod look;
 mod messages;
@@ -16,7 +17,8 @@ mod workloads;
 use std::{collections::BTreeMap, time::Duration};
 
 pub use cause::{Blame, Cause};
-pub use last_lines::{Died, LAST_LINES, LINES_MAX, died, last_lines};
+pub use evidence::LAST_LINES;
+pub use last_lines::{Died, LINES_MAX, died, last_lines};
 pub use look::{Look, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, pods_of};

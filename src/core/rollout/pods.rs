@@ -4,10 +4,9 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
-    last_lines::{FOREIGN_PROGRAM, Words, spoken_of},
+    evidence::{FOREIGN_PROGRAM, Words, spoken_of},
     messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
     object::{list, text},
-    workloads::is_ready,
 };
 
 /// Restarts of a container after which it is in a loop.
@@ -20,6 +19,10 @@ pub(super) fn restarts(pod: &Object) -> u64 {
     let statuses = pod.list("/status/containerStatuses");
     let inits = pod.list("/status/initContainerStatuses");
     statuses.chain(inits).map(count_of).sum()
+}
+pub(super) fn is_ready(pod: &Object) -> bool {
+    let condition = pod.condition("Ready");
+    condition.is_some_and(|condition| text(condition, "/status") == "True")
 }
 
 /// Restarts of one container.

@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Object, Observation, object::text, pods, workloads::is_ready};
+use super::{
+    Object, Observation,
+    object::text,
+    pods::{self, is_ready},
+};
 use crate::core::time::Wall;
 
 /// A Pod of an app.

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Object, Observation,
-    last_lines::{Words, spoken_of},
+    evidence::{Words, spoken_of},
     messages::{self, refused},
     object::text,
-    pods,
+    pods::{self, is_ready},
 };
 
 /// State of one object of the version.
@@ -330,11 +330,6 @@ fn waits(target: &Object) -> String {
 fn has_seen(target: &Object, generation: u64) -> bool {
     let wanted = generation.max(target.count("/metadata/generation"));
     target.number("/status/observedGeneration").unwrap_or(0) >= wanted
-}
-
-pub(super) fn is_ready(pod: &Object) -> bool {
-    let condition = pod.condition("Ready");
-    condition.is_some_and(|condition| text(condition, "/status") == "True")
 }
 
 /// Pods of a controller that are not being deleted.

@@ -29,6 +29,15 @@ pub const STANDBY: &str = "link.standby";
 pub const UNKNOWN: &str = "unknown";
 /// Code of a part that is not there.
 pub const NONE: &str = "none";
+/// Stage of the start of the agent.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Stage {
+    /// It is not whole yet: it says how it is, and nothing else.
+    #[default]
+    Starting,
+    /// Everything runs.
+    Running,
+}
 
 /// Conditions that follow from another one: one cause is one warning.
 const FOLLOWS_FROM: [(&str, &str); 14] = [

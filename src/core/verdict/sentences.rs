@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use super::roughly;
-use crate::core::stall::Stage;
+use super::{Stage, roughly};
 
 /// Nothing is wrong.
 pub const OK: &str = "everything works";

@@ -179,7 +179,7 @@ fn of_apps() -> [(&'static str, String); 5] {
 /// Every sentence of the verdict: `UPDATE_EXPECT=1 cargo test --lib core::verdict` writes the file.
 #[test]
 fn every_sentence_is_in_the_snapshot() {
-    use crate::core::stall::Stage::{Running, Starting};
+    use crate::core::verdict::Stage::{Running, Starting};
     use sentences::{
         CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, and_more,
         cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched, files_hung,

@@ -17,8 +17,8 @@ use smol::{
 };
 
 use super::{
+    deadline::until,
     denial::{Cause, Denial},
-    upstream::until,
 };
 use crate::{
     core::{
@@ -274,11 +274,11 @@ impl AdmissionQueue {
             return;
         };
         // Where the next one gives up at this moment, its own end passes the turn on.
-        let told = state
+        let woken = state
             .running_calls
             .get(&next)
             .map(|next| next.turn.try_send(()));
-        if !matches!(told, Some(Ok(()))) {
+        if !matches!(woken, Some(Ok(()))) {
             log::debug!("proxy: a request that gave up got its turn");
         }
     }

@@ -12,7 +12,7 @@ use smol::{
     future::FutureExt as _,
 };
 
-use super::{admission::Withdrawal, upstream::until};
+use super::{admission::Withdrawal, deadline::until};
 use crate::{
     core::{
         access::reason,

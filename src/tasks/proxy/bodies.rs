@@ -11,8 +11,8 @@ use super::{
     Shared,
     authorization::Authorization,
     body::{Reservation, busy_with_bodies},
-    denial::{Cause, Denial},
-    upstream::{failure, late, left, until},
+    deadline::{left, until},
+    denial::{Cause, Denial, failure, late},
 };
 use crate::{
     core::{

@@ -3,7 +3,13 @@
 use hyper::StatusCode;
 use serde::Serialize;
 
-use crate::core::proxy::Refusal;
+use crate::{
+    core::proxy::{Refusal, Target},
+    kube::Error,
+};
+
+/// Text for a call whose time is over.
+pub(super) const DEADLINE: &str = "context deadline exceeded";
 
 /// Side that caused it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,4 +95,24 @@ impl From<Refusal> for Denial {
     fn from(Refusal(text): Refusal) -> Self {
         Self::new(Cause::Refused, text)
     }
+}
+
+/// Denial of a call whose request failed.
+pub(super) fn failure(target: &Target, error: &Error) -> Denial {
+    let what = match target {
+        Target::Kubernetes(_) => "kubernetes API request failed",
+        Target::Service(_) => "service request failed",
+    };
+    if matches!(error, Error::Unconfigured(_)) {
+        return Denial::backend(format!("kubernetes client not initialized: {error}"));
+    }
+    if error.is_deadline() {
+        return Denial::new(Cause::Late, format!("{what}: {DEADLINE}: {error}"));
+    }
+    Denial::backend(format!("{what}: {error}"))
+}
+
+/// Denial of a call whose time is over.
+pub(super) fn late() -> Denial {
+    Denial::new(Cause::Late, DEADLINE)
 }

@@ -9,6 +9,7 @@ mod audit;
 mod authorization;
 mod bodies;
 mod body;
+mod deadline;
 mod denial;
 mod entry;
 mod gate;
@@ -54,8 +55,8 @@ use body::{Budget, Pipe, Pushed, busy_with_bodies};
 use denial::Denial;
 use messages::{
     exchange::{self, Exchange, Source},
-    frames::{FrameIn, Frames, Queued},
-    socket::{Kind, SocketExchange},
+    frames::{FrameIn, Frames, Kind, Queued},
+    socket::SocketExchange,
     table::{Inlet, Running, Table},
 };
 use streams::Streams;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Proxy, upstream::until};
+use super::{Proxy, deadline::until};
 use crate::{
     core::{
         access::{Explanation, Inquiry, Look, explain},

@@ -12,7 +12,7 @@ use smol::{
     future::FutureExt as _,
 };
 
-use super::{Shared, upstream::until};
+use super::{Shared, deadline::until};
 use crate::{
     core::{
         policy::standing::{Observed, Rounds, Subject},

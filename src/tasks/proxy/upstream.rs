@@ -1,7 +1,5 @@
 //! Upstream requests: sends a call into the cluster and returns the head of its response.
 
-use std::time::Duration;
-
 use http_body_util::{BodyExt, Limited};
 use hyper::{
     Request, Response, StatusCode,
@@ -14,42 +12,19 @@ use super::{
     Shared,
     authorization::{Authorization, no_cluster},
     bodies::{self, Ready},
-    denial::{Cause, Denial},
+    deadline::{left, until},
+    denial::{Cause, DEADLINE, Denial, failure, late},
 };
 use crate::{
     core::{
         policy,
         proxy::{Call, HeaderList, Limits, Refusal, Scheme, Service, Target, end_to_end, first},
-        time::Mono,
     },
-    host::clock,
     kube::{
-        Body, Client, Error, Identity, Upgraded,
+        Body, Client, Identity, Upgraded,
         services::{self, Address},
     },
 };
-
-/// Returns why a call has no answer.
-pub(super) fn failure(target: &Target, error: &Error) -> Denial {
-    let what = match target {
-        Target::Kubernetes(_) => "kubernetes API request failed",
-        Target::Service(_) => "service request failed",
-    };
-    if matches!(error, Error::Unconfigured(_)) {
-        return Denial::backend(format!("kubernetes client not initialized: {error}"));
-    }
-    if error.is_deadline() {
-        return Denial::new(Cause::Late, format!("{what}: {DEADLINE}: {error}"));
-    }
-    Denial::backend(format!("{what}: {error}"))
-}
-
-/// The text for an exchange whose time is over.
-pub(super) const DEADLINE: &str = "context deadline exceeded";
-
-pub(super) fn late() -> Denial {
-    Denial::new(Cause::Late, DEADLINE)
-}
 
 /// The largest body that names a namespace.
 const NAMESPACE_BYTES_MAX: usize = 64 * 1024;
@@ -175,14 +150,6 @@ async fn is_free(shared: &Shared, name: &str, limits: &Limits) -> Result<(), Ref
     }
 }
 
-pub(super) fn left(limits: &Limits) -> Result<Duration, Denial> {
-    let left = limits.head.since(clock::now().mono);
-    if left.is_zero() {
-        return Err(late());
-    }
-    Ok(left)
-}
-
 /// The raw stream to the backend of a call that switches protocols, or the backend's refusal.
 pub(super) async fn upgrade(
     shared: &Shared,
@@ -299,13 +266,4 @@ pub(super) fn every_header(headers: &HeaderMap) -> HeaderList {
 
 fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
-}
-
-/// Waits for `work` until a moment; `None` where the moment came first.
-pub(super) async fn until<T>(moment: Mono, work: impl Future<Output = T>) -> Option<T> {
-    smol::future::or(async { Some(work.await) }, async {
-        clock::until(moment).await;
-        None
-    })
-    .await
 }

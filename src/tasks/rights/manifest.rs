@@ -221,8 +221,8 @@ impl Seen {
             (DIFFERS, self.differs()),
             (OPEN, self.open()),
         ];
-        let holding = found.into_iter().filter_map(|(id, told)| {
-            let (sentence, fix) = told?;
+        let holding = found.into_iter().filter_map(|(id, report)| {
+            let (sentence, fix) = report?;
             Some(Condition {
                 id,
                 severity: Severity::Warning,
@@ -275,7 +275,7 @@ impl Seen {
             // Where everything is allowed a lock of another kind is no danger, only not what was applied.
             other.extend(self.of(Part::Lock, &[State::Missing, State::Other]));
         }
-        let told: Vec<String> = [
+        let parts: Vec<String> = [
             ("grants more", more),
             ("grants less", less),
             ("differs", other),
@@ -284,10 +284,10 @@ impl Seen {
         .filter(|(_, found)| !found.is_empty())
         .map(|(what, found)| format!("{what}: {}", named(&found)))
         .collect();
-        (!told.is_empty()).then(|| {
+        (!parts.is_empty()).then(|| {
             let sentence = format!(
                 "the cluster differs from this agent's manifest; {}",
-                told.join("; ")
+                parts.join("; ")
             );
             (sentence, self.command.clone())
         })
@@ -399,9 +399,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_with_the_line_that_mends_it() {
         let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, Part::Rights, State::Missing));
-        let told = reported(&seen(&names));
-        assert_eq!(told.len(), 1);
-        let (id, sentence, fix) = &told[0];
+        let reports = reported(&seen(&names));
+        assert_eq!(reports.len(), 1);
+        let (id, sentence, fix) = &reports[0];
         assert_eq!((*id, fix.as_str()), (MISSING, "apply"));
         assert!(
             sentence.ends_with("lacks a, b, c, d and 2 more"),
@@ -411,24 +411,24 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_not_there_is_one_warning() {
-        let told = reported(&seen(&[
+        let reports = reported(&seen(&[
             ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
             ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
         ]));
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, MISSING);
+        assert_eq!(reports.len(), 1);
+        assert_eq!(reports[0].0, MISSING);
     }
 
     #[test]
     fn wider_and_narrower_are_told_apart() {
-        let told = reported(&seen(&[
+        let reports = reported(&seen(&[
             ("ClusterRole wide", Part::Rights, State::More),
             ("ClusterRole narrow", Part::Rights, State::Less),
         ]));
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, DIFFERS);
+        assert_eq!(reports.len(), 1);
+        assert_eq!(reports[0].0, DIFFERS);
         assert!(
-            told[0]
+            reports[0]
                 .1
                 .contains("grants more: ClusterRole wide; grants less: ClusterRole narrow")
         );

@@ -47,7 +47,7 @@ pub struct Parts<'a> {
     /// Credentials; read again for each message.
     pub authorization: &'a dyn Fn() -> Authorization,
     /// Conditions reported before this start, as in [`NOTE`].
-    pub told: Option<String>,
+    pub notified: Option<String>,
     /// Store of that note.
     pub store: store::Handle,
     /// Name of this machine.
@@ -67,9 +67,9 @@ impl std::fmt::Debug for Parts<'_> {
 /// Tells for as long as the agent runs.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 pub async fn run(parts: Parts<'_>) {
-    let told = parts.told.as_deref().map(read_kept).unwrap_or_default();
+    let earlier = parts.notified.as_deref().map(read_kept).unwrap_or_default();
     let shared_state = parts.shared_state;
-    let mut notifier = Notifier::new(parts.wanted, told, shared_state.now().mono);
+    let mut notifier = Notifier::new(parts.wanted, earlier, shared_state.now().mono);
     let mut offset = Offset::default();
     loop {
         let now = shared_state.now();

@@ -13,7 +13,10 @@ use crate::{
     },
     executor,
     host::network,
-    link::{dial::Caller, probe},
+    link::{
+        dial::{Caller, TOKEN_FIX},
+        probe,
+    },
     tasks::state::SharedState,
     wire::{
         api::{self, Diagnosis},
@@ -187,7 +190,7 @@ impl Prober {
         }
         if standing.is_refused {
             let seen = format!("the token was rejected: {why}");
-            return probe(Outcome::Failed(Side::Node), seen).fix(probe::TOKEN_FIX);
+            return probe(Outcome::Failed(Side::Node), seen).fix(TOKEN_FIX);
         }
         let next = standing.next_attempt.map(in_words);
         let next = next.map_or_else(String::new, |wait| format!("; next attempt in {wait}"));

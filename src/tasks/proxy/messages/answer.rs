@@ -12,7 +12,7 @@ use crate::{
     host::clock,
     kube::Body,
     link::outlet::{Frame, Lane, Lost, Outlet, Part},
-    tasks::proxy::{denial::Denial, upstream::until},
+    tasks::proxy::{deadline::until, denial::Denial},
     wire::control::{self, Answer, Encoding, ResponseParts},
 };
 

@@ -22,7 +22,9 @@ use crate::{
         audit::Record,
         authorization::{Admitted, Authorization},
         body::{Pipe, Reservation},
-        upstream::{self, header_list, late, until},
+        deadline::until,
+        denial::late,
+        upstream::{self, header_list},
     },
     wire::control::Answer,
 };

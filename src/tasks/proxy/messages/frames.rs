@@ -14,6 +14,14 @@ use hyper::body::Bytes;
 const FRAMES_MAX: usize = 100;
 /// Bytes that wait for one backend.
 const BYTES_MAX: usize = 1 << 20;
+/// Kind of a stream: it decides on the form of its messages and on its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::tasks::proxy) enum Kind {
+    /// An application's WebSocket.
+    Application,
+    /// exec, attach or port-forward.
+    Kubernetes,
+}
 
 /// The opcodes that the wire carries (RFC 6455, 5.2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -14,7 +14,7 @@ use smol::{future::FutureExt as _, stream::StreamExt};
 
 use super::{
     answer::{Failure, Reply},
-    frames::{End, FrameIn, Frames, Opcode},
+    frames::{End, FrameIn, Frames, Kind, Opcode},
     table::Place,
 };
 use crate::{
@@ -32,7 +32,9 @@ use crate::{
         admission::Pass,
         audit::Record,
         authorization::{Admitted, Authorization},
-        upstream::{self, DEADLINE, every_header, header_list, until},
+        deadline::until,
+        denial::DEADLINE,
+        upstream::{self, every_header, header_list},
     },
     wire::control::{self, Answer},
 };
@@ -43,15 +45,6 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Time for the last frames and the close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-
-/// Kind of a stream: it decides on the form of its messages and on its end.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::tasks::proxy) enum Kind {
-    /// An application's WebSocket.
-    Application,
-    /// exec, attach or port-forward.
-    Kubernetes,
-}
 
 /// An admitted WebSocket.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use litemap::LiteMap;
 use smol::Task;
 
-use super::{frames::Frames, socket::Kind};
+use super::frames::{Frames, Kind};
 use crate::tasks::proxy::{Shared, body::Pipe};
 
 /// The exchanges of a session.

@@ -41,8 +41,9 @@ use crate::{
         admission::{Cut, Pass},
         audit::Record,
         authorization::Authorization,
+        deadline::until,
         denial::{Cause, Denial},
-        upstream::{self, until},
+        upstream,
     },
     wire::stream::Service,
 };

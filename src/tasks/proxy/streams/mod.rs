@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use smol::{Task, io::AsyncWriteExt};
 
-use super::{Proxy, Shared, upstream::until};
+use super::{Proxy, Shared, deadline::until};
 use crate::{
     core::yamux::Settings,
     host::clock,

@@ -14,7 +14,7 @@ use crate::{
     host::clock,
     kube::UpgradedStream,
     link::mux::MuxStream,
-    tasks::proxy::{admission::Pass, audit::Record, upstream::until},
+    tasks::proxy::{admission::Pass, audit::Record, deadline::until},
 };
 
 /// Size of a read. The frames of a stream are not larger.

@@ -107,16 +107,16 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
                 let secret = Secret::new("Bearer of-a-file".to_owned());
                 Box::pin(std::future::ready(Ok(Some(secret))))
             },
-            told: None,
+            notified: None,
             store: store.handle(),
             host: "edge".to_owned(),
             shared_state: &shared_state,
             look_every: Duration::from_millis(10),
         };
-        let told = async {
+        let reporting = async {
             run(parts).await;
         };
-        or(work(&shared_state, &handle), told).await;
+        or(work(&shared_state, &handle), reporting).await;
         store.close().await.unwrap();
     }));
 }

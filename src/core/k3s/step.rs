@@ -1,0 +1,179 @@
+//! Steps of the plans for k3s, and how each is undone.
+
+use std::time::Duration;
+
+use super::Version;
+
+/// One step. All paths are absolute.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A directory is made, and removed by the undo where it is empty.
+    Directory {
+        /// Path.
+        path: String,
+    },
+    /// A file gets this content.
+    File {
+        /// Path.
+        path: String,
+        /// Whole content.
+        content: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file that was checked is copied to its place.
+    Copy {
+        /// The checked copy.
+        from: String,
+        /// Path.
+        path: String,
+        /// SHA-256, in hexadecimal.
+        sha256: String,
+        /// Length.
+        bytes: u64,
+        /// Its permissions.
+        mode: u32,
+        /// Copy of the file that it replaces; `None`: there is none.
+        before: Option<Staged>,
+    },
+    /// A symbolic link.
+    Link {
+        /// Path.
+        path: String,
+        /// Target.
+        target: String,
+    },
+    /// Place that k3s fills by itself: nothing is done, and the undo removes it.
+    Made {
+        /// Path.
+        path: String,
+    },
+    /// Programs are run.
+    Run {
+        /// Command; empty: none.
+        forth: Vec<String>,
+        /// Command of the undo; empty: none.
+        back: Vec<String>,
+    },
+    /// The node becomes Ready with this version.
+    Ready {
+        /// Its name.
+        node: String,
+        /// Version; `None`: whichever.
+        version: Option<Version>,
+        /// Direction in which this is waited for.
+        when: When,
+    },
+    /// A file or a tree is renamed, and back by the undo.
+    Move {
+        /// Path.
+        from: String,
+        /// New path, on the same disk.
+        to: String,
+    },
+    /// The datastore of a k3s that is stopped is kept in a copy; the undo puts it back.
+    Datastore {
+        /// Path.
+        path: String,
+        /// Path of the copy.
+        copy: String,
+    },
+    /// A node takes no new Pods, and takes them again by the undo.
+    Cordon {
+        /// Its name.
+        node: String,
+    },
+    /// The Pods of a node are evicted.
+    Drain {
+        /// Its name.
+        node: String,
+        /// Extent of the eviction.
+        drain: Drain,
+    },
+    /// A file or a tree goes, without what other disks hold below it.
+    Gone {
+        /// Path.
+        path: String,
+        /// Part of it.
+        extent: Extent,
+    },
+}
+
+/// Part of a path that goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Extent {
+    /// All that is in it.
+    Whole,
+    /// A directory that is empty; any other stays.
+    Empty,
+}
+
+/// Direction of a change.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum When {
+    /// While it is done.
+    Forth,
+    /// While it is undone.
+    Back,
+}
+
+/// Eviction of the Pods of a node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Drain {
+    /// Time that it may take.
+    pub within: Duration,
+    /// True if Pods go, too, that nobody starts again.
+    pub is_forced: bool,
+    /// Pods of now that go.
+    pub pods: Vec<String>,
+}
+
+/// A file that was copied into a place of root's and checked there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Staged {
+    /// Path.
+    pub path: String,
+    /// SHA-256, in hexadecimal.
+    pub sha256: String,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// Directories on the way to `path` and itself, as far as they are missing.
+pub(super) fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&str) -> bool) {
+    let ends = path.match_indices('/').map(|(at, _)| at).skip(1);
+    for end in ends.chain([path.len()]) {
+        let folder = path.get(..end).unwrap_or_default().to_owned();
+        let is_planned = steps
+            .iter()
+            .any(|step| matches!(step, Step::Directory { path } if *path == folder));
+        if !folder.is_empty() && !is_planned && !is_there(&folder) {
+            steps.push(Step::Directory { path: folder });
+        }
+    }
+}
+
+/// Step that writes a file.
+pub(super) fn file(path: &str, content: String, mode: u32) -> Step {
+    Step::File {
+        path: path.to_owned(),
+        content,
+        mode,
+    }
+}
+
+/// Step that runs a command, with the command of its undo. Empty: none.
+pub(super) fn run(forth: &str, back: &str) -> Step {
+    Step::Run {
+        forth: words(forth),
+        back: words(back),
+    }
+}
+
+/// The words of a command.
+pub fn words(text: &str) -> Vec<String> {
+    text.split(' ')
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
