@@ -19,13 +19,7 @@ use smol::{
 
 use crate::{
     config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
-    core::{
-        link::Command,
-        safe_mode::Mode,
-        series::Tick,
-        stall::Job,
-        verdict::Stage,
-    },
+    core::{link::Command, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
     dashboard::Topic,
     error::{Error, Exit, Result},
     executor::Executor,

@@ -222,9 +222,9 @@ impl log::Log for Logger {
                 "the log could not be written for a time: lines={}",
                 stream.lost_lines
             );
-            let told = self.line(at, Level::Warn, "pipeops_agent::log", &lost);
+            let notice = self.line(at, Level::Warn, "pipeops_agent::log", &lost);
             // A reader that stalled once is not waited for again until it reads.
-            if stream.sink.write_line(told.as_bytes(), 0).is_err() {
+            if stream.sink.write_line(notice.as_bytes(), 0).is_err() {
                 stream.lost_lines += 1;
                 return;
             }

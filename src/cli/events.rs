@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Events that are remembered so that none is printed twice: more than one answer has.
-const TOLD_MAX: usize = 600;
+const SHOWN_MAX: usize = 600;
 /// Events of one answer.
 const PAGE: usize = 500;
 /// Events of one command: a year of a busy cluster is for `metrics export` and other programs.
@@ -150,14 +150,14 @@ fn page(args: &Args, query: &str) -> Result<Value> {
 struct EventStream<'a> {
     args: &'a Args,
     /// Events printed last, so that none is printed twice.
-    told: VecDeque<Value>,
+    shown: VecDeque<Value>,
     /// Events up to this number are skipped.
     floor: u64,
 }
 
 impl EventStream<'_> {
     fn print(&mut self, event: &Value, output: &mut Output) {
-        if self.told.contains(event) {
+        if self.shown.contains(event) {
             return;
         }
         if self.args.has("json") {
@@ -166,9 +166,9 @@ impl EventStream<'_> {
             let line = line(View::new(event), output);
             output.line(&line);
         }
-        self.told.push_back(event.clone());
-        if self.told.len() > TOLD_MAX {
-            self.told.pop_front();
+        self.shown.push_back(event.clone());
+        if self.shown.len() > SHOWN_MAX {
+            self.shown.pop_front();
         }
     }
 
@@ -209,7 +209,7 @@ fn follow_on(args: &Args, since: Option<Wall>, most: usize, output: &mut Output)
         .map(|first| first.saturating_sub(1));
     let mut stream = EventStream {
         args,
-        told: VecDeque::new(),
+        shown: VecDeque::new(),
         floor: before.unwrap_or(newest),
     };
     for event in &found {

@@ -60,16 +60,16 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
             _ if is_off => Tone::Faint,
             _ => Tone::Bad,
         };
-        let told = diagnosis.as_ref().map(|it| ladder(View::new(it), output));
-        let mut above = told
+        let steps = diagnosis.as_ref().map(|it| ladder(View::new(it), output));
+        let mut above = steps
             .as_ref()
-            .map_or_else(|_| String::new(), |told| told.join("\n"));
+            .map_or_else(|_| String::new(), |steps| steps.join("\n"));
         // The reason stands at the failed step, and nowhere else.
         let state = status::sentence(&status::row(view.at("row"), now, &above));
         output.line(&output.toned(tone, &printable(&state)));
         output.line("");
         above.push_str(&state);
-        match &told {
+        match &steps {
             Ok(lines) => lines.iter().for_each(|line| output.line(line)),
             Err(error) => output.warning(error),
         }

@@ -318,15 +318,15 @@ mod tests {
     fn only_what_is_behind_the_last_line_is_told() {
         let line = |id: u64, text: &str| json!({ "id": id, "text": text });
         let found = json!({ "lines": [line(1, "a"), line(2, "a"), line(3, "b")] });
-        let told = |last: Option<&Value>| {
+        let numbers = |last: Option<&Value>| {
             let lines = after(&found, last);
             lines.into_iter().filter_map(number).collect::<Vec<_>>()
         };
-        assert_eq!(told(None), [1, 2, 3]);
-        assert_eq!(told(Some(&line(2, "a"))), [3]);
-        assert_eq!(told(Some(&line(3, "b"))), [0; 0]);
+        assert_eq!(numbers(None), [1, 2, 3]);
+        assert_eq!(numbers(Some(&line(2, "a"))), [3]);
+        assert_eq!(numbers(Some(&line(3, "b"))), [0; 0]);
         // Of an agent that ran before.
-        assert_eq!(told(Some(&line(2, "z"))), [1, 2, 3]);
+        assert_eq!(numbers(Some(&line(2, "z"))), [1, 2, 3]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     host::clock,
     outside::{
-        download::{self, Address, Told},
+        download::{self, Address, Progress},
         transport::Way,
     },
 };
@@ -77,7 +77,7 @@ pub(super) fn list(way: &Way, from: &Address) -> Result<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Lines of progress with bytes and rate, on standard error: standard output is for the result.
-pub(super) fn progress() -> Told {
+pub(super) fn progress() -> Progress {
     // What an earlier run left says nothing about the network.
     let first = OnceLock::new();
     Arc::new(move |bytes, all| {

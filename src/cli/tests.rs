@@ -47,7 +47,7 @@ fn args(line: &str) -> Args {
     }
 }
 
-fn told(line: &str) -> String {
+fn message_of(line: &str) -> String {
     read(line).unwrap_err().to_string()
 }
 
@@ -179,7 +179,7 @@ fn a_mistake_is_told_with_what_was_probably_meant() {
             "--last <LENGTH> and --from <TIME> cannot be combined\nfix: see pipeops-agent metrics query --help",
         ),
     ] {
-        assert_eq!(told(line), wanted, "{line}");
+        assert_eq!(message_of(line), wanted, "{line}");
     }
 }
 
@@ -212,5 +212,5 @@ fn help_is_given_wherever_it_is_asked_for() {
 
 #[test]
 fn internal_commands_are_shown_nowhere() {
-    assert!(!told("completions nex").contains("did you mean next"));
+    assert!(!message_of("completions nex").contains("did you mean next"));
 }

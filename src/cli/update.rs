@@ -380,11 +380,11 @@ fn address(base: &str, name: &str) -> Address {
 fn follow(keeper: &Keeper, within: Duration, agent: &Agent, output: &mut Output) -> Result<()> {
     let patience = within.saturating_add(MARGIN);
     let mut until = clock::now().mono.after(patience);
-    let mut told = None;
+    let mut last = None;
     while let Some(update) = keeper.update_under_way()? {
         let now = agent.wait(Duration::from_secs(1));
-        if told != Some(update.step) {
-            told = Some(update.step);
+        if last != Some(update.step) {
+            last = Some(update.step);
             until = now.after(match update.step {
                 UpdateStep::Staged | UpdateStep::Returning if update.package.is_some() => {
                     INSTALL_WITHIN.saturating_add(MARGIN)

@@ -543,7 +543,7 @@ fn a_receiver_of_samples_is_taken_from_a_section_within_a_section_or_from_the_en
 fn what_does_not_fit_together_at_a_receiver_is_told() {
     let url = "url = \"https://metrics.example/w\"\n";
     let secret = "password_file = \"/run/password\"\n";
-    for (lines, told) in [
+    for (lines, message) in [
         ("url = \"metrics.example\"", "it has no scheme"),
         ("url = \"http://10.0.0.7:8428/w\"", "is not encrypted"),
         (
@@ -576,7 +576,7 @@ fn what_does_not_fit_together_at_a_receiver_is_told() {
             format!("[telemetry.remote_write]\n{lines}\n"),
         );
         let problems = made.problems();
-        assert!(problems.contains(told), "{lines}: {problems}");
+        assert!(problems.contains(message), "{lines}: {problems}");
         assert!(!problems.contains("secret@"), "{problems}");
     }
     let made = Box::new();
@@ -606,7 +606,7 @@ fn a_bucket_for_backups_needs_recipients_a_key_and_its_secret() {
         made.file("config.toml", format!("[k3s]\n{lines}"));
         made.problems()
     };
-    for (lines, told) in [
+    for (lines, message) in [
         (format!("{url}{key}{secret}"), "set k3s.backup_recipients"),
         (
             format!("{url}{key}{to}"),
@@ -630,7 +630,7 @@ fn a_bucket_for_backups_needs_recipients_a_key_and_its_secret() {
         ),
     ] {
         let problems = problems(&lines);
-        assert!(problems.contains(told), "{lines}: {problems}");
+        assert!(problems.contains(message), "{lines}: {problems}");
     }
     let made = Box::new();
     made.file("config.toml", format!("[k3s]\n{url}{key}{secret}{to}"));
@@ -697,12 +697,12 @@ fn what_a_receiver_is_shown_is_read_anew_and_never_printed() {
 
 #[test]
 fn who_is_told_of_conditions_is_checked_and_never_shown() {
-    let told = |quiet: &str, url: &str| {
+    let loaded = |quiet: &str, url: &str| {
         Box::new()
             .env("PIPEOPS_NOTIFY_QUIET", quiet)
             .env("PIPEOPS_NOTIFY_URL", url)
     };
-    let right = told("22:00-07:00", "https://ntfy.example/topic-secret");
+    let right = loaded("22:00-07:00", "https://ntfy.example/topic-secret");
     let notify = right.settings().notify.unwrap();
     assert_eq!(notify.wanted.quiet.unwrap().from, 22 * 60);
     assert_eq!(
@@ -720,16 +720,16 @@ fn who_is_told_of_conditions_is_checked_and_never_shown() {
         ),
         ("22:00-07:00", "no address topic-secret", "write it like"),
     ] {
-        let problems = told(quiet, url).problems();
+        let problems = loaded(quiet, url).problems();
         assert!(problems.contains(word), "{problems}");
         assert!(!problems.contains("topic-secret"), "{problems}");
     }
-    let alone = told("22:00-07:00", "").warnings();
+    let alone = loaded("22:00-07:00", "").warnings();
     assert!(
         alone.contains("without notify.url nobody is notified"),
         "{alone}"
     );
-    assert!(told("", "http://127.0.0.1/x").settings().notify.is_some());
+    assert!(loaded("", "http://127.0.0.1/x").settings().notify.is_some());
 }
 
 #[test]

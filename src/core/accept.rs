@@ -51,7 +51,7 @@ impl Accepts {
     pub fn failed(&mut self, now: Mono, random: u16) -> Pause {
         let (since, count) = self.failing.unwrap_or((now, 0));
         self.failing = Some((since, count.saturating_add(1)));
-        let is_quiet = self.told_at.is_some_and(|told| now.since(told) < QUIET);
+        let is_quiet = self.told_at.is_some_and(|at| now.since(at) < QUIET);
         let is_news = !self.is_told && !is_quiet;
         if is_news {
             self.is_told = true;
@@ -88,14 +88,14 @@ mod tests {
     fn refused_accepts_wait_longer_and_are_told_once() {
         let mut accepts = Accepts::default();
         let mut now = 0;
-        let mut told = 0;
+        let mut reports = 0;
         for _ in 0..100 {
             let pause = accepts.failed(at(now), 0);
             assert!(pause.wait >= WAIT_FIRST && pause.wait <= WAIT_LONGEST);
-            told += u32::from(pause.is_news);
+            reports += u32::from(pause.is_news);
             now += u64::try_from(pause.wait.as_millis()).unwrap();
         }
-        assert_eq!(told, 1);
+        assert_eq!(reports, 1);
         assert!(now > 50_000, "{now} ms for a hundred tries");
         let over = accepts.accepted(at(now)).unwrap();
         assert!(over.contains("100 failed attempts"), "{over}");

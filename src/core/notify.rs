@@ -169,7 +169,7 @@ pub struct Notifier {
     wanted: Wanted,
     started: Mono,
     seen: LiteMap<String, Pending>,
-    told: LiteMap<String, Notified>,
+    notified: LiteMap<String, Notified>,
     /// Tellings of each condition in the last hour, to find those that come and go.
     turns: LiteMap<String, Vec<Mono>>,
     sent: Vec<Mono>,
@@ -181,12 +181,12 @@ pub struct Notifier {
 
 impl Notifier {
     /// Notifier that had reported `told` before its start.
-    pub fn new(wanted: Wanted, told: LiteMap<String, Notified>, now: Mono) -> Self {
+    pub fn new(wanted: Wanted, notified: LiteMap<String, Notified>, now: Mono) -> Self {
         Self {
             wanted,
             started: now,
             seen: LiteMap::new(),
-            told,
+            notified,
             turns: LiteMap::new(),
             sent: Vec::new(),
             missed: LiteMap::new(),
@@ -223,7 +223,7 @@ impl Notifier {
             };
             held.is_over = true;
             held.changed = now;
-            if !self.told.contains_key(&id) {
+            if !self.notified.contains_key(&id) {
                 self.seen.remove(&id);
                 // Worth a word only where it could not be told: what passes in half a minute is of no interest.
                 if self.failing.is_some()
@@ -285,20 +285,20 @@ impl Notifier {
         for notice in &message.notices {
             self.turns.entry(notice.id.clone()).or_default().push(now);
             if notice.turn == Turn::Ended {
-                self.told.remove(&notice.id);
+                self.notified.remove(&notice.id);
                 if self.seen.get(&notice.id).is_some_and(|held| held.is_over) {
                     self.seen.remove(&notice.id);
                 }
                 continue;
             }
-            let told = Notified {
+            let notified = Notified {
                 severity: notice.severity,
                 sentence: notice.sentence.clone(),
                 since: notice.since,
             };
-            self.told.insert(notice.id.clone(), told);
+            self.notified.insert(notice.id.clone(), notified);
         }
-        &self.told
+        &self.notified
     }
 
     /// It did not. `wait` is what the receiver asked for.
@@ -319,9 +319,9 @@ impl Notifier {
     fn open(&self) -> Vec<(Notice, Mono)> {
         let mut open = Vec::new();
         for (id, held) in self.seen.iter().filter(|(_, held)| !held.is_over) {
-            let turn = match self.told.get(id) {
+            let turn = match self.notified.get(id) {
                 None => Turn::Began,
-                Some(told) if told.severity < held.severity => Turn::Worse,
+                Some(notified) if notified.severity < held.severity => Turn::Worse,
                 Some(_) => continue,
             };
             let notice = Notice {
@@ -335,7 +335,7 @@ impl Notifier {
             open.push((notice, held.changed.after(self.settle(id))));
         }
         let start = self.started.after(self.wanted.settle.saturating_mul(START));
-        for (id, told) in &self.told {
+        for (id, notified) in &self.notified {
             let ripe = match self.seen.get(id) {
                 Some(held) if !held.is_over => continue,
                 Some(held) => held.changed.after(self.settle(id)),
@@ -345,10 +345,10 @@ impl Notifier {
             let notice = Notice {
                 id: id.clone(),
                 turn: Turn::Ended,
-                severity: told.severity,
-                sentence: told.sentence.clone(),
+                severity: notified.severity,
+                sentence: notified.sentence.clone(),
                 fix: None,
-                since: told.since,
+                since: notified.since,
             };
             open.push((notice, ripe.max(start)));
         }

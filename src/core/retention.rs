@@ -190,14 +190,14 @@ mod tests {
     fn each_level_is_kept_as_long_as_the_documentation_says() {
         let days = |level: Level| Bounds::default().kept_minutes(level) / MINUTES_OF_DAY;
         assert_eq!(Level::ALL.map(days), [2, 30, 366, 5 * 366]);
-        let told = include_str!("../../docs/metrics.md");
+        let metrics = include_str!("../../docs/metrics.md");
         for row in [
             "| single values | 48 hours |",
             "| steps of a minute | 30 days |",
             "| steps of 15 minutes | a year |",
             "| steps of six hours | five years |",
         ] {
-            assert!(told.contains(row), "{row}");
+            assert!(metrics.contains(row), "{row}");
         }
     }
 

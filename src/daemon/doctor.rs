@@ -27,7 +27,7 @@ const STATE_DIR: &str = "/var/lib/pipeops-agent";
 /// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the root helper.
 pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> Subject {
     let mut state_dir = PathBuf::from(STATE_DIR);
-    let mut told = Ok("valid".to_owned());
+    let mut validity = Ok("valid".to_owned());
     let mut control_plane = None;
     let mut proxies = Proxies::default();
     let mut named = None;
@@ -48,11 +48,11 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             if let Some(server) = &settings.pipeops.control_plane {
                 match way(settings, server) {
                     Ok(way) => control_plane = Some(way),
-                    Err(error) => told = Err(error),
+                    Err(error) => validity = Err(error),
                 }
             }
         }
-        Err(problems) => told = problems.first().cloned().map_or(told, Err),
+        Err(problems) => validity = problems.first().cloned().map_or(validity, Err),
     }
     let source = parts::source(named.as_deref(), &around);
     let cluster = source.map(|source| kube::Settings {
@@ -67,7 +67,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             root: PathBuf::from("/"),
             state_dir,
         },
-        settings: told,
+        settings: validity,
         certificate,
         secrets,
         network: Some(doctor::Network {

@@ -90,9 +90,9 @@ impl Agent {
     }
 
     fn cannot_show(&self, error: Error) {
-        let told = error.sentence();
+        let sentence = error.sentence();
         self.shared_state
-            .report(CERTIFICATE, Severity::Warning, told, error.fix);
+            .report(CERTIFICATE, Severity::Warning, sentence, error.fix);
     }
 
     /// Takes up a certificate that was renewed, and makes a new one in time.
@@ -125,9 +125,9 @@ impl Agent {
     fn show(&self, loaded: &Loaded, address: SocketAddr) {
         match &loaded.doubt {
             Some(doubt) => {
-                let (told, fix) = (doubt.sentence(), doubt.fix.clone());
+                let (sentence, fix) = (doubt.sentence(), doubt.fix.clone());
                 self.shared_state
-                    .report(CERTIFICATE, Severity::Warning, told, fix);
+                    .report(CERTIFICATE, Severity::Warning, sentence, fix);
             }
             None => self.shared_state.clear(CERTIFICATE),
         }
@@ -143,12 +143,12 @@ impl Agent {
 
     /// Reports a changed fingerprint to those who compared the old one: it was not an attacker.
     fn report_change(&self, before: &str, now: &str) {
-        let told = format!(
+        let sentence = format!(
             "the dashboard has a new certificate: its SHA-256 fingerprint is {now}, it was {before}"
         );
-        ::log::warn!("{told}");
+        ::log::warn!("{sentence}");
         self.shared_state
-            .happened(CERTIFICATE, Severity::Note, told);
+            .happened(CERTIFICATE, Severity::Note, sentence);
     }
 
     /// Addresses of the page for other machines: first the names in the certificate.

@@ -138,12 +138,12 @@ impl Network {
             shared_state.clear(CLOCK);
             return;
         }
-        let told = format!(
+        let sentence = format!(
             "the clock of this machine is wrong: it is before {}, which has passed",
             passed.rfc3339()
         );
         let fix = "synchronize it with a time server, or set it by hand, in UTC: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; pipeops-agent doctor shows which time service is installed";
-        shared_state.report(CLOCK, Severity::Warning, told, Some(fix.to_owned()));
+        shared_state.report(CLOCK, Severity::Warning, sentence, Some(fix.to_owned()));
     }
 
     pub(super) fn new(settings: &Settings, recorded: Wall) -> Self {

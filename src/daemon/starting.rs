@@ -171,11 +171,11 @@ impl Starting {
             while signals.next().await == Some(Wish::Reload) {}
             None
         };
-        let told = async {
+        let reported = async {
             self.serve(addresses, notifier).await;
             None
         };
-        work.or(stopped).or(told).await
+        work.or(stopped).or(reported).await
     }
 
     /// Serves what is known so far, until it is dropped.
@@ -205,13 +205,13 @@ impl Starting {
         };
         // Whoever waits for the start of the service waits for this, and not for the disk.
         notifier.ready("starting");
-        let told = async {
+        let reported = async {
             while notifier.is_heard() {
                 Timer::after(AGAIN).await;
                 notifier.status(&status::verdict(&self.shared_state).sentence);
             }
         };
-        future::zip(future::zip(on_socket, on_port), told).await;
+        future::zip(future::zip(on_socket, on_port), reported).await;
     }
 
     /// Listens, as soon as that can be, and answers. Why it cannot is told by the whole agent, which tries the same.

@@ -20,7 +20,7 @@ pub(crate) const CONDITION: &str = "agent.settings";
 /// Interval between looks at settings with a mistake. The files are short.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Reads the settings until they can be used. `None`: told to stop. Without a service manager their mistakes are returned at once, to whoever
+/// Reads the settings until they can be used. `None`: problems to stop. Without a service manager their mistakes are returned at once, to whoever
 /// typed the command.
 pub(super) async fn settings(
     sources: &Sources,
@@ -30,9 +30,9 @@ pub(super) async fn settings(
 ) -> Option<Result<Settings, Vec<Error>>> {
     let is_service = known.surroundings.runtime_directory.is_some();
     let mut addresses = Addresses::provisional(known);
-    let mut told: Vec<Error> = Vec::new();
+    let mut problems: Vec<Error> = Vec::new();
     loop {
-        let changed = changed(sources, starting, &told);
+        let changed = changed(sources, starting, &problems);
         let loaded = starting
             .until(changed, (&addresses, notifier), signals)
             .await?;
@@ -41,7 +41,7 @@ pub(super) async fn settings(
             return Some(loaded.settings());
         }
         report(starting, loaded.problems());
-        loaded.problems().clone_into(&mut told);
+        loaded.problems().clone_into(&mut problems);
         addresses = Addresses::unusable(&loaded, known);
         if !addresses.has_port() {
             starting.listeners().close_port();
@@ -49,9 +49,13 @@ pub(super) async fn settings(
     }
 }
 
-/// Waits for settings that can be used, or have other mistakes than `told`.
-fn changed(sources: &Sources, starting: &Starting, told: &[Error]) -> impl Future<Output = Loaded> {
-    let (sources, told) = (sources.clone(), told.to_vec());
+/// Waits for settings that can be used, or have other mistakes than `problems`.
+fn changed(
+    sources: &Sources,
+    starting: &Starting,
+    problems: &[Error],
+) -> impl Future<Output = Loaded> {
+    let (sources, problems) = (sources.clone(), problems.to_vec());
     let jobs = starting.jobs.clone();
     async move {
         loop {
@@ -62,7 +66,7 @@ fn changed(sources: &Sources, starting: &Starting, told: &[Error]) -> impl Futur
                 .problems()
                 .iter()
                 .map(Error::sentence)
-                .eq(told.iter().map(Error::sentence));
+                .eq(problems.iter().map(Error::sentence));
             if loaded.problems().is_empty() || !is_told {
                 return loaded;
             }

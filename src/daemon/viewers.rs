@@ -45,14 +45,14 @@ impl Agent {
             now: &|| self.shared_state.now(),
             lines_after: &lines_after,
         };
-        let told = watcher.run();
+        let reported = watcher.run();
         let served = future::zip(self.serve_socket(Rc::clone(&site)), self.serve_port(site));
         let examined = async {
             if self.mode.is_normal() {
                 future::zip(self.publisher.run(), local.examine()).await;
             }
         };
-        future::zip(future::zip(served, told), examined).await;
+        future::zip(future::zip(served, reported), examined).await;
     }
 
     async fn serve_socket(&self, site: Rc<Site>) {

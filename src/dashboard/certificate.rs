@@ -459,11 +459,11 @@ mod tests {
             let loaded = origin.load(time);
             // Whoever only looks says the same.
             let seen = origin.inspect(time).map_err(|error| error.to_string());
-            let told = match &loaded {
+            let expected = match &loaded {
                 Ok(loaded) => loaded.doubt.as_ref().map(Error::to_string),
                 Err(error) => Some(error.to_string()),
             };
-            assert_eq!(seen.err(), told);
+            assert_eq!(seen.err(), expected);
             loaded
         };
         let refused = |why: &str| {
@@ -512,14 +512,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let here = |names: &[&str]| origin(folder.path(), names, &[]);
         let says = |names: &[&str], time, what: &str| {
-            let told = match here(names).inspect(time) {
+            let message = match here(names).inspect(time) {
                 Ok(seen) => seen,
                 Err(error) => {
                     assert_eq!(error.fix.as_deref(), Some(MADE_ANEW));
                     format!("wrong: {}", error.sentence())
                 }
             };
-            assert!(told.starts_with(what), "{told}");
+            assert!(message.starts_with(what), "{message}");
         };
         says(&["edge-7"], NOW, "the agent creates it at its next start");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -208,7 +208,7 @@ async fn refuse(mut stream: Stream) {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         answer.bytes().len()
     );
-    let told = async {
+    let answered = async {
         // Heard before answered: a viewer that is still writing when its peer closes sees a broken pipe and not the answer.
         let mut request = [0; 1024];
         let _heard = stream.read(&mut request).await?;
@@ -217,7 +217,7 @@ async fn refuse(mut stream: Stream) {
         stream.close().await
     };
     // Whoever does not read it is gone already.
-    drop(told.or(late(REFUSAL_DEADLINE)).await);
+    drop(answered.or(late(REFUSAL_DEADLINE)).await);
 }
 
 async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {

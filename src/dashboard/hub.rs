@@ -397,13 +397,13 @@ mod tests {
             "id: 103\nevent: beat\ndata: {\"time\":7}\n\n"
         );
         let mut back = hub.watch(topics("logs"), Some(101));
-        let told = read(&mut back);
-        assert_eq!(told, "retry: 1000\n\nid: 103\nevent: log\ndata: 3\n\n");
+        let sent = read(&mut back);
+        assert_eq!(sent, "retry: 1000\n\nid: 103\nevent: log\ndata: 3\n\n");
         for unknown in [99, 104, u64::MAX] {
             let mut lost = hub.watch(topics("logs"), Some(unknown));
-            let told = read(&mut lost);
+            let sent = read(&mut lost);
             let reset = "retry: 1000\n\nid: 103\nevent: reset\ndata: {}\n\n";
-            assert_eq!(told, reset, "{unknown}");
+            assert_eq!(sent, reset, "{unknown}");
         }
         assert_eq!(hub.viewers(), 2);
         drop((watch, back));
@@ -421,8 +421,8 @@ mod tests {
         drop(watch);
         hub.publish(Topic::Logs, "2");
         let mut back = hub.watch(topics("logs"), Some(101));
-        let told = read(&mut back);
-        assert_eq!(told, "retry: 1000\n\nid: 102\nevent: log\ndata: 2\n\n");
+        let sent = read(&mut back);
+        assert_eq!(sent, "retry: 1000\n\nid: 102\nevent: log\ndata: 2\n\n");
         drop(back);
         hub.rest();
         assert!(!hub.is_heard());
@@ -448,15 +448,15 @@ mod tests {
         for _ in 0..20 {
             hub.publish(Topic::Logs, &line);
         }
-        let mut told = 0;
+        let mut logs = 0;
         loop {
             let take_pending = read(&mut mute);
             if take_pending.is_empty() {
                 break;
             }
             assert!(take_pending.len() < CHUNK_BYTES + 2000);
-            told += take_pending.matches("event: log").count();
+            logs += take_pending.matches("event: log").count();
         }
-        assert_eq!(told, 20);
+        assert_eq!(logs, 20);
     }
 }

@@ -31,13 +31,13 @@ pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip:
     // The shapes have text keys and finite numbers only, so this does not fail.
     let json = serde_json::to_string(&PageData { session, status }).unwrap_or_default();
     escape(&mut begins_with, &json);
-    let told = match status {
+    let attribute = match status {
         Some(status) => overview(status),
         None => "<h1>This dashboard requires a login</h1><p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
             .to_owned(),
     };
     let html = INDEX
-        .replacen(MARK, &told, 1)
+        .replacen(MARK, &attribute, 1)
         .replacen(TOLD, &begins_with, 1);
     let kind = "text/html; charset=utf-8";
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -198,11 +198,11 @@ mod tests {
         assert!(!html.contains(MARK), "{html}");
         assert!(!html.contains(TOLD), "{html}");
         // What the script begins with, as a browser reads the attribute.
-        let (_, told) = html.split_once("data-told=\"").unwrap();
-        let (told, _) = told.split_once('"').unwrap();
-        let told: serde_json::Value = serde_json::from_str(&told.replace("&quot;", "\"")).unwrap();
-        assert_eq!(told["status"]["summary"], "the token is refused");
-        assert_eq!(told["session"]["via"], "");
+        let (_, data) = html.split_once("data-told=\"").unwrap();
+        let (data, _) = data.split_once('"').unwrap();
+        let data: serde_json::Value = serde_json::from_str(&data.replace("&quot;", "\"")).unwrap();
+        assert_eq!(data["status"]["summary"], "the token is refused");
+        assert_eq!(data["session"]["via"], "");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn copy(
     sha256: Option<&str>,
     limits: (u64, &mut dyn FnMut(u64)),
 ) -> Result<Sum> {
-    let (bytes_max, told) = limits;
+    let (bytes_max, progress) = limits;
     let what = || format!("cannot copy {} to {}", from.display(), to.display());
     let source = File::open(from).map_err(|error| explain(what(), &error))?;
     let is_file = source.metadata().is_ok_and(|found| found.is_file());
@@ -64,7 +64,7 @@ pub fn copy(
             .create_new(true)
             .mode(PRIVATE)
             .open(&unfinished)?;
-        let sum = pass(source, &mut target, bytes_max, told)?;
+        let sum = pass(source, &mut target, bytes_max, progress)?;
         target.set_permissions(std::fs::Permissions::from_mode(mode))?;
         target.sync_all()?;
         Ok(sum)
@@ -94,7 +94,7 @@ pub fn pass(
     mut from: impl Read,
     to: &mut dyn Write,
     bytes_max: u64,
-    told: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64),
 ) -> io::Result<Sum> {
     let mut context = Context::new(&SHA256);
     let mut piece = vec![0; PIECE];
@@ -114,7 +114,7 @@ pub fn pass(
         }
         context.update(part);
         to.write_all(part)?;
-        told(bytes);
+        progress(bytes);
     }
     Ok(Sum {
         sha256: hex(context.finish().as_ref()),

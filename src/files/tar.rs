@@ -240,13 +240,13 @@ mod tests {
             clippy::disallowed_methods,
             reason = "tar itself says what it makes of it"
         )]
-        let told = std::process::Command::new("tar")
+        let output = std::process::Command::new("tar")
             .arg("-xOf")
             .arg(&path)
             .arg("x/y")
             .output()
             .unwrap();
-        assert_eq!(told.stdout, b"content", "{told:?}");
+        assert_eq!(output.stdout, b"content", "{output:?}");
     }
 
     #[test]

@@ -230,13 +230,13 @@ fn smart(place: &Place, found: &mut Found) {
             return;
         };
         // Bit 3 of the code: the disk says that it fails. Bits 0 and 1: it could not be asked.
-        let told = match ended.code {
+        let state = match ended.code {
             Some(code) if code & 3 != 0 => continue,
             Some(code) if code & 8 != 0 => "failing",
             Some(_) => "healthy",
             None => continue,
         };
-        found.insert(format!("smart {disk}"), Some(told.to_owned()));
+        found.insert(format!("smart {disk}"), Some(state.to_owned()));
     }
 }
 
@@ -275,17 +275,17 @@ mod tests {
         let yaml = "token: K10secret\ncluster-cidr: 10.52.0.0/16\nagent-token: secret\ndisable:\n  - traefik\n\
             - servicelb\netcd-s3-secret-key: secret\ndatastore-endpoint: mysql://root:secret@db\n\"node-ip\": 10.0.0.1\n\
             kubelet-arg+:\n- eviction-hard=memory.available<100Mi\n  secret: secret\ntoken:\n  secret\n";
-        let told = open_lines(yaml);
+        let lines = open_lines(yaml);
         assert!(
-            told.contains("10.52.0.0/16") && told.contains("traefik"),
-            "{told}"
+            lines.contains("10.52.0.0/16") && lines.contains("traefik"),
+            "{lines}"
         );
         assert!(
-            told.contains("servicelb") && told.contains("10.0.0.1"),
-            "{told}"
+            lines.contains("servicelb") && lines.contains("10.0.0.1"),
+            "{lines}"
         );
-        assert!(told.contains("eviction-hard"), "{told}");
-        assert!(!told.contains("secret"), "{told}");
+        assert!(lines.contains("eviction-hard"), "{lines}");
+        assert!(!lines.contains("secret"), "{lines}");
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Keeper {
                 .fix("sudo pipeops-agent changes shows all"));
         };
         if record.outcome.as_deref() == Some(Outcome::Undone.as_str()) {
-            return Ok(told(&record));
+            return Ok(summary(&record));
         }
         if let Some(why) = no_undo(&record) {
             return Err(Error::new(format!("cannot undo {id}")).why(why));
@@ -242,7 +242,7 @@ impl Keeper {
         let _telling = k3s::is_k3s(&record).then(|| self.place.begin_telling(&telling));
         loop {
             match next(&record) {
-                Next::Over => return Ok(told(&record)),
+                Next::Over => return Ok(summary(&record)),
                 Next::Forward(position) => match self.step(journal, &mut record, position)? {
                     Step::Taken => {}
                     Step::None => end(&mut record, Outcome::Done),
@@ -253,7 +253,7 @@ impl Keeper {
             if record.outcome.is_some() {
                 journal.write(&record)?;
                 journal.thin()?;
-                log::info!("{}: {}", record.id(), told(&record).sentence);
+                log::info!("{}: {}", record.id(), summary(&record).sentence);
             }
         }
     }
@@ -270,10 +270,10 @@ impl Keeper {
                 return Ok(Step::Taken);
             }
             Some(StepState::Intended) => {
-                if let Some(told) = k3s::told_act(&act).filter(|_| k3s::is_k3s(record)) {
+                if let Some(summary) = k3s::describe_act(&act).filter(|_| k3s::is_k3s(record)) {
                     let all = record.acts.len();
                     self.place.tell(&format!(
-                        "step {} of {all}: {told}",
+                        "step {} of {all}: {summary}",
                         place.saturating_add(1)
                     ));
                 }
@@ -425,7 +425,7 @@ fn undo_command(id: &str) -> String {
 }
 
 /// The answer about a change that is over.
-fn told(record: &Record) -> Done {
+fn summary(record: &Record) -> Done {
     let outcome = record.outcome.clone().unwrap_or_default();
     let id = record.id();
     let is_undone = outcome == Outcome::Undone.as_str();

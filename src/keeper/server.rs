@@ -189,11 +189,11 @@ impl Server {
             },
             Err(error) => refusal(&error),
         };
-        let told = async {
+        let answered = async {
             stream.write_all(answer.as_bytes()).await?;
             stream.write_all(b"\n").await
         };
-        if let Err(error) = in_time(told).await {
+        if let Err(error) = in_time(answered).await {
             log::debug!("a peer did not take its answer: {error}");
         }
     }

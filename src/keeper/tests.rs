@@ -634,18 +634,18 @@ fn facts_of_a_machine_hold_no_secret() {
     let facts = tree.keeper().inspect().facts;
     let text = format!("{facts:?}");
     assert!(!text.contains("verysecret"), "{text}");
-    let told = |name: &str| facts.get(name).cloned().flatten();
+    let fact = |name: &str| facts.get(name).cloned().flatten();
     assert_eq!(
-        told("/etc/rancher/k3s/config.yaml").as_deref(),
+        fact("/etc/rancher/k3s/config.yaml").as_deref(),
         Some("cluster-cidr: 10.52.0.0/16")
     );
     assert_eq!(
-        told("/dev/kmsg").as_deref(),
+        fact("/dev/kmsg").as_deref(),
         Some("4,1,1000,-;EXT4-fs error (device sda2)")
     );
-    assert_eq!(told("iptables duplicates").as_deref(), Some("1"));
+    assert_eq!(fact("iptables duplicates").as_deref(), Some("1"));
     assert!(
-        told("stat /var/lib/rancher/k3s/server/tls/broken.crt")
+        fact("stat /var/lib/rancher/k3s/server/tls/broken.crt")
             .unwrap()
             .contains(" 0 ")
     );

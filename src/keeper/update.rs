@@ -273,15 +273,15 @@ impl Keeper {
             at: Wall::from_millis(now().millis()).rfc3339(),
         });
         self.note(&note)?;
-        let told = match &update.why {
+        let sentence = match &update.why {
             None => format!("updated to {}", update.version),
             Some(why) => format!(
                 "{} was rolled back to {}: {why}",
                 update.version, update.previous
             ),
         };
-        log::info!("{told}");
-        (self.place.watch)(&told);
+        log::info!("{sentence}");
+        (self.place.watch)(&sentence);
         #[cfg(test)]
         super::journal::cut::after()?;
         // First the service: the next update makes it again.

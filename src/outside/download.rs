@@ -41,7 +41,7 @@ const PIECE: usize = 64 * 1024;
 const REDIRECTS_MAX: usize = 4;
 
 /// Hears of each tenth of a file: the bytes so far, and all.
-pub type Told = Arc<dyn Fn(u64, u64) + Send + Sync>;
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// An address, and the setting that it comes from, which errors name.
 #[derive(Clone, Debug)]
@@ -123,16 +123,16 @@ pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>
 ///
 /// # Errors
 /// It could not be had. A file of the wrong length or hash is removed.
-pub async fn file(way: &Way, wanted: &Wanted, told: &Told) -> Result<()> {
+pub async fn file(way: &Way, wanted: &Wanted, progress: &Progress) -> Result<()> {
     let mut tag = None;
     let mut pause = PAUSE;
     let (mut idle, mut length) = (0, 0);
     loop {
         let calls = way.calls(LIMITS);
-        let (agent, job, told) = (calls.agent.clone(), wanted.clone(), Arc::clone(told));
+        let (agent, job, progress) = (calls.agent.clone(), wanted.clone(), Arc::clone(progress));
         let attempt = executor::unblock(move || {
             let mut attempt = Attempt::begin(&job, tag)?;
-            let result = attempt.run(&agent, &*told);
+            let result = attempt.run(&agent, &*progress);
             Ok::<_, Error>((result, attempt.tag, attempt.bytes))
         });
         let (result, seen, bytes) = attempt.await?;
@@ -205,13 +205,13 @@ impl<'a> Attempt<'a> {
         Ok(attempt)
     }
 
-    fn run(&mut self, agent: &Agent, told: &dyn Fn(u64, u64)) -> Result<()> {
+    fn run(&mut self, agent: &Agent, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let is_whole = match self.all {
             Some(all) => self.bytes >= all,
             None => self.found() == self.wanted.sha256,
         };
         if !is_whole {
-            self.fetch(agent, told)?;
+            self.fetch(agent, progress)?;
         }
         let synced = self.file.sync_all();
         synced.map_err(|error| unwritable(&self.wanted.to, &error))?;
@@ -239,7 +239,7 @@ impl<'a> Attempt<'a> {
         hex(self.hash.clone().finish().as_ref())
     }
 
-    fn fetch(&mut self, agent: &Agent, told: &dyn Fn(u64, u64)) -> Result<()> {
+    fn fetch(&mut self, agent: &Agent, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let from = &self.wanted.from;
         let response = self.answer(agent)?;
         match response.status() {
@@ -266,7 +266,7 @@ impl<'a> Attempt<'a> {
             _ => return Err(refused(&response, from)),
         }
         self.tag = response.headers().get(ETAG).cloned();
-        self.read(response.into_body(), told)
+        self.read(response.into_body(), progress)
     }
 
     /// Takes down the length of the whole in the server's words.
@@ -314,7 +314,7 @@ impl<'a> Attempt<'a> {
         Err(self.cannot().why("the server sends on again and again"))
     }
 
-    fn read(&mut self, body: Body, told: &dyn Fn(u64, u64)) -> Result<()> {
+    fn read(&mut self, body: Body, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let mut reader = body.into_reader();
         let mut piece = vec![0; PIECE];
         loop {
@@ -334,7 +334,7 @@ impl<'a> Attempt<'a> {
             let written = self.file.write_all(part);
             written.map_err(|error| unwritable(&self.wanted.to, &error))?;
             if let Some(all) = self.all.filter(|_| self.tenth() > tenth) {
-                told(self.bytes, all);
+                progress(self.bytes, all);
             }
         }
         if self.all.is_some_and(|all| self.bytes < all) {

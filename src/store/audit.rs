@@ -507,9 +507,12 @@ mod tests {
         for _ in 0..2 {
             block_on(handle.audit_sums(sums(1))).unwrap();
             let conditions = block_on(handle.tend(now)).unwrap();
-            let told = conditions.iter().map(|it| it.sentence.as_str());
-            let told: Vec<_> = told.collect();
-            assert!(told.iter().any(|it| it.starts_with("5 audit")), "{told:?}");
+            let sentences = conditions.iter().map(|it| it.sentence.as_str());
+            let sentences: Vec<_> = sentences.collect();
+            assert!(
+                sentences.iter().any(|it| it.starts_with("5 audit")),
+                "{sentences:?}"
+            );
         }
         other
             .execute_batch(

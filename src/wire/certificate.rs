@@ -51,8 +51,8 @@ const GENERALIZED_TIME: u8 = 0x18;
 const COMMON_NAME_LETTERS_MAX: usize = 64;
 
 /// The part that is signed.
-pub fn to_be_signed(told: &Fields<'_>) -> Vec<u8> {
-    let common_name: String = told
+pub fn to_be_signed(fields: &Fields<'_>) -> Vec<u8> {
+    let common_name: String = fields
         .common_name
         .chars()
         .take(COMMON_NAME_LETTERS_MAX)
@@ -60,7 +60,7 @@ pub fn to_be_signed(told: &Fields<'_>) -> Vec<u8> {
     let common_name = [COMMON_NAME, &tagged(0x0c, &[common_name.as_bytes()])];
     let name = sequence(&[&tagged(0x31, &[&sequence(&common_name)])]);
     // The highest bit is the sign, and the first byte is not to be 0: it is a positive number without leading zeros.
-    let mut serial = told.serial;
+    let mut serial = fields.serial;
     serial[0] = serial[0] & 0x3f | 0x40;
     sequence(&[
         // Version 3.
@@ -68,10 +68,10 @@ pub fn to_be_signed(told: &Fields<'_>) -> Vec<u8> {
         &tagged(INTEGER, &[&serial]),
         &sequence(&[ECDSA_WITH_SHA256]),
         &name,
-        &sequence(&[&time(told.from), &time(told.to)]),
+        &sequence(&[&time(fields.from), &time(fields.to)]),
         &name,
-        &sequence(&[&sequence(&[EC_PUBLIC_KEY, P256]), &bits(told.public_key)]),
-        &tagged(0xa3, &[&extensions(told)]),
+        &sequence(&[&sequence(&[EC_PUBLIC_KEY, P256]), &bits(fields.public_key)]),
+        &tagged(0xa3, &[&extensions(fields)]),
     ])
 }
 
@@ -84,10 +84,10 @@ pub fn signed(to_be_signed: &[u8], signature: &[u8]) -> Vec<u8> {
     ])
 }
 
-fn extensions(told: &Fields<'_>) -> Vec<u8> {
-    let names = told.names.iter();
+fn extensions(fields: &Fields<'_>) -> Vec<u8> {
+    let names = fields.names.iter();
     let names = names.map(|name| tagged(0x82, &[name.as_bytes()]));
-    let addresses = told.addresses.iter().map(|address| match address {
+    let addresses = fields.addresses.iter().map(|address| match address {
         IpAddr::V4(address) => tagged(0x87, &[&address.octets()]),
         IpAddr::V6(address) => tagged(0x87, &[&address.octets()]),
     });
@@ -206,7 +206,7 @@ mod tests {
         Wall::parse_rfc3339(text).unwrap()
     }
 
-    fn told(names: &[String], from: Wall, to: Wall) -> Fields<'_> {
+    fn fields(names: &[String], from: Wall, to: Wall) -> Fields<'_> {
         Fields {
             serial: [0xff; 16],
             common_name: "edge-7",
@@ -237,7 +237,7 @@ mod tests {
             ("2026-11-21T22:00:00Z", "2029-02-18T22:00:00Z"),
             ("2049-12-31T23:59:59Z", "2052-01-01T00:00:01Z"),
         ] {
-            let body = to_be_signed(&told(&names, at(from), at(to)));
+            let body = to_be_signed(&fields(&names, at(from), at(to)));
             let whole = signed(&body, b"signature");
             assert_eq!(validity(&whole), Some((at(from), at(to))));
             for end in 0..whole.len() {
@@ -256,7 +256,7 @@ mod tests {
             let body = to_be_signed(&Fields {
                 serial: [first; 16],
                 common_name: &long,
-                ..told(&[], Wall::default(), Wall::default())
+                ..fields(&[], Wall::default(), Wall::default())
             });
             let (body, _) = within(&body, SEQUENCE).unwrap();
             let (_, body) = within(body, VERSION).unwrap();

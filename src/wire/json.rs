@@ -521,8 +521,8 @@ mod tests {
             (r#"{"text":"a""#, "EOF while parsing an object"),
         ] {
             let error = shape::<All>(text.as_bytes()).unwrap_err();
-            let told = error.to_string();
-            assert!(told.starts_with(wanted), "{text}: {told}");
+            let message = error.to_string();
+            assert!(message.starts_with(wanted), "{text}: {message}");
         }
         let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
         let deep = format!(r#"{{"more":{deep}}}"#);

@@ -19,7 +19,7 @@ const NOTICES_MAX: usize = 12;
 /// Signs of one sentence.
 const SENTENCE_MAX: usize = 220;
 /// Maximum number of conditions that are remembered as reported.
-const TOLD_MAX: usize = 64;
+const SHOWN_MAX: usize = 64;
 
 /// Receiver of the notification.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -176,16 +176,16 @@ fields!(Stored {
 });
 
 /// Reported conditions, for the disk.
-pub fn kept(told: &LiteMap<String, Notified>) -> String {
-    let kept = |told: &Notified| Stored {
-        severity: told.severity.as_str().to_owned(),
-        sentence: plain(&told.sentence),
-        since_ms: told.since.millis(),
+pub fn kept(notified: &LiteMap<String, Notified>) -> String {
+    let kept = |notified: &Notified| Stored {
+        severity: notified.severity.as_str().to_owned(),
+        sentence: plain(&notified.sentence),
+        since_ms: notified.since.millis(),
     };
-    let all: LiteMap<_, _> = told
+    let all: LiteMap<_, _> = notified
         .iter()
-        .take(TOLD_MAX)
-        .map(|(id, told)| (id, kept(told)))
+        .take(SHOWN_MAX)
+        .map(|(id, notified)| (id, kept(notified)))
         .collect();
     serde_json::to_string(&all).unwrap_or_default()
 }
@@ -193,7 +193,7 @@ pub fn kept(told: &LiteMap<String, Notified>) -> String {
 /// The reverse of [`kept`]; what is not understood was not told.
 pub fn read_kept(text: &str) -> LiteMap<String, Notified> {
     let all: LiteMap<String, Stored> = json::shape(text.as_bytes()).unwrap_or_default();
-    let told = |kept: Stored| {
+    let notified = |kept: Stored| {
         let severities = [Severity::Note, Severity::Warning, Severity::Critical];
         let severity = severities
             .into_iter()
@@ -205,7 +205,7 @@ pub fn read_kept(text: &str) -> LiteMap<String, Notified> {
         })
     };
     all.into_iter()
-        .filter_map(|(id, kept)| Some((id, told(kept)?)))
+        .filter_map(|(id, kept)| Some((id, notified(kept)?)))
         .collect()
 }
 
@@ -256,10 +256,10 @@ mod tests {
         assert_eq!(ntfy.headers[1].1, "5");
         let slack = request(Reader::Slack, &message, "edge", Wall::default());
         let body: serde_json::Value = serde_json::from_str(&slack.body).unwrap();
-        let told = body["text"].as_str().unwrap();
+        let text = body["text"].as_str().unwrap();
         assert!(
-            told.starts_with("edge: critical: the disk &lt;b&gt; is full &amp;"),
-            "{told}"
+            text.starts_with("edge: critical: the disk &lt;b&gt; is full &amp;"),
+            "{text}"
         );
     }
 
@@ -279,24 +279,24 @@ mod tests {
         ]);
         many.late = Some(Duration::from_secs(7200));
         many.missed.insert("link.down".to_owned(), 3);
-        let told = letter_of(&many).body;
-        assert!(told.len() < 4096, "{}", told.len());
-        assert!(told.contains("and 28 more"), "{told}");
+        let text = letter_of(&many).body;
+        assert!(text.len() < 4096, "{}", text.len());
+        assert!(text.contains("and 28 more"), "{text}");
         assert!(
-            told.ends_with("for 2 h; these came and went meanwhile: link.down (3\u{d7})"),
-            "{told}"
+            text.ends_with("for 2 h; these came and went meanwhile: link.down (3\u{d7})"),
+            "{text}"
         );
     }
 
     #[test]
     fn what_was_told_is_read_back_and_nonsense_is_nothing() {
-        let told = Notified {
+        let notified = Notified {
             severity: Severity::Warning,
             sentence: "the disk is full".to_owned(),
             since: Wall::from_millis(7),
         };
-        let told = LiteMap::from_iter([("disk.full".to_owned(), told)]);
-        assert_eq!(read_kept(&kept(&told)), told);
+        let notified = LiteMap::from_iter([("disk.full".to_owned(), notified)]);
+        assert_eq!(read_kept(&kept(&notified)), notified);
         for text in [
             "",
             "{",

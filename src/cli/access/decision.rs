@@ -171,7 +171,7 @@ fn explained(decision: &Decision) -> Vec<(&'static str, String)> {
 }
 
 fn namespace_state(namespace: &Namespace) -> String {
-    let told = match (namespace.exists, namespace.is_managed) {
+    let state = match (namespace.exists, namespace.is_managed) {
         (None, _) => "what the cluster says of it is not known".to_owned(),
         (Some(false), _) => "the cluster has none of that name".to_owned(),
         (Some(true), is_managed) => format!(
@@ -187,7 +187,7 @@ fn namespace_state(namespace: &Namespace) -> String {
             }
         ),
     };
-    format!("{}: {told}", namespace.name)
+    format!("{}: {state}", namespace.name)
 }
 
 /// A text as a value in a query.

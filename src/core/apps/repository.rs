@@ -785,8 +785,8 @@ mod tests {
         for (url, said, cause, fix) in SAID {
             let failure = repository(url, "main", "").unwrap().explained(said, "/k");
             assert_eq!(failure.cause, cause, "{said}");
-            let told = failure.error.fix.clone().unwrap_or_default();
-            assert!(told.contains(fix), "{}", failure.error);
+            let advice = failure.error.fix.clone().unwrap_or_default();
+            assert!(advice.contains(fix), "{}", failure.error);
             assert!(!failure.error.sentence().contains('\u{1b}'));
         }
         let ssh = repository("git@git.example:x", "main", "").unwrap();

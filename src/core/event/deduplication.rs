@@ -56,7 +56,7 @@ impl Deduplication {
 
     /// Returns the new occurrences since the object was last seen. `now` is the wall clock: an
     /// object from the future counts as of now.
-    pub fn occurrences(&mut self, seen: Sighting<'_>, told: Origin, now: Wall) -> u32 {
+    pub fn occurrences(&mut self, seen: Sighting<'_>, origin: Origin, now: Wall) -> u32 {
         self.newest = self.newest.max(seen.last.min(now));
         let id = number(seen.id);
         let before = self.young.remove(&id).or_else(|| self.old.remove(&id));
@@ -65,10 +65,10 @@ impl Deduplication {
             Some(before) => seen.count.saturating_sub(before),
             None if seen.first >= self.since => seen.count,
             // A part of its count is from before; how much is not known.
-            None if told == Origin::Live || seen.last >= self.since => 1,
+            None if origin == Origin::Live || seen.last >= self.since => 1,
             None => 0,
         };
-        if told == Origin::Live {
+        if origin == Origin::Live {
             self.up_to_date();
         }
         occurrences

@@ -589,14 +589,14 @@ fn a_box_that_never_registered_registers_under_the_id_that_its_cluster_has() {
         bench.now,
     );
     assert_eq!(bench.outputs(), []);
-    let told = Membership {
+    let membership = Membership {
         cluster_id: "c-7".to_owned(),
         cluster_uuid: "c-7".to_owned(),
         gateway_url: None,
     };
     assert_eq!(
         bench.give(Input::Belongs("c-7".to_owned())),
-        [Output::Persist(told)]
+        [Output::Persist(membership)]
     );
     assert_eq!(
         bench.give(Input::Release(Holder::Lease)),

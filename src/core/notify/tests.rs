@@ -80,11 +80,11 @@ fn a_condition_is_told_when_it_has_settled_and_when_it_is_over_and_not_in_betwee
             list.into_iter().collect()
         },
     );
-    let told: Vec<_> = sent
+    let notices: Vec<_> = sent
         .iter()
         .map(|(second, message)| (*second, message.notices[0].turn))
         .collect();
-    assert_eq!(told, [(1030, Turn::Began), (3030, Turn::Ended)]);
+    assert_eq!(notices, [(1030, Turn::Began), (3030, Turn::Ended)]);
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn a_condition_that_grows_worse_is_told_again_and_one_that_eases_is_not() {
             vec![condition("disk.full", severity)]
         },
     );
-    let told: Vec<_> = sent
+    let notices: Vec<_> = sent
         .iter()
         .map(|(_, message)| message.notices[0].turn)
         .collect();
-    assert_eq!(told, [Turn::Began, Turn::Worse]);
+    assert_eq!(notices, [Turn::Began, Turn::Worse]);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn in_quiet_hours_only_what_is_critical_is_told_and_the_rest_when_they_are_over(
         }
         list
     });
-    let told: Vec<_> = sent
+    let notices: Vec<_> = sent
         .iter()
         .flat_map(|(second, message)| {
             message
@@ -219,8 +219,8 @@ fn in_quiet_hours_only_what_is_critical_is_told_and_the_rest_when_they_are_over(
                 .map(|notice| (*second, notice.id.as_str()))
         })
         .collect();
-    assert_eq!(told[0], (3631, "k3s.down"));
-    assert_eq!(told[1..], [(8 * 3600, "disk.full")]);
+    assert_eq!(notices[0], (3631, "k3s.down"));
+    assert_eq!(notices[1..], [(8 * 3600, "disk.full")]);
 }
 
 #[test]
@@ -291,10 +291,10 @@ fn a_restart_tells_nothing_again_and_ends_what_is_really_over() {
     ];
     let sent = run(&mut first, 1000..1100, |_| NOON, |_| all.to_vec());
     assert_eq!(sent.len(), 1);
-    let told = first.told.clone();
+    let notified = first.notified.clone();
     for _ in 0..20 {
         // A crash loop: each start finds the conditions a little later.
-        let mut again = Notifier::new(first.wanted, told.clone(), at(5000));
+        let mut again = Notifier::new(first.wanted, notified.clone(), at(5000));
         let sent = run(
             &mut again,
             5000..5120,
@@ -309,7 +309,7 @@ fn a_restart_tells_nothing_again_and_ends_what_is_really_over() {
         );
         assert!(sent.is_empty(), "{sent:?}");
     }
-    let mut again = Notifier::new(first.wanted, told, at(9000));
+    let mut again = Notifier::new(first.wanted, notified, at(9000));
     let sent = run(&mut again, 9000..9400, |_| NOON, |_| vec![all[0].clone()]);
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].0, 9180);

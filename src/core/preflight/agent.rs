@@ -132,7 +132,7 @@ fn settings(facts: &Facts, _: &Environment) -> Judgement {
         commands: &["sudo pipeops-agent up"],
     };
     let is_new = match facts.found.get("settings") {
-        Some(Fact::Failed(told)) => told.contains("\nsudo pipeops-agent up"),
+        Some(Fact::Failed(why)) => why.contains("\nsudo pipeops-agent up"),
         Some(_) | None => false,
     };
     let advice = if is_new { &NEW } else { &ADVICE };

@@ -254,7 +254,7 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
             "sudo journalctl --vacuum-size=100M",
         ],
     };
-    let mut told = Vec::new();
+    let mut disks = Vec::new();
     let mut worst = None;
     for folder in FOLDERS {
         let Some((path, disk)) = facts.disk_of(folder) else {
@@ -273,8 +273,8 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
         } else {
             Note
         };
-        if !told.contains(&seen) {
-            told.push(seen.clone());
+        if !disks.contains(&seen) {
+            disks.push(seen.clone());
         }
         if severity > Note
             && worst
@@ -289,8 +289,8 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
             .severity(severity)
             .about(path)
             .into(),
-        None if told.is_empty() => Judgement::NotHere("the host manages the disks"),
-        None => ok(told.join(", ")),
+        None if disks.is_empty() => Judgement::NotHere("the host manages the disks"),
+        None => ok(disks.join(", ")),
     }
 }
 

@@ -416,8 +416,8 @@ pub(super) fn answered(
 ) -> Judgement {
     match facts.found.get(name) {
         Some(Fact::Text(seen)) => ok(seen.as_str()),
-        Some(Fact::Failed(told)) => {
-            let (seen, fix) = told.split_once('\n').unwrap_or((told, ""));
+        Some(Fact::Failed(why)) => {
+            let (seen, fix) = why.split_once('\n').unwrap_or((why, ""));
             Problem::new(seen, advice).about(fix).into()
         }
         Some(Fact::Forbidden) => Judgement::Unknown(super::NEEDS_ROOT.to_owned()),

@@ -100,15 +100,15 @@ fn no_list_is_used_that_is_older_than_one_before() {
         sequence: 8,
         ..key.trust()
     };
-    let told = refused(&text, &key.minisig(&text), &trust);
-    assert!(told.contains("sequence 7 after 8"), "{told}");
+    let refusal = refused(&text, &key.minisig(&text), &trust);
+    assert!(refusal.contains("sequence 7 after 8"), "{refusal}");
 }
 
 #[test]
 fn a_test_release_is_taken_only_with_a_key_of_the_settings() {
     let (key, text) = (Signer::new(1), list("# test\n"));
-    let told = refused(&text, &key.minisig(&text), &key.trust());
-    assert!(told.contains("test release"), "{told}");
+    let refusal = refused(&text, &key.minisig(&text), &key.trust());
+    assert!(refusal.contains("test release"), "{refusal}");
     let own = Trust {
         origin: KeyOrigin::Settings,
         ..key.trust()
@@ -177,10 +177,10 @@ fn only_a_newer_good_release_is_installed_by_itself() {
     assert_eq!(by_itself(&usual, &machine("0.1.9", early)), Choice::Install);
     assert_eq!(by_itself(&usual, &machine("0.2.0", early)), Choice::Current);
     let held = |list: &List, machine: &Machine<'_>, why: &str| {
-        let Choice::Held(told) = by_itself(list, machine) else {
+        let Choice::Held(reason) = by_itself(list, machine) else {
             panic!("{why}");
         };
-        assert!(told.contains(why), "{told}");
+        assert!(reason.contains(why), "{reason}");
     };
     held(&usual, &machine("0.3.0", early), "never goes back");
     held(&usual, &machine("0.1.9", late), "expired");

@@ -43,10 +43,10 @@ pub(super) fn read(path: &Path) -> Fact {
             Err(error) => return super::failed(&error),
         };
         let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-        let told = text
+        let shown = text
             .lines()
             .filter(|line| is_of_the_kernel(line) && is_of_interest(line));
-        lines.extend(told.map(|line| line.chars().take(LINE_LENGTH_MAX).collect()));
+        lines.extend(shown.map(|line| line.chars().take(LINE_LENGTH_MAX).collect()));
     }
     let newest = lines.len().saturating_sub(LINES_MAX);
     Fact::Text(lines.split_off(newest).join("\n"))

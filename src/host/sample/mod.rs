@@ -148,8 +148,8 @@ fn from_devices(tree: &mut Tree<'_>, reading: &mut Reading) {
         let is_used = tree
             .text(&format!("sys/block/{name}/disksize"))
             .is_some_and(|size| size.trim() != "0");
-        let told = tree.text(&format!("sys/block/{name}/mm_stat"));
-        if let (true, Some(zram)) = (is_used, told.and_then(|text| sys::zram(&text))) {
+        let statistics = tree.text(&format!("sys/block/{name}/mm_stat"));
+        if let (true, Some(zram)) = (is_used, statistics.and_then(|text| sys::zram(&text))) {
             reading.zram.insert(name.clone(), zram);
         }
     }

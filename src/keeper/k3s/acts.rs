@@ -42,14 +42,21 @@ impl Place {
 
     fn place_copy(&self, (from, path): (&str, &str), sha256: &str, mode: u32) -> Result<()> {
         let mut next = TOLD_EVERY;
-        let mut told = |bytes: u64| {
+        let mut progress = |bytes: u64| {
             if bytes >= next {
                 next = bytes.saturating_add(TOLD_EVERY);
                 self.tell(&format!("{} of {path}", size(bytes)));
             }
         };
         let (from, to) = (self.path(from), self.path(path));
-        files::copy(&from, &to, mode, Some(sha256), (COPY_BYTES_MAX, &mut told)).map(drop)
+        files::copy(
+            &from,
+            &to,
+            mode,
+            Some(sha256),
+            (COPY_BYTES_MAX, &mut progress),
+        )
+        .map(drop)
     }
 
     pub(in super::super) fn is_copied(&self, path: &str, sha256: &str) -> Result<bool> {

@@ -692,7 +692,7 @@ impl Place {
 }
 
 /// An act in words, for whoever waits for it.
-pub(super) fn told_act(act: &Act) -> Option<String> {
+pub(super) fn describe_act(act: &Act) -> Option<String> {
     describe::act(act)
 }
 

@@ -3,7 +3,7 @@
 use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
-    super::{Keeper, end, journal::Journal, now, place::Place, told, with_fix},
+    super::{Keeper, end, journal::Journal, now, place::Place, summary, with_fix},
     Backup, NOTE,
     backup::DOES as DOES_BACKUP,
     connect::open_to,
@@ -306,7 +306,7 @@ impl Keeper {
         end(&mut record, Outcome::Failed);
         record.why = Some(with_fix(error));
         journal.write(&record)?;
-        Ok(Some(told(&record)))
+        Ok(Some(summary(&record)))
     }
 }
 

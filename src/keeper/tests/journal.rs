@@ -196,8 +196,8 @@ fn a_copy_that_is_not_what_was_kept_is_not_put_back() {
     tree.put("var/keeper/0001-cgroup-memory.0.before", "root=\n", 0o600);
     let undone = keeper.undo(&id, "root").unwrap();
     assert_eq!(undone.outcome, "failed");
-    let told = &undone.sentence;
-    assert!(told.contains("is not what was kept"), "{told}");
+    let sentence = &undone.sentence;
+    assert!(sentence.contains("is not what was kept"), "{sentence}");
     assert_eq!(tree.read("boot/firmware/cmdline.txt"), now);
 }
 
@@ -214,19 +214,22 @@ fn on_its_way_back_a_change_tells_what_it_did_from_what_it_met() {
     let done = tree.keeper().fix("kernel.modules", "root").unwrap();
     let file = "etc/modules-load.d/90-pipeops-k3s.conf";
     assert_eq!(tree.read(file).as_deref(), Some(mine));
-    let told = &done.sentence;
-    assert!(told.starts_with("it stopped halfway: "), "{told}");
-    let (first, then) = told.split_once("; and then: ").unwrap();
-    assert!(first.contains("no such module"), "{told}");
-    assert!(then.contains("changed by somebody else"), "{told}");
+    let sentence = &done.sentence;
+    assert!(sentence.starts_with("it stopped halfway: "), "{sentence}");
+    let (first, then) = sentence.split_once("; and then: ").unwrap();
+    assert!(first.contains("no such module"), "{sentence}");
+    assert!(then.contains("changed by somebody else"), "{sentence}");
 
     // Met before it did anything: nothing of it is ours, and all of it is taken back.
     let tree = pi();
     cut_off(&tree, "cgroup.memory", (0, StepState::Intended), false);
     tree.put("boot/firmware/cmdline.txt", mine, 0o644);
     let ended = tree.keeper().resume().unwrap();
-    let told = &ended[0].sentence;
-    assert!(told.starts_with("it failed and was reverted: "), "{told}");
+    let sentence = &ended[0].sentence;
+    assert!(
+        sentence.starts_with("it failed and was reverted: "),
+        "{sentence}"
+    );
     assert_eq!(
         tree.read("boot/firmware/cmdline.txt").as_deref(),
         Some(mine)

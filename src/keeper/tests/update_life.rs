@@ -416,13 +416,13 @@ fn a_lock_is_waited_for_and_a_hold_or_another_package_changes_nothing() {
         error.sentence()
     };
     let held = packaged(PackageKind::Deb).with("want", "hold");
-    let told = refused(&held, &package(&held, PackageKind::Deb));
-    assert!(told.contains("is held at 0.1.0"), "{told}");
+    let refusal = refused(&held, &package(&held, PackageKind::Deb));
+    assert!(refusal.contains("is held at 0.1.0"), "{refusal}");
     let other = packaged(PackageKind::Rpm).with("package", "new 0.1.2\n");
-    let told = refused(&other, &package(&other, PackageKind::Rpm));
+    let refusal = refused(&other, &package(&other, PackageKind::Rpm));
     assert!(
-        told.contains("the package of 0.1.1 is pipeops-agent 0.1.2"),
-        "{told}"
+        refusal.contains("the package of 0.1.1 is pipeops-agent 0.1.2"),
+        "{refusal}"
     );
     let damaged = packaged(PackageKind::Deb);
     let mut new = package(&damaged, PackageKind::Deb);

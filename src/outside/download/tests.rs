@@ -60,8 +60,8 @@ fn downloaded(
             sha256,
             redirects: Redirects::Refused,
         };
-        let told: Told = Arc::new(|_, _| {});
-        file(way, &wanted, &told).await
+        let progress: Progress = Arc::new(|_, _| {});
+        file(way, &wanted, &progress).await
     }));
     let read = done.map(|()| files::read(&to, 1 << 20).unwrap());
     if read.is_err() {
@@ -111,21 +111,22 @@ fn what_is_cut_goes_on_where_it_ended_if_it_is_still_the_same() {
 
 #[test]
 fn what_is_not_the_file_of_the_list_is_refused() {
-    let told = |answer: &[u8]| {
+    let error_of = |answer: &[u8]| {
         let (read, heads) = downloaded(b"0123456789", None, &[answer]);
         assert_eq!(heads.len(), 1, "it asks again");
         read.unwrap_err().to_string()
     };
-    let other = told(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabcdefghij");
+    let other = error_of(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabcdefghij");
     assert!(other.contains("its SHA-256 is"), "{other}");
-    let long = told(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n01234567890");
+    let long = error_of(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n01234567890");
     assert!(long.contains("11 bytes or more, not 10"), "{long}");
     let endless = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &vec![b'0'; 300_000]].concat();
-    assert!(told(&endless).contains("not 10"));
-    let moved =
-        told(b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n");
+    assert!(error_of(&endless).contains("not 10"));
+    let moved = error_of(
+        b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    );
     assert!(moved.contains("redirects are not followed"), "{moved}");
-    let gone = told(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+    let gone = error_of(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
     assert!(gone.contains("HTTP 404"), "{gone}");
 }
 

@@ -40,7 +40,7 @@ impl Apps {
     /// There is no such app, or it is not known.
     pub async fn describe(&self, app: &str) -> Result<Value> {
         let read = self.existing(app).await?;
-        let mut told = self.change_answer(&read.app);
+        let mut answer = self.change_answer(&read.app);
         let objects: Vec<_> = read
             .app
             .inventory
@@ -48,11 +48,11 @@ impl Apps {
             .map(|entry| json!({"kind": entry.kind, "name": entry.name, "uid": entry.uid}))
             .collect();
         let revisions: Vec<_> = read.app.revisions.iter().map(revision).collect();
-        if let Value::Object(fields) = &mut told {
+        if let Value::Object(fields) = &mut answer {
             fields.insert("objects".to_owned(), json!(objects));
             fields.insert("revisions".to_owned(), json!(revisions));
         }
-        Ok(told)
+        Ok(answer)
     }
 
     /// Verdict on the last change, with what runs.
@@ -71,16 +71,16 @@ impl Apps {
             return Err(unknown(app));
         };
         let running = self.what_runs(&read).await;
-        let mut told = self.change_answer(&read);
+        let mut answer = self.change_answer(&read);
         let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
             Some(last) => noted(last),
             None => self.last_change(app).await,
         };
-        if let Value::Object(fields) = &mut told {
+        if let Value::Object(fields) = &mut answer {
             fields.insert("running".to_owned(), running);
             fields.insert("change".to_owned(), last);
         }
-        Ok(told)
+        Ok(answer)
     }
 
     async fn what_runs(&self, app: &App) -> Value {
@@ -113,11 +113,11 @@ impl Apps {
             finding,
             since: self.now().mono,
         };
-        let mut told = shown(&judgement);
-        if let Value::Object(fields) = &mut told {
+        let mut answer = shown(&judgement);
+        if let Value::Object(fields) = &mut answer {
             fields.insert("revision".to_owned(), json!(app.running));
         }
-        told
+        answer
     }
 
     pub(super) async fn last_change(&self, app: &str) -> Value {

@@ -1,4 +1,4 @@
-//! Drift: what somebody changed or deleted of a good revision is put back and told. Fields that somebody takes back again and again, claims,
+//! Drift: what somebody changed or deleted of a good revision is put back and drift. Fields that somebody takes back again and again, claims,
 //! and whatever others own or added are left alone.
 //!
 //! Watches of heads tell which object to look at: our entry in its managed fields changes when somebody takes a field of ours. Only then
@@ -52,8 +52,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 const TAKEN_BACK_MAX: u32 = 3;
 /// Time after which a field that was put back counts as settled.
 const FORGET: Duration = Duration::from_secs(600);
-/// Repairs of one app that are told.
-const TOLD_MAX: usize = 10;
+/// Repairs of one app that are drift.
+const REPAIRS_MAX: usize = 10;
 
 /// An object, by namespace, kind and name.
 type Name = (String, String, String);
@@ -66,7 +66,7 @@ pub(super) struct Drift {
     seen: RefCell<BTreeMap<Name, Seen>>,
     /// Objects as they were when nothing was to be put back.
     verified: RefCell<BTreeMap<Name, Seen>>,
-    told: RefCell<BTreeMap<String, Told>>,
+    by_app: RefCell<BTreeMap<String, AppDrift>>,
 }
 
 /// Head of an object.
@@ -88,7 +88,7 @@ struct Watched {
 
 /// Repairs and deviations of one app, for answers and the condition.
 #[derive(Debug, Default)]
-struct Told {
+struct AppDrift {
     repairs: VecDeque<Repair>,
     counts: BTreeMap<(String, String), (u32, Mono)>,
     missing: Vec<String>,
@@ -109,7 +109,7 @@ impl Default for Drift {
             watches: RefCell::default(),
             seen: RefCell::default(),
             verified: RefCell::default(),
-            told: RefCell::default(),
+            by_app: RefCell::default(),
         }
     }
 }
@@ -340,10 +340,11 @@ impl Apps {
     }
 
     fn is_told_missing(&self, app: &App, entry: &Entry) -> bool {
-        let told = self.drift.told.borrow();
+        let by_app = self.drift.by_app.borrow();
         let object = entry.in_words(&app.namespace);
-        told.get(&app.name)
-            .is_some_and(|told| told.missing.contains(&object))
+        by_app
+            .get(&app.name)
+            .is_some_and(|drift| drift.missing.contains(&object))
     }
 
     async fn mend(&self, mut read: Read) -> Result<()> {
@@ -362,8 +363,8 @@ impl Apps {
             let seen = self.drift.seen.borrow().get(&key).cloned();
             if seen.is_some() {
                 let object = manifest.in_words();
-                self.with_told(&read.app.name, |told| {
-                    told.missing.retain(|it| *it != object)
+                self.with_app(&read.app.name, |drift| {
+                    drift.missing.retain(|it| *it != object)
                 });
             }
             match seen {
@@ -382,13 +383,13 @@ impl Apps {
         Ok(())
     }
 
-    /// Creates again what somebody deleted. What held data is only told: an empty claim in its place would hide the loss.
+    /// Creates again what somebody deleted. What held data is only drift: an empty claim in its place would hide the loss.
     async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
         let entry = Entry::of(manifest);
         let object = manifest.in_words();
         if manifest.kind.is_kept() {
             log::warn!("app {}: {object} was deleted", read.app.name);
-            self.with_told(&read.app.name, |told| told.missing.push(object));
+            self.with_app(&read.app.name, |drift| drift.missing.push(object));
             return Ok(());
         }
         let what = format!("create {object} of app {} again", read.app.name);
@@ -509,9 +510,11 @@ impl Apps {
         let now = self.now().mono;
         let key = (object.to_owned(), field.to_owned());
         let mut is_over = false;
-        self.with_told(app, |told| {
-            told.counts.retain(|_, (_, last)| now.since(*last) < FORGET);
-            let (count, last) = told.counts.entry(key).or_insert((0, now));
+        self.with_app(app, |drift| {
+            drift
+                .counts
+                .retain(|_, (_, last)| now.since(*last) < FORGET);
+            let (count, last) = drift.counts.entry(key).or_insert((0, now));
             is_over = *count >= TAKEN_BACK_MAX;
             *count = count.saturating_add(1);
             *last = now;
@@ -527,18 +530,18 @@ impl Apps {
             at: self.now().wall,
         };
         log::warn!("app {app}: {object} {field} was changed by {by} and is put back");
-        self.with_told(app, |told| {
-            told.repairs.push_back(repair);
-            if told.repairs.len() > TOLD_MAX {
-                told.repairs.pop_front();
+        self.with_app(app, |drift| {
+            drift.repairs.push_back(repair);
+            if drift.repairs.len() > REPAIRS_MAX {
+                drift.repairs.pop_front();
             }
         });
     }
 
-    fn with_told(&self, app: &str, change: impl FnOnce(&mut Told)) {
+    fn with_app(&self, app: &str, change: impl FnOnce(&mut AppDrift)) {
         change(
             self.drift
-                .told
+                .by_app
                 .borrow_mut()
                 .entry(app.to_owned())
                 .or_default(),
@@ -547,7 +550,7 @@ impl Apps {
 
     /// Has what is left alone tried again.
     pub(super) fn forget_drift(&self, app: &str) {
-        self.drift.told.borrow_mut().remove(app);
+        self.drift.by_app.borrow_mut().remove(app);
         self.drift.verified.borrow_mut().clear();
         self.drift.stir();
     }
@@ -555,8 +558,8 @@ impl Apps {
     /// One condition for everything that is not as it was deployed and stays so.
     fn report_drift(&self) {
         let mut sentences = Vec::new();
-        for (app, told) in &*self.drift.told.borrow() {
-            let missing = told.missing.iter();
+        for (app, drift) in &*self.drift.by_app.borrow() {
+            let missing = drift.missing.iter();
             sentences.extend(missing.map(|object| {
                 (
                     sentences::app_lost(app, object),
@@ -597,9 +600,9 @@ impl Apps {
 
     /// Repairs and fields that are left alone, for answers.
     pub(super) fn drift_of(&self, app: &App) -> Value {
-        let told = self.drift.told.borrow();
-        let told = told.get(&app.name);
-        let repairs = told.map(|told| &told.repairs).into_iter().flatten();
+        let by_app = self.drift.by_app.borrow();
+        let drift = by_app.get(&app.name);
+        let repairs = drift.map(|drift| &drift.repairs).into_iter().flatten();
         let repairs: Vec<_> = repairs
             .map(|it| json!({"object": it.object, "field": it.field, "by": it.by, "at": it.at.rfc3339()}))
             .collect();
@@ -608,7 +611,7 @@ impl Apps {
             .iter()
             .map(|it| json!({"object": it.object, "field": it.field, "by": it.by}))
             .collect();
-        let missing = told.map(|told| told.missing.clone()).unwrap_or_default();
+        let missing = drift.map(|drift| drift.missing.clone()).unwrap_or_default();
         json!({"repaired": repairs, "left": left, "missing": missing})
     }
 }

@@ -51,16 +51,16 @@ impl Apps {
         work: impl Future<Output = Result<T>> + 'static,
     ) -> Result<T> {
         self.is_free(app)?;
-        let (tell, told) = bounded(1);
+        let (sender, receiver) = bounded(1);
         let (apps, name) = (Rc::clone(self), app.to_owned());
         let task = self.executor.spawn(async move {
             // Nobody may listen any more.
-            drop(tell.try_send(work.await));
+            drop(sender.try_send(work.await));
             // Its own task: it ends here.
             drop(apps.beginning.borrow_mut().remove(&name));
         });
         self.beginning.borrow_mut().insert(app.to_owned(), task);
-        told.recv().await.unwrap_or_else(|_| Err(busy(app)))
+        receiver.recv().await.unwrap_or_else(|_| Err(busy(app)))
     }
 
     /// Refuses while the next change of an app is being accepted.

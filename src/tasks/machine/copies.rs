@@ -258,10 +258,10 @@ impl Parts {
                 return;
             }
         };
-        let told = format!("backups of k3s are not copied to {}: {why}", self.store.url);
+        let sentence = format!("backups of k3s are not copied to {}: {why}", self.store.url);
         let fix =
             "sudo pipeops-agent k3s backup makes one and says why; sudo pipeops-agent k3s status";
-        self.report(told, Some(fix.to_owned()));
+        self.report(sentence, Some(fix.to_owned()));
     }
 
     fn report(&self, sentence: String, fix: Option<String>) {

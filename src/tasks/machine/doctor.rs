@@ -148,15 +148,15 @@ impl Report {
     /// Shape for the API and the command line.
     pub fn to_wire(&self) -> Doctor {
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
-        let told = Doctor {
+        let answer = Doctor {
             is_whole: self.is_whole,
             ..Doctor::new(&self.environment, &self.verdicts, self.at, took_ms)
         };
         if self.has_helper {
-            return told;
+            return answer;
         }
         let start = self.environment.filled("{start pipeops-keeper}", "");
-        told.without_helper(&start)
+        answer.without_helper(&start)
     }
 }
 
@@ -204,20 +204,20 @@ async fn read(place: &Place) -> (Facts, bool) {
         built: build_date(),
         ..Facts::default()
     };
-    let (tell, told) = bounded(FACTS_MAX);
+    let (sender, receiver) = bounded(FACTS_MAX);
     let place = place.clone();
     // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends it at its next fact.
     let reading = executor::unblock(move || {
-        let tell_fact = |name, fact| tell.send_blocking(Found::Fact(name, fact)).is_ok();
+        let tell_fact = |name, fact| sender.send_blocking(Found::Fact(name, fact)).is_ok();
         doctor::read(&place.root, doctor::names(), tell_fact);
         let (name, fact) = doctor::state(&place.root, &place.state_dir);
         tell_fact(name, fact);
         let reading = sample::read_below(&place.root, &sample::space);
         // Nobody waits any more where it came too late.
-        drop(tell.send_blocking(Found::Reading(Box::new(reading))));
+        drop(sender.send_blocking(Found::Reading(Box::new(reading))));
     });
     let whole = async {
-        collect(&told, &mut facts).await;
+        collect(&receiver, &mut facts).await;
         true
     };
     let late = async {
@@ -229,8 +229,8 @@ async fn read(place: &Place) -> (Facts, bool) {
     (facts, is_whole)
 }
 
-async fn collect(told: &Receiver<Found>, facts: &mut Facts) {
-    while let Ok(found) = told.recv().await {
+async fn collect(receiver: &Receiver<Found>, facts: &mut Facts) {
+    while let Ok(found) = receiver.recv().await {
         match found {
             Found::Fact(name, fact) => {
                 facts.found.insert(name, fact);

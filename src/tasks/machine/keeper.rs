@@ -117,11 +117,11 @@ impl<'a> Keeper<'a> {
                 .fix("run the command as root (sudo), which does not need the keeper; or start it: sudo systemctl start pipeops-keeper, with OpenRC sudo rc-service pipeops-keeper start")
                 .retry(Retry::Later);
         }
-        let told = Error::new(format!(
+        let refusal = Error::new(format!(
             "cannot connect to the keeper at {}",
             self.socket.display()
         ));
-        told.because(error).fix("run the command with sudo")
+        refusal.because(error).fix("run the command with sudo")
     }
 }
 

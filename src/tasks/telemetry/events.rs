@@ -34,7 +34,7 @@ pub struct Events {
 struct Counted {
     tally: Tally,
     /// Number of dropped events that were reported.
-    told: u64,
+    reported: u64,
 }
 
 impl fmt::Debug for Events {
@@ -55,16 +55,16 @@ impl Events {
     /// Watches the cluster for ever. `fix` is what gives the agent the right to.
     pub async fn run(&self, client: &Client, fix: &str) {
         let mut deduplication = None;
-        let mut told = Origin::Listed;
+        let mut origin = Origin::Listed;
         let watch = Watch::whole("/api/v1/events");
         let take = |event: Event<Seen>| match event {
             Event::Restarted => {
-                told = Origin::Listed;
+                origin = Origin::Listed;
                 deduplication.get_or_insert_with(|| Deduplication::new(self.started()));
             }
             Event::Added(seen) | Event::Modified(seen) => {
                 if let Some(deduplication) = &mut deduplication {
-                    self.count(deduplication, seen, told);
+                    self.count(deduplication, seen, origin);
                 }
             }
             Event::Deleted(seen) => {
@@ -73,7 +73,7 @@ impl Events {
                 }
             }
             Event::Synced => {
-                told = Origin::Live;
+                origin = Origin::Live;
                 self.shared_state.clear(HIDDEN);
                 if let Some(deduplication) = &mut deduplication {
                     deduplication.up_to_date();
@@ -122,8 +122,8 @@ impl Events {
         let is_left_to_another = self.shared_state.stands_by();
         let mut counted = self.counted.borrow_mut();
         let dropped = counted.tally.dropped() + self.shared_state.dropped_events();
-        let dropped_since = dropped.saturating_sub(counted.told);
-        counted.told = dropped;
+        let dropped_since = dropped.saturating_sub(counted.reported);
+        counted.reported = dropped;
         if dropped_since == 0 || is_left_to_another {
             self.shared_state.clear(FLOOD);
         } else {
@@ -137,11 +137,11 @@ impl Events {
         events
     }
 
-    fn count(&self, deduplication: &mut Deduplication, seen: Seen, told: Origin) {
+    fn count(&self, deduplication: &mut Deduplication, seen: Seen, origin: Origin) {
         let now = self.shared_state.now().wall;
         let sighting = seen.sighting(now);
         let last = sighting.last;
-        let occurrences = deduplication.occurrences(sighting, told, now);
+        let occurrences = deduplication.occurrences(sighting, origin, now);
         if occurrences > 0 {
             let tally = &mut self.counted.borrow_mut().tally;
             tally.add(seen.happening(), last, occurrences);

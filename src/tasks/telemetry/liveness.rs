@@ -146,9 +146,9 @@ impl Pulse {
             self.shared_state.clear(UNREACHABLE);
             return;
         };
-        let told = Shown::from(&why);
-        let sentence = sentences::cluster_unreachable(&told.sentence());
-        let fix = told.fix.unwrap_or_else(|| START.to_owned());
+        let shown = Shown::from(&why);
+        let sentence = sentences::cluster_unreachable(&shown.sentence());
+        let fix = shown.fix.unwrap_or_else(|| START.to_owned());
         self.shared_state
             .report(UNREACHABLE, Severity::Warning, sentence, Some(fix));
     }

@@ -280,14 +280,14 @@ impl<'a> Watches<'a> {
 
     fn report_failing(&self) {
         let worst = self.failing.iter().find_map(|one| one.borrow().clone());
-        let told = worst.as_ref().map(Shown::from);
-        self.shared_state.cluster.borrow_mut().why = told.as_ref().map(Shown::sentence);
-        let Some((error, told)) = worst.zip(told) else {
+        let shown = worst.as_ref().map(Shown::from);
+        self.shared_state.cluster.borrow_mut().why = shown.as_ref().map(Shown::sentence);
+        let Some((error, shown)) = worst.zip(shown) else {
             return self
                 .shared_state
                 .show_all(&[REFUSED, UNWATCHED], Vec::new());
         };
-        let why = told.sentence();
+        let why = shown.sentence();
         let is_refused = matches!(
             error,
             Error::Refused {
@@ -301,7 +301,7 @@ impl<'a> Watches<'a> {
             (UNWATCHED, REFUSED, sentences::cluster_unwatched(&why))
         };
         self.shared_state.clear(other);
-        let fix = told.fix.unwrap_or_else(|| FIX.to_owned());
+        let fix = shown.fix.unwrap_or_else(|| FIX.to_owned());
         self.shared_state
             .report(id, Severity::Warning, sentence, Some(fix));
     }
@@ -385,10 +385,10 @@ mod tests {
         report_pods(&known, &shared_state);
         let wanted = sentences::pods_not_ready(1, 2, "demo/web", Trouble::Image.words());
         shared_state.with_conditions(|list| {
-            let told = list.get(PODS).unwrap();
-            assert_eq!(told.sentence, wanted);
+            let condition = list.get(PODS).unwrap();
+            assert_eq!(condition.sentence, wanted);
             assert_eq!(
-                told.fix.as_deref(),
+                condition.fix.as_deref(),
                 Some("kubectl -n demo describe pod web")
             );
         });

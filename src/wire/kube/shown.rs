@@ -222,18 +222,18 @@ impl Container {
         let ended = self.state.terminated.as_ref();
         ended
             .filter(|ended| ended.exit_code != 0)
-            .map(|ended| ended.told(&self.name))
+            .map(|ended| ended.describe(&self.name))
     }
 
     /// Returns why it ended the last time.
     fn before(&self) -> Option<String> {
         let ended = self.last_state.terminated.as_ref()?;
-        Some(ended.told(&self.name))
+        Some(ended.describe(&self.name))
     }
 }
 
 impl Terminated {
-    fn told(&self, container: &str) -> String {
+    fn describe(&self, container: &str) -> String {
         let how = match (self.reason.as_str(), self.signal) {
             ("OOMKilled", _) => "out of memory".to_owned(),
             (_, signal) if signal > 0 => format!("ended by signal {signal}"),

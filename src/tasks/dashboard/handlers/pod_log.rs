@@ -29,8 +29,8 @@ pub(super) async fn open(client: &Client, path: &str, place: (&str, &str)) -> Re
         ));
     };
     let refused = |error: &Error| {
-        let told = crate::error::Error::from(error);
-        Reply::unavailable(told.sentence(), told.fix.as_deref())
+        let explained = crate::error::Error::from(error);
+        Reply::unavailable(explained.sentence(), explained.fix.as_deref())
     };
     let answer = client.send(request, &Identity::Agent, within::HEAD).await;
     let answer = answer.map_err(|error| refused(&error))?;

@@ -230,11 +230,14 @@ mod tests {
             row(20, &get, "withdrawn: the namespace fixtures is not managed"),
         ];
         let shown: Vec<_> = once(&rows).map(|row| report::change(row, false)).collect();
-        let told: Vec<_> = shown
+        let states: Vec<_> = shown
             .iter()
             .map(|it| (it.id.as_str(), it.outcome.as_str()))
             .collect();
-        assert_eq!(told, [("40", "done"), ("31", "done"), ("20", "withdrawn")]);
+        assert_eq!(
+            states,
+            [("40", "done"), ("31", "done"), ("20", "withdrawn")]
+        );
         assert_eq!(shown[1].what, format!("exec into fixtures/shell: {post}"));
         let why = shown[2].why.as_deref();
         assert_eq!(why, Some("the namespace fixtures is not managed"));
@@ -248,14 +251,14 @@ mod tests {
             event("2", "warning"),
             event("1", "warning"),
         ];
-        let told = |is_down| -> Vec<_> {
+        let states = |is_down| -> Vec<_> {
             let outages = outages(&newest_first, is_down).into_iter();
             outages.map(|outage| (outage.from, outage.to)).collect()
         };
         let pair = |from: &str, to: Option<&str>| (from.to_owned(), to.map(str::to_owned));
         // The one at 1 has no end: the agent stopped meanwhile.
         assert_eq!(
-            told(true),
+            states(true),
             [pair("5", None), pair("2", Some("3")), pair("1", None)]
         );
     }

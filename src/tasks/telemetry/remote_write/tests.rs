@@ -317,12 +317,12 @@ impl Agent {
         let ended = block_on(self.executor.run(delivery.drain()));
         delivery.report_refused();
         ended.map_err(|stop| {
-            let told = match &stop {
+            let outcome = match &stop {
                 Stop::Failed(error, _) | Stop::Wrong(error) => error.to_string(),
                 Stop::Disk(failure) => failure.to_string(),
                 Stop::Nameless => "nameless".to_owned(),
             };
-            (told, delivery.stopped(stop))
+            (outcome, delivery.stopped(stop))
         })
     }
 
@@ -415,11 +415,11 @@ fn a_sample_that_is_refused_costs_only_itself() {
     let mut taken = sorted(server.taken());
     taken.dedup();
     assert_eq!(taken, sorted(wanted));
-    let told = agent.condition(REFUSED).unwrap();
-    assert!(told.contains("has rejected 1 samples"), "{told}");
+    let condition = agent.condition(REFUSED).unwrap();
+    assert!(condition.contains("has rejected 1 samples"), "{condition}");
     assert!(
-        told.contains("400 Bad Request: out of order sample"),
-        "{told}"
+        condition.contains("400 Bad Request: out of order sample"),
+        "{condition}"
     );
     assert_eq!(agent.backlog(), 0);
     assert_eq!(agent.condition(UNREACHED), None);
@@ -442,10 +442,10 @@ fn what_is_too_old_is_counted_and_the_rest_arrives() {
     let mut taken = sorted(server.taken());
     taken.dedup();
     assert_eq!(taken, sorted(wanted));
-    let told = agent.condition(REFUSED).unwrap();
+    let condition = agent.condition(REFUSED).unwrap();
     assert!(
-        told.contains(&format!("rejected {} samples", 60 * 4 * SERIES)),
-        "{told}"
+        condition.contains(&format!("rejected {} samples", 60 * 4 * SERIES)),
+        "{condition}"
     );
     assert_eq!(agent.backlog(), 0);
     assert!(server.requests() < 200, "{}", server.requests());
@@ -487,7 +487,7 @@ fn a_receiver_that_is_busy_is_asked_again_when_it_says() {
 #[test]
 fn what_somebody_must_change_is_told_with_what_to_do() {
     let agent = Agent::new(2);
-    for (reply, told) in [
+    for (reply, reason) in [
         (status("401 Unauthorized"), "bearer_token_file"),
         (
             Reply::Answer("403 Forbidden", "no \u{7}scope\nfor you"),
@@ -514,7 +514,7 @@ fn what_somebody_must_change_is_told_with_what_to_do() {
     ] {
         let server = Server::start(move |_, _| reply.clone());
         let (error, wait) = agent.deliver_to(&server).unwrap_err();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(reason), "{error}");
         assert!(wait >= Duration::from_secs(30), "{error} {wait:?}");
         assert!(agent.condition(UNREACHED).is_some());
         assert_eq!(agent.backlog(), 2, "nothing is settled: {error}");
@@ -528,7 +528,7 @@ fn what_somebody_must_change_is_told_with_what_to_do() {
 #[test]
 fn a_broken_receiver_costs_neither_time_nor_memory_nor_samples() {
     let agent = Agent::new(2);
-    for (reply, told) in [
+    for (reply, reason) in [
         (Reply::Garbage, "samples do not reach 127.0.0.1"),
         (Reply::Close, "samples do not reach 127.0.0.1"),
         (Reply::Endless("500 Internal Server Error"), "500 Internal"),
@@ -538,7 +538,7 @@ fn a_broken_receiver_costs_neither_time_nor_memory_nor_samples() {
         let mut receiver = Agent::receiver(server.port);
         receiver.0.answer_within = Duration::from_secs(2);
         let (error, _) = agent.deliver(receiver).unwrap_err();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(reason), "{error}");
         assert_eq!(agent.backlog(), 2);
     }
     // The head says that it has them; what follows does not matter.

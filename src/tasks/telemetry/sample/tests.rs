@@ -131,9 +131,9 @@ fn what_cannot_be_read_is_one_condition_until_it_can() {
     }
     let sampler = sampler(read);
     let gone = async {
-        let told = until(|| sentence(&sampler, UNREAD)).await;
+        let reported = until(|| sentence(&sampler, UNREAD)).await;
         assert_eq!(
-            told,
+            reported,
             "not measured on this machine: disks (gone), pressure (off)"
         );
         until(|| sentence(&sampler, UNREAD).is_none().then_some(())).await;
