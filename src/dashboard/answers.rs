@@ -172,6 +172,11 @@ impl Caller {
         }
     }
 
+    /// Returns whether it is an operator who has logged in on the page.
+    pub fn is_operator_of_page(&self) -> bool {
+        matches!(self.from, From::Port { .. }) && self.role == Role::Operator
+    }
+
     /// Description for the audit: `uid 0, pid 4711`, `session 3f2a (operator), from 192.0.2.7`.
     pub fn in_words(&self) -> String {
         match (self.from, &self.session) {

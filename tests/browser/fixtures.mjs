@@ -265,9 +265,9 @@ export function values(query) {
 }
 
 const APPS = [
-  { app: 'web', namespace: 'shop', revision: 3, verdict: 'bad', cause: 'image.not-found', object: 'Pod shop/web-7d4b9', sentence: 'the image shop/web:v2 does not exist in its registry', evidence: HOSTILE, fix: 'correct the image or its tag, or push it', since: stamp(95), good: 2, paused: true },
-  { app: 'api', namespace: 'shop', revision: 1, verdict: 'soaking', cause: null, object: null, sentence: 'everything is ready, for 12 s of 60', evidence: null, fix: null, since: stamp(12), good: 0, paused: false },
-  { app: 'a-name-that-is-as-long-as-the-name-of-an-app-may-be-and-longer', namespace: 'default', revision: 12, verdict: 'good', cause: null, object: null, sentence: 'everything is ready', evidence: null, fix: null, since: stamp(86_400), good: 12, paused: false },
+  { app: 'web', namespace: 'shop', revision: 3, verdict: 'bad', cause: 'image.not-found', object: 'Pod shop/web-7d4b9', sentence: 'the image shop/web:v2 does not exist in its registry', evidence: HOSTILE, fix: 'correct the image or its tag, or push it', since: stamp(95), good: 2, runs: 3, paused: true },
+  { app: 'api', namespace: 'shop', revision: 1, verdict: 'soaking', cause: null, object: null, sentence: 'everything is ready, for 12 s of 60', evidence: null, fix: null, since: stamp(12), good: 0, runs: 1, paused: false },
+  { app: 'a-name-that-is-as-long-as-the-name-of-an-app-may-be-and-longer', namespace: 'default', revision: 12, verdict: 'good', cause: null, object: null, sentence: 'everything is ready', evidence: null, fix: null, since: stamp(86_400), good: 12, runs: 12, paused: false },
 ];
 const REVISIONS = [[1, 'bad'], [2, 'good'], [3, 'bad']].map(([number, verdict]) => ({ number, at: stamp(4000 - number * 1000), by: 'root', verdict, cause: null, sentence: verdict === 'bad' ? HOSTILE : 'everything is ready' }));
 

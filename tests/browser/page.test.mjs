@@ -304,6 +304,63 @@ test('remote access is turned off by one button, and the page says who turns it 
   await world.ask('POST', '/api/v1/access', JSON.stringify({ level: 'managed' }));
 });
 
+test('an app is operated from a phone, after a question, and a viewer is told how it could be', LONG, async (t) => {
+  if (!world.kubeconfig || process.getuid() !== 0) return skip(t, 'there is no cluster, or this is not root');
+  await world.app('web', 'the first revision is good', ({ revision, verdict }) => revision === 1 && verdict === 'good');
+  await until('the second revision is taken', () => world.apply('web', 'two').catch(() => null));
+  // The browser reports refused requests by itself.
+  const window = await open(browser, world.base, { width: 320, isRefused: true });
+  const { page } = window;
+  const says = (pattern, where = 'dialog') => page.waitForFunction(([wanted, at]) => new RegExp(wanted).test(document.querySelector(at)?.textContent ?? ''), [pattern, where], { timeout: 30_000 })
+    .catch(async (error) => { throw new Error(`${error.message}: no ${pattern} in: ${await page.textContent(where)}`); });
+  const does = async (button, answer) => {
+    await page.click(`button:text-is("${button}")`);
+    // For the moment in which an app is written it is refused: the button stays.
+    await until(answer, async () => {
+      await page.click('dialog button.first');
+      await says('[.]|Fix', 'dialog .outcome');
+      const said = await page.textContent('dialog .outcome');
+      if (!/being written right now/.test(said)) assert.match(said, new RegExp(answer));
+      return said.match(answer);
+    });
+    await page.click('dialog button:text-is("Close")');
+  };
+  await logIn(window, await world.token('operator'));
+  await show(window, 'apps/web');
+  await page.click('button:text-is("Roll back to 1")');
+  await says('web: Roll back to 1');
+  await judge(window, 'roll back');
+  await picture(window, 'states', 'app question', { isWhole: false });
+  await page.click('dialog button:text-is("Cancel")');
+  assert.equal(await world.text('web'), 'two', 'nothing happens before the answer');
+  await does('Roll back to 1', 'Revision 1 is being deployed');
+  await world.app('web', 'revision 1 runs', ({ runs }) => runs === 1);
+  await until('the first text is back', async () => await world.text('web') === 'one');
+  await does('Restart', 'Revision 3 is being deployed');
+  await world.app('web', 'it was restarted', ({ runs }) => runs === 3);
+  await page.goto(`${world.base}/#/apps/shop`);
+  await show(window, 'apps/shop');
+  await does('Pull', 'Nothing is new: revision 1 stays');
+  await world.app('shop', 'it is good', ({ verdict }) => verdict === 'good');
+  await does('Pause', 'left alone until it is resumed');
+  await says('Paused: no automatic', 'main');
+  await judge(window, 'app');
+  await picture(window, 'states', 'app');
+  await does('Resume', 'no longer left alone');
+  await page.waitForFunction(() => !/Paused:/.test(document.querySelector('main').textContent));
+  const { changes } = await world.ask('GET', '/api/v1/changes');
+  assert.match(JSON.stringify(changes), /session \w+ \(operator\), from 127\.0\.0\.1/);
+  await window.context.clearCookies();
+  await page.goto(`${world.base}/#token=${await world.token('viewer')}`);
+  await page.waitForFunction(() => document.getElementById('who').textContent.includes('viewer'));
+  await show(window, 'apps/shop');
+  await says('Requires the role operator', 'main');
+  assert.equal(await page.locator('main button:text-is("Pause")').count(), 0);
+  assert.deepEqual(window.wrong, []);
+  await window.close();
+  return undefined;
+});
+
 test('all of it can be done with the keyboard', LONG, async () => {
   for (const width of [320, 1440]) {
     const window = await open(browser, world.base, { width });

@@ -56,6 +56,20 @@ class Program {
   }
 }
 
+const NAMESPACE = 'of-the-page';
+const map = (name, text) => `apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ${name}, namespace: ${NAMESPACE}}\ndata: {text: ${text}}\n---\n`;
+const WORKLOAD = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: web, image: "pipeops-test.invalid/testpod:1", imagePullPolicy: Never}]
+`;
+
 export class World {
   constructor() {
     this.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'pipeops-page-'));
@@ -86,11 +100,14 @@ export class World {
       PIPEOPS_STATE_DIR: this.in('agent'),
       PIPEOPS_DASHBOARD_SOCKET: this.socket,
       PIPEOPS_DASHBOARD_LISTEN: listen,
+      PIPEOPS_APPS_FOLDER: this.in('apps'),
       KUBECONFIG: this.kubeconfig ?? '',
     }, this.in('agent.log'));
+    fs.mkdirSync(this.in('apps'), { mode: 0o755 });
     this.agent.start();
     await this.status('the link is ready', (status) => status.link.state === 'ready');
     if (this.kubeconfig) await this.status('the cluster is ready', (status) => status.cluster.state === 'ready');
+    await this.deploy();
     await until('something was measured', () => this.ask('GET', '/api/v1/series').then(({ series }) => series.length > 10, () => false), 180_000);
   }
 
@@ -113,6 +130,35 @@ export class World {
     const manifest = this.in('rbac.yaml');
     fs.writeFileSync(manifest, stdout);
     await promisify(execFile)(CLUSTER, ['kubectl', this.clusterFolder, 'apply', '-f', manifest], { timeout: 120_000 });
+  }
+
+  async kubectl(...words) {
+    const { stdout } = await promisify(execFile)(CLUSTER, ['kubectl', this.clusterFolder, ...words], { timeout: 120_000 });
+    return stdout;
+  }
+
+  // The first version of an app that is judged while other tests run, and another one in the folder of apps.
+  async deploy() {
+    if (!this.kubeconfig || process.getuid() !== 0) return;
+    await this.kubectl('create', 'namespace', NAMESPACE);
+    await this.kubectl('-n', NAMESPACE, 'create', 'rolebinding', 'pipeops-apps', '--clusterrole=pipeops-apps-deploy', '--serviceaccount=pipeops-system:pipeops-apps');
+    await this.apply('web', 'one');
+    fs.writeFileSync(path.join(this.in('apps'), 'shop.yaml'), map('shop', 'from the folder'), { mode: 0o644 });
+  }
+
+  apply(app, text) {
+    return this.ask('POST', '/api/v1/apps', JSON.stringify({ app, namespace: NAMESPACE, manifests: map(app, text) + WORKLOAD }));
+  }
+
+  text(app) {
+    return this.kubectl('-n', NAMESPACE, 'get', `configmap/${app}`, '-o', 'jsonpath={.data.text}');
+  }
+
+  app(name, what, level) {
+    return until(`${name}: ${what}`, async () => {
+      const app = await this.ask('GET', `/api/v1/apps/${name}`).catch(() => null);
+      return app && level(app);
+    }, 180_000);
   }
 
   cluster(verb) {

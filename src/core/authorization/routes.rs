@@ -129,8 +129,10 @@ pub struct Route {
     pub method: Method,
     /// Its path; `{id}` is one part of it that may be anything plain.
     pub path: &'static str,
-    /// Minimum role on this machine.
+    /// Minimum role at the port, from this machine.
     pub role: Role,
+    /// Minimum role on the socket.
+    pub role_on_socket: Role,
     /// Minimum role from other machines.
     pub role_elsewhere: Role,
     /// From where.
@@ -144,6 +146,7 @@ const fn route(method: Method, path: &'static str, role: Role, what: What) -> Ro
         method,
         path,
         role,
+        role_on_socket: role,
         role_elsewhere: role,
         whence: Exposure::Anywhere,
         what,
@@ -154,7 +157,8 @@ impl Route {
     /// Minimum role for a request that came this way.
     pub const fn least(&self, transport: Transport) -> Role {
         match transport {
-            Transport::Socket | Transport::Port => self.role,
+            Transport::Socket => self.role_on_socket,
+            Transport::Port => self.role,
             Transport::Network => self.role_elsewhere,
         }
     }
@@ -182,6 +186,13 @@ const fn delete(path: &'static str, role: Role, view: View) -> Route {
 
 const fn on_socket(mut route: Route) -> Route {
     route.whence = Exposure::SocketOnly;
+    route
+}
+
+/// Of an app that is there: on the page for operators; on the socket the handler asks who it is.
+const fn of_app(path: &'static str, view: View) -> Route {
+    let mut route = post(path, Role::Operator, view);
+    route.role_on_socket = Role::Viewer;
     route
 }
 
@@ -226,11 +237,7 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/apps/{id}", Role::Viewer, View::App),
     on_socket(delete("/api/v1/apps/{id}", Role::Viewer, View::RemoveApp)),
     get("/api/v1/apps/{id}/why", Role::Viewer, View::AppVerdict),
-    on_socket(post(
-        "/api/v1/apps/{id}/rollback",
-        Role::Viewer,
-        View::RollAppBack,
-    )),
+    of_app("/api/v1/apps/{id}/rollback", View::RollAppBack),
     get("/api/v1/apps/{id}/pods", Role::Viewer, View::AppPods),
     get("/api/v1/apps/{id}/events", Role::Viewer, View::AppEvents),
     on_socket(post("/api/v1/apps/{id}/diff", Role::Viewer, View::DiffApp)),
@@ -245,27 +252,15 @@ pub const ROUTES: &[Route] = &[
         Role::Operator,
         View::FollowApp,
     )),
-    on_socket(post("/api/v1/apps/{id}/pull", Role::Viewer, View::PullApp)),
-    on_socket(post(
-        "/api/v1/apps/{id}/restart",
-        Role::Viewer,
-        View::RestartApp,
-    )),
+    of_app("/api/v1/apps/{id}/pull", View::PullApp),
+    of_app("/api/v1/apps/{id}/restart", View::RestartApp),
     on_socket(post(
         "/api/v1/apps/{id}/scale",
         Role::Viewer,
         View::ScaleApp,
     )),
-    on_socket(post(
-        "/api/v1/apps/{id}/pause",
-        Role::Viewer,
-        View::PauseApp,
-    )),
-    on_socket(post(
-        "/api/v1/apps/{id}/resume",
-        Role::Viewer,
-        View::ResumeApp,
-    )),
+    of_app("/api/v1/apps/{id}/pause", View::PauseApp),
+    of_app("/api/v1/apps/{id}/resume", View::ResumeApp),
     get("/api/v1/session", Role::Nobody, View::Session),
     post("/api/v1/session", Role::Nobody, View::LogIn),
     delete("/api/v1/session", Role::Nobody, View::LogOut),

@@ -320,12 +320,56 @@ fn no_path_has_two_routes_of_one_method_and_what_changes_is_for_operators() {
         }
         // Who logs in or out is nobody yet.
         let is_login = route.path == "/api/v1/session";
-        // Apps are changed on the socket alone, where the handler compares who asks with apps.operators.
+        // On the socket the handler compares who asks with apps.operators.
         let is_of_apps = route.path.starts_with("/api/v1/apps");
-        if route.method.changes() && is_of_apps {
-            assert_eq!(route.whence, Exposure::SocketOnly, "{route:?}");
-        } else if route.method.changes() && !is_login {
+        if route.method.changes() && !is_login && route.whence == Exposure::Anywhere {
             assert_eq!(route.role, Role::Operator, "{route:?}");
+            assert_eq!(route.role_elsewhere, Role::Operator, "{route:?}");
+        }
+        if route.method.changes() && !is_login && !is_of_apps {
+            assert_eq!(route.role_on_socket, Role::Operator, "{route:?}");
+        }
+    }
+}
+
+#[test]
+fn operators_of_the_page_change_apps_that_are_there_and_deploy_none() {
+    let ways = ROUTES.iter().filter(|route| {
+        let is_of_apps = route.path.starts_with("/api/v1/apps");
+        is_of_apps && route.method.changes() && route.whence == Exposure::Anywhere
+    });
+    let ways: Vec<_> = ways
+        .map(|route| route.path.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(ways, ["rollback", "pull", "restart", "pause", "resume"]);
+    for (transport, role, wanted) in [
+        (Transport::Port, Role::Anonymous, Some(Fault::Unknown)),
+        (Transport::Port, Role::Viewer, Some(Fault::ViewerOnly)),
+        (Transport::Network, Role::Viewer, Some(Fault::ViewerOnly)),
+        (Transport::Port, Role::Operator, None),
+        (Transport::Network, Role::Operator, None),
+        (Transport::Socket, Role::Viewer, None),
+    ] {
+        for way in &ways {
+            let path = format!("/api/v1/apps/web/{way}");
+            let request = Request {
+                transport,
+                role,
+                content_type: JSON,
+                ..asked("POST", &path)
+            };
+            assert_eq!(
+                view(&request).err(),
+                wanted,
+                "{transport:?} {role:?} {path}"
+            );
+            let foreign = Request {
+                origin: Some("https://evil.example"),
+                ..request
+            };
+            if transport != Transport::Socket {
+                assert_eq!(view(&foreign), FOREIGN, "{path}");
+            }
         }
     }
 }

@@ -61,7 +61,8 @@ pub(super) struct Accepted {
 impl Accepted {
     fn answer(&self) -> Value {
         let Self { id, plan, .. } = self;
-        json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted"})
+        let sentence = format!("revision {} is being deployed", plan.revision);
+        json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted", "sentence": sentence})
     }
 }
 

@@ -165,7 +165,7 @@ impl Apps {
             "sentence": text(&outcome.sentence).unwrap_or(unknown),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
-            "owner": app.owner.as_str(), "good": app.good, "paused": app.is_paused,
+            "owner": app.owner.as_str(), "good": app.good, "runs": app.running, "paused": app.is_paused,
             "source": self.source_of(app), "standing_by": standing_by,
             "drift": self.drift_of(app),
         })

@@ -175,9 +175,9 @@ impl Apps {
         asker.owns(&read)?;
         self.may_change(&read).await?;
         self.not_written(app)?;
-        let (is_paused, word) = match care {
-            Care::Paused => (true, "pause"),
-            Care::Resumed => (false, "resume"),
+        let (is_paused, word, sentence) = match care {
+            Care::Paused => (true, "pause", "it is left alone until it is resumed"),
+            Care::Resumed => (false, "resume", "it is no longer left alone"),
         };
         let write = async {
             read.app.is_paused = is_paused;
@@ -190,7 +190,7 @@ impl Apps {
             .await?;
         self.remember(&read.app);
         self.forget_drift(app);
-        Ok(json!({"app": app, "paused": is_paused}))
+        Ok(json!({"app": app, "paused": is_paused, "sentence": sentence}))
     }
 }
 

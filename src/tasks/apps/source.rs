@@ -316,10 +316,11 @@ impl Apps {
         match done {
             Ok(accepted) => {
                 self.works(app);
-                let last = || known.map_or(0, |app| app.next().saturating_sub(1));
-                let mut answer = accepted.unwrap_or_else(
-                    || json!({"app": app, "state": "unchanged", "revision": last()}),
-                );
+                let mut answer = accepted.unwrap_or_else(|| {
+                    let last = known.map_or(0, |app| app.next().saturating_sub(1));
+                    let sentence = format!("nothing is new: revision {last} stays");
+                    json!({"app": app, "state": "unchanged", "revision": last, "sentence": sentence})
+                });
                 let commit = self.known.borrow().get(app).and_then(commit_of);
                 if let (Value::Object(fields), Some(commit)) = (&mut answer, commit) {
                     fields.insert("commit".to_owned(), json!(commit));
