@@ -466,8 +466,12 @@ fn change(record: &Record) -> ChangeReport {
         who: record.who.clone(),
         from: "this machine".to_owned(),
         what: record.does.clone(),
-        outcome: outcome.unwrap_or("running").to_owned(),
-        why: record.why.clone().or(by),
+        outcome: match outcome {
+            None => "running".to_owned(),
+            Some(_) if record.waits.is_some() => "waits".to_owned(),
+            Some(outcome) => outcome.to_owned(),
+        },
+        why: record.waits.clone().or_else(|| record.why.clone()).or(by),
         undo: Undo {
             possible: why_not.is_none(),
             command: why_not.is_none().then(|| undo_command(&id)),

@@ -130,6 +130,9 @@ pub struct Record {
     /// Command that takes it back in place of `undo`, where that is another one.
     #[serde(default)]
     pub opposite: Option<String>,
+    /// What is waited for after the last act of a repair, and since when; the change is done otherwise, and holds nothing else up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }
 
 /// One thing that is done. All paths are absolute, and below the keeper's root.
@@ -302,6 +305,7 @@ impl Record {
             outcome: None,
             is_one_way: false,
             opposite: None,
+            waits: None,
         }
     }
 

@@ -3,8 +3,14 @@
 use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
-    super::{Keeper, end, journal::Journal, now, place::Place, summary, with_fix},
-    Backup, NOTE,
+    super::{
+        Keeper, end,
+        journal::{Journal, LockedJournal},
+        now,
+        place::Place,
+        summary, with_fix,
+    },
+    Backup, NOTE, Target,
     backup::DOES as DOES_BACKUP,
     connect::open_to,
     describe,
@@ -110,18 +116,18 @@ impl Keeper {
             self.leave_unjudged(is_running)?;
             return Ok(None);
         }
+        self.end_waits()?;
         let mut memory = self.memory();
         let now = clock::now();
         let sight = self.sight(&note, &mut memory);
         let order = memory.look(&sight, now, wanted.repairs);
-        let folder = wanted.backups.as_ref();
-        let folder = folder.and_then(|(_, wanted)| Some(&wanted.as_ref().ok()?.to));
+        let folder = wanted.folder();
         let repaired = match &order {
             None => None,
             Some(order) => {
                 self.remember(&memory, wanted.group)?;
                 self.leave(&sight, &note, &memory, (folder, false))?;
-                self.repair(order, &note, &mut memory, wanted.group)?
+                self.repair(order, &note, &mut memory, (&sight, wanted))?
             }
         };
         // The datastore of a worker is its server's.
@@ -248,7 +254,7 @@ impl Keeper {
         order: &Order,
         note: &Managed,
         memory: &mut Memory,
-        group: Option<u32>,
+        (sight, wanted): (&Sight, &Look),
     ) -> Result<Option<Repaired>> {
         // Whoever has the lock is changing something: the next look judges it afresh.
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
@@ -274,15 +280,23 @@ impl Keeper {
         let steps = steps(order.repair, self.place.init()?, self.place.role());
         let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
         memory.begins(order, clock::now());
-        self.remember(memory, group)?;
+        self.remember(memory, wanted.group)?;
+        if done.outcome == Outcome::Done.as_str() {
+            let waits = format!(
+                "for the node {} to be Ready, since {}",
+                note.node,
+                now().rfc3339()
+            );
+            journal.mark(done.change.as_deref(), Some(waits))?;
+        }
         // While it comes up, whoever wants to change something may do so.
         drop(journal);
+        self.leave(sight, note, memory, (wanted.folder(), false))?;
         let _telling = self.place.begin_telling(&does);
-        if done.outcome == Outcome::Done.as_str()
-            && let Err(error) = self.place.wait_ready(&note.node, None, READY_WITHIN)
-        {
-            match self.fell_short(&done, &error)? {
-                Some(failed) => done = failed,
+        if done.outcome == Outcome::Done.as_str() {
+            let came = self.place.wait_ready(&note.node, None, READY_WITHIN);
+            match self.waited(&done, came.err())? {
+                Some(judged) => done = judged,
                 None => return Ok(None),
             }
         }
@@ -294,19 +308,56 @@ impl Keeper {
         }))
     }
 
-    /// Writes down that a repair was carried out and did not help. `None`: something else was or is being changed, so nobody can say.
-    fn fell_short(&self, done: &Done, error: &Error) -> Result<Option<Done>> {
+    /// Writes down how the wait after a repair ended. `None`: it was in vain, and something else was or is being changed, so nobody can say why.
+    fn waited(&self, done: &Done, error: Option<Error>) -> Result<Option<Done>> {
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
-            return Ok(None);
+            // The next look ends the wait.
+            return Ok(error.is_none().then(|| done.clone()));
+        };
+        journal.mark(done.change.as_deref(), None)?;
+        let Some(error) = error else {
+            return Ok(Some(done.clone()));
         };
         let last = journal.records()?.pop();
         let Some(mut record) = last.filter(|record| Some(record.id()) == done.change) else {
             return Ok(None);
         };
         end(&mut record, Outcome::Failed);
-        record.why = Some(with_fix(error));
+        record.why = Some(with_fix(&error));
         journal.write(&record)?;
         Ok(Some(summary(&record)))
+    }
+
+    /// Ends waits that a look left behind which was killed, or met another change: there is one look at a time.
+    fn end_waits(&self) -> Result<()> {
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(());
+        };
+        let waiting = journal.records()?.into_iter();
+        for record in waiting.filter(|record| record.waits.is_some()) {
+            journal.mark(Some(&record.id()), None)?;
+        }
+        Ok(())
+    }
+}
+
+impl LockedJournal {
+    /// Writes down what a change waits for from now on, if anything.
+    fn mark(&self, change: Option<&str>, waits: Option<String>) -> Result<()> {
+        let found = self.records()?.into_iter();
+        let mut found = found.filter(|record| Some(record.id().as_str()) == change);
+        match found.next() {
+            Some(record) => self.write(&Record { waits, ..record }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Look {
+    /// Directory that settings name for backups.
+    fn folder(&self) -> Option<&Target> {
+        let (_, backup) = self.backups.as_ref()?;
+        Some(&backup.as_ref().ok()?.to)
     }
 }
 

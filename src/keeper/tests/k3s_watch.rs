@@ -240,6 +240,38 @@ fn the_agent_sees_the_fault_while_it_is_repaired_and_the_step_that_runs() {
 }
 
 #[test]
+fn a_repair_that_waits_for_ready_says_so_and_since_when() {
+    let tree = machine(GIVEN_UP);
+    // The first question after the start sees what is told meanwhile.
+    let path = tree.root().join("usr/sbin/k3s");
+    let script = std::fs::read_to_string(&path).unwrap();
+    let keep = "[ $1 = --version ] || [ -e kept ] || { [ -e mended ] && cp -r run/pipeops-k3s kept && cp var/keeper/0002* kept/; }\n";
+    let script = script.replacen("echo \"k3s", &format!("{keep}echo \"k3s"), 1);
+    crate::files::replace(&path, script.as_bytes(), 0o755).unwrap();
+    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    let during: K3sStatus = json::shape(tree.read("kept/status").unwrap().as_bytes()).unwrap();
+    let told = &during.changes[0];
+    assert_eq!(told.outcome, "waits", "{told:?}");
+    let why = told.why.as_deref().unwrap();
+    assert!(
+        why.starts_with("for the node box to be Ready, since 20"),
+        "{why}"
+    );
+    let changes = tree.keeper().changes().unwrap();
+    assert_eq!(
+        (changes[0].outcome.as_str(), &changes[0].why),
+        ("done", &None)
+    );
+    // A look that was killed meanwhile leaves no wait behind.
+    let kept = tree.read("kept/0002-k3s-start.json").unwrap();
+    assert!(kept.contains("\"waits\": \"for the node box"), "{kept}");
+    tree.put("var/keeper/0002-k3s-start.json", &kept, 0o600);
+    assert_eq!(tree.keeper().changes().unwrap()[0].outcome, "waits");
+    look(&tree, true);
+    assert_eq!(tree.keeper().changes().unwrap()[0].outcome, "done");
+}
+
+#[test]
 fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
     let tree = machine(HEALTHY);
     tree.put("mended", "", 0o644);

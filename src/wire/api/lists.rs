@@ -171,7 +171,7 @@ pub struct ChangeReport {
     /// Change.
     pub what: String,
     /// `done`, `failed`, `undone`, `refused` by the agent, `rejected` by the API server, `withdrawn` while it ran, `cancelled`, `link lost` or
-    /// `running`.
+    /// `running`; `waits` for a repair of k3s that is carried out, until the node is Ready: `why` has for what, and since when.
     pub outcome: String,
     /// Reason why it ended so, in words.
     pub why: Option<String>,
