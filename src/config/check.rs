@@ -153,6 +153,7 @@ impl Merged {
         let dashboard = self.dashboard(place);
         let notify = self.notify();
         let app_operators = self.app_operators();
+        self.warn_of_lone_s3();
         let k3s_backup = match self.k3s_backup() {
             Ok(backup) => backup,
             Err(problem) => {

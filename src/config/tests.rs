@@ -637,6 +637,13 @@ fn a_bucket_for_backups_needs_recipients_a_key_and_its_secret() {
     let s3 = made.settings().k3s_backup.s3.unwrap();
     assert_eq!((&*s3.region, &*s3.bucket.folder), ("us-east-1", "f/"));
     assert!(made.warnings().contains("/run/secret"));
+    assert!(!made.warnings().contains("has no effect"));
+    for alone in [key, "backup_s3_region = \"eu\"\n", secret] {
+        let made = Box::new();
+        made.file("config.toml", format!("[k3s]\n{alone}"));
+        let told = made.warnings();
+        assert!(told.contains("without k3s.backup_s3"), "{alone}: {told}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::{
     keys::{self, Key},
-    layers::Merged,
+    layers::{Merged, Origin},
     settings::{K3s, K3sBackup, S3},
 };
 use crate::{
@@ -54,6 +54,28 @@ impl Merged {
             recipients,
             s3,
         })
+    }
+
+    /// Whoever sets the rest has forgotten the bucket, or misspelt it.
+    pub(in super::super) fn warn_of_lone_s3(&mut self) {
+        let rest = [
+            &keys::K3S_BACKUP_S3_REGION,
+            &keys::K3S_BACKUP_S3_KEY_ID,
+            &keys::K3S_BACKUP_S3_SECRET_FILE,
+            &keys::K3S_BACKUP_S3_ALLOW_PLAINTEXT,
+        ];
+        let is_set = |key: &&Key| self.origin(key) != Origin::Default;
+        if self.text(&keys::K3S_BACKUP_S3).is_some() {
+            return;
+        }
+        if let Some(key) = rest.into_iter().find(is_set) {
+            let warning = self.about(key, "has no effect");
+            self.warnings.push(
+                warning
+                    .why("no backups are copied without k3s.backup_s3")
+                    .fix("set k3s.backup_s3 too, or remove it"),
+            );
+        }
     }
 
     /// Bucket of copies; `None` where none is set.

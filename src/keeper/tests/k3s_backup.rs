@@ -1,11 +1,11 @@
 //! Backups of k3s and their way back, on a datastore that is a real one.
 
-use std::os::unix::fs::MetadataExt;
+use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use rusqlite::Connection;
 
 use super::{
-    super::k3s::{Backup, Restore, Target},
+    super::k3s::{Backup, Look, Restore, Target},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, starts},
     *,
 };
@@ -84,7 +84,7 @@ fn from(file: &Path) -> Restore {
     Restore {
         file: file.to_owned(),
         identities: Vec::new(),
-        within: std::time::Duration::ZERO,
+        within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
 }
@@ -414,6 +414,25 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
     assert!(refused.sentence().contains("is none"), "{refused}");
     assert!(handed(&tree).iter().all(|name| !name.contains("2099")));
     std::fs::remove_file(false_name).unwrap();
+
+    // Each look of the watch sees to it, and takes it back when the setting goes.
+    std::fs::remove_dir_all(&spool).unwrap();
+    let look = |copied_by| {
+        let backup = Backup {
+            copied_by,
+            ..copied.clone()
+        };
+        let wanted = Look {
+            repairs: false,
+            backups: Some((Duration::from_hours(24), Ok(backup))),
+            group: Some(group),
+        };
+        keeper.k3s_look(&wanted).unwrap();
+    };
+    look(Some(group));
+    assert_eq!(handed(&tree).len(), 3);
+    look(None);
+    assert!(!spool.exists());
 }
 
 #[test]
