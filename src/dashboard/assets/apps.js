@@ -23,7 +23,7 @@ export const apps = {
 const named = (view) => view.words[1];
 
 function none() {
-  return empty('No apps are deployed by this agent. Deploy one as root: ', command('sudo pipeops-agent apps apply -f FILE --namespace NAME'));
+  return empty('No apps yet. Deploy one as root: ', command('sudo pipeops-agent apps apply -f FILE --namespace NAME'));
 }
 
 // One app: the sentence first, then what proves it and what to do.

@@ -61,7 +61,7 @@ export const host = {
   draw(view) {
     return part(view.resources.get('series'), 'the list of series', ({ series, total, continue: next }) => {
       view.isCut ||= Boolean(next);
-      if (!series?.length && !filter) return empty('No measurements yet. The first values appear some seconds after the agent starts.');
+      if (!series?.length && !filter) return empty('No measurements yet: the agent has just started.');
       const parts = partsOf(series.filter(({ key }) => key.toLowerCase().includes(filter.toLowerCase())));
       const charts = parts.flatMap(([, list]) => list);
       keep(view, charts);

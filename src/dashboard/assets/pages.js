@@ -118,7 +118,7 @@ function finding(check, checks, again) {
     check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
     check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
     way && h('div', { class: 'switch' }, ways(way), h('p', {}, way.start
-      ? ['The keeper is not running, so this page cannot apply the fix. Start it: ', command(way.start), ' or apply it on the machine: ']
+      ? ['The keeper does not run, which applies fixes. Start it: ', command(way.start), ' or apply it on the machine: ']
       : [change('Fix this', { name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again }), ' '],
     command(`sudo pipeops-agent doctor --fix ${check.id}`))));
 }
@@ -340,10 +340,10 @@ function off(told, access) {
       : ['Remote access is off. Only root can allow more, up to the level of the configuration: ', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]);
   }
   return h('div', { class: 'switch' },
-    h('p', {}, 'Turn remote access off: running calls are terminated and new ones are refused, also after a restart. Applications, the link and measurements continue. ', h('b', {}, 'Only root on this machine can turn it on again.')),
+    h('p', {}, 'Running calls are terminated and new ones are refused, also after a restart. ', h('b', {}, 'Only root on this machine can turn it on again.')),
     h('p', {}, change('Turn remote access off', {
       name: 'Turn remote access off?',
-      told: facts(['Does', 'terminates running calls and refuses new ones, immediately and after a restart'], ['Leaves alone', 'applications, the link, measurements, deliveries'], ['Undo', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]),
+      told: facts(['Leaves alone', 'applications, the link, measurements'], ['Undo', command(`sudo pipeops-agent access ${told.configured?.level ?? 'managed'}`)]),
       word: 'Turn it off',
       async act() {
         const done = await ask('/api/v1/access', { method: 'POST', body: { level: 'off' } });
@@ -401,7 +401,7 @@ export const settings = {
           ['From', (it) => h('span', { class: it.is_default ? 'faint' : null }, it.is_default ? 'default' : it.origin)],
           ['Meaning', (it) => it.meaning, 'wide'],
         ], shown, { key: (it) => it.key })),
-        h('p', { class: 'foot' }, 'Root sets values in /etc/pipeops-agent/config.toml or in the environment; the agent reads them when it starts.'),
+        h('p', { class: 'foot' }, 'Root sets values in /etc/pipeops-agent/config.toml or the environment; the agent reads them when it starts.'),
       ];
     });
   },
@@ -426,7 +426,7 @@ export const changes = {
         ['Outcome', (it) => [mark(OUTCOME[it.outcome] ?? grade(it.outcome), ''), it.outcome]],
         ['Undo', (it) => undo(it, changes), 'wide'],
       ], list, { key: (it) => it.id }))
-      : empty('No changes yet. Changes that the agent makes to this machine are listed here, with a way to undo them.')));
+      : empty('No changes yet: what the agent changes on this machine is listed here.')));
   },
 };
 
