@@ -18,6 +18,7 @@ pub(crate) struct Options {
     pub(crate) agent: Option<PathBuf>,
     pub(crate) rival: Option<PathBuf>,
     pub(crate) pairs: usize,
+    /// Time before an agent is at rest: the doctor looks for the first time after a minute, and the first samples are delivered.
     pub(crate) settle: Duration,
     pub(crate) idle: Duration,
     pub(crate) load: Duration,
@@ -37,7 +38,7 @@ impl Default for Options {
             agent: None,
             rival: None,
             pairs: 2000,
-            settle: Duration::from_secs(30),
+            settle: Duration::from_secs(120),
             idle: Duration::from_secs(60),
             load: Duration::from_secs(10),
             slow: Duration::from_secs(40),
