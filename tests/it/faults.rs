@@ -12,8 +12,9 @@ const HEAD: &str = "\
 # Faults of k3s, and what is done about them
 
 `k3s install`, `k3s join` and `k3s adopt` have root look at k3s each minute; `sudo pipeops-agent k3s watch` does it for one that is managed already.
-On a worker the service is `k3s-agent`, and the API is asked with the rights of the kubelet, which may see its own node only; the fixes that are
-told name the service and the service manager of the machine. This page is generated from the table in `src/core/k3s/faults.rs`. What is well is left alone, and so is a k3s that somebody stopped, disabled or masked: only a person starts it again.
+On a worker the service is `k3s-agent`, and the API is asked with the rights of the kubelet, which may see its own node only. Each fix names the
+service and the service manager of the machine. What is well is left alone, and so is a k3s that somebody stopped, disabled or masked: only a
+person starts it again. This page is generated from the table in `src/core/k3s/faults.rs`.
 
 Where a row has a repair, the keeper carries it out as a change of its journal (`sudo pipeops-agent changes`), and asks the API of this machine
 itself whether `/readyz` is fine and the node has reported that it is Ready. Nothing is repaired, and the fault is left to a person, as the condition
@@ -25,7 +26,7 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is not synchronized or the cluster has several servers.
 
-A backup by schedule that failed is told in the same way, as `k3s.unsaved`, with its reason: a full disk, a datastore that is damaged.
+A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
 While another change is under way, or was interrupted, nothing is judged. What needs the API is judged only while it answers.
 ";
